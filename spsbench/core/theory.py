@@ -1,0 +1,151 @@
+"""What the papers predict: tokens per loop, speed against K, and the best K.
+
+Letters of Leviathan et al. 2022 in the house's words: ``alpha`` is the probability that one draft
+token is accepted, ``k`` the lookahead (their gamma), ``c`` the time of one draft run over the time
+of one target run. Their formulae take the tests of a loop as independent with the same alpha; a
+measurement that differs is a finding, not an error. Chen et al. 2023 measure r', the emitted
+tokens per loop as a share of K+1, and need no such assumption.
+"""
+
+from __future__ import annotations
+
+from spsbench.errors import UsageError
+
+_BISECTIONS = 60
+
+
+def _check(k: int, alpha: float = 0.0, c: float = 0.0) -> None:
+    if k < 0:
+        raise UsageError(f"{k} is no lookahead.", flag="--k", remedy="Give a whole number from 0 on.")
+    if not 0.0 <= alpha <= 1.0:
+        raise UsageError(
+            f"{alpha} is no probability.", flag="--alpha", remedy="Give a number between 0 and 1."
+        )
+    if not 0.0 <= c < float("inf"):
+        raise UsageError(
+            f"{c} is no ratio of times.",
+            flag="--c",
+            remedy="Give the time of one draft run over the time of one target run, from 0 on.",
+        )
+
+
+def expected_tokens(alpha: float, k: int) -> float:
+    """Tokens one loop emits on average: (1 - alpha^(K+1)) / (1 - alpha); K+1 at alpha = 1.
+
+    Leviathan et al. 2022, equation 1. Summed as 1 + alpha + ... + alpha^K, which needs no case for
+    alpha = 1 and loses no digits near it.
+
+    Raises:
+        UsageError: alpha outside [0, 1] or K below 0.
+    """
+    _check(k, alpha)
+    total = 0.0
+    for _ in range(k + 1):
+        total = 1.0 + alpha * total
+    return total
+
+
+def walltime_factor(alpha: float, c: float, k: int) -> float:
+    """Speedup over ArS if verifying K+1 tokens costs as much as one target step.
+
+    Leviathan et al. 2022, Theorem 3.8: expected tokens / (K c + 1).
+
+    Raises:
+        UsageError: alpha outside [0, 1], c below 0 or K below 0.
+    """
+    _check(k, alpha, c)
+    return expected_tokens(alpha, k) / (k * c + 1.0)
+
+
+def operations_factor(alpha: float, c_operations: float, k: int) -> float:
+    """Arithmetic per emitted token, as a multiple of what ArS needs: the price of the speed.
+
+    Leviathan et al. 2022, Theorem 3.11: (1 - alpha)(K c^ + K + 1) / (1 - alpha^(K+1)).
+
+    Args:
+        alpha: acceptance probability.
+        c_operations: operations of one draft run per token over those of one target run (c^).
+        k: lookahead.
+
+    Raises:
+        UsageError: alpha outside [0, 1], c^ below 0 or K below 0.
+    """
+    _check(k, alpha, c_operations)
+    return (k * c_operations + k + 1.0) / expected_tokens(alpha, k)
+
+
+def best_k(alpha: float, c: float, max_k: int = 64) -> int:
+    """The K up to ``max_k`` with the largest walltime factor; the smallest on a tie, 0 if none gains.
+
+    Raises:
+        UsageError: alpha outside [0, 1], c below 0 or ``max_k`` below 0.
+    """
+    _check(max_k, alpha, c)
+    return max(range(max_k + 1), key=lambda k: (walltime_factor(alpha, c, k), -k))
+
+
+def minimum_gain(alpha: float, c: float) -> float:
+    """What the best K gains at least: (1 + alpha) / (1 + c) if alpha > c, else 1 (no K gains).
+
+    Leviathan et al. 2022, Corollary 3.9; the bound is the walltime factor at K = 1.
+
+    Raises:
+        UsageError: alpha outside [0, 1] or c below 0.
+    """
+    _check(1, alpha, c)
+    return (1.0 + alpha) / (1.0 + c) if alpha > c else 1.0
+
+
+def chen_speedup(r_prime: float, k: int, target_s: float, draft_s: float) -> float:
+    """Speedup from the measured r' and two step times: r'(K+1) t_target / (K t_draft + t_target).
+
+    After Chen et al. 2023, Figure 1: no independence is assumed, only that verifying K+1 tokens
+    takes one target step and that nothing else costs time.
+
+    Args:
+        r_prime: emitted tokens per loop over K+1, between 1/(K+1) and 1.
+        k: lookahead.
+        target_s: seconds of one target step; any unit, the same as for ``draft_s``.
+        draft_s: seconds of one draft step.
+
+    Raises:
+        UsageError: K below 0, r' outside (0, 1], or times that are no positive numbers.
+    """
+    _check(k)
+    if not 0.0 < r_prime <= 1.0:
+        raise UsageError(f"r' = {r_prime} is no share of K+1.", remedy="Give a number above 0, at most 1.")
+    if not (target_s > 0.0 and draft_s >= 0.0):
+        raise UsageError(
+            f"{target_s} and {draft_s} are no times of a target and a draft step.",
+            remedy="Give positive numbers in the same unit.",
+        )
+    return r_prime * (k + 1) * target_s / (k * draft_s + target_s)
+
+
+def alpha_iid(mean_length: float, k: int) -> float:
+    """The alpha whose expected tokens per loop are ``mean_length``: inverse of ``expected_tokens``.
+
+    Describes a measured length by one number; never feed it to a prediction, which would only
+    return the length it was solved from. By bisection: the sum is strictly increasing in alpha.
+
+    Args:
+        mean_length: accepted + 1 tokens per loop, between 1 and K+1.
+        k: lookahead, at least 1 (at K = 0 every alpha gives length 1).
+
+    Raises:
+        UsageError: K below 1 or a length outside [1, K+1].
+    """
+    if k < 1:
+        raise UsageError(f"K = {k} says nothing about alpha.", flag="--k", remedy="Give a K of at least 1.")
+    if not 1.0 - 1e-9 <= mean_length <= k + 1.0 + 1e-9:
+        raise UsageError(
+            f"a mean length of {mean_length} does not fit K = {k}.",
+            remedy=f"It lies between 1 and K+1 = {k + 1}.",
+        )
+    if mean_length >= k + 1.0:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if expected_tokens(middle, k) < mean_length else (low, middle)
+    return low if mean_length > 1.0 else 0.0
