@@ -1,0 +1,1 @@
+"""Scores of finished texts and programs: ROUGE, pass@k."""

@@ -1,0 +1,1 @@
+"""What is asked of the models: load examples, build prompts, stop, score."""
