@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spsbench.records import FinishReason
+from functools import lru_cache
+from typing import Protocol
+
+from spsbench.records import FinishReason, Request
 
 # Tokens that a window reaches beyond the longest stop string: some tokenizers drop a space at the
 # beginning of what they decode, and special tokens may decode to nothing.
@@ -17,14 +20,23 @@ _MARGIN = 4
 _REPLACEMENT = "\ufffd"
 
 
+class TextDecoder(Protocol):
+    """The half of a tokenizer that reads output."""
+
+    eos_ids: frozenset[int]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out, no clean-up of spaces."""
+
+
 class StopRule:
     """Cuts the tokens of a loop at EOS, at a stop string or at the length limit.
 
-    Make one per run and use it for every sequence: it holds no sequence, but learns which tokens
-    of the vocabulary can complete a stop string, and decodes only when such a token appears.
+    It holds no sequence and may serve any number of them. It decodes only when a token appears
+    that can complete a stop string, and remembers per decoder which tokens can.
 
     Args:
-        decode: token ids to text, special tokens skipped, no clean-up of spaces.
+        decode: token ids to text, special tokens left out, no clean-up of spaces; hashable.
         stop: strings that end the output; they may span tokens and loops.
         eos_ids: tokens that end the output.
         max_new_tokens: the length limit, at least 1.
@@ -48,7 +60,14 @@ class StopRule:
         self._decode = decode
         self._window = max((len(s.encode()) for s in stop), default=0) + _MARGIN
         self._ends = frozenset(s[i:] for s in stop for i in range(len(s)))
-        self._completes: dict[int, bool] = {}
+        self._completes = _remembered(decode, stop)
+
+    @classmethod
+    def of(cls, request: Request, decoder: TextDecoder) -> StopRule:
+        """The rule that a request asks for."""
+        return cls(
+            decoder.decode, request.stop, decoder.eos_ids, request.max_new_tokens, request.fixed_length
+        )
 
     def cut(self, tokens: Sequence[int], fresh: Sequence[int]) -> tuple[int, FinishReason | None]:
         """How many of ``fresh`` become output, and why the output ends there (None: go on).
@@ -100,3 +119,9 @@ class StopRule:
 
     def _holds_end(self, piece: str) -> bool:
         return any(s in piece for s in self.stop) or piece.startswith(tuple(self._ends))
+
+
+@lru_cache(maxsize=16)
+def _remembered(decode: Callable[[Sequence[int]], str], stop: tuple[str, ...]) -> dict[int, bool]:
+    """For each token met so far, whether it can complete a stop string; one dict per vocabulary."""
+    return {}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.records import FinishReason
+from spsbench.records import FinishReason, Request, SamplingParams
 from spsbench.tasks.stopping import StopRule
 
 EOS = 0
@@ -145,6 +145,17 @@ def test_space_dropped_at_the_start_of_a_decode() -> None:
 
     r = StopRule(decode_words, ("a ", "a the"), frozenset({EOS}), 10, False)
     assert r.cut([3, 1], [2]) == (1, "stop")
+
+
+def test_rule_of_a_request() -> None:
+    class Decoder:
+        eos_ids = frozenset({EOS})
+        decode = staticmethod(decode)
+
+    request = Request((1,), 7, ("\n",), SamplingParams(), seed=0)
+    r = StopRule.of(request, Decoder())
+    assert (r.stop, r.eos_ids, r.max_new_tokens, r.fixed_length) == (("\n",), {EOS}, 7, False)
+    assert r.cut([], [2, 1]) == (2, "stop")
 
 
 @pytest.mark.parametrize(("stop", "limit"), [(("",), 5), (("\n",), 0)])
