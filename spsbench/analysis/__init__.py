@@ -1,0 +1,1 @@
+"""What the recorded numbers say: pure functions of a run's tables, without torch."""

@@ -1,0 +1,171 @@
+"""summary.json: the one dictionary that every table is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from spsbench.analysis.acceptance import acceptance, disagreement
+from spsbench.analysis.numbers import finite, plain, ratio
+from spsbench.analysis.quality import metrics
+from spsbench.analysis.speedup import drifted, finished, halves, pair, share_slower, speedup
+from spsbench.analysis.warning import warnings
+from spsbench.records import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PHASES = ("draft", "verify", "sample", "other", "loop")
+_METHOD_ORDER = {"ars": 0, "sps": 1, "draft": 2}
+_IDENTITY = ("arm", "method", "k", "engine", "sampling")
+
+
+def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of summary.json, from the tables of a run.
+
+    Args:
+        samples: one row per sequence, the columns of ``samples.parquet``.
+        loops: one row per loop, the columns of ``loops.parquet``; empty where no engine saw loops.
+        info: what the tables do not hold, all optional. ``arms``: a list of dicts with ``arm``,
+            ``method``, ``k``, ``engine``, ``sampling``, so that an arm without a sample has its
+            row; ``task``, ``task_label``, ``synthetic``, ``pair``, ``data``, ``headline_metric``;
+            and, for all arms or as a dict by arm, ``expected_sequences``, ``verification_rule``,
+            ``peak_memory_bytes``, ``target_mode``, ``draft_mode``.
+
+    Returns:
+        a dict of JSON's own types: null where a number does not exist, never NaN.
+    """
+    by_arm = {str(arm): part for arm, part in samples.groupby("arm", sort=False)}
+    loops_of = {str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {}
+    arms = _arms(samples, info)
+    rows = []
+    for arm in arms:
+        own = by_arm.get(arm["arm"], samples.iloc[:0])
+        row = {**arm, **_counts(own, arm, info), "metrics": metrics(finished(own))}
+        row |= _compared(own, _baseline(arm, arms, by_arm), by_arm)
+        row |= _from_loops(_loops_of_finished(loops_of.get(arm["arm"], loops.iloc[:0]), own), arm)
+        rows.append(row | _told(arm, info))
+    rows = plain(rows)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **_labels(info),
+        "rows": rows,
+        "parity": None,
+        "losslessness": None,
+        "complete": not any(row["failed"] or row["missing"] for row in rows),
+        "warnings": warnings(rows),
+    }
+
+
+def _arms(samples: pd.DataFrame, info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Identity of every planned or measured arm, by sampling, ArS first, then by K."""
+    measured = samples[list(_IDENTITY)].drop_duplicates("arm").to_dict("records")
+    arms = {entry["arm"]: {key: entry[key] for key in _IDENTITY} for entry in info.get("arms") or []}
+    for entry in measured:
+        arms.setdefault(str(entry["arm"]), {str(key): value for key, value in entry.items()})
+    samplings = list(dict.fromkeys(arm["sampling"] for arm in arms.values()))
+    return sorted(
+        arms.values(),
+        key=lambda arm: (samplings.index(arm["sampling"]), _METHOD_ORDER.get(arm["method"], 3), arm["k"]),
+    )
+
+
+def _counts(own: pd.DataFrame, arm: dict[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+    done = finished(own)
+    tokens, decode_s = int(done["new_tokens"].sum()), float(done["decode_s"].sum())
+    per_token = ratio(decode_s, tokens)
+    whole = ratio(decode_s + float(done["prefill_s"].sum()), tokens)
+    expected = _for_arm(info, "expected_sequences", arm["arm"])
+    return {
+        "sequences": len(done),
+        "prompts": int(done["example_id"].nunique()),
+        "tokens": tokens,
+        "failed": len(own) - len(done),
+        "missing": max(0, int(expected) - len(own)) if expected is not None else 0,
+        "ms_per_token": None if per_token is None else 1e3 * per_token,
+        "end_to_end_ms_per_token": None if whole is None else 1e3 * whole,
+    }
+
+
+def _baseline(
+    arm: dict[str, Any], arms: list[dict[str, Any]], by_arm: Mapping[str, pd.DataFrame]
+) -> str | None:
+    """The fastest ArS arm under the same sampling; None for itself and where there is none."""
+    speeds = {}
+    for other in arms:
+        if other["method"] == "ars" and other["sampling"] == arm["sampling"] and other["arm"] in by_arm:
+            done = finished(by_arm[other["arm"]])
+            per_token = ratio(float(done["decode_s"].sum()), float(done["new_tokens"].sum()))
+            if per_token is not None:
+                speeds[other["arm"]] = per_token
+    fastest = min(speeds, key=speeds.__getitem__, default=None)
+    return None if fastest == arm["arm"] else fastest
+
+
+def _compared(own: pd.DataFrame, baseline: str | None, by_arm: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+    """Everything that needs a baseline; null for the baseline itself."""
+    if baseline is None:
+        nothing = ("speedup", "end_to_end_speedup", "speedup_halves", "share_slower", "paired_prompts")
+        return {"baseline": None, **dict.fromkeys(nothing), "drifted": False}
+    times = pair(by_arm[baseline], own)
+    decode, whole = speedup(times), speedup(pair(by_arm[baseline], own, prefill=True))
+    return {
+        "baseline": baseline,
+        "speedup": None if decode is None else asdict(decode),
+        "end_to_end_speedup": None if whole is None else asdict(whole),
+        "speedup_halves": halves(times),
+        "share_slower": share_slower(times),
+        "paired_prompts": len(times),
+        "drifted": decode is not None and drifted(times, decode),
+    }
+
+
+def _loops_of_finished(loops: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    """Leave out what a failed sequence did before it failed."""
+    done = finished(own)
+    if len(done) == len(own) or loops.empty:
+        return loops
+    return loops.merge(done[["example_id", "sample_index"]], on=["example_id", "sample_index"], sort=False)
+
+
+def _from_loops(loops: pd.DataFrame, arm: dict[str, Any]) -> dict[str, Any]:
+    if loops.empty:
+        return {"acceptance": None, "acceptance_z": None, "tokens_per_loop": None, "loop_time": None}
+    speculative = arm["method"] == "sps"
+    return {
+        "acceptance": acceptance(loops, int(arm["k"])) if speculative else None,
+        "acceptance_z": disagreement(loops) if speculative else None,
+        "tokens_per_loop": finite(loops["emitted"].astype("float64").mean()),
+        "loop_time": {
+            f"{phase}_ms": finite(1e3 * loops[f"{phase}_s"].astype("float64").mean()) for phase in PHASES
+        },
+    }
+
+
+def _told(arm: dict[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+    """What only the runner knows; a verification rule belongs to arms that verify."""
+    row = {
+        key: _for_arm(info, key, arm["arm"])
+        for key in ("verification_rule", "peak_memory_bytes", "target_mode", "draft_mode")
+    }
+    if arm["method"] != "sps":
+        row["verification_rule"] = None
+    return row
+
+
+def _for_arm(info: Mapping[str, Any], key: str, arm: str) -> Any:
+    value = info.get(key)
+    return value.get(arm) if isinstance(value, Mapping) else value
+
+
+def _labels(info: Mapping[str, Any]) -> dict[str, Any]:
+    task = info.get("task")
+    return {
+        "task": task,
+        "task_label": info.get("task_label") or task,
+        "synthetic": bool(info.get("synthetic", False)),
+        "pair": info.get("pair"),
+        "data": info.get("data"),
+        "headline_metric": info.get("headline_metric"),
+    }

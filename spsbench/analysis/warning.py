@@ -1,0 +1,65 @@
+"""What a reader must know before believing a table: sentences, each with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+FEW_PROMPTS = 20
+SUSPICIOUS_Z = 4.0
+
+
+def label(row: dict[str, Any]) -> str:
+    """An arm as people say it: ``ArS``, ``SpS (K=4)``, ``draft alone``; with its engine unless eager."""
+    names: dict[str, str] = {"ars": "ArS", "sps": f"SpS (K={row['k']})", "draft": "draft alone"}
+    engine = "" if row["engine"] == "eager" else f" @{row['engine']}"
+    return names.get(row["method"], str(row["arm"])) + engine
+
+
+def warnings(rows: list[dict[str, Any]]) -> list[str]:
+    """The sentences that the rows of a summary give reason for, none twice."""
+    sentences = [*_few_prompts(rows), *(text for row in rows for text in _of_row(row))]
+    return list(dict.fromkeys(sentences))
+
+
+def _few_prompts(rows: list[dict[str, Any]]) -> Iterator[str]:
+    counts = [row["paired_prompts"] for row in rows if row["speedup"] is not None]
+    if counts and min(counts) < FEW_PROMPTS:
+        noun = "prompt" if min(counts) == 1 else "prompts"
+        yield (
+            f"The speedup rests on {min(counts)} {noun}: an interval over fewer than {FEW_PROMPTS} covers "
+            "less than it says. Raise --limit."
+        )
+
+
+def _of_row(row: dict[str, Any]) -> Iterator[str]:
+    name = f"{label(row)}, {row['sampling']}"
+    if row["failed"]:
+        total = row["failed"] + row["sequences"]
+        yield (
+            f"{name}: {row['failed']} of {total} sequences failed and are left out. "
+            "Their errors are in samples.jsonl; --resume tries them again."
+        )
+    if row["missing"]:
+        yield f"{name}: {row['missing']} sequences have not been run. Continue with --resume."
+    if row["method"] != "ars" and row["baseline"] is None:
+        yield f"{name}: no ArS arm to compare with, so no speedup. Run with --arms ars,sps."
+    elif row["speedup"] is None and row["baseline"] is not None:
+        yield f"{name}: no prompt was finished by it and by ArS, so no speedup. Continue with --resume."
+    yield from _of_timing(row, name)
+
+
+def _of_timing(row: dict[str, Any], name: str) -> Iterator[str]:
+    if row["drifted"]:
+        first, second = row["speedup_halves"]
+        yield (
+            f"{name}: the speedup was {first:.2f}x in the first half of the run and {second:.2f}x in the "
+            "second, outside its interval. Repeat on a quiet machine; one steady run in twenty does "
+            "this by chance."
+        )
+    score = row["acceptance_z"]
+    if score is not None and abs(score) > SUSPICIOUS_Z:
+        yield (
+            f"{name}: alpha_tested and alpha_beta differ by {abs(score):.1f} standard errors, so tokens were "
+            "not accepted by the stated rule. Do not use these numbers; run `spsbench verify`."
+        )
