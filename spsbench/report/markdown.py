@@ -1,0 +1,203 @@
+"""report.md: what was measured, what acceptance was, on what, with which caveats, and how to repeat it.
+
+A report is a list of sections; each takes the summary and the run's own record and answers its
+lines, or none where it has nothing to say. More sections can join without touching these.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from spsbench.analysis.acceptance import LEGEND, PER_POSITION
+from spsbench.analysis.summary import PHASES
+from spsbench.analysis.warning import label
+from spsbench.report import wording
+from spsbench.report.markup import escape, fence, table
+
+Summary = Mapping[str, Any]
+Run = Mapping[str, Any]
+Section = Callable[[Summary, Run], list[str]]
+
+STANDING_CAVEATS = (
+    "Speedup is the ratio of pooled decoding time per token, prefill apart; end to end counts prefill too. "
+    "Its 95% interval resamples prompts, paired (BCa).",
+    "One process is one draw: memory layout, clocks and autotuning vary between processes, and the interval "
+    "does not contain that.",
+    "Equal metrics are no proof of equal distributions; `spsbench verify` tests the sampler.",
+)
+
+
+def render(summary: dict[str, Any], run: Run) -> str:
+    """The report as GitHub renders it.
+
+    Args:
+        summary: the content of summary.json.
+        run: the content of run.json; shown are its ``environment`` (any nesting) and the command
+            line, ``command`` at the top or within the environment.
+    """
+    blocks = [lines for section in SECTIONS if (lines := section(summary, run))]
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _heading(summary: Summary, run: Run) -> list[str]:
+    lines = [f"# {escape(wording.title(dict(summary)))}"]
+    lines += ["", *(f"**{escape(text)}**" + "  " for text in wording.sentences(summary["rows"]))]
+    facts = [("Pair", summary.get("pair")), ("Data", summary.get("data"))]
+    prompts = max((row["prompts"] for row in summary["rows"]), default=0)
+    told = [f"{name}: {escape(value)}" for name, value in facts if value] + [f"Prompts: {prompts}"]
+    lines += ["", ". ".join(told) + "."]
+    if summary.get("synthetic"):
+        lines += ["", "The task's data is synthetic: these numbers say nothing about real text."]
+    return lines
+
+
+def _results(summary: Summary, run: Run) -> list[str]:
+    rows = summary["rows"]
+    if not rows:
+        return ["## Results", "", "Nothing was measured."]
+    shown = wording.headline_metric(dict(summary))
+    header = ["arm", "sampling", wording.metric_title(shown), "ms/token", "speedup [95%]", "tokens/loop"]
+    cells = [
+        [
+            label(row),
+            row["sampling"],
+            wording.metric(shown, row["metrics"].get(shown)),
+            wording.milliseconds(row["ms_per_token"]),
+            wording.row_speedup(row),
+            wording.number(row["tokens_per_loop"], 2),
+        ]
+        for row in rows
+    ]
+    return ["## Results", "", *table(header, cells, "llrrlr")]
+
+
+def _quality(summary: Summary, run: Run) -> list[str]:
+    rows = [row for row in summary["rows"] if row["metrics"]]
+    names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    if len(names) < 2:
+        return []
+    header = ["arm", "sampling", *(escape(wording.metric_title(name)) for name in names)]
+    cells = [
+        [label(row), row["sampling"], *(wording.metric(name, row["metrics"].get(name)) for name in names)]
+        for row in rows
+    ]
+    return ["### All metrics", "", *table(header, cells, "ll" + "r" * len(names))]
+
+
+def _timing(summary: Summary, run: Run) -> list[str]:
+    header = [
+        *("arm", "sampling", "sequences", "failed", "tokens", "end-to-end speedup [95%]"),
+        *("first half", "second half", "prompts slower", "peak memory"),
+    ]
+    cells = [
+        [
+            label(row),
+            row["sampling"],
+            row["sequences"],
+            row["failed"],
+            row["tokens"],
+            wording.speedup(row["end_to_end_speedup"]),
+            *(wording.number(half, 2) for half in row["speedup_halves"] or (None, None)),
+            wording.percent(row["share_slower"]),
+            wording.mebibytes(row["peak_memory_bytes"]),
+        ]
+        for row in summary["rows"]
+    ]
+    return ["### Timing", "", *table(header, cells, "llrrrlrrrr")] if cells else []
+
+
+def _loops(summary: Summary, run: Run) -> list[str]:
+    rows = [row for row in summary["rows"] if row["loop_time"]]
+    if not rows:
+        return []
+    header = ["arm", "sampling", *(f"{phase} ms" for phase in PHASES), "target mode", "draft mode"]
+    cells = [
+        [
+            label(row),
+            row["sampling"],
+            *(wording.milliseconds(row["loop_time"][f"{phase}_ms"]) for phase in PHASES),
+            *(row[mode] or wording.NOTHING for mode in ("target_mode", "draft_mode")),
+        ]
+        for row in rows
+    ]
+    return ["### Mean time of a loop", "", *table(header, cells, "ll" + "r" * len(PHASES) + "ll")]
+
+
+def _acceptance(summary: Summary, run: Run) -> list[str]:
+    rows = [row for row in summary["rows"] if row["acceptance"]]
+    if not rows:
+        return []
+    header = ["arm", "sampling", *(f"`{name}`" for name in wording.FIRST_SCREEN), "verification rule"]
+    cells = [
+        [
+            label(row),
+            row["sampling"],
+            *(wording.number(row["acceptance"][name], 3) for name in wording.FIRST_SCREEN),
+            row["verification_rule"] or wording.NOTHING,
+        ]
+        for row in rows
+    ]
+    lines = ["## Acceptance", "", *table(header, cells, "llrrrl")]
+    lines += ["", "### Every name", "", "Pooled over loops / mean over prompts.", "", *_every_name(rows)]
+    legend = [f"* `{name}`: {escape(text)}" for name, text in LEGEND.items()]
+    return [*lines, "", "### Legend", "", *legend]
+
+
+def _every_name(rows: list[dict[str, Any]]) -> list[str]:
+    header = ["name", *(escape(f"{label(row)}, {row['sampling']}") for row in rows)]
+    lines = []
+    for name in LEGEND:
+        values = [(row["acceptance"][name], row["acceptance"]["macro"][name]) for row in rows]
+        lines.append([name, *(f"{_value(name, micro)} / {_value(name, macro)}" for micro, macro in values)])
+    return table(header, lines, "l" + "r" * len(rows))
+
+
+def _value(name: str, value: Any) -> str:
+    if name in PER_POSITION:
+        return " ".join(wording.number(part, 2) for part in value)
+    return wording.number(value, 3)
+
+
+def _caveats(summary: Summary, run: Run) -> list[str]:
+    lines = [*map(escape, summary["warnings"]), *STANDING_CAVEATS]
+    return ["## Caveats", "", *(f"* {line}" for line in lines)]
+
+
+def _environment(summary: Summary, run: Run) -> list[str]:
+    facts = [(name, value) for name, value in _flat(run.get("environment") or {}) if name != "command"]
+    return ["## Environment", "", *table(["what", "value"], facts, "ll")] if facts else []
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Leaves of nested mappings under dotted names; what is unknown is left out."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _flat(part, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)):
+        for index, part in enumerate(value):
+            yield from _flat(part, f"{name}.{index}")
+    elif value is not None:
+        yield name, f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _reproduce(summary: Summary, run: Run) -> list[str]:
+    command = run.get("command") or (run.get("environment") or {}).get("command")
+    if not command:
+        return []
+    text = command if isinstance(command, str) else shlex.join(map(str, command))
+    return ["## Reproduce", "", *fence(text)]
+
+
+SECTIONS: tuple[Section, ...] = (
+    _heading,
+    _results,
+    _quality,
+    _timing,
+    _loops,
+    _acceptance,
+    _caveats,
+    _environment,
+    _reproduce,
+)

@@ -1,0 +1,92 @@
+"""report.md: every section says what it should, and nothing where it has nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from spsbench.analysis.acceptance import LEGEND
+from spsbench.report.markdown import render
+
+Make = Callable[..., dict[str, Any]]
+
+RUN = {
+    "environment": {
+        "cpu": {"model": "a | b", "cores": 2},
+        "gpus": [],
+        "libraries": {"torch": "2.13.0", "datasets": None},
+        "command": "spsbench run xsum --k 4",
+    }
+}
+
+
+def test_the_report_has_its_parts_in_order(make_summary: Make) -> None:
+    text = render(make_summary(), RUN)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    assert titles == [
+        "xsum-mini (synthetic)",
+        "Results",
+        "Timing",
+        "Mean time of a loop",
+        "Acceptance",
+        "Every name",
+        "Legend",
+        "Caveats",
+        "Environment",
+        "Reproduce",
+    ]
+    assert "**SpS (K=4) ran 1.92x \\[1.85, 1.99\\] as fast as ArS.**" in text
+    assert "| SpS (K=4) | nucleus | 0.114 | 7.52 | 1.92x \\[1.85, 1.99\\] | 3.21 |" in text
+    assert "The task's data is synthetic" in text
+    assert "```\nspsbench run xsum --k 4\n```" in text
+
+
+def test_every_name_of_acceptance_has_a_row_and_a_legend(make_summary: Make) -> None:
+    text = render(make_summary(), RUN)
+    for name in LEGEND:
+        assert f"| {name} | " in text
+        assert f"* `{name}`: " in text
+    assert "| 0.80 0.80 0.80 - / 0.80 0.80 0.80 - |" in text
+
+
+def test_all_metrics_get_a_table_when_there_are_several(make_row: Make, make_summary: Make) -> None:
+    rows = [make_row("ars", 0), make_row(metrics={"pass@1": 0.05, "pass@10": None})]
+    text = render(make_summary(*rows), {})
+    assert "### All metrics" in text
+    assert "| SpS (K=4) | nucleus | - | 5.0% | - |" in text
+
+
+def test_the_environment_is_flat_escaped_and_without_unknowns(make_summary: Make) -> None:
+    text = render(make_summary(), RUN)
+    assert "| cpu.model | a \\| b |" in text
+    assert "| libraries.torch | 2.13.0 |" in text
+    assert "libraries.datasets" not in text
+
+
+def test_warnings_stand_among_the_caveats(make_summary: Make) -> None:
+    text = render(make_summary(warnings=["Only <5> prompts."]), {})
+    assert "* Only &lt;5&gt; prompts." in text
+    assert "## Environment" not in text
+    assert "## Reproduce" not in text
+
+
+def test_a_failed_arm_and_an_empty_run_still_give_a_report(
+    make_row: Make, make_summary: Make, failed_row: dict[str, Any]
+) -> None:
+    text = render(make_summary(make_row("ars", 0), failed_row), {})
+    assert "| SpS (K=11) | nucleus | - | - | - | - |" in text
+    assert "None" not in text
+    empty = make_summary()
+    empty["rows"] = []
+    assert "Nothing was measured." in render(empty, {})
+
+
+def test_hostile_text_stays_text(make_row: Make, make_summary: Make) -> None:
+    evil = "<script>alert(1)</script>|\n# x"
+    rows = [make_row("ars", 0, evil), make_row("sps", 4, evil)]
+    text = render(make_summary(*rows, task_label=evil, pair=evil, synthetic=False), {"command": [evil]})
+    body, _, command = text.partition("## Reproduce")
+    assert "<script>" not in body
+    assert "\n# x" not in body
+    assert command.strip().startswith("```")

@@ -1,0 +1,97 @@
+"""The first screen, as text at 80 columns."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from spsbench.report.terminal import show
+
+Make = Callable[..., dict[str, Any]]
+
+
+def _screen(summary: dict[str, Any], width: int = 80) -> str:
+    file = io.StringIO()
+    show(summary, Console(file=file, width=width, no_color=True))
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def test_the_screen_of_a_plain_run(make_summary: Make) -> None:
+    assert _screen(make_summary()) == (
+        "\n"
+        " xsum-mini (synthetic), pair mini, 50 prompts\n"
+        "\n"
+        " arm        sampling  ROUGE-2  ms/token  speedup [95%]       tokens/loop\n"
+        " ───────────────────────────────────────────────────────────────────────\n"
+        " ArS        nucleus     0.112      14.1  1x                         1.00\n"
+        " SpS (K=4)  nucleus     0.114      7.52  1.92x [1.85, 1.99]         3.21\n"
+        "\n"
+        " SpS (K=4) ran 1.92x [1.85, 1.99] as fast as ArS.\n"
+        "\n"
+        " mean_acceptance_length 3.362  alpha_beta 0.803  draft_acceptance_rate 0.590\n"
+    )
+
+
+def test_nothing_is_cut_off_at_80_columns(
+    make_row: Make, make_summary: Make, failed_row: dict[str, Any]
+) -> None:
+    rows = [
+        make_row("ars", 0),
+        make_row(),
+        make_row("draft", 0),
+        failed_row,
+        make_row("ars", 0, "greedy", engine="graphed"),
+        make_row("sps", 11, "greedy", engine="hf_assisted"),
+    ]
+    text = _screen(make_summary(*rows))
+    assert "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    for word in ("draft alone", "@hf_assisted", "greedy", "draft_acceptance_rate", "mean_acceptance_length"):
+        assert word in text
+
+
+def test_an_arm_that_failed_or_never_ran_says_so(
+    make_row: Make, make_summary: Make, failed_row: dict[str, Any]
+) -> None:
+    text = _screen(make_summary(make_row("ars", 0), failed_row | {"speedup": None}))
+    (line,) = [line for line in text.splitlines() if line.startswith(" SpS (K=11)")]
+    assert line.split() == ["SpS", "(K=11)", "nucleus", "-", "failed", "-", "-"]
+    text = _screen(make_summary(make_row("ars", 0), failed_row | {"failed": 0}))
+    assert "not run" in text
+
+
+def test_no_baseline_and_no_rows(make_row: Make, make_summary: Make) -> None:
+    alone = make_row(baseline=None, speedup=None)
+    assert "ran" not in _screen(make_summary(alone)).split()
+    empty = make_summary()
+    empty["rows"] = []
+    assert "Nothing was measured." in _screen(empty)
+
+
+def test_warnings_come_last_and_whole(make_summary: Make) -> None:
+    text = _screen(make_summary(warnings=["Only 5 prompts. Raise --limit.", "Second."]))
+    assert text.endswith(" ! Only 5 prompts. Raise --limit.\n ! Second.\n")
+
+
+def test_different_rules_are_named(make_row: Make, make_summary: Make) -> None:
+    other = make_row(engine="hf_assisted", verification_rule="exact match with the target's sample")
+    text = _screen(make_summary(make_row("ars", 0), make_row(), other))
+    assert "SpS (K=4) @hf_assisted verifies by: exact match" in text
+    assert "verifies by" not in _screen(make_summary())
+
+
+def test_markup_and_control_characters_do_nothing(make_summary: Make) -> None:
+    text = _screen(make_summary(task_label="[red]x[/]\x1b[2J", synthetic=False))
+    assert "[red]x[/] [2J" in text
+    assert "\x1b" not in text
+
+
+def test_a_terminal_that_knows_only_ascii_is_served(make_summary: Make) -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    show(make_summary(warnings=["Careful."]), Console(file=file, width=80))
+    file.flush()
+    assert b"SpS (K=4)" in raw.getvalue()
