@@ -8,7 +8,6 @@ an arm that emits five stop at the same token.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
 from functools import lru_cache
 from typing import Protocol
 

@@ -1,0 +1,40 @@
+"""Find a task by name or path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spsbench.config.yamlfile import unknown_name
+from spsbench.paths import data_dir
+from spsbench.tasks.humaneval import Code
+from spsbench.tasks.spec import TaskSpec, read_spec
+from spsbench.tasks.task import Task
+from spsbench.tasks.xsum import Summarization
+
+
+def list_tasks() -> list[TaskSpec]:
+    """The tasks that come with the package, by name."""
+    return [read_spec(path) for _, path in sorted(_shipped().items())]
+
+
+def load_task(name_or_path: str) -> Task:
+    """A task by name, or from a YAML file of the user's (a path ending in .yaml or .yml).
+
+    Raises:
+        UsageError: an unknown name (with the closest known one), or a file that is no task.
+    """
+    spec = read_spec(_find(name_or_path))
+    return Code(spec) if spec.kind == "code" else Summarization(spec)
+
+
+def _find(name_or_path: str) -> Path:
+    if name_or_path.endswith((".yaml", ".yml")):
+        return Path(name_or_path)
+    shipped = _shipped()
+    if name_or_path not in shipped:
+        raise unknown_name("task", name_or_path, shipped, "TASK")
+    return shipped[name_or_path]
+
+
+def _shipped() -> dict[str, Path]:
+    return {path.stem: path for path in data_dir("tasks").glob("*.yaml")}

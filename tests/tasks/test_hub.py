@@ -1,0 +1,104 @@
+"""Official data against a local stand-in of the hub's cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import huggingface_hub.constants
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spsbench.errors import UnavailableError
+from spsbench.tasks.catalogue import load_task
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+WORDS = " ".join(f"word{i}" for i in range(60))
+
+
+def rows(split: str, count: int, column: str = "document") -> list[dict[str, str]]:
+    return [{"id": f"{split}{i}", column: f"{WORDS} {i}", "summary": f"Sum {i}."} for i in range(count)]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty hub cache, with the network out of reach."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def put(cache: Path, repository: str, revision: str, files: dict[str, list[dict[str, Any]]]) -> None:
+    root = cache / f"datasets--{repository.replace('/', '--')}"
+    reference = root / "refs" / revision
+    reference.parent.mkdir(parents=True)
+    reference.write_text(COMMIT)
+    for name, content in files.items():
+        path = root / "snapshots" / COMMIT / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(content), path)
+
+
+def test_converted_parquet_is_used_with_its_commit(cache: Path) -> None:
+    empty = {"id": "empty", "document": "\n", "summary": "Nothing."}
+    files = {
+        "default/validation/0000.parquet": [*rows("validation", 3), empty],
+        "default/test/0000.parquet": rows("test", 2),
+        "default/train/0000.parquet": rows("train", 5),
+    }
+    put(cache, "EdinburghNLP/xsum", "refs/convert/parquet", files)
+    data = load_task("xsum").load("official", None, seed=0)
+    assert sorted(e.example_id for e in data.examples) == ["validation0", "validation1", "validation2"]
+    assert data.exemplar is not None
+    assert data.exemplar.example_id.startswith("train")
+    told = {
+        key: data.provenance[key] for key in ("source", "revision", "split", "split_size", "skipped_empty")
+    }
+    assert told == {
+        "source": "hub: EdinburghNLP/xsum",
+        "revision": COMMIT,
+        "split": "validation",
+        "split_size": 3,
+        "skipped_empty": 1,
+    }
+    assert (data.label, data.synthetic) == ("xsum", False)
+
+
+def test_main_is_the_second_choice(cache: Path) -> None:
+    files = {
+        "data/validation-00000-of-00002.parquet": rows("validation", 2),
+        "data/validation-00001-of-00002.parquet": rows("more", 2),
+        "data/train-00000-of-00001.parquet": rows("train", 2),
+    }
+    put(cache, "EdinburghNLP/xsum", "main", files)
+    assert load_task("xsum").load("official", None, seed=0).provenance["split_size"] == 4
+
+
+def test_the_last_choice_has_its_own_column_and_config(cache: Path) -> None:
+    files = {
+        "xsum/validation/0000.parquet": rows("validation", 2, "article"),
+        "xsum-sampled/validation/0000.parquet": rows("sampled", 2, "article"),
+        "xsum/train/0000.parquet": rows("train", 2, "article"),
+    }
+    put(cache, "lighteval/summarization", "refs/convert/parquet", files)
+    data = load_task("xsum").load("official", None, seed=0)
+    assert {e.example_id for e in data.examples} == {"validation0", "validation1"}
+    assert data.provenance["source"] == "hub: lighteval/summarization"
+
+
+def test_offline_names_what_is_missing_and_the_ways_out(cache: Path) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        load_task("xsum").load("official", None, seed=0)
+    assert caught.value.exit_code == 3
+    for part in ("EdinburghNLP/xsum at refs/convert/parquet", "lighteval/summarization", "'validation'"):
+        assert part in caught.value.message
+    for way in ("--data PATH", "HF_HOME", "--data mini"):
+        assert way in str(caught.value.remedy)
+
+
+def test_a_snapshot_without_the_split_is_passed_over(cache: Path) -> None:
+    put(cache, "EdinburghNLP/xsum", "refs/convert/parquet", {"default/train/0000.parquet": rows("train", 2)})
+    with pytest.raises(UnavailableError, match="has no Parquet or JSON lines file of 'validation'"):
+        load_task("xsum").load("official", None, seed=0)

@@ -1,0 +1,107 @@
+"""Files of rows: each form, and each way of being broken."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.tasks.local import read_rows, sibling_train
+
+ROWS = [{"id": "a", "document": "One.", "summary": "1"}, {"id": "b", "document": "Zwö.", "summary": "2"}]
+
+
+def fields(path: Path, split: str = "validation") -> list[dict[str, object]]:
+    return [dict(row.fields) for row in read_rows(path, split)]
+
+
+def test_json_lines(write: Callable[..., Path]) -> None:
+    path = write(ROWS)
+    path.write_text("\ufeff" + path.read_text().replace("}\n", "}\r\n\n"), encoding="utf-8")
+    assert fields(path) == ROWS
+    assert [row.place for row in read_rows(path, "x")] == [f"line 1 of {path}", f"line 3 of {path}"]
+
+
+def test_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(json.dumps(row) for row in ROWS).encode()))
+    assert fields(path) == ROWS
+
+
+def test_parquet(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist(ROWS), path)
+    assert fields(path) == ROWS
+    assert read_rows(path, "x")[1].place == f"row 2 of {path}"
+
+
+def test_directory_saved_by_datasets(tmp_path: Path) -> None:
+    import datasets
+
+    splits = {"validation": datasets.Dataset.from_list(ROWS), "train": datasets.Dataset.from_list(ROWS[:1])}
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "both")
+    splits["validation"].save_to_disk(tmp_path / "one")
+    assert fields(tmp_path / "both") == fields(tmp_path / "one") == ROWS
+    train = sibling_train(tmp_path / "both", "validation")
+    assert train is not None
+    assert [row.fields for row in train] == ROWS[:1]
+    assert sibling_train(tmp_path / "one", "validation") is None
+    with pytest.raises(UnavailableError, match=r"no split 'test' \(it has validation, train"):
+        read_rows(tmp_path / "both", "test")
+
+
+def test_train_file_beside_a_file(write: Callable[..., Path]) -> None:
+    path = write(ROWS, "news.jsonl")
+    assert sibling_train(path, "validation") is None
+    write(ROWS[:1], "news_train.jsonl")
+    train = sibling_train(path, "validation")
+    assert train is not None
+    assert [row.fields for row in train] == ROWS[:1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("x.jsonl", b"", "holds no row"),
+        ("x.jsonl", b"\n \n", "holds no row"),
+        ("x.jsonl", b'{"id": 1}\n{"id": \n', "line 2 of .* is not JSON"),
+        ("x.jsonl", b'{"id": 1}\n[1]\n', "line 2 of .* is no JSON object"),
+        ("x.jsonl", b'{"id": 1}\nnull\n', "line 2 of .* is no JSON object"),
+        ("x.jsonl", b'{"id": 1}\n{"id": "\xe9"}\n', "line 2 of .* is not UTF-8"),
+        ("x.jsonl", b"[" * 100_000, "line 1 of .* is not JSON"),
+        ("x.jsonl.gz", b"no gzip", "unreadable"),
+        ("x.jsonl.gz", gzip.compress(b'{"id": 1}\n' * 1000)[:40], "unreadable"),
+        ("x.parquet", b"", "no readable Parquet"),
+        ("x.parquet", b"PAR1 and then nothing", "no readable Parquet"),
+    ],
+)
+def test_broken_files(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UnavailableError, match=told) as caught:
+        read_rows(path, "validation")
+    assert caught.value.flag == "--data"
+    assert caught.value.remedy
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=r"there is no .*gone\.jsonl"):
+        read_rows(tmp_path / "gone.jsonl", "validation")
+
+
+def test_a_directory_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="no directory saved by datasets"):
+        read_rows(tmp_path, "validation")
+
+
+def test_unknown_form(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("id\n1\n")
+    with pytest.raises(UsageError, match="no known form"):
+        read_rows(tmp_path / "x.csv", "validation")
