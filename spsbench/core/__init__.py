@@ -1,0 +1,1 @@
+"""The paper's mathematics: knows no tokenizer, file or clock."""

@@ -1,0 +1,100 @@
+"""Modified rejection sampling, the heart of Algorithm 2 (Chen et al. 2023).
+
+The paper's letters in this module alone: q is the target, p is the draft. (Leviathan et al. 2022
+swap them.) Every probability here is already warped (`spsbench.core.sampling.warp`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spsbench.core.sampling import draw
+
+
+class Draft(NamedTuple):
+    """What a drafter proposes in one loop.
+
+    A deterministic drafter gives one-hot rows, so that one acceptance rule serves all drafters.
+
+    Attributes:
+        tokens: [K] int64, the proposed tokens.
+        probs: [K, V], the distributions that they were drawn from.
+    """
+
+    tokens: Tensor
+    probs: Tensor
+
+
+class Verdict(NamedTuple):
+    """What the target makes of a draft.
+
+    Attributes:
+        accepted: [] int64, how many leading draft tokens stand, 0 to K.
+        token: [] int64, the token behind them: a correction after a rejection, else the bonus.
+    """
+
+    accepted: Tensor
+    token: Tensor
+
+
+def acceptance_probability(q: Tensor, p: Tensor) -> Tensor:
+    """min(1, q(x)/p(x)) for the probabilities that target and draft give to the drafted tokens.
+
+    Args:
+        q: [K] probability under the target.
+        p: [K] probability under the draft, above 0 since the tokens were drawn from it.
+
+    Returns:
+        [K] probabilities of acceptance.
+    """
+    return (q / p).clamp(max=1.0)
+
+
+def residual(q: Tensor, p: Tensor) -> Tensor:
+    """(q - p)+ up to its normalisation: what a rejected position is drawn from.
+
+    Where rounding alone made a rejection possible (q <= p everywhere) nothing remains; the target's
+    own row is then the answer, as in the limit.
+
+    Args:
+        q: [..., V] target rows.
+        p: [..., V] draft rows; zeros where nothing was drafted, which leaves the target.
+
+    Returns:
+        [..., V] non-negative weights, at least one above 0.
+    """
+    remainder = (q - p).clamp_(min=0.0)
+    return torch.where(remainder.sum(-1, keepdim=True) > 0, remainder, q)
+
+
+def verify(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Accept a prefix of the draft and draw the token behind it (Algorithm 2, the inner loop).
+
+    Each drafted token is accepted if its uniform number is below min(1, q/p); the first rejection
+    ends the draft. Behind it comes a token from (q - p)+, or, if all K stand, from the target's row
+    K+1. All on the device of its inputs, without a wait of the host.
+
+    Args:
+        q: [K+1, V] target probabilities at the K drafted positions and the one behind them.
+        draft: K tokens and the [K, V] probabilities that they were drawn from; K may be 0.
+        u: [K+1] uniform numbers in [0, 1): K tests and the final draw.
+
+    Returns:
+        The number of accepted tokens and the token behind them.
+    """
+    k = draft.tokens.shape[0]
+    if k == 0:
+        return Verdict(torch.zeros((), dtype=torch.int64, device=q.device), draw(q[0], u[0]))
+    column = draft.tokens.unsqueeze(-1)
+    accept = u[:k] < acceptance_probability(
+        q[:k].gather(-1, column).squeeze(-1), draft.probs.gather(-1, column).squeeze(-1)
+    )
+    accepted = accept.to(torch.int64).cumprod(0).sum()
+    # Behind full acceptance nothing was drafted: a row of zeros leaves the target as it is.
+    p = torch.cat([draft.probs, torch.zeros_like(q[:1])])
+    row = accepted.unsqueeze(0)
+    weights = residual(q.index_select(0, row), p.index_select(0, row))
+    return Verdict(accepted, draw(weights, u[k:]).squeeze(0))

@@ -1,0 +1,88 @@
+"""From logits to the distribution that is sampled, and from a distribution to a token.
+
+One warper serves target and draft in every arm, so that the two distributions that modified
+rejection sampling compares are the two that tokens are drawn from. Generic in dtype: float32 in
+runs (half precision is widened), float64 in the exact tests.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from spsbench.records import SamplingParams
+
+# Enough for most nuclei of a trained model; a full sort of a large vocabulary costs ten times more.
+_HEAD = 64
+_HEAD_GROWTH = 8
+
+
+def warp(logits: Tensor, params: SamplingParams) -> Tensor:
+    """Turn logits into the probabilities that sampling uses.
+
+    Temperature, then top-k, then nucleus, as the paper allows before its rejection scheme ("we can
+    modify the probabilities accordingly"). Greedy is the one-hot row of the largest logit. Tokens
+    that tie at the edge of top-k or of the nucleus are all kept, so that the law does not depend on
+    the order of the vocabulary.
+
+    Args:
+        logits: [n, V], any floating dtype.
+        params: temperature, top_k, top_p, greedy.
+
+    Returns:
+        [n, V] probabilities; each row sums to 1; at least float32.
+    """
+    if logits.dtype in (torch.bfloat16, torch.float16):
+        logits = logits.float()
+    if params.greedy:
+        return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+    if params.temperature != 1.0:
+        logits = logits / params.temperature
+    if 0 < params.top_k < logits.shape[-1]:
+        kth = logits.topk(params.top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < kth, float("-inf"))
+    probs = logits.softmax(-1)
+    return _nucleus(probs, params.top_p) if params.top_p < 1.0 else probs
+
+
+def _nucleus(probs: Tensor, top_p: float) -> Tensor:
+    """Keep the smallest set of most probable tokens whose mass reaches ``top_p``; renormalise."""
+    kept = probs.masked_fill(probs < _nucleus_edge(probs, top_p), 0.0)
+    return kept.div_(kept.sum(-1, keepdim=True))
+
+
+def _nucleus_edge(probs: Tensor, top_p: float) -> Tensor:
+    """Probability of the last token inside the nucleus, [n, 1].
+
+    Looks at the most probable tokens first and widens only if their mass falls short. On a GPU the
+    question "is it enough?" would make the host wait, and a full sort is cheap: no widening there.
+    """
+    size = probs.shape[-1]
+    head = size if probs.is_cuda else min(_HEAD, size)
+    while True:
+        top = probs.topk(head, dim=-1).values
+        before = top.cumsum(-1) < top_p
+        if head == size or not bool(before[:, -1].any()):
+            break
+        head = min(head * _HEAD_GROWTH, size)
+    # The token that crosses top_p belongs to the nucleus; rounding may leave even all below it.
+    last = before.sum(-1, keepdim=True).clamp_(max=head - 1)
+    return top.gather(-1, last)
+
+
+def draw(probs: Tensor, u: Tensor) -> Tensor:
+    """Draw one token a row by the inverse of the cumulative distribution.
+
+    Args:
+        probs: [..., V], non-negative, not necessarily normalised, at least one entry above 0.
+        u: [...], uniform in [0, 1).
+
+    Returns:
+        [...] int64 token ids; a token of probability 0 is never drawn.
+    """
+    cumulative = probs.cumsum(-1)
+    total = cumulative[..., -1:]
+    # u * total may round up to total itself, past which no token lies.
+    below = torch.nextafter(total, torch.zeros_like(total))
+    point = torch.minimum(u.unsqueeze(-1) * total, below)
+    return torch.searchsorted(cumulative, point, right=True).squeeze(-1)

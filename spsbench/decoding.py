@@ -1,0 +1,99 @@
+"""Algorithm 1 (ArS) and Algorithm 2 (SpS) of Chen et al. 2023, as generators of loops.
+
+They decode without end; whoever consumes them decides where the output stops, what is recorded and
+what is shown. Each loop's uniform numbers are drawn up front: the draft's K picks, K acceptance
+tests and one final draw, so that any engine can be compared with any other token for token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spsbench.clock import Stopwatch
+from spsbench.core.rejection import Draft, verify
+from spsbench.core.sampling import draw, warp
+from spsbench.drafters.drafter import Drafter
+from spsbench.models.language_model import LanguageModel
+from spsbench.records import SamplingParams
+
+
+@dataclass(slots=True)
+class DecodedLoop:
+    """One loop as it left the algorithm, before EOS, stop strings and length are looked at.
+
+    Attributes:
+        tokens: 1 to K+1 new tokens: the accepted ones and the one behind them.
+        accepted: how many of them the draft proposed.
+        target_probs: [K+1, V] (ArS: [1, V]) warped target rows, kept for the records.
+        draft: the proposal; None for ArS.
+        u: the loop's uniform numbers, [2K+1].
+    """
+
+    tokens: list[int]
+    accepted: int
+    target_probs: Tensor
+    draft: Draft | None
+    u: Tensor
+
+
+Uniforms = Callable[[int], Tensor]
+"""Gives the next n uniform numbers in [0, 1), a tensor [n] on the models' device."""
+
+
+def ars(
+    target: LanguageModel,
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    uniforms: Uniforms,
+    watch: Stopwatch,
+) -> Iterator[DecodedLoop]:
+    """Algorithm 1: one token a loop. ``target`` has read ``prompt[:-1]``."""
+    pending = list(prompt[-1:])
+    while True:
+        u = uniforms(1)
+        watch.lap("other")
+        logits = target.score(torch.tensor(pending, device=u.device), last=1)
+        watch.lap("verify")
+        q = warp(logits, sampling)
+        pending = draw(q, u).tolist()
+        watch.lap("sample")
+        yield DecodedLoop(pending, 0, q, None, u)
+
+
+def sps(
+    target: LanguageModel,
+    drafter: Drafter,
+    prompt: Sequence[int],
+    k: int,
+    sampling: SamplingParams,
+    uniforms: Uniforms,
+    watch: Stopwatch,
+) -> Iterator[DecodedLoop]:
+    """Algorithm 2: draft K tokens, score them in one pass, keep a prefix and one more token.
+
+    ``target`` and ``drafter`` have read ``prompt[:-1]``. The last decided token is always pending:
+    read by neither until the next loop.
+    """
+    tokens = list(prompt)
+    while True:
+        u = uniforms(2 * k + 1)
+        watch.lap("other")
+        draft = drafter.draft(tokens, k, u[:k])
+        watch.lap("draft")
+        pending = torch.tensor(tokens[-1:], device=u.device)
+        logits = target.score(torch.cat([pending, draft.tokens]), last=len(draft.tokens) + 1)
+        watch.lap("verify")
+        q = warp(logits, sampling)
+        # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
+        verdict = verify(q, draft, u[-len(draft.tokens) - 1 :])
+        *drafted, token, accepted = torch.cat([draft.tokens, torch.stack(verdict[::-1])]).tolist()
+        new = [*drafted[:accepted], token]
+        watch.lap("sample")
+        tokens += new
+        target.rollback(len(tokens) - 1)
+        drafter.rollback(len(tokens) - 1)
+        yield DecodedLoop(new, accepted, q, draft, u)

@@ -1,0 +1,1 @@
+"""Drafters: whoever proposes the next K tokens. They see tokens, never the target's answer."""

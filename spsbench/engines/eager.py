@@ -1,0 +1,113 @@
+"""The reference backend: Algorithms 1 and 2 over any ``LanguageModel``, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from spsbench.clock import Clock, Stopwatch
+from spsbench.decoding import DecodedLoop, ars, sps
+from spsbench.drafters.drafter import Drafter
+from spsbench.drafters.model import ModelDrafter
+from spsbench.engines.recording import Finished, loop_records, traced_tokens
+from spsbench.engines.uniforms import UniformStream
+from spsbench.models.language_model import LanguageModel
+from spsbench.models.tokenizer import TextDecoder
+from spsbench.records import Generation, Request
+from spsbench.tasks.stopping import StopRule
+
+
+class EagerEngine:
+    """Generates with ArS (no draft model) or SpS (a draft model and K).
+
+    Args:
+        target: writes the output's distribution; the draft itself for the draft-only arm.
+        draft: proposes tokens; None for ArS.
+        k: lookahead; without effect for ArS.
+        decoder: turns token ids into text, for stop strings and the output.
+        device: where the models are.
+        clock: read at the edges of phases.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        draft: LanguageModel | None,
+        k: int,
+        decoder: TextDecoder,
+        device: torch.device,
+        clock: Clock,
+    ) -> None:
+        self._target = target
+        self._draft = draft
+        self._k = k
+        self._decoder = decoder
+        self._device = device
+        self._clock = clock
+        self._rules: dict[tuple[tuple[str, ...], int, bool], StopRule] = {}
+
+    def generate(self, request: Request) -> Generation:
+        """See ``Engine.generate``: prefill, then loops until the stop rule ends them.
+
+        The last prompt token is left pending in both arms, so that neither gets a token for free.
+        """
+        stop = self._stop_rule(request)
+        drafter = None if self._draft is None else ModelDrafter(self._draft, request.sampling, self._device)
+        with torch.inference_mode():
+            started = self._now()
+            self._prefill(request, drafter)
+            prefilled = self._now()
+            loops = list(self._finished(request, drafter, stop))
+            ended = self._now()
+            tokens = [token for loop in loops for token in loop.decoded.tokens[: loop.kept]]
+            return Generation(
+                tokens=tokens,
+                text=stop.text(tokens),
+                loops=loop_records(loops, phases=self._device.type == "cpu"),
+                prefill_s=prefilled - started,
+                decode_s=ended - prefilled,
+                finish_reason=loops[-1].reason or "length",
+                trace=traced_tokens(loops) if request.trace else None,
+            )
+
+    def _prefill(self, request: Request, drafter: Drafter | None) -> None:
+        """Read prompt[:-1] with every model of the arm."""
+        read = request.prompt_ids[:-1]
+        self._target.rollback(0)
+        if read:
+            self._target.score(torch.tensor(read, device=self._device), last=1)
+        if drafter is not None:
+            drafter.prefill(read)
+
+    def _loops(self, request: Request, drafter: Drafter | None, watch: Stopwatch) -> Iterator[DecodedLoop]:
+        uniforms = UniformStream(request.seed, self._device)
+        if drafter is None:
+            return ars(self._target, request.prompt_ids, request.sampling, uniforms, watch)
+        return sps(self._target, drafter, request.prompt_ids, self._k, request.sampling, uniforms, watch)
+
+    def _finished(self, request: Request, drafter: Drafter | None, stop: StopRule) -> Iterator[Finished]:
+        """Loops until the output ends, each with what was kept of it and where its time went."""
+        watch = Stopwatch(self._clock)
+        tokens: list[int] = []
+        for decoded in self._loops(request, drafter, watch):
+            kept, reason = stop.cut(tokens, decoded.tokens)
+            tokens += decoded.tokens[:kept]
+            watch.lap("other")
+            yield Finished(decoded, kept, reason, watch.take())
+            if reason is not None:
+                return
+
+    def _stop_rule(self, request: Request) -> StopRule:
+        """The rule for a request; it learns from sequence to sequence, so it is kept."""
+        key = request.stop, request.max_new_tokens, request.fixed_length
+        if key not in self._rules:
+            stop, length, fixed = key
+            self._rules[key] = StopRule(self._decoder.decode, stop, self._decoder.eos_ids, length, fixed)
+        return self._rules[key]
+
+    def _now(self) -> float:
+        """Seconds, once the device has done all that it was given."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return self._clock.now()

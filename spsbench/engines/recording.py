@@ -1,0 +1,131 @@
+"""From what a loop left behind to its record; all of it after the sequence's clock has stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spsbench.decoding import DecodedLoop
+from spsbench.records import FinishReason, Loop, TracedToken
+
+
+@dataclass(slots=True)
+class Finished:
+    """A decoded loop with what the stop rule kept of it.
+
+    Attributes:
+        decoded: the loop as it left the algorithm.
+        kept: how many of its tokens became output.
+        reason: why generation ended here; None if it went on.
+        seconds: of each phase.
+    """
+
+    decoded: DecodedLoop
+    kept: int
+    reason: FinishReason | None
+    seconds: dict[str, float]
+
+    @property
+    def drafted(self) -> int:
+        """Draft tokens that count as trials: those behind an accepted EOS do not."""
+        proposed = 0 if self.decoded.draft is None else len(self.decoded.draft.tokens)
+        return self.kept if self._ended_inside_draft else proposed
+
+    @property
+    def accepted(self) -> int:
+        """Accepted draft tokens, before stop strings and length cut the output."""
+        return self.kept if self._ended_inside_draft else self.decoded.accepted
+
+    @property
+    def tested(self) -> int:
+        """Draft tokens that met the acceptance test."""
+        return min(self.accepted + 1, self.drafted)
+
+    @property
+    def _ended_inside_draft(self) -> bool:
+        return self.reason == "eos" and self.kept <= self.decoded.accepted
+
+
+def loop_records(loops: Sequence[Finished], phases: bool) -> list[Loop]:
+    """One ``Loop`` a decoded loop.
+
+    Args:
+        loops: of one sequence, in order.
+        phases: whether the times by phase mean anything (on a GPU work is asynchronous).
+    """
+    return [
+        _loop_record(loop, beta_sum, phases) for loop, beta_sum in zip(loops, _beta_sums(loops), strict=True)
+    ]
+
+
+def _loop_record(loop: Finished, beta_sum: float, phases: bool) -> Loop:
+    seconds = loop.seconds
+    return Loop(
+        drafted=loop.drafted,
+        accepted=loop.accepted,
+        emitted=loop.kept,
+        tested=loop.tested,
+        beta_sum=beta_sum,
+        truncated=len(loop.decoded.tokens) - loop.kept,
+        draft_s=seconds["draft"] if phases else None,
+        verify_s=seconds["verify"] if phases else None,
+        sample_s=seconds["sample"] if phases else None,
+        other_s=seconds["other"] if phases else None,
+        loop_s=sum(seconds.values()),
+    )
+
+
+def _beta_sums(loops: Sequence[Finished]) -> list[float]:
+    """Sum over each loop's tested positions of sum_x min(target(x), draft(x))."""
+    sums = []
+    for loop in loops:
+        draft, n = loop.decoded.draft, loop.tested
+        if draft is None or n == 0:
+            sums.append(torch.zeros((), device=loop.decoded.u.device))
+        else:
+            sums.append(torch.minimum(loop.decoded.target_probs[:n], draft.probs[:n]).sum())
+    values: list[float] = torch.stack(sums).tolist() if sums else []
+    return values
+
+
+def traced_tokens(loops: Sequence[Finished]) -> list[TracedToken]:
+    """One entry a drafted and tested or emitted token of the output, in order."""
+    trace: list[TracedToken] = []
+    position = 0
+    for index, loop in enumerate(loops):
+        trace += _trace_loop(index, position, loop)
+        position += loop.kept
+    return trace
+
+
+def _trace_loop(index: int, position: int, loop: Finished) -> Iterator[TracedToken]:
+    decoded = loop.decoded
+    draft_tokens = [] if decoded.draft is None else decoded.draft.tokens.tolist()
+    tests = decoded.u[-len(draft_tokens) - 1 :].tolist()
+    for j in range(min(loop.accepted, loop.kept)):
+        yield _entry(index, position, decoded, j, draft_tokens[j], "accepted", tests[j])
+    if loop.kept <= loop.accepted:
+        return
+    j = loop.accepted
+    if j < len(draft_tokens):
+        yield _entry(index, position, decoded, j, draft_tokens[j], "rejected", tests[j])
+    fate = "ars" if decoded.draft is None else "correction" if j < len(draft_tokens) else "bonus"
+    yield _entry(index, position, decoded, j, decoded.tokens[j], fate, tests[-1])
+
+
+def _entry(
+    index: int, position: int, decoded: DecodedLoop, j: int, token: int, fate: str, u: float
+) -> TracedToken:
+    draft = decoded.draft
+    drafted = draft is not None and j < len(draft.tokens)
+    return TracedToken(
+        loop=index,
+        position=position + j,
+        token_id=token,
+        fate=fate,  # type: ignore[arg-type]
+        target_prob=float(decoded.target_probs[j, token]),
+        draft_prob=float(draft.probs[j, token]) if draft is not None and drafted else None,
+        u=u,
+    )

@@ -1,0 +1,1 @@
+"""Language models behind one small protocol; the only owners of KV caches."""

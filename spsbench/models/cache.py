@@ -1,0 +1,71 @@
+"""A KV cache layer that grows in place and forgets by moving a number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+_BLOCK = 256
+
+
+class RewindLayer(DynamicLayer):  # type: ignore[misc]
+    """Keys and values of one attention layer in a buffer with room to grow.
+
+    ``DynamicLayer`` copies the whole past for each token; here only the new rows are written, and
+    the views handed to attention end at the current length. Sliding-window models store everything
+    too: their mask still applies the window, and only so can a rollback past it be exact.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = 0
+        self._key_buffer: Tensor | None = None
+        self._value_buffer: Tensor | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append [1, heads, n, d] keys and values; return all of them."""
+        start, self.used = self.used, self.used + key_states.shape[-2]
+        self._key_buffer = _with_room(self._key_buffer, key_states, start, self.used)
+        self._value_buffer = _with_room(self._value_buffer, value_states, start, self.used)
+        self._key_buffer[:, :, start : self.used] = key_states
+        self._value_buffer[:, :, start : self.used] = value_states
+        self.is_initialized = True
+        self.keys = self._key_buffer[:, :, : self.used]
+        self.values = self._value_buffer[:, :, : self.used]
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        """How many tokens are held."""
+        return self.used
+
+    def rollback(self, length: int) -> None:
+        """Forget all but the first ``length`` tokens."""
+        self.used = min(self.used, length)
+
+
+class RewindCache(Cache):  # type: ignore[misc]
+    """One ``RewindLayer`` for each attention layer, with one verb to roll back."""
+
+    def __init__(self) -> None:
+        super().__init__(layer_class_to_replicate=RewindLayer)
+
+    def rollback(self, length: int) -> None:
+        """Forget all but the first ``length`` tokens."""
+        for layer in self.layers:
+            layer.rollback(length)
+
+
+def _with_room(buffer: Tensor | None, states: Tensor, held: int, wanted: int) -> Tensor:
+    """A buffer for at least ``wanted`` tokens that begins with the ``held`` ones of ``buffer``."""
+    if buffer is not None and wanted <= buffer.shape[-2]:
+        return buffer
+    batch, heads, _, width = states.shape
+    room = max(-(-wanted // _BLOCK) * _BLOCK, 2 * held)
+    grown = states.new_empty((batch, heads, room, width))
+    if buffer is not None:
+        grown[:, :, :held] = buffer[:, :, :held]
+    return grown

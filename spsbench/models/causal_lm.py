@@ -1,0 +1,67 @@
+"""Any Hugging Face causal language model as a ``LanguageModel``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from spsbench.models.cache import RewindCache
+
+
+class CausalLM:
+    """Owns a model and its KV cache; batch size 1.
+
+    Only ids, cache and ``logits_to_keep`` are passed to the model: masks and positions follow from
+    the cache's length, and what a model does not understand it would swallow in silence.
+
+    Args:
+        model: a ``PreTrainedModel`` with a language-model head, in eval mode.
+        vocab_size: how many of its logits are used; the rest is padding of the embedding.
+    """
+
+    def __init__(self, model: Any, vocab_size: int | None = None) -> None:
+        self.model = model
+        self.vocab_size = vocab_size or text_config(model.config).vocab_size
+        self.context_window = context_window(model.config)
+        self.device = model.device
+        self._cache = RewindCache()
+
+    @property
+    def length(self) -> int:
+        """How many tokens the cache holds."""
+        return int(self._cache.get_seq_length())
+
+    def score(self, tokens: Tensor, last: int) -> Tensor:
+        """See ``LanguageModel.score``."""
+        output = self.model(
+            input_ids=tokens.unsqueeze(0), past_key_values=self._cache, use_cache=True, logits_to_keep=last
+        )
+        # Some models ignore logits_to_keep and return a row for every token.
+        logits: Tensor = output.logits[0, -last:, : self.vocab_size]
+        return logits
+
+    def rollback(self, length: int) -> None:
+        """See ``LanguageModel.rollback``."""
+        self._cache.rollback(length)
+
+    def score_uncached(self, tokens: Tensor) -> Tensor:
+        """Logits [n, V] of all n tokens in one forward without any cache: an independent witness."""
+        output = self.model(input_ids=tokens.unsqueeze(0), use_cache=False)
+        logits: Tensor = output.logits[0, :, : self.vocab_size]
+        return logits
+
+
+def text_config(config: Any) -> Any:
+    """The part of a configuration that describes the language model (itself for plain models)."""
+    return config.get_text_config()
+
+
+def context_window(config: Any) -> int:
+    """Longest sequence the model is made for, in tokens; without a stated limit, a very large one."""
+    text = text_config(config)
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        value = getattr(text, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 1 << 30

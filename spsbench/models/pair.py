@@ -1,0 +1,146 @@
+"""A target and its draft, checked against each other and loaded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from spsbench.config import PairConfig
+from spsbench.errors import UsageError
+from spsbench.models.causal_lm import CausalLM, context_window, text_config
+from spsbench.models.quiet import quiet_libraries
+from spsbench.models.selftest import require_exact_rollback
+from spsbench.models.source import ModelSource, explain, find
+from spsbench.models.tokenizer import Tokenizer, check_same
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class PairSource:
+    """A pair that fits together, before any weight is loaded.
+
+    Attributes:
+        target, draft: where the models come from.
+        vocab_size: logits that both share: real pairs pad their embeddings differently.
+        context_window: the shorter of the two windows, in tokens.
+    """
+
+    target: ModelSource
+    draft: ModelSource
+    vocab_size: int
+    context_window: int
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of both."""
+        return self.target.tokenizer
+
+    def identity(self) -> dict[str, Any]:
+        """What makes results of this pair comparable: names, content and vocabulary."""
+        return {
+            "target": {"name": self.target.name, "fingerprint": self.target.fingerprint},
+            "draft": {"name": self.draft.name, "fingerprint": self.draft.fingerprint},
+            "vocab_size": self.vocab_size,
+            "bos": self.tokenizer.bos,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both models in memory.
+
+    Attributes:
+        target, draft: ready to score.
+        tokenizer: of both.
+        device: where they are.
+        info: dtypes, sizes and self-test results, for the run's record.
+    """
+
+    target: CausalLM
+    draft: CausalLM
+    tokenizer: Tokenizer
+    device: torch.device
+    info: dict[str, Any]
+
+
+def find_pair(config: PairConfig) -> PairSource:
+    """Look both models up and check that they can work together.
+
+    Raises:
+        UnavailableError: one cannot be had.
+        UsageError: different tokenizers, or an architecture that cannot be rolled back.
+    """
+    quiet_libraries()
+    target = find(config.target.id, config.target.revision, "--target")
+    draft = find(config.draft.id, config.draft.revision, "--draft")
+    check_same(target.tokenizer, draft.tokenizer)
+    sizes = [text_config(source.config).vocab_size for source in (target, draft)]
+    shared = min(sizes)
+    if target.tokenizer.size > shared:
+        raise UsageError(
+            f"the tokenizer has {target.tokenizer.size} tokens, but the models share only {shared} logits "
+            f"({sizes[0]} and {sizes[1]}).",
+            flag="--draft",
+            remedy="Choose a draft whose embedding covers the whole tokenizer.",
+        )
+    window = min(context_window(source.config) for source in (target, draft))
+    return PairSource(target, draft, shared, window)
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device a name stands for; ``auto`` takes a GPU if there is one.
+
+    Raises:
+        UsageError: it is unknown or absent.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(
+            f"device {name!r} cannot be used here: {next(iter(str(error).splitlines()), '')}",
+            flag="--device",
+            remedy="Use cpu, or auto.",
+        ) from error
+    return device
+
+
+def load_pair(source: PairSource, dtype: str, device: torch.device) -> Pair:
+    """Load both models and let each pass its self-test.
+
+    Args:
+        source: the checked pair.
+        dtype: ``auto`` (each checkpoint's own), ``float32``, ``bfloat16`` or ``float16``.
+        device: where to load them.
+    """
+    models, info = [], {}
+    for role, part in (("target", source.target), ("draft", source.draft)):
+        model = _load(part, dtype, device, source.vocab_size, f"--{role}")
+        test = require_exact_rollback(model, part.name)
+        info[role] = {
+            "name": part.name,
+            "fingerprint": part.fingerprint,
+            "model_type": part.config.model_type,
+            "dtype": str(model.model.dtype).removeprefix("torch."),
+            "parameters": sum(p.numel() for p in model.model.parameters()),
+            "self_test": asdict(test),
+        }
+        models.append(model)
+    return Pair(models[0], models[1], source.tokenizer, device, info)
+
+
+def _load(source: ModelSource, dtype: str, device: torch.device, vocab_size: int, flag: str) -> CausalLM:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source.location, revision=source.revision, dtype=_DTYPES.get(dtype, "auto")
+        )
+    except Exception as error:
+        raise explain(error, source.name, flag) from error
+    return CausalLM(model.to(device).eval(), vocab_size)

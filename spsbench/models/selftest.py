@@ -1,0 +1,84 @@
+"""A test that every model passes at load: does its cache forget exactly what it is told to?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from spsbench.errors import UsageError
+from spsbench.models.causal_lm import CausalLM
+
+_PROMPT = 24
+_BLOCK = 5
+_KEPT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """Largest absolute differences of logits between cached and uncached forwards.
+
+    Attributes:
+        cached: a block scored behind a cached prompt.
+        rolled_back: one token scored after part of that block was forgotten.
+        scale: largest absolute logit, to read the two against.
+    """
+
+    cached: float
+    rolled_back: float
+    scale: float
+
+    @property
+    def worst(self) -> float:
+        """The larger difference, relative to the logits' scale."""
+        return max(self.cached, self.rolled_back) / max(self.scale, 1e-9)
+
+
+@torch.inference_mode()
+def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
+    """Score a prompt, a block of K+1, roll back into the block, go on; compare with no cache at all.
+
+    It catches caches that cannot be rolled back, windows cut too early, wrong positions and masks.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    prompt_length = min(_PROMPT, model.context_window - _BLOCK - 2)
+    tokens = torch.randint(model.vocab_size, (prompt_length + _BLOCK + 1,), generator=generator).to(
+        model.device
+    )
+    prompt, block, other = tokens[:prompt_length], tokens[prompt_length:-1], tokens[-1:]
+    model.rollback(0)
+    model.score(prompt, last=1)
+    cached = model.score(block, last=_BLOCK)
+    kept = prompt_length + _KEPT
+    model.rollback(kept)
+    continued = model.score(other, last=1)
+    model.rollback(0)
+    full = model.score_uncached(tokens[:-1])
+    branch = model.score_uncached(torch.cat([tokens[:kept], other]))
+    return SelfTest(
+        cached=_difference(cached, full[-_BLOCK:]),
+        rolled_back=_difference(continued, branch[-1:]),
+        scale=float(full.abs().max()),
+    )
+
+
+def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
+    """Run ``self_test`` and refuse a model that fails it.
+
+    Raises:
+        UsageError: the model's cache cannot be rolled back exactly, so SpS would be wrong.
+    """
+    result = self_test(model)
+    # Rounding of the arithmetic, not of the model: row counts and kernels differ between the forwards.
+    tolerance = {torch.float64: 1e-9, torch.float32: 2e-3}.get(model.model.dtype, 6e-2)
+    if not result.worst <= tolerance:
+        raise UsageError(
+            f"the cache of {name} cannot be rolled back exactly: logits differ by {result.worst:.2g} of "
+            f"their scale (cached block {result.cached:.3g}, after rollback {result.rolled_back:.3g}).",
+            remedy="Its architecture is not supported for speculative sampling.",
+        )
+    return result
+
+
+def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a.double() - b.double()).abs().max())

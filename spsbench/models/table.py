@@ -1,0 +1,74 @@
+"""A model that is a table of probabilities: the fake that proofs and tests are made with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+RowFunction = Callable[[tuple[int, ...]], Sequence[float]]
+
+
+class TableModel:
+    """Gives the logits of a function from contexts to probability rows.
+
+    The rows are remembered, so that many sequences over few contexts cost one evaluation each.
+
+    Args:
+        rows: maps a context (all tokens so far) to V probabilities; zeros are allowed.
+        vocab_size: V.
+        dtype: of the logits; float64 in exact proofs.
+    """
+
+    def __init__(self, rows: RowFunction, vocab_size: int, dtype: torch.dtype = torch.float64) -> None:
+        self.vocab_size = vocab_size
+        self.context_window = 1 << 30
+        self._rows = rows
+        self._dtype = dtype
+        self._fed: list[int] = []
+        self._remembered: dict[tuple[int, ...], Tensor] = {}
+
+    @property
+    def length(self) -> int:
+        """How many tokens the memory holds."""
+        return len(self._fed)
+
+    def score(self, tokens: Tensor, last: int) -> Tensor:
+        """See ``LanguageModel.score``."""
+        self._fed += tokens.tolist()
+        end = len(self._fed)
+        return torch.stack([self._logits(tuple(self._fed[:i])) for i in range(end - last + 1, end + 1)])
+
+    def rollback(self, length: int) -> None:
+        """See ``LanguageModel.rollback``."""
+        del self._fed[length:]
+
+    def _logits(self, context: tuple[int, ...]) -> Tensor:
+        if context not in self._remembered:
+            self._remembered[context] = torch.tensor(self._rows(context), dtype=self._dtype).log()
+        return self._remembered[context]
+
+
+def random_rows(vocab_size: int, seed: int, sharpness: float = 1.0) -> RowFunction:
+    """Random but fixed rows: the same context gives the same probabilities in every process.
+
+    Args:
+        vocab_size: V.
+        seed: two models with different seeds disagree.
+        sharpness: scale of the Gaussian logits; larger is more peaked.
+    """
+
+    def row(context: tuple[int, ...]) -> Sequence[float]:
+        generator = torch.Generator().manual_seed(_mix(seed, *context))
+        logits = torch.randn(vocab_size, dtype=torch.float64, generator=generator) * sharpness
+        return list(logits.softmax(-1).tolist())
+
+    return row
+
+
+def _mix(*numbers: int) -> int:
+    state = 0x9E3779B97F4A7C15
+    for number in numbers:
+        state = (state ^ (number + 0x9E3779B9)) * 0xBF58476D1CE4E5B9 % (1 << 63)
+    return state

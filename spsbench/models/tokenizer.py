@@ -1,0 +1,93 @@
+"""Text to token ids and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from spsbench.errors import UsageError
+
+
+class TextDecoder(Protocol):
+    """What an engine needs of a tokenizer: where outputs end and what they say."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """The tokens that end an output."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+        ...
+
+
+class Tokenizer:
+    """A Hugging Face tokenizer with the few verbs that the house needs.
+
+    Attributes:
+        size: number of tokens, added ones included.
+        eos_ids: the tokens that end an output.
+        bos: the BOS token that prompts begin with; None if the models want none.
+        has_chat_template: whether ``chat`` can be used.
+    """
+
+    def __init__(self, tokenizer: Any, eos_ids: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self.size = len(tokenizer)
+        self.eos_ids = eos_ids
+        self.has_chat_template = bool(getattr(tokenizer, "chat_template", None))
+        first = self.encode("a", special=True)[:1]
+        plain = self.encode("a", special=False)[:1]
+        self.bos = None if first == plain else str(tokenizer.convert_ids_to_tokens(first)[0])
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Token ids of a text; ``special`` adds what the tokenizer puts before a prompt (BOS).
+
+        An EOS that some tokenizers append as well is dropped: the prompt goes on.
+        """
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special)
+        while special and ids and ids[-1] in self.eos_ids:
+            ids.pop()
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out, spaces as they are."""
+        text: str = self._tokenizer.decode(
+            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def chat(self, text: str) -> list[int]:
+        """Token ids of a user's message in the chat template, up to where the answer begins."""
+        if not self.has_chat_template:
+            raise UsageError(
+                "the tokenizer has no chat template.", flag="--chat-template", remedy="Use none."
+            )
+        ids: list[int] = self._tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        return ids
+
+    def vocabulary(self) -> dict[str, int]:
+        """Every token and its id."""
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab()
+        return vocabulary
+
+
+def check_same(target: Tokenizer, draft: Tokenizer) -> None:
+    """Refuse a pair whose tokenizers differ: token ids would mean different texts.
+
+    Raises:
+        UsageError: naming the first token (by id) that the two read differently.
+    """
+    ours = {index: token for token, index in target.vocabulary().items()}
+    theirs = {index: token for token, index in draft.vocabulary().items()}
+    if ours == theirs:
+        return
+    index = min(i for i in ours.keys() | theirs.keys() if ours.get(i) != theirs.get(i))
+    raise UsageError(
+        f"target and draft have different tokenizers: id {index} is {ours.get(index)!r} for the target "
+        f"and {theirs.get(index)!r} for the draft.",
+        flag="--draft",
+        remedy="Choose a draft of the target's family.",
+    )

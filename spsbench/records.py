@@ -1,0 +1,246 @@
+"""The words of the house: what is asked of an engine and what it answers.
+
+Plain dataclasses on the standard library alone, so that every floor above can speak them. The
+field's terms are used throughout: target, draft, K (lookahead), loop. One loop is one call of the
+target: for ArS it emits one token, for SpS between 1 and K+1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+
+Method = Literal["ars", "sps", "draft"]
+FinishReason = Literal["stop", "eos", "length", "error"]
+Fate = Literal["accepted", "rejected", "correction", "bonus", "ars"]
+
+VERIFICATION_RULE = "modified rejection (Chen et al. 2023), both distributions warped"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How logits become the distribution that is sampled; one object serves both arms.
+
+    Greedy is the one-hot distribution of the largest logit, not another code path.
+
+    Attributes:
+        temperature: logits are divided by it; above 0 (0 is written as ``greedy=True``).
+        top_k: keep the k most probable tokens; 0 keeps all.
+        top_p: keep the smallest set of most probable tokens whose mass reaches it; 1 keeps all.
+        greedy: put all mass on the largest logit; the other fields are then without effect.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    greedy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way of generating that a run measures: what a row of the result table stands for.
+
+    Attributes:
+        method: ``ars`` (Algorithm 1), ``sps`` (Algorithm 2) or ``draft`` (the draft model alone).
+        k: lookahead; 0 unless the method is ``sps``.
+        engine: the backend that generates, e.g. ``eager``.
+        sampling_name: the name under which the task knows its sampling, e.g. ``nucleus``.
+        sampling: the parameters behind that name.
+    """
+
+    method: Method
+    k: int
+    engine: str
+    sampling_name: str
+    sampling: SamplingParams
+
+    @property
+    def name(self) -> str:
+        """Identifier within a run, e.g. ``sps-k4-nucleus`` (``@engine`` unless eager)."""
+        lookahead = f"-k{self.k}" if self.method == "sps" else ""
+        backend = "" if self.engine == "eager" else f"@{self.engine}"
+        return f"{self.method}{lookahead}-{self.sampling_name}{backend}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate.
+
+    Attributes:
+        prompt_ids: token ids of the prompt, at least one.
+        max_new_tokens: the length limit, at least 1.
+        stop: strings that end the output; the output's text ends before the first of them.
+        sampling: the warping of both distributions.
+        seed: seeds every random draw of this sequence.
+        fixed_length: ignore EOS and stop strings and emit exactly ``max_new_tokens``.
+        trace: keep one ``TracedToken`` per drafted or emitted token.
+    """
+
+    prompt_ids: tuple[int, ...]
+    max_new_tokens: int
+    stop: tuple[str, ...]
+    sampling: SamplingParams
+    seed: int
+    fixed_length: bool = False
+    trace: bool = False
+
+
+@dataclass(slots=True)
+class Loop:
+    """One loop: one target call with what was drafted, accepted and emitted, and where time went.
+
+    ``accepted`` counts before truncation by EOS, stop string or length, except that a draft token
+    behind an accepted EOS is no trial and is counted neither as drafted, tested nor accepted.
+
+    Attributes:
+        drafted: tokens the draft proposed (0 for ArS).
+        accepted: drafted tokens that passed the modified rejection test.
+        emitted: tokens of this loop that became output, after truncation.
+        tested: drafted tokens that met the test: ``accepted`` + 1 if one was rejected.
+        beta_sum: sum over tested positions of sum_x min(target(x), draft(x)) (Leviathan, Th. 3.5).
+        truncated: tokens cut off the end of this loop by EOS, stop string or length.
+        draft_s, verify_s, sample_s, other_s: seconds; the four add up to the loop. None where an
+            engine cannot see them.
+    """
+
+    drafted: int
+    accepted: int
+    emitted: int
+    tested: int
+    beta_sum: float
+    truncated: int
+    draft_s: float | None
+    verify_s: float | None
+    sample_s: float | None
+    other_s: float | None
+    loop_s: float
+
+
+@dataclass(slots=True)
+class TracedToken:
+    """One drafted or emitted token, for the picture of who wrote what.
+
+    Attributes:
+        loop: index of the loop in its sequence.
+        position: index of the token in the output (a rejected draft shares it with its correction).
+        token_id: the token.
+        fate: ``accepted``, ``rejected``, ``correction``, ``bonus`` or ``ars``.
+        target_prob: its probability under the warped target at that position.
+        draft_prob: its probability under the warped draft; None where there was none.
+        u: the uniform number that decided it.
+    """
+
+    loop: int
+    position: int
+    token_id: int
+    fate: Fate
+    target_prob: float
+    draft_prob: float | None
+    u: float
+
+
+@dataclass(slots=True)
+class Generation:
+    """What an engine answers to a ``Request``.
+
+    Attributes:
+        tokens: emitted token ids, with EOS and the token that completes a stop string.
+        text: the output without EOS and without the stop string.
+        loops: one record per target call; None if the engine cannot see loops (never invented).
+        prefill_s: seconds for prompt[:-1] through every model the arm uses.
+        decode_s: seconds from the end of prefill to the last emitted token.
+        finish_reason: why generation ended.
+        trace: one entry per drafted or emitted token if the request asked for it.
+        losslessness: sums that the losslessness statistics are computed from; None if not kept.
+    """
+
+    tokens: list[int]
+    text: str
+    loops: list[Loop] | None
+    prefill_s: float
+    decode_s: float
+    finish_reason: FinishReason
+    trace: list[TracedToken] | None = None
+    losslessness: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One item of a task, before it becomes a prompt.
+
+    Attributes:
+        example_id: unique within the task's data.
+        fields: the columns as loaded, e.g. ``document`` and ``summary``.
+        reference: what the output is scored against, e.g. the summary or the test program.
+    """
+
+    example_id: str
+    fields: dict[str, Any]
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """An example as the models see it.
+
+    Attributes:
+        example_id: the example it was built from.
+        text: the prompt's text.
+        ids: its token ids, with BOS or chat template where the models want them.
+        reference: see ``Example``.
+        truncated_tokens: tokens cut from the query document so that the prompt fits.
+    """
+
+    example_id: str
+    text: str
+    ids: tuple[int, ...]
+    reference: str
+    truncated_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Sample:
+    """One finished (or failed) sequence: a line of the journal.
+
+    ``conditions`` holds what the machine was doing meanwhile (e.g. ``load_1m``). ``error`` is a
+    sentence if the sequence failed; its ``finish_reason`` is then ``error``.
+    """
+
+    example_id: str
+    sample_index: int
+    arm: str
+    method: Method
+    engine: str
+    sampling: str
+    k: int
+    prompt_tokens: int
+    generation: Generation
+    order: int = 0
+    scores: dict[str, float] = field(default_factory=dict)
+    conditions: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """(example_id, sample_index, arm): unique within a run."""
+        return self.example_id, self.sample_index, self.arm
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A point estimate with the two ends of its 95% interval; None where it does not exist."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Ratio of time per token, baseline over arm, with its 95% interval (None: not estimable)."""
+
+    ratio: float
+    low: float | None
+    high: float | None

@@ -1,0 +1,162 @@
+"""Carry out a plan: load, warm up, measure arm beside arm, score, conclude."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from spsbench.clock import Clock, SystemClock
+from spsbench.engines.eager import EagerEngine
+from spsbench.engines.engine import Engine
+from spsbench.environment import load_1m
+from spsbench.models.pair import Pair, load_pair
+from spsbench.models.threads import fastest_threads
+from spsbench.records import Arm, Generation, Request, Sample
+from spsbench.runner.conclude import conclude, score
+from spsbench.runner.plan import Plan
+from spsbench.runner.schedule import Turn, turns
+from spsbench.store import RunStore
+
+
+class Watcher(Protocol):
+    """Whoever wants to know how far a run is."""
+
+    def loading(self, what: str) -> None:
+        """Something slow begins, e.g. loading a model."""
+        ...
+
+    def started(self, total: int, done: int) -> None:
+        """Measuring begins; ``done`` of ``total`` sequences are there from before."""
+        ...
+
+    def finished(self, sample: Sample) -> None:
+        """A sequence is done and on the disk."""
+        ...
+
+    def scoring(self, total: int) -> None:
+        """Scoring of ``total`` sequences begins."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        directory: where everything lies.
+        summary: the content of ``summary.json``.
+        complete: whether every planned sequence is there and none failed.
+    """
+
+    directory: Path
+    summary: dict[str, Any]
+    complete: bool
+
+
+def execute(plan: Plan, directory: Path, *, resume: bool, watcher: Watcher) -> Outcome:
+    """Measure what is still missing of a plan in a run directory.
+
+    Args:
+        plan: the run.
+        directory: made if need be.
+        resume: continue a run that is there already, if it is the same.
+        watcher: told of the progress.
+
+    Raises:
+        UsageError: the directory is foreign, in use, or holds another run.
+        KeyboardInterrupt: as it came; what was finished is on the disk.
+    """
+    opener = RunStore.open_or_create if resume else RunStore.create
+    settings = plan.config.model_dump(mode="json")
+    with opener(
+        directory, identity=plan.identity(), config=settings, info=plan.info(), prompts=plan.prompts
+    ) as store:
+        missing = [turn for turn in _turns(plan) if turn.key not in store.done()]
+        if missing:
+            watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
+            pair = load_pair(plan.source, plan.dtype, plan.device)
+            pair.info["threads"] = _set_threads(plan, pair)
+            store.note(models=pair.info)
+            engines = {arm: build_engine(arm, pair, SystemClock()) for arm in plan.arms}
+            watcher.started(plan.total, plan.total - len(missing))
+            _warm_up(plan, engines, missing[0])
+            for sample in measure(plan, engines, missing):
+                store.append(sample)
+                watcher.finished(sample)
+        if plan.config.score:
+            score(plan, store, watcher.scoring)
+        summary = conclude(store)
+    return Outcome(directory, summary, bool(summary["complete"]))
+
+
+def build_engine(arm: Arm, pair: Pair, clock: Clock) -> Engine:
+    """The backend of one arm; models and caches are shared between arms, which take turns."""
+    target = pair.draft if arm.method == "draft" else pair.target
+    draft = pair.draft if arm.method == "sps" else None
+    return EagerEngine(target, draft, arm.k, pair.tokenizer, pair.device, clock)
+
+
+def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn]) -> Iterator[Sample]:
+    """Generate the missing sequences, one sample each; a failure is a recorded failure."""
+    traced = {prompt.example_id for prompt in plan.prompts[: plan.config.trace]}
+    for turn in missing:
+        trace = turn.prompt.example_id in traced and turn.sample_index == 0
+        try:
+            generation = engines[turn.arm].generate(_request(plan, turn, trace))
+            yield _sample(turn, generation, None)
+        except (RuntimeError, ValueError, IndexError) as error:
+            failed = Generation([], "", None, 0.0, 0.0, "error")
+            yield _sample(turn, failed, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
+
+
+def _turns(plan: Plan) -> Iterator[Turn]:
+    return turns(plan.prompts, plan.samples, plan.arms, plan.config.seed)
+
+
+def _request(plan: Plan, turn: Turn, trace: bool) -> Request:
+    return Request(
+        prompt_ids=turn.prompt.ids,
+        max_new_tokens=plan.max_new_tokens,
+        stop=plan.task.stop,
+        sampling=turn.arm.sampling,
+        seed=turn.seed,
+        fixed_length=plan.config.fixed_length,
+        trace=trace,
+    )
+
+
+def _sample(turn: Turn, generation: Generation, error: str | None) -> Sample:
+    return Sample(
+        example_id=turn.prompt.example_id,
+        sample_index=turn.sample_index,
+        arm=turn.arm.name,
+        method=turn.arm.method,
+        engine=turn.arm.engine,
+        sampling=turn.arm.sampling_name,
+        k=turn.arm.k,
+        prompt_tokens=len(turn.prompt.ids),
+        generation=generation,
+        order=turn.order,
+        conditions={"load_1m": load_1m()},
+        error=error,
+    )
+
+
+def _warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> None:
+    """One full sequence an arm, thrown away: the first of a shape is slow and no arm should pay it."""
+    if plan.config.warmup:
+        for arm, engine in engines.items():
+            turn = Turn(first.prompt, first.sample_index, arm, 0, first.seed)
+            engine.generate(_request(plan, turn, trace=False))
+
+
+def _set_threads(plan: Plan, pair: Pair) -> int:
+    """Use as many CPU threads as asked for, or as are fastest for one row of the target."""
+    wanted = plan.config.threads
+    if plan.device.type == "cpu":
+        torch.set_num_threads(fastest_threads(pair.target) if wanted == "auto" else wanted)
+    return torch.get_num_threads()

@@ -1,0 +1,140 @@
+"""Everything that can be checked before a weight is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from spsbench.config import RunConfig
+from spsbench.environment import describe_environment
+from spsbench.errors import UsageError
+from spsbench.models.pair import PairSource, find_pair, resolve_device
+from spsbench.records import VERIFICATION_RULE, Arm, Prompt
+from spsbench.runner.arms import arms_of
+from spsbench.tasks.catalogue import load_task
+from spsbench.tasks.data import TaskData
+from spsbench.tasks.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that is ready to be measured.
+
+    Attributes:
+        config: the settings it came from.
+        task, data: what is asked, and the examples.
+        source: the pair, found and checked, not loaded.
+        arms: who answers.
+        prompts: the examples as the models see them.
+        max_new_tokens: length limit of an output.
+        samples: sequences a prompt and arm.
+        device: where the models will be.
+    """
+
+    config: RunConfig
+    task: Task
+    data: TaskData
+    source: PairSource
+    arms: tuple[Arm, ...]
+    prompts: tuple[Prompt, ...]
+    max_new_tokens: int
+    samples: int
+    device: torch.device
+
+    @property
+    def total(self) -> int:
+        """Number of sequences."""
+        return len(self.prompts) * self.samples * len(self.arms)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype to load both models in; ``auto`` is each checkpoint's own."""
+        return self.config.pair.dtype if self.config.dtype == "auto" else self.config.dtype
+
+    def identity(self) -> dict[str, Any]:
+        """What must agree for two measurements to belong to one run (not limit or samples)."""
+        return {
+            "task": self.task.spec.name,
+            "data": {key: self.data.provenance.get(key) for key in ("source", "revision", "split")},
+            "prompt_sha256": self.data.provenance.get("prompt_sha256"),
+            "chat_template": self.chat_template,
+            "pair": self.source.identity(),
+            "arms": [asdict(arm) for arm in self.arms],
+            "max_new_tokens": self.max_new_tokens,
+            "stop": list(self.task.stop),
+            "fixed_length": self.config.fixed_length,
+            "dtype": self.dtype,
+            "device": self.device.type,
+            "seed": self.config.seed,
+        }
+
+    @property
+    def chat_template(self) -> bool:
+        """Whether prompts are put into the tokenizer's chat template."""
+        return self.config.chat_template == "auto" and self.source.tokenizer.has_chat_template
+
+    def info(self) -> dict[str, Any]:
+        """What ``run.json`` tells besides the identity."""
+        return {
+            "task": self.task.spec.name,
+            "task_label": self.data.label,
+            "headline_metric": self.task.headline,
+            "synthetic": self.data.synthetic or self.config.pair.synthetic,
+            "pair": self.config.pair.name,
+            "data": self.data.provenance,
+            "bos": self.source.tokenizer.bos,
+            "arms": [{**asdict(arm), "arm": arm.name, "sampling": arm.sampling_name} for arm in self.arms],
+            "expected_sequences": len(self.prompts) * self.samples,
+            "truncated_prompts": sum(prompt.truncated_tokens > 0 for prompt in self.prompts),
+            "verification_rule": VERIFICATION_RULE,
+            "environment": describe_environment(),
+        }
+
+
+def plan(config: RunConfig) -> Plan:
+    """Load the task, find the pair, read the data, build every prompt; load no weight.
+
+    Raises:
+        UsageError: anything asked for is unknown or does not fit together.
+        UnavailableError: data or a model cannot be had.
+    """
+    task = load_task(config.task)
+    arms = arms_of(config, task.samplings, task.spec.default_sampling)
+    _require_consent(config, task)
+    device = resolve_device(config.device)
+    source = find_pair(config.pair)
+    data = task.load(config.data, config.limit, config.seed)
+    max_new_tokens = config.max_new_tokens or task.max_new_tokens
+    # The last loop may score K tokens beyond the limit.
+    reserve = max_new_tokens + max(arm.k for arm in arms)
+    chat = config.chat_template == "auto" and source.tokenizer.has_chat_template
+    prompts = tuple(
+        task.prompt(example, data, source.tokenizer, source.context_window, reserve, chat)
+        for example in data.examples
+    )
+    return Plan(
+        config, task, data, source, arms, _shard(prompts, config), max_new_tokens, config.samples or 1, device
+    )
+
+
+def _shard(prompts: tuple[Prompt, ...], config: RunConfig) -> tuple[Prompt, ...]:
+    index, count = config.shard_index
+    kept = prompts[index::count]
+    if not kept:
+        raise UsageError(
+            f"shard {config.shard} of {len(prompts)} prompts is empty.",
+            flag="--shard",
+            remedy="Use fewer shards.",
+        )
+    return kept
+
+
+def _require_consent(config: RunConfig, task: Task) -> None:
+    if task.runs_code and config.score and not config.allow_code_exec:
+        raise UsageError(
+            f"scoring {task.spec.name} runs programs that a model wrote, and they are not sandboxed yet.",
+            flag="--allow-code-exec",
+            remedy="Give --allow-code-exec to consent, or --no-score to generate only.",
+        )

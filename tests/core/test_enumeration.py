@@ -1,0 +1,119 @@
+"""SpS has exactly the target's law: shown by enumeration through the production loop, in float64."""
+
+from __future__ import annotations
+
+import itertools
+
+import enumeration
+import pytest
+import torch
+
+from spsbench import decoding
+from spsbench.core import rejection
+from spsbench.models.table import TableModel, random_rows
+from spsbench.records import SamplingParams
+
+EXACT = 1e-12
+PLAIN = SamplingParams()
+WARPERS = {
+    "plain": PLAIN,
+    "greedy": SamplingParams(greedy=True),
+    "cold": SamplingParams(temperature=0.5),
+    "hot": SamplingParams(temperature=1.7),
+    "top-k": SamplingParams(top_k=2),
+    "nucleus": SamplingParams(top_p=0.7),
+    "all": SamplingParams(temperature=0.8, top_k=3, top_p=0.9),
+}
+
+
+def pair(vocab_size: int, sharpness: float = 1.5) -> tuple[TableModel, TableModel]:
+    return (
+        TableModel(random_rows(vocab_size, seed=1, sharpness=sharpness), vocab_size),
+        TableModel(random_rows(vocab_size, seed=2, sharpness=sharpness), vocab_size),
+    )
+
+
+def constant(*probs: float) -> TableModel:
+    return TableModel(lambda context: probs, len(probs))
+
+
+@pytest.mark.parametrize("sampling", WARPERS.values(), ids=WARPERS.keys())
+@pytest.mark.parametrize(("vocab_size", "k"), [(2, 4), (3, 1), (3, 2), (3, 3), (5, 1), (5, 2), (4, 3)])
+def test_law_is_the_targets(vocab_size: int, k: int, sampling: SamplingParams) -> None:
+    target, draft = pair(vocab_size)
+    assert enumeration.law_error(target, draft, (0,), k, sampling) < EXACT
+
+
+def test_law_is_the_targets_at_vocabulary_5_and_k_4() -> None:
+    target, draft = pair(5)
+    assert enumeration.law_error(target, draft, (1, 4), 4, SamplingParams(top_k=3)) < EXACT
+
+
+DEGENERATE = {
+    "draft is the target": ((0.5, 0.3, 0.2), (0.5, 0.3, 0.2)),
+    "disjoint supports": ((0.6, 0.4, 0.0, 0.0), (0.0, 0.0, 0.5, 0.5)),
+    "target certain": ((0.0, 1.0, 0.0), (0.3, 0.3, 0.4)),
+    "draft certain and right": ((0.0, 1.0, 0.0), (0.0, 1.0, 0.0)),
+    "draft certain and wrong": ((0.0, 1.0, 0.0), (1.0, 0.0, 0.0)),
+    "one-hot draft": ((0.2, 0.5, 0.3), (0.0, 0.0, 1.0)),
+    "zero-probability tokens": ((0.7, 0.0, 0.3), (0.4, 0.6, 0.0)),
+    "ties": ((0.25, 0.25, 0.25, 0.25), (0.4, 0.2, 0.2, 0.2)),
+}
+
+
+@pytest.mark.parametrize("sampling", WARPERS.values(), ids=WARPERS.keys())
+@pytest.mark.parametrize("rows", DEGENERATE.values(), ids=DEGENERATE.keys())
+def test_degenerate_rows(rows: tuple[tuple[float, ...], tuple[float, ...]], sampling: SamplingParams) -> None:
+    target, draft = constant(*rows[0]), constant(*rows[1])
+    for k in (1, 2):
+        assert enumeration.law_error(target, draft, (0,), k, sampling) < EXACT
+
+
+@pytest.mark.parametrize("sampling", WARPERS.values(), ids=WARPERS.keys())
+def test_the_loop_accepts_up_to_the_edge_and_no_further(sampling: SamplingParams) -> None:
+    target, draft = pair(5)
+    for context in itertools.product(range(5), repeat=2):
+        for token, below, above in enumeration.edge_errors(target, draft, context, sampling):
+            assert below, (context, token)
+            assert above, (context, token)
+
+
+def inverted_ratio(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    return (p / q).clamp(max=1.0)
+
+
+def no_residual(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    return q
+
+
+def bonus_from_the_draft(q: torch.Tensor, draft: rejection.Draft, u: torch.Tensor) -> rejection.Verdict:
+    verdict = REAL_VERIFY(q, draft, u)
+    if int(verdict.accepted) < len(draft.tokens):
+        return verdict
+    return rejection.Verdict(verdict.accepted, rejection.draw(draft.probs[-1], u[-1]))
+
+
+def off_by_one_row(q: torch.Tensor, draft: rejection.Draft, u: torch.Tensor) -> rejection.Verdict:
+    return REAL_VERIFY(q.roll(1, 0), draft, u)
+
+
+REAL_VERIFY = rejection.verify
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "planted"),
+    [
+        (rejection, "acceptance_probability", inverted_ratio),
+        (rejection, "residual", no_residual),
+        (decoding, "verify", bonus_from_the_draft),
+        (decoding, "verify", off_by_one_row),
+    ],
+    ids=["inverted ratio", "no residual", "bonus from the draft", "off-by-one row"],
+)
+def test_a_planted_wrong_sampler_is_caught(
+    monkeypatch: pytest.MonkeyPatch, module: object, name: str, planted: object
+) -> None:
+    target, draft = pair(4)
+    assert enumeration.law_error(target, draft, (0,), 2, PLAIN) < EXACT
+    monkeypatch.setattr(module, name, planted)
+    assert enumeration.law_error(target, draft, (0,), 2, PLAIN) > 1e-3
