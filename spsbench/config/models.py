@@ -1,0 +1,172 @@
+"""The settings of a run as frozen models: unknown keys and bad values are refused.
+
+Every field's description says what may be written there; it becomes the remedy of the error. Numbers are
+strict, because ``limit: true`` or ``k: 4.0`` is a slip and not a number.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from spsbench.config.lookahead import MAX_K, split_ks
+from spsbench.records import Method
+
+
+def _parts(value: Any) -> Any:
+    """Let a list be written as ``a,b``, as on the command line."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split(",")]
+
+
+def _ks(value: Any) -> Any:
+    """Let Ks be written as on the command line, or as a single number."""
+    if isinstance(value, str):
+        return split_ks(value)
+    return [value] if type(value) is int else value
+
+
+def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _device(value: str) -> str:
+    if re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]+)?", value) is None:
+        raise ValueError("no such device")
+    return value
+
+
+def _shard(value: str) -> str:
+    match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", value)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError("no such shard")
+    return value
+
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+Name = Annotated[str, Field(min_length=1, pattern=r"^\S(.*\S)?$")]
+Flag = Annotated[bool, Field(strict=True)]
+K = Annotated[int, Field(strict=True, ge=0, le=MAX_K)]
+Ks = Annotated[tuple[K, ...], Field(min_length=1), BeforeValidator(_ks), AfterValidator(_unique)]
+Names = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
+Methods = Annotated[tuple[Method, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ModelRef(_Settings):
+    """A model by hub id, by directory, or as ``embedded:...`` inside the package."""
+
+    id: Name = Field(description="a hub id or a directory")
+    revision: Name | None = Field(
+        default=None, description="a commit, tag or branch, quoted if it is all digits"
+    )
+
+
+class PairConfig(_Settings):
+    """A target and the draft that proposes for it.
+
+    Attributes:
+        synthetic: the pair was trained on generated data; every result says so.
+    """
+
+    name: Name = Field(description="a name")
+    target: ModelRef = Field(description="`{id: ...}`, optionally with a revision")
+    draft: ModelRef = Field(description="`{id: ...}`, optionally with a revision")
+    dtype: Dtype = Field(default="auto", description="auto, float32, bfloat16 or float16")
+    synthetic: Flag = Field(default=False, description="true or false")
+    notes: str = Field(default="", description="text")
+
+
+class Limits(_Settings):
+    """How much is measured. What is not set stays with the task's own setting."""
+
+    ks: Ks = Field(default=(4,), description=f"whole numbers from 0 to {MAX_K}, e.g. 4 or [0, 2, 4]")
+    samplings: Names | None = Field(default=None, description="names of samplings that the task knows")
+    max_new_tokens: Count | None = Field(default=None, description="a whole number from 1")
+    limit: Count | None = Field(default=None, description="a whole number from 1, or null for every example")
+    samples: Count | None = Field(default=None, description="a whole number from 1")
+
+
+class ProtocolConfig(Limits):
+    """Limits under a name, with exceptions per task."""
+
+    name: Name = Field(description="a name")
+    tasks: dict[str, Limits] = Field(default_factory=dict, description="limits per task name")
+    notes: str = Field(default="", description="text")
+
+    def settings(self, task: str) -> dict[str, Any]:
+        """What the protocol sets for a task (a name or the path of its YAML), and nothing else."""
+        limits = {*Limits.model_fields}
+        common = self.model_dump(include=limits, exclude_unset=True)
+        special = self.tasks.get(Path(task).stem)
+        return common if special is None else common | special.model_dump(exclude_unset=True)
+
+
+class RunConfig(Limits):
+    """Everything that determines a run, resolved; ``config.yaml`` in the run directory.
+
+    Attributes:
+        samplings: None means the task's default.
+        temperature, top_p, top_k: replace that part of every sampling of the run.
+        methods: the kinds of arm: ``ars`` (baseline), ``sps``, ``draft`` (the draft model alone).
+        fixed_length: ignore EOS and stop strings, so that every sequence has the same length.
+        trace: for so many examples every token is kept.
+        shard: ``i/n``: the i-th (from 1) of n parts of the examples.
+    """
+
+    task: Name = Field(default="xsum", description="a name that `spsbench tasks` lists, or a path")
+    pair: PairConfig = Field(description="a name that `spsbench pairs` lists, or a mapping")
+    protocol: Name = Field(default="quick", description="a name that `spsbench protocols` lists")
+    data: Name = Field(description="official, mini or a path")
+    methods: Methods = Field(default=("ars", "sps"), description="one or more of ars, sps, draft")
+    temperature: float | None = Field(
+        default=None,
+        gt=0,
+        strict=True,
+        description="a number above 0 (for 0 choose the sampling greedy)",
+    )
+    top_p: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        strict=True,
+        description="a number above 0 up to 1, which keeps all tokens",
+    )
+    top_k: int | None = Field(
+        default=None, ge=0, strict=True, description="a whole number, 0 to keep all tokens"
+    )
+    fixed_length: Flag = Field(default=False, description="true or false")
+    engines: Names = Field(default=("eager",), description="names of engines")
+    device: Annotated[str, AfterValidator(_device)] = Field(
+        default="auto", description="auto, cpu, cuda, cuda:N or mps"
+    )
+    dtype: Dtype = Field(default="auto", description="auto, float32, bfloat16 or float16")
+    threads: Literal["auto"] | Count = Field(default="auto", description="auto or a whole number from 1")
+    seed: int = Field(default=0, ge=0, lt=2**63, strict=True, description="a whole number from 0 to 2**63-1")
+    trace: int = Field(default=8, ge=0, strict=True, description="a whole number, 0 for none")
+    score: Flag = Field(default=True, description="true or false")
+    allow_code_exec: Flag = Field(default=False, description="true or false")
+    chat_template: Literal["auto", "none"] = Field(default="auto", description="auto or none")
+    shard: Annotated[str, AfterValidator(_shard)] | None = Field(
+        default=None, description="i/n with i from 1 to n, e.g. 1/4"
+    )
+    warmup: Flag = Field(default=True, description="true or false")
+
+    @property
+    def shard_index(self) -> tuple[int, int]:
+        """(index from 0, number of shards); (0, 1) if the run is not divided."""
+        index, count = (self.shard or "1/1").split("/")
+        return int(index) - 1, int(count)
+
+    def to_yaml(self) -> str:
+        """The text of ``config.yaml``; given to ``--config`` it yields this configuration again."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

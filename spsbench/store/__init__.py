@@ -1,0 +1,9 @@
+"""The run directory: everything a run leaves behind, appended as it goes; nobody else touches its files."""
+
+from __future__ import annotations
+
+from spsbench.store.catalogue import fresh_directory, latest
+from spsbench.store.run import Key, RunStore, read_frames
+from spsbench.store.tables import Frames
+
+__all__ = ["Frames", "Key", "RunStore", "fresh_directory", "latest", "read_frames"]

@@ -1,0 +1,102 @@
+"""Files that are either the old or the new version, never half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import SpsbenchError, UsageError
+
+
+def temporary(path: Path) -> Path:
+    """Where the new version of ``path`` is written before it takes its place."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a path to write to; what was written there then replaces ``path`` durably and at once.
+
+    Raises:
+        SpsbenchError: if the disk refuses, e.g. because it is full; ``path`` is then as it was.
+    """
+    new = temporary(path)
+    try:
+        yield new
+        with new.open("rb+") as file:
+            os.fsync(file.fileno())
+        new.replace(path)
+        _sync_folder(path.parent)
+    except OSError as problem:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise disk_error(path, problem) from problem
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, atomically."""
+    with replacing(path) as new:
+        new.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON that people can read, atomically; see ``plain`` for what may be in it."""
+    write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path, flag: str) -> dict[str, Any]:
+    """The object in a JSON file of a run directory.
+
+    Raises:
+        UsageError: if it is missing or damaged; it names ``flag``.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as problem:
+        raise UsageError(
+            f"{path} cannot be read ({problem.strerror}).", flag=flag, remedy="Name the directory of a run."
+        ) from problem
+    except (ValueError, RecursionError) as problem:
+        raise UsageError(
+            f"{path} is damaged ({problem}).", flag=flag, remedy="Restore the file or start a new run."
+        ) from problem
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} is damaged (no object).", flag=flag, remedy="Name the directory of a run.")
+    return content
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON knows it: dataclasses, tuples, paths and numpy become plain, NaN becomes null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(inner) for inner in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def disk_error(path: Path, problem: OSError) -> SpsbenchError:
+    """The error for a file that could not be written while the run was under way."""
+    return SpsbenchError(
+        f"{path} could not be written ({problem.strerror or problem}).",
+        remedy=f"Make room, then continue with --resume {path.parent}; nothing finished is lost.",
+    )
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

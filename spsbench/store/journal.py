@@ -1,0 +1,174 @@
+"""A file of JSON lines that survives a kill or a full disk at any byte.
+
+A line counts once its newline is on the disk. What a crash left half-written is moved to a file beside
+the journal, so that it is neither trusted nor lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spsbench.errors import SpsbenchError
+from spsbench.store.files import disk_error, replacing
+
+Row = dict[str, Any]
+Digest = Callable[[Row], Any]
+
+
+class _Line(NamedTuple):
+    offset: int
+    text: bytes
+    digest: Any
+    """None if the line is damaged."""
+
+
+class Journal:
+    """Append-only rows, each durable when ``append`` returns.
+
+    Args:
+        path: the file; need not exist.
+        digest: what to remember of a row, not None; raises ValueError, KeyError or TypeError for a row that
+            does not belong here.
+        writable: repair the file and allow ``append``; the caller holds the directory's lock.
+
+    Attributes:
+        digests: what ``digest`` made of each row in the file when it was opened, by offset.
+
+    Raises:
+        SpsbenchError: if not writable and a line is damaged that is not the last: no crash wrote that.
+    """
+
+    def __init__(self, path: Path, digest: Digest, *, writable: bool) -> None:
+        self.path = path
+        self._digest = digest
+        self._descriptor: int | None = None
+        damaged = self._scan()
+        if not writable:
+            self._refuse(damaged)
+            return
+        try:
+            if damaged:
+                self._set_aside(damaged)
+            self._end_last_line()
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._size_bytes = os.fstat(self._descriptor).st_size
+        except OSError as problem:
+            raise disk_error(path, problem) from problem
+
+    def append(self, row: Row) -> int:
+        """Write a row and wait until it is on the disk (about 0.2 ms); answers its offset in the file.
+
+        Raises:
+            SpsbenchError: if the disk refuses; the journal is then as it was before.
+        """
+        if self._descriptor is None:
+            raise SpsbenchError(f"{self.path} is open for reading only.")
+        offset = self._size_bytes
+        line = json.dumps(row, separators=(",", ":"), default=_number).encode() + b"\n"
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+            os.fsync(self._descriptor)
+            self._size_bytes = offset + len(line)
+        except BaseException as problem:  # also Ctrl-C: no half line may stay in front of the next one
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, offset)
+            self._size_bytes = offset
+            if isinstance(problem, OSError):
+                raise disk_error(self.path, problem) from problem
+            raise
+        return offset
+
+    def read(self, offsets: Iterable[int]) -> Iterator[Row]:
+        """The rows at some offsets, in the order asked for."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            for offset in offsets:
+                file.seek(offset)
+                row: Row = json.loads(file.readline())
+                yield row
+
+    def close(self) -> None:
+        """Close the file; further rows are refused."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _scan(self) -> list[_Line]:
+        """Read the whole file; answers its damaged lines and remembers the others."""
+        self.digests: dict[int, Any] = {}
+        damaged = []
+        for line in _lines(self.path, self._digest):
+            if line.digest is None:
+                damaged.append(line)
+            else:
+                self.digests[line.offset] = line.digest
+        return damaged
+
+    def _refuse(self, damaged: list[_Line]) -> None:
+        """Raise for damage that is not just a last line still being written."""
+        if damaged and (len(damaged) > 1 or damaged[0].text.endswith(b"\n")):
+            raise SpsbenchError(
+                f"{self.path} is damaged at byte {damaged[0].offset}.",
+                remedy=f"--resume {self.path.parent} sets such lines aside and makes their samples again.",
+            )
+
+    def _set_aside(self, damaged: list[_Line]) -> None:
+        """Move damaged lines to a file beside the journal."""
+        with self.path.with_name(self.path.name + ".torn").open("ab") as torn:
+            torn.writelines(line.text.removesuffix(b"\n") + b"\n" for line in damaged)
+            torn.flush()
+            os.fsync(torn.fileno())
+        last = damaged[-1]
+        if len(damaged) == 1 and last.offset + len(last.text) == self.path.stat().st_size:
+            os.truncate(self.path, last.offset)
+            return
+        with replacing(self.path) as new, new.open("wb") as file:
+            file.writelines(line.text for line in _lines(self.path, self._digest) if line.digest is not None)
+        self._scan()
+
+    def _end_last_line(self) -> None:
+        """Give a last line that is whole but for its newline that newline."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb+") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - 1, 0))
+            if file.read(1) in (b"", b"\n"):
+                return
+            file.write(b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _lines(path: Path, digest: Digest) -> Iterator[_Line]:
+    """Every line of the file; a cut-off object never parses, so a row is always whole."""
+    if not path.exists():
+        return
+    offset = 0
+    with path.open("rb") as file:
+        for text in file:
+            yield _Line(offset, text, _digested(text, digest))
+            offset += len(text)
+
+
+def _digested(text: bytes, digest: Digest) -> Any:
+    try:
+        row = json.loads(text)
+        return digest(row) if isinstance(row, dict) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _number(value: Any) -> Any:
+    """A numpy or torch scalar as Python's own number."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} does not belong in a journal")

@@ -1,0 +1,206 @@
+"""The three tables of a run: one row per sample, per loop and per traced token.
+
+Built by column with numpy, because a long run has ten million loops. Both ways to a frame, from the journal
+and from Parquet, pass through the same Arrow tables and therefore agree to the dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.errors import SpsbenchError
+from spsbench.store.codec import LOOP_COLUMNS, LOOP_COUNTS, TRACE_COLUMNS
+from spsbench.store.files import replacing
+from spsbench.store.journal import Row
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+NAMES = ("samples", "loops", "tokens")
+SAMPLE_COLUMNS = {
+    "example_id": "string",
+    "sample_index": "int32",
+    "arm": "string",
+    "method": "string",
+    "engine": "string",
+    "sampling": "string",
+    "k": "int32",
+    "prompt_tokens": "int32",
+    "new_tokens": "int32",
+    "finish_reason": "string",
+    "prefill_s": "float64",
+    "decode_s": "float64",
+    "token_ids": "list",
+    "text": "string",
+    "scores": "map",
+    "losslessness": "map",
+    "error": "string",
+}
+_STAMP = b"spsbench_journal_bytes"
+_TOKEN_TYPES = {"loop": "int32", "position": "int32", "token_id": "int32", "fate": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """The tables of a run as pandas frames, with the columns of the run directory's contract.
+
+    Attributes:
+        samples: one row per sequence, failed ones included (``error`` is then not null). ``token_ids`` holds
+            lists, ``scores`` and ``losslessness`` dictionaries (``losslessness`` None if not kept).
+        loops: one row per loop, in order within each sample; NaN where an engine cannot see a phase.
+        tokens: one row per drafted or emitted token of the traced examples.
+    """
+
+    samples: pd.DataFrame
+    loops: pd.DataFrame
+    tokens: pd.DataFrame
+
+
+def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
+    """The Arrow tables by name from checked rows, which are consumed one at a time."""
+    samples: dict[str, list[Any]] = {name: [] for name in SAMPLE_COLUMNS}
+    loops, tokens = _Blocks(LOOP_COLUMNS, _loop_type), _Blocks(TRACE_COLUMNS, _token_type)
+    for row in rows:
+        for name, values in samples.items():
+            values.append(len(row["token_ids"]) if name == "new_tokens" else row[name])
+        index = len(samples["example_id"]) - 1
+        try:
+            loops.add(index, row["loops"])
+            tokens.add(index, row["trace"])
+        except (ValueError, TypeError, OverflowError) as problem:
+            key = row["example_id"], row["sample_index"], row["arm"]
+            raise SpsbenchError(f"the journal's sample {key} is damaged ({problem}).") from problem
+    try:
+        table = _sample_table(samples)
+    except (ValueError, TypeError, OverflowError) as problem:
+        raise SpsbenchError(f"a sample in the journal is damaged ({problem}).") from problem
+    return {"samples": table, "loops": loops.table(table, numbered=True), "tokens": tokens.table(table)}
+
+
+def write_tables(directory: Path, tables: dict[str, Any], stamp: str) -> None:
+    """Write the tables as Parquet, each atomically; ``stamp`` tells the state of the journal they show."""
+    import pyarrow.parquet as pq
+
+    for name in NAMES:
+        with replacing(directory / f"{name}.parquet") as new:
+            pq.write_table(tables[name].replace_schema_metadata({_STAMP: stamp}), new, compression="zstd")
+
+
+def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
+    """The tables from Parquet; None if one is missing, unreadable or shows another state than ``stamp``.
+
+    Args:
+        directory: the run directory.
+        stamp: the state of the journal now; None accepts any, where there is no journal to compare with.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables: dict[str, Any] = {}
+    for name in NAMES:
+        try:
+            table = pq.ParquetFile(directory / f"{name}.parquet").read()
+        except (OSError, pa.ArrowException):
+            return None
+        if stamp is not None and (table.schema.metadata or {}).get(_STAMP) != stamp.encode():
+            return None
+        tables[name] = table
+    return tables
+
+
+def to_frames(tables: dict[str, Any]) -> Frames:
+    """Arrow tables as pandas frames."""
+    samples = tables["samples"].to_pandas()
+    lists = [[] if ids is None else ids.tolist() for ids in samples["token_ids"]]
+    samples["token_ids"] = _objects(lists, samples.index)
+    for name in ("scores", "losslessness"):
+        dictionaries = [None if pairs is None else dict(pairs) for pairs in samples[name]]
+        samples[name] = _objects(dictionaries, samples.index)
+    return Frames(samples, tables["loops"].to_pandas(), tables["tokens"].to_pandas())
+
+
+class _Blocks:
+    """Columns that grow by one block of values per sample."""
+
+    def __init__(self, names: tuple[str, ...], kind: Any) -> None:
+        self._kinds: dict[str, str] = {name: kind(name) for name in names}
+        self._blocks: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in names}
+        self._lengths: list[int] = []
+        self._owners: list[int] = []
+
+    def add(self, owner: int, columns: dict[str, list[Any] | None] | None) -> None:
+        """Append what the sample with index ``owner`` has; None adds nothing."""
+        import numpy as np
+
+        if columns is None:
+            return
+        length = len(next(values for values in columns.values() if values is not None))
+        for name, kind in self._kinds.items():
+            values = columns[name]
+            dtype = object if kind == "string" else kind
+            block = np.full(length, np.nan) if values is None else np.asarray(values, dtype=dtype)
+            self._blocks[name].append(block)
+        self._lengths.append(length)
+        self._owners.append(owner)
+
+    def table(self, samples: Any, *, numbered: bool = False) -> Any:
+        """All blocks as an Arrow table, each row with its sample's key (and its number within the sample)."""
+        import numpy as np
+        import pyarrow as pa
+
+        lengths = np.asarray(self._lengths, dtype=np.int64)
+        owners = pa.array(np.repeat(np.asarray(self._owners, dtype=np.int64), lengths))
+        arrays = {name: samples[name].take(owners) for name in ("example_id", "sample_index", "arm")}
+        if numbered:
+            starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+            arrays["loop"] = pa.array((np.arange(len(owners)) - starts).astype(np.int32))
+        for name, kind in self._kinds.items():
+            dtype = object if kind == "string" else kind
+            whole = np.concatenate([np.empty(0, dtype), *self._blocks[name]])
+            arrays[name] = pa.array(whole, type=_arrow_type(kind), from_pandas=True)
+        return pa.table(arrays)
+
+
+def _sample_table(columns: dict[str, list[Any]]) -> Any:
+    import pyarrow as pa
+
+    arrays = {}
+    for name, kind in SAMPLE_COLUMNS.items():
+        values: Iterable[Any] = columns[name]
+        if kind == "map":
+            values = _pairs(columns[name])
+        arrays[name] = pa.array(values, type=_arrow_type(kind))
+    return pa.table(arrays)
+
+
+def _pairs(dictionaries: list[dict[str, float] | None]) -> Iterator[list[tuple[str, float]] | None]:
+    for dictionary in dictionaries:
+        yield None if dictionary is None else [*dictionary.items()]
+
+
+def _arrow_type(kind: str) -> Any:
+    import pyarrow as pa
+
+    if kind == "list":
+        return pa.list_(pa.int32())
+    if kind == "map":
+        return pa.map_(pa.string(), pa.float64())
+    return {"string": pa.string(), "int32": pa.int32(), "float64": pa.float64()}[kind]
+
+
+def _loop_type(name: str) -> str:
+    return "int32" if name in LOOP_COUNTS else "float64"
+
+
+def _token_type(name: str) -> str:
+    return _TOKEN_TYPES.get(name, "float64")
+
+
+def _objects(values: list[Any], index: pd.Index[Any]) -> pd.Series[Any]:
+    import pandas as pd
+
+    return pd.Series(values, index=index, dtype=object)

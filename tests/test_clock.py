@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from spsbench.clock import FakeClock, Stopwatch, SystemClock
+
+
+def test_phases_cover_all_the_time_between_start_and_last_lap() -> None:
+    clock = FakeClock(tick_s=0.5)
+    watch = Stopwatch(clock)
+    clock.advance(2.0)
+    watch.lap("draft")
+    watch.lap("verify")
+    clock.advance(1.0)
+    watch.lap("draft")
+    assert watch.seconds == pytest.approx({"draft": 4.0, "verify": 0.5, "sample": 0.0, "other": 0.0})
+
+
+def test_take_leaves_no_gap_between_loops() -> None:
+    clock = FakeClock(tick_s=0.0)
+    watch = Stopwatch(clock)
+    watch.lap("other")
+    first = watch.take()
+    clock.advance(3.0)
+    watch.lap("verify")
+    second = watch.take()
+    assert sum(first.values()) == 0.0
+    assert second["verify"] == pytest.approx(3.0)
+    assert sum(watch.seconds.values()) == 0.0
+
+
+def test_start_forgets_what_came_before() -> None:
+    clock = FakeClock(tick_s=0.0)
+    watch = Stopwatch(clock)
+    clock.advance(5.0)
+    watch.start()
+    watch.lap("other")
+    assert sum(watch.seconds.values()) == 0.0
+
+
+def test_the_system_clock_does_not_run_backwards() -> None:
+    clock = SystemClock()
+    looks = [clock.now() for _ in range(100)]
+    assert looks == sorted(looks)

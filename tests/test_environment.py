@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import spsbench
+from spsbench import environment
+
+
+def test_the_description_is_json_and_tells_the_essentials() -> None:
+    described = json.loads(json.dumps(environment.describe_environment(["spsbench", "run", "a b"])))
+    assert described["command"] == "spsbench run 'a b'"
+    assert described["spsbench"] == spsbench.__version__
+    assert described["cpu"]["threads"] >= 1
+    assert described["libraries"]["torch"]
+    assert described["load_1m"] >= 0
+
+
+def test_an_absent_library_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "LIBRARIES", ("numpy", "no-such-library"))
+    versions = environment.library_versions()
+    assert versions["numpy"]
+    assert versions["no-such-library"] is None
+
+
+def test_git_state_tells_commit_and_changes(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "-m", "one")
+    clean = environment.git_state(tmp_path)
+    (tmp_path / "file").write_text("two")
+    dirty = environment.git_state(tmp_path)
+    assert clean is not None
+    assert dirty is not None
+    assert len(clean["commit"]) == 40
+    assert (clean["dirty"], dirty["dirty"]) == (False, True)
+
+
+def test_a_folder_inside_a_checkout_is_not_the_checkout(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", str(tmp_path)], check=True, capture_output=True)
+    inside = tmp_path / "venv"
+    inside.mkdir()
+    assert environment.git_state(inside) is None
+
+
+def test_a_machine_that_hides_its_frequency_gives_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden() -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(psutil, "cpu_freq", hidden)
+    assert environment.cpu_frequency_mhz() is None
+    monkeypatch.setattr(psutil, "cpu_freq", lambda: None)
+    assert environment.cpu_frequency_mhz() is None
+
+
+def test_describing_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from spsbench.environment import describe_environment; describe_environment();"
+        "print({'torch', 'transformers', 'pandas', 'scipy', 'datasets'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,119 @@
+"""A module imports from lower floors only, or from its own package."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spsbench
+
+PACKAGE = Path(spsbench.__file__).resolve().parent
+
+FLOORS = {
+    "": 0,  # spsbench itself: the version
+    "records": 0,
+    "errors": 0,
+    "paths": 0,
+    "config": 1,
+    "clock": 1,
+    "environment": 1,
+    "core": 1,
+    "models": 2,
+    "metrics": 2,
+    "execution": 2,
+    "store": 2,
+    "drafters": 3,
+    "tasks": 3,
+    "decoding": 4,
+    "engines": 5,
+    "analysis": 5,
+    "runner": 6,
+    "verify": 6,
+    "report": 6,
+    "sweep": 7,
+    "cli": 8,
+    "__main__": 9,
+}
+
+HEAVY = ("torch", "transformers", "pandas", "scipy", "datasets")
+
+
+def room(module: str) -> str:
+    """``spsbench.core.sampling`` is in the room ``core``; the package itself in the room ``""``."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports(source: str) -> Iterator[str]:
+    """Every module of this package that a source imports, at any depth; relative imports are a fault."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "spsbench")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "write imports in full"
+            if node.module == "spsbench":
+                yield from (f"spsbench.{alias.name}" for alias in node.names)
+            elif (node.module or "").startswith("spsbench."):
+                yield str(node.module)
+
+
+def faults(importer: str, source: str) -> list[str]:
+    """Imports in ``source`` that lead up or sideways."""
+    found = []
+    for module in imports(source):
+        own, other = room(importer), room(module)
+        if other.startswith("__") and other != "__main__":
+            other = ""  # e.g. spsbench.__version__
+        if other not in FLOORS:
+            found.append(f"{importer} imports {module}, which has no floor")
+        elif other != own and FLOORS[other] >= FLOORS[own] > 0:
+            found.append(f"{importer} (floor {FLOORS[own]}) imports {module} (floor {FLOORS[other]})")
+        elif FLOORS[own] == 0 and FLOORS[other] > 0:
+            found.append(f"{importer} (floor 0) imports {module}")
+    return found
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    names = [".".join(("spsbench", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in paths]
+    return dict(zip((name.removesuffix(".__init__") for name in names), paths, strict=True))
+
+
+def test_every_module_has_a_floor() -> None:
+    homeless = [name for name in modules() if room(name) not in FLOORS]
+    assert homeless == []
+
+
+def test_imports_lead_down() -> None:
+    found = [
+        fault
+        for name, path in modules().items()
+        if room(name) in FLOORS
+        for fault in faults(name, path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_the_check_sees_upward_sideways_and_late_imports() -> None:
+    assert faults("spsbench.core.a", "from spsbench.store import RunStore")
+    assert faults("spsbench.tasks.a", "import spsbench.drafters.model")
+    assert faults("spsbench.models.a", "def f():\n    from spsbench.cli import main")
+    assert faults("spsbench.records", "from spsbench.clock import Clock")
+    assert faults("spsbench.cli.a", "from spsbench import nowhere")
+    assert not faults(
+        "spsbench.core.a", "from spsbench.core.b import c\nfrom spsbench import records, __version__"
+    )
+
+
+def test_the_command_line_imports_nothing_heavy() -> None:
+    if not (PACKAGE / "cli").is_dir():
+        pytest.skip("there is no command line yet")
+    code = f"import sys, spsbench.cli.main; print(sorted(set({HEAVY}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"

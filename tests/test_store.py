@@ -1,0 +1,506 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spsbench.errors import SpsbenchError, UsageError
+from spsbench.records import Generation, Loop, Method, Prompt, Sample, TracedToken
+from spsbench.store import Frames, RunStore, fresh_directory, latest, read_frames
+from spsbench.store.journal import Journal
+
+IDENTITY = {"task": "xsum", "models": {"target": "abc", "draft": "def"}, "arms": ["ars", "sps-k4"], "seed": 0}
+PROMPTS = [Prompt(f"e{i}", f"Article {i}", (1, 2, i), f"summary {i}") for i in range(3)]
+
+
+def make_loop(i: int = 0, *, phases: bool = True) -> Loop:
+    seconds = (0.001, 0.002, 0.0005, 0.0001) if phases else (None, None, None, None)
+    return Loop(4, i % 5, i % 5 + 1, min(i % 5 + 1, 4), 0.123456789012345, 0, *seconds, 0.0036)
+
+
+def make_sample(
+    example_id: str = "e0",
+    index: int = 0,
+    arm: str = "sps-k4",
+    *,
+    loops: int | None = 3,
+    error: str | None = None,
+) -> Sample:
+    method: Method = "ars" if arm == "ars" else "sps"
+    generation = Generation(
+        tokens=[] if error else [5, 6, 7],
+        text="" if error else "a summary ½\u2028\n",
+        loops=None if loops is None else [make_loop(i) for i in range(loops)],
+        prefill_s=0.25,
+        decode_s=0.5,
+        finish_reason="error" if error else "stop",
+        trace=[
+            TracedToken(0, 0, 5, "accepted", 0.5, 0.25, 0.125),
+            TracedToken(0, 1, 6, "bonus", 0.5, None, 0.5),
+        ],
+        losslessness={"score": 1.5},
+    )
+    return Sample(
+        example_id,
+        index,
+        arm,
+        method,
+        "eager",
+        "nucleus",
+        4,
+        17,
+        generation,
+        conditions={"load_1m": 1.5},
+        error=error,
+    )
+
+
+def begin(directory: Path, **changes: Any) -> RunStore:
+    arguments: dict[str, Any] = {
+        "identity": IDENTITY,
+        "config": {"task": "xsum", "ks": (4,)},
+        "info": {"environment": {"cpu": "x"}},
+        "prompts": PROMPTS,
+    }
+    return RunStore.open_or_create(directory, **arguments | changes)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    with begin(tmp_path / "run") as opened:
+        yield opened
+
+
+# --- what is written comes back
+
+
+def test_a_sample_comes_back_as_it_was(store: RunStore) -> None:
+    sample = make_sample()
+    blind = make_sample("e1", loops=None)
+    empty = make_sample("e2", loops=0, error="out of memory")
+    for one in (sample, blind, empty):
+        store.append(one)
+    assert list(store.samples()) == [sample, blind, empty]
+    assert list(RunStore.open(store.directory).samples()) == [sample, blind, empty]
+
+
+def test_unseen_phases_stay_unseen(store: RunStore) -> None:
+    sample = make_sample()
+    sample.generation.loops = [make_loop(1, phases=False)]
+    store.append(sample)
+    assert list(store.samples()) == [sample]
+    assert store.frames().loops["draft_s"].isna().all()
+
+
+def test_run_file_configuration_and_prompts(store: RunStore) -> None:
+    info = store.run_info()
+    assert info["identity"] == IDENTITY
+    assert info["environment"] == {"cpu": "x"}
+    assert info["schema_version"] == 1
+    assert yaml.safe_load((store.directory / "config.yaml").read_text()) == {"task": "xsum", "ks": [4]}
+    assert store.prompts() == PROMPTS
+    line = json.loads((store.directory / "prompts.jsonl").read_text().splitlines()[0])
+    assert set(line) == {"example_id", "prompt", "prompt_ids", "reference", "truncated_tokens"}
+
+
+def test_the_last_line_of_a_key_wins_and_a_failure_is_not_done(store: RunStore) -> None:
+    store.append(make_sample("e0", error="out of memory"))
+    store.append(make_sample("e1"))
+    assert store.done() == {("e1", 0, "sps-k4")}
+    assert store.failed() == {("e0", 0, "sps-k4")}
+    store.append(make_sample("e0"))
+    assert store.done() == {("e0", 0, "sps-k4"), ("e1", 0, "sps-k4")}
+    assert [sample.error for sample in store.samples()] == [None, None]
+    assert list(store.frames().samples["example_id"]) == ["e1", "e0"]
+
+
+def test_scores_are_merged(store: RunStore) -> None:
+    sample = make_sample()
+    sample.scores = {"rouge1": 0.5}
+    store.append(sample)
+    store.append_scores(sample.key, {"rouge2": 0.1})
+    store.append_scores(sample.key, {"rouge2": 0.2})
+    expected = {"rouge1": 0.5, "rouge2": 0.2}
+    assert next(store.samples()).scores == expected
+    with RunStore.open(store.directory) as again:
+        assert next(again.samples()).scores == expected
+        assert again.frames().samples["scores"].iloc[0] == expected
+
+
+def test_the_summary_turns_what_json_lacks_into_null(store: RunStore) -> None:
+    store.write_summary({"rows": [{"speedup": float("nan"), "k": (4,)}]})
+    assert store.read_summary() == {"schema_version": 1, "rows": [{"speedup": None, "k": [4]}]}
+
+
+def test_facts_learnt_later_go_into_the_run_file(store: RunStore) -> None:
+    store.note(models={"target": Path("a/b")})
+    again = RunStore.open(store.directory).run_info()
+    assert again == store.run_info()
+    assert again["models"] == {"target": "a/b"}
+    assert again["identity"] == IDENTITY
+
+
+def test_the_report_is_text_in_utf8(store: RunStore) -> None:
+    store.write_report("1.92 × faster\n")
+    assert (store.directory / "report.md").read_bytes().decode() == "1.92 × faster\n"
+
+
+def test_no_summary_yet_is_a_usage_error(store: RunStore) -> None:
+    with pytest.raises(UsageError, match=r"summary\.json"):
+        store.read_summary()
+
+
+# --- frames
+
+
+KEY = {"example_id", "sample_index", "arm"}
+SAMPLE_COLUMNS = KEY | {"method", "engine", "sampling", "k", "prompt_tokens", "new_tokens", "finish_reason"}
+SAMPLE_COLUMNS |= {"prefill_s", "decode_s", "token_ids", "text", "scores", "losslessness", "error"}
+LOOP_COLUMNS = KEY | {"loop", "drafted", "accepted", "emitted", "tested", "beta_sum", "truncated"}
+LOOP_COLUMNS |= {"draft_s", "verify_s", "sample_s", "other_s", "loop_s"}
+TOKEN_COLUMNS = KEY | {"loop", "position", "token_id", "fate", "target_prob", "draft_prob", "u"}
+
+
+def assert_same(one: Frames, other: Frames) -> None:
+    import pandas as pd
+
+    pd.testing.assert_frame_equal(one.samples, other.samples)
+    pd.testing.assert_frame_equal(one.loops, other.loops)
+    pd.testing.assert_frame_equal(one.tokens, other.tokens)
+
+
+def test_frames_have_the_columns_of_the_contract_even_when_empty(store: RunStore) -> None:
+    for frames in (store.frames(), fill(store).frames()):
+        assert set(frames.samples.columns) == SAMPLE_COLUMNS
+        assert set(frames.loops.columns) == LOOP_COLUMNS
+        assert set(frames.tokens.columns) == TOKEN_COLUMNS
+        assert frames.loops["accepted"].dtype == "int32"
+        assert frames.loops["draft_s"].dtype == "float64"
+
+
+def fill(store: RunStore) -> RunStore:
+    for i in range(3):
+        store.append(make_sample(f"e{i}", loops=i))
+    store.append(make_sample("e0", arm="ars", loops=None))
+    store.append(make_sample("e1", arm="ars", loops=0, error="NaN logits"))
+    store.append_scores(("e0", 0, "sps-k4"), {"rouge2": 0.25})
+    return store
+
+
+def test_frames_hold_what_the_samples_say(store: RunStore) -> None:
+    frames = fill(store).frames()
+    assert list(frames.samples["new_tokens"]) == [3, 3, 3, 3, 0]
+    assert frames.samples["token_ids"].iloc[0] == [5, 6, 7]
+    assert frames.samples["losslessness"].iloc[0] == {"score": 1.5}
+    assert list(frames.samples["error"].notna()) == [False, False, False, False, True]
+    assert list(frames.loops["example_id"]) == ["e1", "e2", "e2"]
+    assert list(frames.loops["loop"]) == [0, 0, 1]
+    assert list(frames.loops["accepted"]) == [0, 0, 1]
+    assert frames.loops["beta_sum"].iloc[0] == 0.123456789012345
+    assert list(frames.tokens["fate"].iloc[:2]) == ["accepted", "bonus"]
+    assert list(frames.tokens["draft_prob"].isna().iloc[:2]) == [False, True]
+
+
+def test_parquet_and_journal_agree_to_the_dtype(store: RunStore) -> None:
+    fill(store).write_parquet()
+    journal = store.frames()
+    assert_same(read_frames(store.directory), journal)
+    (store.directory / "samples.jsonl").rename(store.directory / "elsewhere")
+    assert_same(read_frames(store.directory), journal)
+
+
+def test_stale_or_damaged_parquet_is_not_believed(store: RunStore) -> None:
+    fill(store).write_parquet()
+    store.append(make_sample("e2", 1))
+    assert len(read_frames(store.directory).samples) == 6
+    store.write_parquet()
+    store.append_scores(("e2", 1, "sps-k4"), {"rouge2": 0.5})
+    assert read_frames(store.directory).samples["scores"].iloc[-1] == {"rouge2": 0.5}
+    store.write_parquet()
+    (store.directory / "loops.parquet").write_bytes(b"PAR1")
+    assert len(read_frames(store.directory).loops) == 6
+
+
+# --- which directory
+
+
+def test_a_foreign_directory_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("mine")
+    with pytest.raises(UsageError, match=r"config\.yaml") as caught:
+        begin(tmp_path)
+    assert caught.value.flag == "--out"
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+    assert (tmp_path / "config.yaml").read_text() == "mine"
+
+
+def test_an_unwritable_directory_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written to"):
+        begin(tmp_path / "file" / "run")
+    with pytest.raises(UsageError, match="cannot be written to"):
+        fresh_directory(tmp_path / "file", "xsum", "mini")
+
+
+def test_create_does_not_continue(store: RunStore) -> None:
+    store.close()
+    with pytest.raises(UsageError, match="already holds a run"):
+        RunStore.create(store.directory, identity=IDENTITY, config={}, info={}, prompts=[])
+
+
+def test_a_second_writer_is_refused_and_a_reader_is_not(store: RunStore) -> None:
+    store.append(make_sample())
+    with pytest.raises(UsageError, match="another process"):
+        begin(store.directory)
+    with RunStore.open(store.directory) as reader:
+        assert len(list(reader.samples())) == 1
+        with pytest.raises(SpsbenchError, match="reading only"):
+            reader.append(make_sample("e1"))
+    store.close()
+    begin(store.directory).close()
+
+
+def test_the_same_identity_continues_with_more_prompts(store: RunStore) -> None:
+    store.append(make_sample())
+    store.close()
+    more = [*PROMPTS[1:], Prompt("e9", "Article 9", (9,), "summary 9")]
+    with begin(store.directory, prompts=more, config={"limit": 9}, info={"command": "again"}) as again:
+        assert again.done() == {("e0", 0, "sps-k4")}
+        assert [prompt.example_id for prompt in again.prompts()] == ["e0", "e1", "e2", "e9"]
+        assert again.run_info()["environment"] == {"cpu": "x"}
+        assert again.run_info()["resumed"][0]["command"] == "again"
+        assert yaml.safe_load((again.directory / "config.yaml").read_text()) == {"limit": 9}
+
+
+def test_another_identity_is_refused_with_the_difference(store: RunStore) -> None:
+    store.close()
+    other = IDENTITY | {"seed": 1, "models": {"target": "abc", "draft": "xyz"}, "dtype": "float32"}
+    with pytest.raises(UsageError) as caught:
+        begin(store.directory, identity=other)
+    assert caught.value.exit_code == 2
+    assert caught.value.message.splitlines()[1:] == [
+        "  models.draft: def -> xyz",
+        "  seed: 0 -> 1",
+        "  dtype: (absent) -> float32",
+    ]
+    begin(store.directory).close()
+
+
+def test_a_changed_prompt_is_refused(store: RunStore) -> None:
+    store.close()
+    with pytest.raises(UsageError, match="'e1' has another prompt"):
+        begin(store.directory, prompts=[Prompt("e1", "other", (1,), "summary 1")])
+
+
+def test_another_schema_is_refused(store: RunStore) -> None:
+    store.close()
+    path = store.directory / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 99}))
+    for attempt in (RunStore.open, read_frames, begin):
+        with pytest.raises(UsageError, match="99"):
+            attempt(store.directory)
+
+
+@pytest.mark.parametrize("name", ["run.json", "prompts.jsonl"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"a": 1}\n'])
+def test_a_damaged_file_is_a_usage_error(store: RunStore, name: str, content: bytes) -> None:
+    store.close()
+    (store.directory / name).write_bytes(content)
+    if (name, content) == ("prompts.jsonl", b""):
+        assert RunStore.open(store.directory).prompts() == []
+        return
+    with pytest.raises(UsageError):
+        RunStore.open(store.directory).prompts()
+
+
+def test_a_run_killed_before_it_began_can_begin(store: RunStore) -> None:
+    store.close()
+    (store.directory / "run.json").unlink()
+    (store.directory / "samples.jsonl").unlink()
+    (store.directory / "scores.jsonl").unlink()
+    (store.directory / ".prompts.jsonl.tmp").write_text("{")
+    with begin(store.directory) as again:
+        assert again.prompts() == PROMPTS
+
+
+def test_no_run_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no run"):
+        RunStore.open(tmp_path)
+    with pytest.raises(UsageError, match="no run"):
+        latest(tmp_path)
+    with pytest.raises(UsageError, match="no run"):
+        latest(tmp_path / "missing")
+
+
+def test_latest_is_the_run_begun_last(tmp_path: Path) -> None:
+    first, second = (fresh_directory(tmp_path, "tasks/xsum.yaml", "mini") for _ in range(2))
+    assert first != second
+    begin(second).close()
+    begin(first).close()
+    begin(second).close()  # continued, not begun
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{")
+    assert first.name.endswith("-xsum-mini")
+    assert latest(tmp_path) == first
+
+
+# --- nothing is lost
+
+
+JOURNAL_LINES = 4
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("whole") / "run"
+    with begin(directory) as store:
+        for i in range(JOURNAL_LINES):
+            store.append(make_sample("e0", i, loops=2))
+    return directory
+
+
+@settings(max_examples=60)
+@given(position=st.integers(0, 10**6), tail=st.sampled_from([b"", b"\0\0\0", b'{"a', b"\xff\xfe", b"{}\n"]))
+def test_a_journal_cut_at_any_byte_keeps_every_whole_line_and_goes_on(
+    whole: Path, tmp_path_factory: pytest.TempPathFactory, position: int, tail: bytes
+) -> None:
+    journal = (whole / "samples.jsonl").read_bytes()
+    cut = journal[: position % (len(journal) + 1)]
+    if cut and not cut.endswith(b"\n"):
+        tail = b""  # a tail behind a half line is part of that line
+    directory = tmp_path_factory.mktemp("cut") / "run"
+    directory.mkdir()
+    (directory / "run.json").write_bytes((whole / "run.json").read_bytes())
+    (directory / "samples.jsonl").write_bytes(cut + tail)
+    complete = sum(cut.startswith(journal[:end]) for end in line_ends(journal))
+    with begin(directory) as store:
+        assert store.done() == {("e0", i, "sps-k4") for i in range(complete)}
+        store.append(make_sample("e1"))
+        assert len(list(store.samples())) == complete + 1
+    with RunStore.open(directory) as reader:
+        assert len(list(reader.samples())) == complete + 1
+    torn = directory / "samples.jsonl.torn"
+    lost = (cut + tail)[max([end for end in (0, *line_ends(journal)) if end <= len(cut) + 1]) :]
+    assert lost.strip(b"\n") == (torn.read_bytes().strip(b"\n") if torn.exists() else b"")
+
+
+def test_a_short_journal_survives_a_cut_at_every_byte(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    writer = Journal(path, digest=lambda row: row["n"], writable=True)
+    rows = [{"n": n, "text": "½}{"} for n in range(3)]
+    for row in rows:
+        writer.append(row)
+    writer.close()
+    journal = path.read_bytes()
+    for position in range(len(journal) + 1):
+        path.write_bytes(journal[:position])
+        complete = sum(position >= end for end in line_ends(journal))
+        writer = Journal(path, digest=lambda row: row["n"], writable=True)
+        writer.append({"n": 9})
+        writer.close()
+        reader = Journal(path, digest=lambda row: row["n"], writable=False)
+        assert list(reader.read(reader.digests)) == [*rows[:complete], {"n": 9}]
+
+
+def line_ends(journal: bytes) -> list[int]:
+    """Where each line's object is whole, newline or not."""
+    return [position for position, byte in enumerate(journal) if byte == ord("\n")]
+
+
+def test_damage_in_the_middle_stops_a_reader_and_is_set_aside_by_a_writer(store: RunStore) -> None:
+    for i in range(3):
+        store.append(make_sample("e0", i))
+    store.close()
+    path = store.directory / "samples.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[1] = b'{"broken": 1}\n'
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(SpsbenchError, match="damaged at byte"):
+        RunStore.open(store.directory)
+    with begin(store.directory) as again:
+        assert again.done() == {("e0", 0, "sps-k4"), ("e0", 2, "sps-k4")}
+    assert (store.directory / "samples.jsonl.torn").read_bytes() == b'{"broken": 1}\n'
+
+
+def test_a_reader_overlooks_the_line_being_written(store: RunStore) -> None:
+    store.append(make_sample())
+    with (store.directory / "samples.jsonl").open("ab") as file:
+        file.write(b'{"example_id": "e1"')
+    assert len(list(RunStore.open(store.directory).samples())) == 1
+    assert not (store.directory / "samples.jsonl.torn").exists()
+
+
+@pytest.mark.parametrize("accepted_bytes", [0, 1, 100])
+def test_a_full_disk_loses_nothing_that_was_written(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, accepted_bytes: int
+) -> None:
+    store.append(make_sample())
+    real_write = os.write
+    room = [accepted_bytes]
+
+    def full(descriptor: int, data: memoryview) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = real_write(descriptor, data[: room[0]])
+        room[0] = 0
+        return written
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(SpsbenchError, match="No space left on device") as caught:
+            store.append(make_sample("e1"))
+    assert "--resume" in str(caught.value.remedy)
+    assert store.done() == {("e0", 0, "sps-k4")}
+    store.append(make_sample("e2"))
+    assert [sample.example_id for sample in RunStore.open(store.directory).samples()] == ["e0", "e2"]
+
+
+def test_a_failed_replacement_leaves_the_old_file(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write_summary({"rows": [1]})
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(SpsbenchError, match="No space left"):
+            store.write_summary({"rows": [2]})
+    assert store.read_summary()["rows"] == [1]
+    assert not list(store.directory.glob(".*.tmp"))
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from spsbench.records import Generation, Sample
+from spsbench.store import RunStore
+
+with RunStore.open(Path(sys.argv[1]), writable=True) as store:
+    for i in range(10**6):
+        generation = Generation([1, 2, 3], "text " * 50, None, 0.1, 0.2, "length")
+        store.append(Sample("e0", i, "ars", "ars", "eager", "nucleus", 0, 3, generation))
+        print(i, flush=True)
+"""
+
+
+def test_what_append_has_returned_for_survives_a_kill(store: RunStore) -> None:
+    store.close()
+    command = [sys.executable, "-c", WRITER, str(store.directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(20):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        printed = 20 + len(process.stdout.read().split())
+    with begin(store.directory) as again:
+        assert again.done() >= {("e0", i, "ars") for i in range(printed)}
