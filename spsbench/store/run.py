@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from spsbench.errors import UsageError
 from spsbench.records import SCHEMA_VERSION, Prompt, Sample
@@ -199,15 +199,6 @@ class RunStore:
     def run_info(self) -> Row:
         """What ``run.json`` says."""
         return dict(self._run)
-
-    def note(self, **facts: Any) -> None:
-        """Put facts into ``run.json`` that were not known when the run began, e.g. the models' revisions."""
-        self._run = self._run | files.plain(facts)
-        files.write_json(self.directory / RUN_FILE, self._run)
-
-    def write_report(self, markdown: str) -> None:
-        """Write ``report.md``."""
-        files.write_text(self.directory / REPORT_FILE, markdown)
 
     def prompts(self) -> list[Prompt]:
         """Every prompt of the run.
