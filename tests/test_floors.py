@@ -32,12 +32,12 @@ FLOORS = {
     "decoding": 4,
     "engines": 5,
     "analysis": 5,
-    "runner": 6,
-    "verify": 6,
     "report": 6,
-    "sweep": 7,
-    "cli": 8,
-    "__main__": 9,
+    "runner": 7,
+    "verify": 7,
+    "sweep": 8,
+    "cli": 9,
+    "__main__": 10,
 }
 
 HEAVY = ("torch", "transformers", "pandas", "scipy", "datasets")

@@ -13,9 +13,8 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.recording import Finished, loop_records, traced_tokens
 from spsbench.engines.uniforms import UniformStream
 from spsbench.models.language_model import LanguageModel
-from spsbench.models.tokenizer import TextDecoder
 from spsbench.records import Generation, Request
-from spsbench.tasks.stopping import StopRule
+from spsbench.tasks.stopping import StopRule, TextDecoder
 
 
 class EagerEngine:
@@ -45,14 +44,13 @@ class EagerEngine:
         self._decoder = decoder
         self._device = device
         self._clock = clock
-        self._rules: dict[tuple[tuple[str, ...], int, bool], StopRule] = {}
 
     def generate(self, request: Request) -> Generation:
         """See ``Engine.generate``: prefill, then loops until the stop rule ends them.
 
         The last prompt token is left pending in both arms, so that neither gets a token for free.
         """
-        stop = self._stop_rule(request)
+        stop = StopRule.of(request, self._decoder)
         drafter = None if self._draft is None else ModelDrafter(self._draft, request.sampling, self._device)
         with torch.inference_mode():
             started = self._now()
@@ -97,14 +95,6 @@ class EagerEngine:
             yield Finished(decoded, kept, reason, watch.take())
             if reason is not None:
                 return
-
-    def _stop_rule(self, request: Request) -> StopRule:
-        """The rule for a request; it learns from sequence to sequence, so it is kept."""
-        key = request.stop, request.max_new_tokens, request.fixed_length
-        if key not in self._rules:
-            stop, length, fixed = key
-            self._rules[key] = StopRule(self._decoder.decode, stop, self._decoder.eos_ids, length, fixed)
-        return self._rules[key]
 
     def _now(self) -> float:
         """Seconds, once the device has done all that it was given."""

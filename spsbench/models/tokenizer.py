@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from spsbench.errors import UsageError
-
-
-class TextDecoder(Protocol):
-    """What an engine needs of a tokenizer: where outputs end and what they say."""
-
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        """The tokens that end an output."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out."""
-        ...
 
 
 class Tokenizer:

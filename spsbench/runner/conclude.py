@@ -11,7 +11,7 @@ from spsbench.analysis.summary import summarise
 from spsbench.records import Sample
 from spsbench.report.markdown import render
 from spsbench.runner.plan import Plan
-from spsbench.store import RunStore
+from spsbench.store import RunStore, read_frames
 
 _BATCH = 256
 
@@ -35,7 +35,7 @@ def score(plan: Plan, store: RunStore, announce: Callable[[int], None]) -> None:
 def conclude(store: RunStore) -> dict[str, Any]:
     """Derive tables, summary and report from the journal; the content of ``summary.json``."""
     store.write_parquet()
-    frames = store.frames()
+    frames = read_frames(store.directory)
     info = store.run_info() | {"peak_memory_bytes": peak_memory_bytes()}
     summary = summarise(frames.samples, frames.loops, info)
     store.write_summary(summary)
