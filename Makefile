@@ -1,0 +1,45 @@
+# make run    set up .venv and run the benchmark with the embedded pair
+# make test   what CI runs: ruff, mypy, pytest
+# make sweep  speed and acceptance against the lookahead K
+# make mini   train the embedded pair again from its seed
+# make clean  remove .venv, caches and build products (results stay)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --prefer-binary -c constraints.txt
+SOURCES := pyproject.toml constraints.txt
+
+.PHONY: run sweep test mini clean
+
+run: $(VENV)/.installed
+	$(BIN)/spsbench run xsum --k 4
+
+sweep: $(VENV)/.installed
+	$(BIN)/spsbench sweep-k
+
+test: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+mini: $(VENV)/.installed
+	$(BIN)/python -m training.make
+
+$(VENV)/.installed: $(SOURCES) | $(VENV)/bin/python
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.installed-dev: $(SOURCES) | $(VENV)/bin/python
+	$(PIP) -e '.[dev]'
+	touch $@ $(VENV)/.installed
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	"spsbench needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + \
+	". Name another: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

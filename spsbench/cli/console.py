@@ -1,0 +1,55 @@
+"""Where words go: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def out() -> Console:
+    """The console of results."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, highlight=False)
+
+
+def err(*, quiet: bool = False) -> Console:
+    """The console of progress and messages; with ``quiet`` nothing appears."""
+    from rich.console import Console
+
+    return Console(file=sys.stderr, highlight=False, quiet=quiet)
+
+
+def say(message: str, *, quiet: bool = False) -> None:
+    """A message on stderr, as it is: neither markup nor wrapping, so that commands can be copied."""
+    if not quiet:
+        print(message, file=sys.stderr, flush=True)
+
+
+def complain(message: str) -> None:
+    """An error on stderr."""
+    print(f"error: {message}", file=sys.stderr, flush=True)
+
+
+def print_json(content: Any) -> None:
+    """JSON on stdout."""
+    import json
+
+    print(json.dumps(content, indent=2, allow_nan=False))
+
+
+def broken_pipe(error: BaseException) -> bool:
+    """Whether whoever read our output has gone; if so, what is still buffered is dropped in silence."""
+    from_typer = isinstance(error, SystemExit) and isinstance(error.__context__, OSError)
+    cause = error.__context__ if from_typer else error
+    if not (isinstance(cause, OSError) and cause.errno == errno.EPIPE):
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    return True

@@ -1,0 +1,104 @@
+"""The entry point: commands, exit codes, and errors as sentences."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+import spsbench
+from spsbench.cli.console import broken_pipe, complain
+from spsbench.cli.doctor import doctor
+from spsbench.cli.listing import pairs, protocols, tasks
+from spsbench.cli.report import report
+from spsbench.cli.run import run
+from spsbench.cli.sweep_k import sweep_k
+from spsbench.cli.theory import theory
+from spsbench.errors import SpsbenchError
+
+INTERRUPTED = 130
+"""What shells report of a process that Ctrl-C ended."""
+
+BROKEN_PIPE = 141
+"""What shells report of a process whose reader went away (128 + SIGPIPE)."""
+
+app = typer.Typer(
+    name="spsbench", add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
+
+for panel, commands in {
+    "Measure": {"run": run, "sweep-k": sweep_k, "report": report},
+    "Look things up": {"tasks": tasks, "pairs": pairs, "protocols": protocols},
+    "Tools": {"doctor": doctor, "theory": theory},
+}.items():
+    for command, function in commands.items():
+        app.command(command, rich_help_panel=panel)(function)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"spsbench {spsbench.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Measure speculative sampling (SpS) against autoregressive sampling (ArS).
+
+    Begin with: spsbench run
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and answer its exit code; nothing is raised.
+
+    Args:
+        arguments: without the program's name; those of the process if not given.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(given, prog_name="spsbench", standalone_mode=False)
+        sys.stdout.flush()
+    except BaseException as error:
+        return _explain(error, debug="--debug" in given)
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: BaseException, *, debug: bool) -> int:
+    """Tell what went wrong on stderr; the exit code that belongs to it."""
+    if broken_pipe(error):
+        return BROKEN_PIPE
+    if debug and isinstance(error, Exception):
+        traceback.print_exception(error)
+    match error:
+        case SpsbenchError():
+            complain(str(error))
+            return error.exit_code
+        case typer.TyperException():  # what typer itself finds wrong with the arguments
+            complain(f"{error.format_message().strip()} See `spsbench --help` or `spsbench COMMAND --help`.")
+            return error.exit_code
+        case typer.Abort() | KeyboardInterrupt():
+            return INTERRUPTED
+        case MemoryError():
+            complain("out of memory. Choose a smaller pair, a smaller dtype (--dtype bfloat16) or another device.")
+            return 1
+        case Exception():
+            hint = "" if debug else " This is a fault of spsbench; --debug shows where."
+            complain(f"{type(error).__name__}: {_first_line(error)}{hint}")
+            return 1
+    raise error
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message.")

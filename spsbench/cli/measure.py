@@ -1,0 +1,94 @@
+"""What ``run`` and ``sweep-k`` do: plan, execute with progress, show."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from spsbench.cli.console import out, print_json, say
+from spsbench.cli.progress import watching
+from spsbench.cli.settings import read_settings
+from spsbench.errors import IncompleteError
+from spsbench.paths import results_dir
+from spsbench.store import fresh_directory
+
+
+def measure(params: Mapping[str, Any]) -> None:
+    """Carry out a run as the options ask.
+
+    Raises:
+        IncompleteError: some sequences failed; the results are shown all the same.
+    """
+    config = read_settings(params)
+    quiet: bool = params["quiet"]
+    say("Checking task, data and models", quiet=quiet)
+    from spsbench.runner import execute, plan
+
+    _silence_libraries()
+    ready = plan(config)
+    named: Path | None = params["resume"] or params["out"]
+    directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
+    with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
+        outcome = execute(ready, directory, resume=named is not None, watcher=watcher)
+    _show(outcome.summary, as_json=params["json"])
+    say(f"Everything is in {outcome.directory}", quiet=quiet)
+    if not outcome.complete:
+        raise _incomplete(outcome.summary, directory)
+
+
+def _silence_libraries() -> None:
+    """Leave stderr to our own progress; errors still come through."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def _show(summary: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(summary)
+        return
+    from spsbench.report.terminal import show
+
+    show(summary, out())
+
+
+@contextmanager
+def _leaving_no_litter(directory: Path, *, fresh: bool) -> Iterator[None]:
+    """Take away a directory of ours in which nothing was measured; tell how to continue any other."""
+    try:
+        yield
+    except BaseException as error:
+        if fresh and not _has_samples(directory):
+            shutil.rmtree(directory, ignore_errors=True)
+            if isinstance(error, KeyboardInterrupt):
+                say("\nInterrupted before anything was measured.")
+        elif isinstance(error, KeyboardInterrupt):
+            say(f"\nInterrupted; nothing finished is lost. Continue with:\n  {resume_command(directory)}")
+        raise
+
+
+def _has_samples(directory: Path) -> bool:
+    journal = directory / "samples.jsonl"
+    return journal.is_file() and journal.stat().st_size > 0
+
+
+def resume_command(directory: Path) -> str:
+    """The command that continues a run, as it can be typed here."""
+    program = Path(sys.argv[0])
+    typed = program.stem == "spsbench" and shutil.which("spsbench") != str(program)
+    return shlex.join([str(program) if typed else "spsbench", "run", "--resume", str(directory)])
+
+
+def _incomplete(summary: dict[str, Any], directory: Path) -> IncompleteError:
+    failed = sum(row["failed"] for row in summary["rows"])
+    missing = sum(row["missing"] for row in summary["rows"])
+    return IncompleteError(
+        f"{failed} sequences failed and {missing} are missing.",
+        remedy=f"Their errors are in {directory / 'samples.jsonl'}; `{resume_command(directory)}` tries them again.",
+    )

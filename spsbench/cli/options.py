@@ -1,0 +1,110 @@
+"""The options that several commands share, each told once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+WHAT = "What is measured"
+SAMPLING = "How it samples"
+MACHINE = "On what machine"
+OUTPUT = "Output"
+
+
+def _option(flag: str, metavar: str, panel: str, text: str) -> Any:
+    return typer.Option(flag, metavar=metavar, rich_help_panel=panel, help=text, show_default=False)
+
+
+Task = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TASK",
+        help="A name that `spsbench tasks` lists, or a YAML file. Default: xsum.",
+        show_default=False,
+    ),
+]
+Run = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="RUN", help="Directory of a run. Default: the latest in results/.", show_default=False
+    ),
+]
+
+Pair = Annotated[
+    str | None,
+    _option("--pair", "NAME", WHAT, "Target and draft by name, see `spsbench pairs`. Default: mini."),
+]
+Target = Annotated[str | None, _option("--target", "MODEL", WHAT, "Target: a hub id or a folder.")]
+Draft = Annotated[str | None, _option("--draft", "MODEL", WHAT, "Draft: a hub id or a folder.")]
+Revision = Annotated[str | None, _option("--revision", "REV", WHAT, "Revision of the target.")]
+DraftRevision = Annotated[str | None, _option("--draft-revision", "REV", WHAT, "Revision of the draft.")]
+Protocol = Annotated[
+    str | None,
+    _option("--protocol", "NAME", WHAT, "Limits by name, see `spsbench protocols`. Default: quick."),
+]
+Data = Annotated[
+    str | None,
+    _option("--data", "SOURCE", WHAT, "official, mini or a file. Default: mini with the mini pair."),
+]
+Limit = Annotated[int | None, _option("--limit", "N", WHAT, "Only so many prompts.")]
+Samples = Annotated[int | None, _option("--samples", "N", WHAT, "Sequences per prompt and arm.")]
+Arms = Annotated[str | None, _option("--arms", "LIST", WHAT, "Of ars, sps, draft. Default: ars,sps.")]
+K = Annotated[
+    str | None,
+    _option("--k", "LIST", WHAT, "Lookahead: 4, 0,2,4 or 0..7. 0 is ArS alone. Default: 4."),
+]
+SweepK = Annotated[str | None, _option("--k", "LIST", WHAT, "Lookaheads: 0,2,4 or 0..7. Default: 0..7.")]
+Config = Annotated[
+    Path | None,
+    _option("--config", "FILE", WHAT, "Settings from YAML, e.g. an earlier run's config.yaml."),
+]
+Set = Annotated[
+    list[str] | None, _option("--set", "KEY=VALUE", WHAT, "One setting of config.yaml; may be repeated.")
+]
+NoScore = Annotated[bool, _option("--no-score", "", WHAT, "Generate only, compute no metric.")]
+AllowCodeExec = Annotated[
+    bool, _option("--allow-code-exec", "", WHAT, "Run generated programs here. NOT sandboxed.")
+]
+
+Sampling = Annotated[
+    str | None, _option("--sampling", "LIST", SAMPLING, "The task's samplings by name: nucleus,greedy.")
+]
+Temperature = Annotated[
+    float | None, _option("--temperature", "T", SAMPLING, "In place of the sampling's own.")
+]
+TopP = Annotated[float | None, _option("--top-p", "P", SAMPLING, "In place of the sampling's own.")]
+TopK = Annotated[int | None, _option("--top-k", "N", SAMPLING, "In place of the sampling's own.")]
+MaxNewTokens = Annotated[int | None, _option("--max-new-tokens", "N", SAMPLING, "Length limit of an output.")]
+FixedLength = Annotated[
+    bool, _option("--fixed-length", "", SAMPLING, "Ignore EOS and stop strings: all outputs equally long.")
+]
+ChatTemplate = Annotated[
+    str | None, _option("--chat-template", "auto|none", SAMPLING, "Whether to use the models' template.")
+]
+Seed = Annotated[int | None, _option("--seed", "N", SAMPLING, "Root of every random draw. Default: 0.")]
+
+Engine = Annotated[str | None, _option("--engine", "LIST", MACHINE, "What generates. Default: eager.")]
+Device = Annotated[str | None, _option("--device", "NAME", MACHINE, "auto, cpu, cuda, cuda:N or mps.")]
+Dtype = Annotated[
+    str | None, _option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16 or float16.")
+]
+Threads = Annotated[
+    str | None, _option("--threads", "auto|N", MACHINE, "CPU threads. Default: auto, the fastest number.")
+]
+
+Out = Annotated[
+    Path | None,
+    _option("--out", "DIR", OUTPUT, "Run directory. Default: a fresh one in results/."),
+]
+Resume = Annotated[
+    Path | None, _option("--resume", "DIR", OUTPUT, "Continue the run in DIR with its own settings.")
+]
+Trace = Annotated[int | None, _option("--trace", "N", OUTPUT, "Keep every token of N prompts. Default: 8.")]
+FailOn = Annotated[
+    str | None, _option("--fail-on", "LIST", OUTPUT, "Gates. So far: incomplete, which is always on.")
+]
+Json = Annotated[bool, _option("--json", "", OUTPUT, "Print JSON alone on stdout.")]
+Quiet = Annotated[bool, _option("--quiet", "", OUTPUT, "No progress and no messages.")]
+Debug = Annotated[bool, _option("--debug", "", OUTPUT, "Show the traceback of an error.")]

@@ -1,0 +1,173 @@
+"""How far a run is, on stderr: a live bar on a terminal, a line now and then in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from spsbench.analysis.warning import label
+from spsbench.cli.console import err
+from spsbench.records import Sample
+from spsbench.report.wording import milliseconds
+
+if TYPE_CHECKING:
+    from spsbench.runner import Watcher
+
+_LOG_LINES = 10
+"""Lines that a log gets of a run."""
+
+
+@contextmanager
+def watching(*, quiet: bool) -> Iterator[Watcher]:
+    """The watcher that suits stderr; with ``quiet`` one that keeps still."""
+    console = err(quiet=quiet)
+    if not console.is_terminal or quiet:
+        yield LogProgress(console)
+        return
+    bar = BarProgress(console)
+    try:
+        yield bar
+    finally:
+        bar.stop()
+
+
+@dataclass(slots=True)
+class Tally:
+    """What an arm has done so far."""
+
+    tokens: int = 0
+    decode_s: float = 0.0
+    loops: int = 0
+    accepted: int = 0
+    failed: int = 0
+
+    def add(self, sample: Sample) -> None:
+        """Count a finished or failed sequence."""
+        if sample.error is not None:
+            self.failed += 1
+            return
+        self.tokens += len(sample.generation.tokens)
+        self.decode_s += sample.generation.decode_s
+        for loop in sample.generation.loops or ():
+            self.loops += 1
+            self.accepted += loop.accepted
+
+    def text(self, *, speculative: bool) -> str:
+        """E.g. ``7.52 ms/token  mean_acceptance_length 3.36``."""
+        per_token = 1e3 * self.decode_s / self.tokens if self.tokens else None
+        parts = [f"{milliseconds(per_token)} ms/token"]
+        if speculative and self.loops:
+            parts.append(f"mean_acceptance_length {1 + self.accepted / self.loops:.2f}")
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        return "  ".join(parts)
+
+
+class Tallies:
+    """The tallies of all arms, in the order in which they first appeared, ArS first."""
+
+    def __init__(self) -> None:
+        self._arms: dict[tuple[str, int, str, str], Tally] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Count a sequence for its arm."""
+        row = {"method": sample.method, "k": sample.k, "engine": sample.engine, "arm": sample.arm}
+        key = (sample.sampling, sample.k, sample.method, label(row))
+        self._arms.setdefault(key, Tally()).add(sample)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(arm, what it has done), by sampling and K."""
+        several = len({sampling for sampling, *_ in self._arms}) > 1
+        return [
+            (f"{name} {sampling}" if several else name, tally.text(speculative=method == "sps"))
+            for (sampling, _, method, name), tally in sorted(self._arms.items(), key=lambda item: item[0])
+        ]
+
+
+class LogProgress:
+    """For a stderr that is no terminal: a line per stage and per tenth of the sequences."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._tallies = Tallies()
+        self._total = self._done = 0
+
+    def loading(self, what: str) -> None:
+        """See ``Watcher``."""
+        self._line(f"Loading {what}")
+
+    def started(self, total: int, done: int) -> None:
+        """See ``Watcher``."""
+        self._total, self._done = total, done
+        self._line(f"Measuring {total} sequences" + (f", {done} of them are there already" if done else ""))
+
+    def finished(self, sample: Sample) -> None:
+        """See ``Watcher``."""
+        self._tallies.add(sample)
+        before, self._done = self._done, self._done + 1
+        if before * _LOG_LINES // self._total < self._done * _LOG_LINES // self._total:
+            arms = "; ".join(f"{name}: {text}" for name, text in self._tallies.rows())
+            self._line(f"{self._done}/{self._total}  {arms}")
+
+    def scoring(self, total: int) -> None:
+        """See ``Watcher``."""
+        self._line(f"Scoring {total} outputs")
+
+    def _line(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+
+class BarProgress:
+    """For a terminal: a bar with the time left, and below it the arms' live numbers."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._tallies = Tallies()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=console,
+            expand=True,
+        )
+        self._task = self._bar.add_task("Measuring", total=None)
+        self._live = Live(console=console, get_renderable=self._screen, refresh_per_second=4, transient=True)
+
+    def loading(self, what: str) -> None:
+        """See ``Watcher``."""
+        self._console.print(Text(f"Loading {what}", style="dim"))
+
+    def started(self, total: int, done: int) -> None:
+        """See ``Watcher``."""
+        self._bar.update(self._task, total=total, completed=done)
+        self._live.start()
+
+    def finished(self, sample: Sample) -> None:
+        """See ``Watcher``."""
+        self._tallies.add(sample)
+        self._bar.advance(self._task)
+
+    def scoring(self, total: int) -> None:
+        """See ``Watcher``."""
+        self.stop()
+        self._console.print(Text(f"Scoring {total} outputs", style="dim"))
+
+    def stop(self) -> None:
+        """Take the bar off the screen."""
+        self._live.stop()
+
+    def _screen(self) -> RenderableType:
+        arms = Table.grid(padding=(0, 2))
+        for name, text in self._tallies.rows():
+            arms.add_row(Text(name), Text(text, style="dim"))
+        return Group(self._bar, arms)

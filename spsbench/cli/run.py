@@ -1,0 +1,51 @@
+"""``spsbench run``."""
+
+from __future__ import annotations
+
+import typer
+
+from spsbench.cli import options
+
+
+def run(
+    context: typer.Context,
+    task: options.Task = None,
+    pair: options.Pair = None,
+    target: options.Target = None,
+    draft: options.Draft = None,
+    revision: options.Revision = None,
+    draft_revision: options.DraftRevision = None,
+    protocol: options.Protocol = None,
+    data: options.Data = None,
+    limit: options.Limit = None,
+    samples: options.Samples = None,
+    arms: options.Arms = None,
+    k: options.K = None,
+    config: options.Config = None,
+    set: options.Set = None,
+    no_score: options.NoScore = False,
+    allow_code_exec: options.AllowCodeExec = False,
+    sampling: options.Sampling = None,
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    max_new_tokens: options.MaxNewTokens = None,
+    fixed_length: options.FixedLength = False,
+    chat_template: options.ChatTemplate = None,
+    seed: options.Seed = None,
+    engine: options.Engine = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    threads: options.Threads = None,
+    out: options.Out = None,
+    resume: options.Resume = None,
+    trace: options.Trace = None,
+    fail_on: options.FailOn = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Measure ArS and SpS side by side on a task."""
+    from spsbench.cli.measure import measure
+
+    measure(context.params)

@@ -1,0 +1,72 @@
+"""From what was typed to a validated configuration and a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spsbench.config import RunConfig, resolve
+from spsbench.errors import UsageError
+
+_ABOUT_THE_COMMAND = {
+    *("pair", "protocol", "config", "set"),  # sources of settings, not settings
+    *("out", "resume", "fail_on", "json", "quiet", "debug", "no_score"),
+}
+_GATES_TO_COME = ("lossless", "parity")
+
+
+def read_settings(params: Mapping[str, Any]) -> RunConfig:
+    """The configuration that the options of ``run`` or ``sweep-k`` ask for.
+
+    Args:
+        params: every option by its name in Python, as typed.
+
+    Raises:
+        UsageError: options that contradict each other, or a bad value.
+    """
+    _check_directories(params)
+    _check_gates(params["fail_on"])
+    # False is the absence of a switch: it must not overrule what a file says.
+    flags = {
+        name: value
+        for name, value in params.items()
+        if name not in _ABOUT_THE_COMMAND and value is not None and value is not False
+    }
+    if params["no_score"]:
+        flags["score"] = False
+    if str(flags.get("threads", "")).isdecimal():
+        flags["threads"] = int(flags["threads"])
+    source = params["config"] if params["resume"] is None else params["resume"] / "config.yaml"
+    return resolve(flags, source, params["set"] or (), params["protocol"], params["pair"])
+
+
+def _check_directories(params: Mapping[str, Any]) -> None:
+    resume: Path | None = params["resume"]
+    if resume is None:
+        return
+    for other in ("out", "config"):
+        if params[other] is not None:
+            raise UsageError(
+                f"{params[other]} is given together with --resume.",
+                flag=f"--{other}",
+                remedy="A continued run has its own directory and settings: leave one of the two out.",
+            )
+    if not (resume / "run.json").is_file():
+        raise UsageError(
+            f"{resume} holds no run.",
+            flag="--resume",
+            remedy="Name the directory of a run, or begin a new one there with --out.",
+        )
+
+
+def _check_gates(text: str | None) -> None:
+    for gate in (part.strip() for part in (text or "incomplete").split(",")):
+        if gate in _GATES_TO_COME:
+            raise UsageError(
+                f"the gate {gate!r} cannot be checked by this version.",
+                flag="--fail-on",
+                remedy="Leave it out; `incomplete` is checked always.",
+            )
+        if gate != "incomplete":
+            raise UsageError(f"there is no gate {gate!r}.", flag="--fail-on", remedy="Known: incomplete.")
