@@ -70,18 +70,14 @@ def pair(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) ->
         arm: rows of ``samples`` of the arm that is judged.
         prefill: count prefill too (end to end) instead of decoding alone.
     """
-    needed = [*_KEY, "new_tokens", "prefill_s", "decode_s", "order"]
+    needed = [*_KEY, "new_tokens", "prefill_s", "decode_s"]
     sides = (finished(frame).filter(needed) for frame in (baseline, arm))
     both = next(sides).merge(next(sides), on=_KEY, suffixes=("_base", "_arm"), sort=False)
     for side in ("base", "arm"):
         extra = both[f"prefill_s_{side}"] if prefill else 0.0
         both[f"time_{side}"] = both[f"decode_s_{side}"] + extra
     columns = ["time_base", "new_tokens_base", "time_arm", "new_tokens_arm"]
-    order = [name for name in ("order_base", "order_arm") if name in both]
     prompts = both.groupby("example_id", sort=False)[columns].sum()
-    if order:
-        first = both.groupby("example_id", sort=False)[order].min().min(axis=1)
-        prompts = prompts.loc[first.sort_values(kind="stable").index]
     return PairedTimes(*(prompts[name].to_numpy(dtype=np.float64) for name in columns))
 
 

@@ -42,9 +42,12 @@ def evidence(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
 
     Returns:
         ``positions`` whose row has more than one possible token, the sums named in the module's
-        text, and ``impossible``: emitted tokens of probability 0 under the target.
+        text, and ``impossible``: emitted tokens of probability 0 under the target. With a draft also
+        ``overlap``, the sum of min(target, draft) over all ``overlap_positions`` where something was
+        drafted, certain rows included: on ArS text their quotient is Leviathan's alpha.
     """
     q = q.double()
+    acceptance = {} if p is None else _overlap(q, p.double())
     column = tokens.unsqueeze(-1)
     own = q.gather(-1, column).squeeze(-1)
     possible = own > 0
@@ -56,12 +59,20 @@ def evidence(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
         **_log_score(q, own),
         **_powers(q, own),
         **_transform(q, own, v[informative].double()),
+        **acceptance,
     }
     if p is not None:
         rows = p[informative].double()
         drafted = rows.sum(-1) > 0
         sums |= _leakage(column[informative][drafted], q[drafted], rows[drafted])
     return sums
+
+
+def _overlap(q: Tensor, p: Tensor) -> Sums:
+    """Expected acceptance, summed over every drafted row."""
+    drafted = p.sum(-1) > 0
+    overlap = torch.minimum(p, q)[drafted].sum()
+    return {"overlap": float(overlap), "overlap_positions": float(drafted.sum())}
 
 
 def _log_score(q: Tensor, own: Tensor) -> Sums:
@@ -108,5 +119,4 @@ def _leakage(column: Tensor, q: Tensor, p: Tensor) -> Sums:
         "leak_score": float(centred.sum()),
         "leak_information": float(((p - q) * score).sum()),
         "leak_var": float(((q * score.square()).sum(-1) - mean.square()).clamp_min(0).sum()),
-        "overlap": float(torch.minimum(p, q).sum()),
     } | {f"log_e_mixture_{share}": float(torch.log1p(share * (ratio - 1)).sum()) for share in MIXTURES}

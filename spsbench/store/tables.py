@@ -29,6 +29,7 @@ SAMPLE_COLUMNS = {
     "engine": "string",
     "sampling": "string",
     "k": "int32",
+    "order": "int32",
     "prompt_tokens": "int32",
     "new_tokens": "int32",
     "finish_reason": "string",
@@ -49,7 +50,8 @@ class Frames:
     """The tables of a run as pandas frames, with the columns of the run directory's contract.
 
     Attributes:
-        samples: one row per sequence, failed ones included (``error`` is then not null). ``token_ids`` holds
+        samples: one row per sequence in order of measurement, failed ones included (``error`` is then not
+            null). ``order`` is the place among the arms of the same prompt and sample. ``token_ids`` holds
             lists, ``scores`` and ``losslessness`` dictionaries (``losslessness`` None if not kept).
         loops: one row per loop, in order within each sample; NaN where an engine cannot see a phase.
         tokens: one row per drafted or emitted token of the traced examples.

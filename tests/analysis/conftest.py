@@ -50,7 +50,7 @@ def _samples(
             "decode_s": np.asarray(times_s, dtype=np.float64),
             "scores": scores if scores is not None else [{"rouge2": 0.4}] * n,
             "error": pd.Series([None] * n, dtype=object),
-            "order": 2 * index + (method != "ars"),
+            "order": (index + (method != "ars")) % 2,
         }
     )
 

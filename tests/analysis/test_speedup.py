@@ -69,10 +69,10 @@ def test_all_samples_of_a_prompt_are_one_unit(make_samples: Make) -> None:
 
 
 def test_prompts_come_in_the_order_of_measurement(make_samples: Make) -> None:
-    baseline = make_samples([1.0, 2.0, 3.0], [10, 10, 10])
-    baseline["order"] = [4, 0, 2]
+    """Rows come in that order; ``order`` is the place among the arms of a prompt and must not sort them."""
+    baseline = make_samples([1.0, 2.0, 3.0], [10, 10, 10]).iloc[[1, 2, 0]]
     arm = make_samples([1.0, 2.0, 3.0], [10, 10, 10], method="sps", k=4)
-    arm["order"] = [5, 1, 3]
+    baseline["order"], arm["order"] = [1, 0, 1], [0, 1, 0]
     assert pair(baseline, arm).arm_s.tolist() == [2.0, 3.0, 1.0]
 
 

@@ -71,6 +71,14 @@ def test_impossible_tokens_are_counted_and_certain_rows_are_left_out() -> None:
     assert sums["drafted_positions"] == 0
 
 
+def test_overlap_counts_certain_rows_and_leaves_undrafted_ones_out() -> None:
+    q = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.5, 0.5]])
+    p = torch.tensor([[0.75, 0.25], [1.0, 0.0], [0.0, 0.0]])
+    sums = evidence(torch.tensor([0, 0, 1]), q, p, torch.rand(3))
+    assert (sums["overlap"], sums["overlap_positions"]) == (1.25, 2)
+    assert sums["drafted_positions"] == 1
+
+
 def test_every_e_value_has_expectation_one_at_most() -> None:
     """Exactly, by summing over the vocabulary of one row instead of sampling."""
     q, p = (x[:1].double() for x in rows(7))
