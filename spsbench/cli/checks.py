@@ -60,7 +60,8 @@ def _machine() -> Iterator[Check]:
     facts = environment.describe_environment()
     cpu = facts["cpu"]
     yield Check("spsbench", "info", f"{facts['spsbench']}, Python {platform.python_version()}, {facts['os']}")
-    yield Check("CPU", "info", f"{cpu['model']}, {cpu['usable_threads']} threads, load {facts['load_1m']:.1f}")
+    threads, load = cpu["usable_threads"], facts["load_1m"]
+    yield Check("CPU", "info", f"{cpu['model']}, {threads} threads, load {load:.1f}")
     yield Check("memory", "info", f"{facts['memory_available_bytes'] / 2**30:.1f} GiB available")
     yield Check("GPU", "info", ", ".join(gpu["name"] for gpu in facts["gpus"]) or "none")
     missing = [name for name, version in facts["libraries"].items() if version is None]

