@@ -25,17 +25,17 @@ class CausalLM:
         self.vocab_size = vocab_size or text_config(model.config).vocab_size
         self.context_window = context_window(model.config)
         self.device = model.device
-        self._cache = RewindCache()
+        self.cache = RewindCache()
 
     @property
     def length(self) -> int:
         """How many tokens the cache holds."""
-        return int(self._cache.get_seq_length())
+        return int(self.cache.get_seq_length())
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         """See ``LanguageModel.score``."""
         output = self.model(
-            input_ids=tokens.unsqueeze(0), past_key_values=self._cache, use_cache=True, logits_to_keep=last
+            input_ids=tokens.unsqueeze(0), past_key_values=self.cache, use_cache=True, logits_to_keep=last
         )
         # Some models ignore logits_to_keep and return a row for every token.
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
@@ -43,7 +43,7 @@ class CausalLM:
 
     def rollback(self, length: int) -> None:
         """See ``LanguageModel.rollback``."""
-        self._cache.rollback(length)
+        self.cache.rollback(length)
 
     def score_uncached(self, tokens: Tensor) -> Tensor:
         """Logits [n, V] of all n tokens in one forward without any cache: an independent witness."""
@@ -58,10 +58,28 @@ def text_config(config: Any) -> Any:
 
 
 def context_window(config: Any) -> int:
-    """Longest sequence the model is made for, in tokens; without a stated limit, a very large one."""
+    """Longest sequence the model is made for, in tokens; without a stated limit, a very large one.
+
+    LongRoPE turns all positions over to other frequencies once a sequence passes its original
+    length. Cached keys would keep the old ones and the block that crosses would be scored unlike
+    its single tokens, so the window ends there.
+    """
     text = text_config(config)
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings"):
+        return int(rope["original_max_position_embeddings"])
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
         value = getattr(text, name, None)
         if isinstance(value, int) and value > 0:
             return value
     return 1 << 30
+
+
+def attention_window(config: Any) -> int | None:
+    """Tokens that the narrowest windowed (sliding or chunked) layer sees; None if all layers see all."""
+    text = text_config(config)
+    if getattr(text, "use_sliding_window", True) is False:
+        return None
+    names = ("sliding_window", "attention_chunk_size", "window_size")
+    sizes = [getattr(text, name, None) for name in names]
+    return min((size for size in sizes if isinstance(size, int) and size > 0), default=None)

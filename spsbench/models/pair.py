@@ -10,12 +10,12 @@ import torch
 from spsbench.config import PairConfig
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, context_window, text_config
+from spsbench.models.loading import load
 from spsbench.models.quiet import quiet_libraries
 from spsbench.models.selftest import require_exact_rollback
-from spsbench.models.source import ModelSource, explain, find
+from spsbench.models.source import ModelSource, find
 from spsbench.models.tokenizer import Tokenizer, check_same
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+from spsbench.models.weights import require_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class PairSource:
     def identity(self) -> dict[str, Any]:
         """What makes results of this pair comparable: names, content and vocabulary."""
         return {
-            "target": {"name": self.target.name, "fingerprint": self.target.fingerprint},
-            "draft": {"name": self.draft.name, "fingerprint": self.draft.fingerprint},
+            "target": self.target.identity(),
+            "draft": self.draft.identity(),
             "vocab_size": self.vocab_size,
             "bos": self.tokenizer.bos,
         }
@@ -117,30 +117,23 @@ def load_pair(source: PairSource, dtype: str, device: torch.device) -> Pair:
         source: the checked pair.
         dtype: ``auto`` (each checkpoint's own), ``float32``, ``bfloat16`` or ``float16``.
         device: where to load them.
+
+    Raises:
+        UsageError: their weights cannot fit on the device, or a cache fails the self-test.
+        UnavailableError: a checkpoint is damaged or incomplete, or needs a missing package.
     """
+    require_memory(source.target, source.draft, dtype, device)
     models, info = [], {}
     for role, part in (("target", source.target), ("draft", source.draft)):
-        model = _load(part, dtype, device, source.vocab_size, f"--{role}")
+        model = load(part, dtype, device, source.vocab_size, f"--{role}")
         test = require_exact_rollback(model, part.name)
         info[role] = {
-            "name": part.name,
-            "fingerprint": part.fingerprint,
+            **part.identity(),
             "model_type": part.config.model_type,
+            "quantization": part.quantization,
             "dtype": str(model.model.dtype).removeprefix("torch."),
             "parameters": sum(p.numel() for p in model.model.parameters()),
             "self_test": asdict(test),
         }
         models.append(model)
     return Pair(models[0], models[1], source.tokenizer, device, info)
-
-
-def _load(source: ModelSource, dtype: str, device: torch.device, vocab_size: int, flag: str) -> CausalLM:
-    from transformers import AutoModelForCausalLM
-
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            source.location, revision=source.revision, dtype=_DTYPES.get(dtype, "auto")
-        )
-    except Exception as error:
-        raise explain(error, source.name, flag) from error
-    return CausalLM(model.to(device).eval(), vocab_size)

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 import torch
 
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.causal_lm import CausalLM, attention_window
 
 _PROMPT = 24
 _BLOCK = 5
 _KEPT = 2
+# Wider attention windows are not crossed, since the forwards would take long. They need no test: the
+# cache stores every token whatever the window, so that forgetting is the same operation.
+_WIDEST_WINDOW = 256
+_SEEDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +26,13 @@ class SelfTest:
         cached: a block scored behind a cached prompt.
         rolled_back: one token scored after part of that block was forgotten.
         scale: largest absolute logit, to read the two against.
+        prompt_tokens: length of the prompt; longer than the attention window if that is small.
     """
 
     cached: float
     rolled_back: float
     scale: float
+    prompt_tokens: int
 
     @property
     def worst(self) -> float:
@@ -41,7 +47,7 @@ def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
     It catches caches that cannot be rolled back, windows cut too early, wrong positions and masks.
     """
     generator = torch.Generator().manual_seed(seed)
-    prompt_length = min(_PROMPT, model.context_window - _BLOCK - 2)
+    prompt_length = _prompt_length(model)
     tokens = torch.randint(model.vocab_size, (prompt_length + _BLOCK + 1,), generator=generator).to(
         model.device
     )
@@ -59,25 +65,50 @@ def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
         cached=_difference(cached, full[-_BLOCK:]),
         rolled_back=_difference(continued, branch[-1:]),
         scale=float(full.abs().max()),
+        prompt_tokens=prompt_length,
     )
 
 
 def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
     """Run ``self_test`` and refuse a model that fails it.
 
+    A fault of the cache shows with every text. Rounding that makes a router choose another expert
+    does not, so a failed test is repeated with other tokens.
+
     Raises:
         UsageError: the model's cache cannot be rolled back exactly, so SpS would be wrong.
     """
-    result = self_test(model)
     # Rounding of the arithmetic, not of the model: row counts and kernels differ between the forwards.
     tolerance = {torch.float64: 1e-9, torch.float32: 2e-3}.get(model.model.dtype, 6e-2)
-    if not result.worst <= tolerance:
-        raise UsageError(
-            f"the cache of {name} cannot be rolled back exactly: logits differ by {result.worst:.2g} of "
-            f"their scale (cached block {result.cached:.3g}, after rollback {result.rolled_back:.3g}).",
-            remedy="Its architecture is not supported for speculative sampling.",
-        )
-    return result
+    for seed in range(_SEEDS):
+        try:
+            result = self_test(model, seed)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            raise _refusal(name, reason) from error
+        if result.worst <= tolerance:
+            return result
+    raise _refusal(
+        name,
+        f"logits differ by {result.worst:.2g} of their scale (cached block {result.cached:.3g}, "
+        f"after rollback {result.rolled_back:.3g})",
+    )
+
+
+def _refusal(name: str, reason: str) -> UsageError:
+    return UsageError(
+        f"the cache of {name} cannot be rolled back exactly: {reason}.",
+        remedy="Its architecture is not supported for speculative sampling.",
+    )
+
+
+def _prompt_length(model: CausalLM) -> int:
+    """So long that a small attention window lies behind, and that prompt and block fit the context."""
+    window = attention_window(model.model.config) or 0
+    wanted = _PROMPT + (window if window <= _WIDEST_WINDOW else 0)
+    return min(wanted, model.context_window - _BLOCK - 2)
 
 
 def _difference(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.errors import UnavailableError
+from spsbench.models.architecture import require_causal
+from spsbench.models.explain import explained
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.paths import mini_dir
 
 _EMBEDDED = "embedded:mini/"
 _PROBE_BYTES = 1 << 16
+_UNKNOWN = "unknown"
+_FINGERPRINTED = frozenset({".json", ".jinja", ".safetensors", ".bin"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +39,36 @@ class ModelSource:
     config: Any
     tokenizer: Tokenizer
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it lies in a folder of its own, not on the hub or in its cache."""
+        return Path(self.location).is_dir()
+
+    @property
+    def commit(self) -> str | None:
+        """The revision to read weights at: the very commit that configuration and tokenizer are of."""
+        return self.revision if self.is_local or self.fingerprint == _UNKNOWN else self.fingerprint
+
+    @property
+    def quantization(self) -> str | None:
+        """How the checkpoint's weights are quantised, e.g. ``gptq``; None if they are not."""
+        settings = getattr(self.config, "quantization_config", None)
+        if settings is None:
+            return None
+        method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
+        return str(getattr(method, "value", method))
+
+    def identity(self) -> dict[str, Any]:
+        """What makes results of this model comparable."""
+        return {"name": self.name, "revision": self.revision, "fingerprint": self.fingerprint}
+
 
 def find(name: str, revision: str | None, flag: str) -> ModelSource:
     """Read configuration and tokenizer of a model; nothing large is loaded.
 
     Args:
         name: a hub id, a folder, or ``embedded:mini/target`` and ``embedded:mini/draft``.
-        revision: branch, tag or commit on the hub.
+        revision: branch, tag or commit on the hub; without effect for a folder.
         flag: the command-line flag that named it, for messages.
 
     Raises:
@@ -53,11 +78,12 @@ def find(name: str, revision: str | None, flag: str) -> ModelSource:
     from transformers import AutoConfig
 
     location = _location(name, flag)
-    with _explained(name, flag):
-        config = AutoConfig.from_pretrained(location, revision=revision)
-        tokenizer = _read_tokenizer(location, revision)
-    _require_causal(config, name, flag)
-    return ModelSource(name, location, revision, _fingerprint(location, config), config, tokenizer)
+    with explained(name, flag):
+        # False, not None: transformers would ask on the terminal.
+        config = AutoConfig.from_pretrained(location, revision=revision, trust_remote_code=False)
+        require_causal(config, name, flag)
+    tokenizer = _read_tokenizer(location, revision, name, flag)
+    return ModelSource(name, location, revision, _fingerprint(location, revision), config, tokenizer)
 
 
 def _location(name: str, flag: str) -> str:
@@ -83,47 +109,50 @@ def _location(name: str, flag: str) -> str:
     return name
 
 
-def _read_tokenizer(location: str, revision: str | None) -> Tokenizer:
-    from transformers import AutoTokenizer, GenerationConfig
+def _read_tokenizer(location: str, revision: str | None, name: str, flag: str) -> Tokenizer:
+    from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(location, revision=revision)
+    folder = Path(location)
+    if folder.is_dir() and not any(folder.glob("*token*")) and not (folder / "vocab.json").is_file():
+        raise UnavailableError(
+            f"{name} has no tokenizer: no tokenizer.json or the like lies beside config.json.",
+            flag=flag,
+            remedy="Save the tokenizer into the same folder.",
+        )
+    with explained(name, flag):
+        tokenizer = AutoTokenizer.from_pretrained(location, revision=revision, trust_remote_code=False)
+        listed = (*_eos_of_generation(location, revision), tokenizer.eos_token_id)
+        return Tokenizer(tokenizer, frozenset(i for i in listed if i is not None))
+
+
+def _eos_of_generation(location: str, revision: str | None) -> list[int | None]:
+    """EOS ids of generation_config.json: instruct models list the end of a turn only there."""
+    from transformers import GenerationConfig
+
     try:
         eos = GenerationConfig.from_pretrained(location, revision=revision).eos_token_id
     except OSError:  # a model need not ship one
-        eos = None
-    listed = eos if isinstance(eos, list) else [eos]
-    return Tokenizer(tokenizer, frozenset(i for i in (*listed, tokenizer.eos_token_id) if i is not None))
+        return []
+    return eos if isinstance(eos, list) else [eos]
 
 
-def _require_causal(config: Any, name: str, flag: str) -> None:
-    """Refuse what is no causal language model, or keeps a state that cannot be rolled back."""
-    from transformers import AutoModelForCausalLM
+def files_of(location: str, revision: str | None) -> Path | None:
+    """Where a model's files lie: its folder, or its snapshot in the hub's cache; None if not fetched."""
+    if Path(location).is_dir():
+        return Path(location)
+    from huggingface_hub import try_to_load_from_cache
 
-    mapping = AutoModelForCausalLM._model_mapping
-    if type(config) not in mapping:
-        raise UsageError(
-            f"{name} ({config.model_type}) is no causal language model.",
-            flag=flag,
-            remedy="Choose one that is.",
-        )
-    model_class = mapping[type(config)]
-    model_class = model_class[0] if isinstance(model_class, (list, tuple)) else model_class
-    if getattr(model_class, "_is_stateful", False):
-        raise UsageError(
-            f"{name} ({config.model_type}) is recurrent or hybrid: its state cannot be rolled back after a "
-            "rejected draft token, so speculative sampling with it would be silently wrong.",
-            flag=flag,
-            remedy="Choose a pure attention model.",
-        )
+    found = try_to_load_from_cache(location, "config.json", revision=revision)
+    return Path(found).parent if isinstance(found, str) else None
 
 
-def _fingerprint(location: str, config: Any) -> str:
+def _fingerprint(location: str, revision: str | None) -> str:
     """Commit of a hub model; for a folder a hash over its files' names, sizes and edges."""
-    folder = Path(location)
-    if not folder.is_dir():
-        return str(getattr(config, "_commit_hash", None) or "unknown")
+    folder = files_of(location, revision)
+    if folder is None or not Path(location).is_dir():
+        return _UNKNOWN if folder is None else folder.name  # the cache names snapshots by commit
     digest = hashlib.sha256()
-    for path in sorted(p for p in folder.iterdir() if p.suffix in {".json", ".safetensors", ".bin"}):
+    for path in sorted(p for p in folder.iterdir() if p.suffix in _FINGERPRINTED):
         size = path.stat().st_size
         digest.update(f"{path.name} {size} ".encode())
         with path.open("rb") as file:
@@ -131,45 +160,3 @@ def _fingerprint(location: str, config: Any) -> str:
             file.seek(max(size - _PROBE_BYTES, 0))
             digest.update(file.read())
     return f"sha256:{digest.hexdigest()[:16]}"
-
-
-@contextmanager
-def _explained(name: str, flag: str) -> Iterator[None]:
-    """Turn what the Hugging Face libraries raise into a sentence with a remedy."""
-    try:
-        yield
-    except SpsbenchError:
-        raise
-    except Exception as error:
-        raise explain(error, name, flag) from error
-
-
-def explain(error: Exception, name: str, flag: str) -> SpsbenchError:
-    """The typed error for what went wrong while a model was looked up or read."""
-    text = " ".join(str(e) for e in _causes(error)).lower()
-    first_line = next(iter(str(error).splitlines()), type(error).__name__)
-    if "gated" in text or "401" in text or "403" in text:
-        return UnavailableError(
-            f"{name} is gated.",
-            flag=flag,
-            remedy="Accept its licence on the hub, then log in with `hf auth login` or set HF_TOKEN.",
-        )
-    if any(word in text for word in ("connect", "offline", "resolve host", "name resolution", "timed out")):
-        return UnavailableError(
-            f"{name} is not on this machine and the hub cannot be reached.",
-            flag=flag,
-            remedy="Give a local folder, set HF_HOME to a filled cache, or use --pair mini.",
-        )
-    if "not a valid model identifier" in text or "404" in text or "not found" in text:
-        return UnavailableError(
-            f"no model {name} was found: {first_line}", flag=flag, remedy="Check its name and --revision."
-        )
-    return UnavailableError(
-        f"{name} cannot be read: {first_line}", flag=flag, remedy="Fetch or save the model again."
-    )
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

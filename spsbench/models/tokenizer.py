@@ -16,6 +16,7 @@ class Tokenizer:
         eos_ids: the tokens that end an output.
         bos: the BOS token that prompts begin with; None if the models want none.
         has_chat_template: whether ``chat`` can be used.
+        is_instruct: whether the model was trained on its chat template, so far as can be told.
     """
 
     def __init__(self, tokenizer: Any, eos_ids: frozenset[int]) -> None:
@@ -26,6 +27,7 @@ class Tokenizer:
         first = self.encode("a", special=True)[:1]
         plain = self.encode("a", special=False)[:1]
         self.bos = None if first == plain else str(tokenizer.convert_ids_to_tokens(first)[0])
+        self.is_instruct = self.has_chat_template and self._ends_its_turns()
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Token ids of a text; ``special`` adds what the tokenizer puts before a prompt (BOS).
@@ -45,15 +47,42 @@ class Tokenizer:
         return text
 
     def chat(self, text: str) -> list[int]:
-        """Token ids of a user's message in the chat template, up to where the answer begins."""
+        """Token ids of a user's message in the chat template, up to where the answer begins.
+
+        The template writes BOS itself if it wants one. Templates that can switch thinking off are
+        asked to: the answer is what is scored.
+        """
         if not self.has_chat_template:
             raise UsageError(
                 "the tokenizer has no chat template.", flag="--chat-template", remedy="Use none."
             )
         ids: list[int] = self._tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=True, return_dict=False
+            [{"role": "user", "content": text}],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            enable_thinking=False,
         )
         return ids
+
+    def _ends_its_turns(self) -> bool:
+        """Whether what the template writes behind an answer holds an EOS.
+
+        Base models often ship a template too, but end at another token: they never learned to stop
+        where a turn does. Where the template writes no special token there, it is trusted.
+        """
+        answer = "4"
+        talk = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": answer}]
+        try:
+            text = self._tokenizer.apply_chat_template(talk, tokenize=False)
+        except Exception:  # a template that wants another form of talk; chat() will tell
+            return True
+        behind = self.encode(str(text).rpartition(answer)[2], special=False)
+        marks = set(behind) & (set(self._tokenizer.all_special_ids) | self._added())
+        return not marks or bool(marks & self.eos_ids)
+
+    def _added(self) -> set[int]:
+        return set(getattr(self._tokenizer, "added_tokens_decoder", {}))
 
     def vocabulary(self) -> dict[str, int]:
         """Every token and its id."""

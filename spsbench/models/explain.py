@@ -1,0 +1,111 @@
+"""What the Hugging Face libraries raise, as a sentence with a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spsbench.errors import SpsbenchError, UnavailableError, UsageError
+
+_OFFLINE = ("couldn't connect", "cannot find an appropriate cached", "offline mode", "name resolution")
+_ABSENT = ("is not a local folder", "is not a valid model identifier", "404 client error")
+
+
+@contextmanager
+def explained(name: str, flag: str) -> Iterator[None]:
+    """Turn whatever is raised inside into ``explain``'s error; our own errors pass."""
+    try:
+        yield
+    except SpsbenchError:
+        raise
+    except Exception as error:
+        raise explain(error, name, flag) from error
+
+
+def explain(error: Exception, name: str, flag: str) -> SpsbenchError:
+    """The typed error for what went wrong while a model was looked up or read.
+
+    Args:
+        error: what a library raised.
+        name: the model, as the user wrote it.
+        flag: the command-line flag that named it.
+    """
+    first_line = next(iter(str(error).splitlines()), type(error).__name__)
+    return (
+        _of_this_machine(error, name, flag)
+        or _of_the_hub(error, name, flag)
+        or UnavailableError(
+            f"{name} cannot be read: {first_line}", flag=flag, remedy="Fetch or save the model again."
+        )
+    )
+
+
+def _of_this_machine(error: Exception, name: str, flag: str) -> SpsbenchError | None:
+    """Too little memory, a missing package, code that is not run, an unknown architecture."""
+    import torch
+
+    text = str(error)
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return SpsbenchError(
+            f"the memory did not suffice to load {name}.",
+            flag=flag,
+            remedy="Choose a smaller model, --dtype bfloat16 or another --device.",
+        )
+    if "trust_remote_code" in text:
+        return UsageError(
+            f"{name} brings program code of its own, which is not run.",
+            flag=flag,
+            remedy="Choose a model whose architecture transformers has.",
+        )
+    if "does not recognize this architecture" in text:
+        return UsageError(
+            f"{name} has an architecture that the installed transformers does not know.",
+            flag=flag,
+            remedy="Upgrade transformers, or choose another model.",
+        )
+    if isinstance(error, ImportError) or "pip install" in text:
+        return UnavailableError(
+            f"{name} needs a package that is not installed: {' '.join(text.split())}",
+            flag=flag,
+            remedy="Install it, or choose a checkpoint without it.",
+        )
+    return None
+
+
+def _of_the_hub(error: Exception, name: str, flag: str) -> SpsbenchError | None:
+    """Gated, unknown, without such a revision, or out of reach."""
+    from huggingface_hub import errors
+
+    causes = list(_causes(error))
+    text = " ".join(str(cause) for cause in causes).lower()
+    if any(isinstance(cause, errors.GatedRepoError) for cause in causes):
+        return UnavailableError(
+            f"{name} is gated.",
+            flag=flag,
+            remedy="Accept its licence on the hub, then log in with `hf auth login` or set HF_TOKEN.",
+        )
+    if any(isinstance(cause, errors.RevisionNotFoundError) for cause in causes):
+        return UnavailableError(
+            f"{name} has no such revision.", flag=flag, remedy="Check --revision and --draft-revision."
+        )
+    offline = (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, ConnectionError, TimeoutError)
+    if any(isinstance(cause, offline) for cause in causes) or any(word in text for word in _OFFLINE):
+        return UnavailableError(
+            f"{name} is not on this machine and the hub cannot be reached.",
+            flag=flag,
+            remedy="Give a local folder, set HF_HOME to a filled cache, or use --pair mini.",
+        )
+    absent = any(isinstance(cause, errors.RepositoryNotFoundError) for cause in causes)
+    if absent or any(word in text for word in _ABSENT):
+        return UnavailableError(
+            f"no model {name} was found on the hub, or it is private.",
+            flag=flag,
+            remedy="Check its name; for a private one log in with `hf auth login`.",
+        )
+    return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,96 @@
+"""How large a model's weights are, read from the heads of its files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.errors import UsageError
+from spsbench.models.explain import explained
+from spsbench.models.source import ModelSource, files_of
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+_WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2}  # others: one byte
+_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+_GIB = 1 << 30
+
+
+def weight_bytes(source: ModelSource, dtype: str, flag: str) -> int | None:
+    """Bytes of a model's weights once loaded; None where no file tells (not fetched yet, or no safetensors).
+
+    Args:
+        source: the model; a hub model is looked for in the cache only.
+        dtype: ``auto`` (the checkpoint's own) or the dtype it will be loaded in.
+        flag: the command-line flag that named the model.
+
+    Raises:
+        UnavailableError: a file is damaged.
+    """
+    folder = files_of(source.location, source.commit)
+    if folder is None:
+        return None
+    wanted = DTYPES.get(dtype) or getattr(source.config, "dtype", None)
+    # Quantised weights stay as they are on the disk.
+    width = None if source.quantization or not isinstance(wanted, torch.dtype) else wanted.itemsize
+    with explained(source.name, flag):
+        tensors = [tensor for file in _files(folder) for tensor in _tensors(file)]
+    if not tensors:
+        return None
+    return sum(n * (width if width and kind in _FLOATS else _WIDTHS.get(kind, 1)) for kind, n in tensors)
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Free memory of a device; None where it cannot be told."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "cpu":
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    return None
+
+
+def require_memory(target: ModelSource, draft: ModelSource, dtype: str, device: torch.device) -> None:
+    """Refuse a pair whose weights alone cannot fit on the device.
+
+    Raises:
+        UsageError: with both numbers.
+        UnavailableError: a file is damaged.
+    """
+    sizes = [weight_bytes(target, dtype, "--target"), weight_bytes(draft, dtype, "--draft")]
+    needed, available = sum(size or 0 for size in sizes), available_bytes(device)
+    if available is not None and needed > available:
+        raise UsageError(
+            f"the weights of {target.name} and {draft.name} need {needed / _GIB:.3g} GiB, but "
+            f"{device.type} has {available / _GIB:.3g} GiB free.",
+            flag="--target",
+            remedy="Choose smaller models, --dtype bfloat16, or another --device.",
+        )
+
+
+def _files(folder: Path) -> list[Path]:
+    """The checkpoint's safetensors files; other formats in the same folder are not read."""
+    index = folder / _INDEX
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        files = [folder / name for name in names]
+        # A hub model is fetched file by file: without all of them the size is unknown.
+        return files if all(file.is_file() for file in files) else []
+    return [folder / _SINGLE] if (folder / _SINGLE).is_file() else []
+
+
+def _tensors(file: Path) -> Iterator[tuple[str, int]]:
+    """(kind, number of elements) of each tensor in a safetensors file."""
+    from safetensors import safe_open
+
+    opened: Any
+    with safe_open(file, framework="pt") as opened:
+        for key in opened.keys():  # noqa: SIM118 - not a dictionary
+            part = opened.get_slice(key)
+            yield part.get_dtype(), math.prod(part.get_shape())

@@ -1,0 +1,56 @@
+"""What cannot be rolled back is refused from its configuration, before a weight is looked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from tiny_models import ARCHITECTURES, RECURRENT, config_of
+
+from spsbench.errors import UsageError
+from spsbench.models.architecture import require_causal
+from spsbench.models.source import find
+
+
+@pytest.mark.parametrize("architecture", list(RECURRENT))
+def test_a_running_state_is_refused_without_weights_or_tokenizer(architecture: str, tmp_path: Path) -> None:
+    config_of(architecture).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=r"running state.*cannot be rolled back") as caught:
+        find(str(tmp_path), None, "--target")
+    assert str(caught.value).startswith("--target: ")
+
+
+def test_an_indexed_cache_is_refused() -> None:
+    """Sparse attention keeps a second cache, which our layers do not have."""
+    with pytest.raises(UsageError, match="keeps DynamicIndexedLayer in its cache"):
+        require_causal(transformers.DeepseekV32Config(), "it", "--target")
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        (transformers.T5Config(), "encoder-decoder"),
+        (transformers.BartConfig(), "encoder-decoder"),
+        (transformers.CLIPConfig(), "no causal language model"),
+    ],
+)
+def test_what_is_no_causal_language_model(config: Any, what: str, tmp_path: Path) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=what):
+        find(str(tmp_path), None, "--draft")
+
+
+@pytest.mark.parametrize("architecture", list(ARCHITECTURES))
+def test_attention_passes(architecture: str) -> None:
+    require_causal(config_of(architecture), architecture, "--target")
+
+
+def test_without_transformers_private_names_the_self_test_is_left_to_judge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(transformers.AutoModelForCausalLM, "_model_mapping")
+    require_causal(config_of("llama"), "llama", "--target")
+    with pytest.raises(UsageError, match="hybrid"):  # the public cache still tells
+        require_causal(config_of("jamba"), "jamba", "--target")

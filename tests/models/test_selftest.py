@@ -1,0 +1,164 @@
+"""The test at load passes what is right and catches what is silently wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import WINDOW, config_of, make
+from transformers import DynamicCache
+
+from spsbench.errors import UsageError
+from spsbench.models.cache import RewindLayer
+from spsbench.models.causal_lm import CausalLM, attention_window, context_window
+from spsbench.models.selftest import require_exact_rollback, self_test
+
+WINDOWED = ("mistral", "gemma3")
+
+
+class LibraryCache:
+    """transformers' own cache, which keeps no more than the window, rolled back by its own verb."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.held = DynamicCache(config=config)
+
+    def rollback(self, length: int) -> None:
+        if length == 0:
+            self.held = DynamicCache(config=self.config)
+        else:
+            self.held.crop(length - self.held.get_seq_length())
+
+
+class CutLayer(RewindLayer):
+    """Drops what no later token can see: true until some of the later tokens are taken back."""
+
+    def update(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = super().update(*args, **kwargs)
+        seen = keys.clone(), values.clone()
+        for stored in (keys, values):
+            stored[:, :, : max(self.used - WINDOW + 1, 0)] = 0.0
+        return seen
+
+
+class Swapped(CausalLM):
+    """A model with another cache."""
+
+    def __init__(self, model: Any, cache: Any) -> None:
+        super().__init__(model)
+        self.other = cache
+
+    def score(self, tokens: torch.Tensor, last: int) -> torch.Tensor:
+        output = self.model(input_ids=tokens[None], past_key_values=self.other.held, use_cache=True)
+        logits: torch.Tensor = output.logits[0, -last:]
+        return logits
+
+    def rollback(self, length: int) -> None:
+        self.other.rollback(length)
+
+
+class Misplaced(CausalLM):
+    """Every block begins at position 0."""
+
+    def score(self, tokens: torch.Tensor, last: int) -> torch.Tensor:
+        logits: torch.Tensor = self.model(
+            input_ids=tokens[None],
+            past_key_values=self.cache,
+            position_ids=torch.arange(len(tokens))[None],
+            use_cache=True,
+        ).logits[0, -last:]
+        return logits
+
+
+@pytest.mark.parametrize("architecture", WINDOWED)
+def test_a_windowed_cache_is_refused(architecture: str) -> None:
+    model = make(config_of(architecture))
+    assert self_test(CausalLM(model)).worst < 1e-5
+    with pytest.raises(UsageError, match="rolled back exactly: RuntimeError"):
+        require_exact_rollback(Swapped(model, LibraryCache(model.config)), "windowed")
+
+
+@pytest.mark.parametrize("architecture", WINDOWED)
+def test_a_window_cut_too_early_is_caught(architecture: str) -> None:
+    broken = CausalLM(make(config_of(architecture)))
+    sliding = DynamicCache(config=broken.model.config).is_sliding
+    broken.cache.layers = [CutLayer() if slides else RewindLayer() for slides in sliding]
+    result = self_test(broken)
+    assert result.cached < 1e-4  # right until the first rollback ...
+    assert result.worst > 0.01  # ... and silently wrong behind it
+    with pytest.raises(UsageError, match=r"logits differ by .* after rollback"):
+        require_exact_rollback(broken, "cut")
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "mistral"])
+def test_a_stale_cache_is_caught(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = CausalLM(make(config_of(architecture)))
+    real = model.rollback
+    monkeypatch.setattr(model, "rollback", lambda length: real(length + 1 if length else 0))
+    with pytest.raises(UsageError, match="cannot be rolled back exactly"):
+        require_exact_rollback(model, "stale by one token")
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "phi"])
+def test_wrong_positions_are_caught(architecture: str) -> None:
+    result = self_test(Misplaced(make(config_of(architecture))))
+    assert result.cached > 0.01 * result.scale
+
+
+def test_half_precision_passes() -> None:
+    model = CausalLM(make(config_of("bloom")).to(torch.bfloat16))
+    assert require_exact_rollback(model, "half").worst < 6e-2
+
+
+def test_a_fault_of_one_text_is_rounding_and_of_every_text_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a router near a tie takes another expert."""
+    model = CausalLM(make(config_of("llama")))
+    seeds = []
+
+    def moody(tested: CausalLM, seed: int) -> Any:
+        seeds.append(seed)
+        return replace(self_test(tested, seed), cached=1.0 if seed in bad else 0.0)
+
+    monkeypatch.setattr("spsbench.models.selftest.self_test", moody)
+    bad = {0}
+    require_exact_rollback(model, "moody")
+    assert seeds == [0, 1]
+    bad = {0, 1, 2}
+    with pytest.raises(UsageError):
+        require_exact_rollback(model, "moody")
+
+
+def test_the_prompt_crosses_small_windows_and_fits_small_contexts() -> None:
+    assert self_test(CausalLM(make(config_of("mistral")))).prompt_tokens == 24 + WINDOW
+    assert self_test(CausalLM(make(config_of("mistral", sliding_window=4096)))).prompt_tokens == 24
+    assert self_test(CausalLM(make(config_of("gpt2", n_positions=20)))).prompt_tokens == 13
+
+
+def test_windows_as_configurations_tell_them() -> None:
+    assert attention_window(config_of("gemma3")) == attention_window(config_of("mistral")) == WINDOW
+    assert attention_window(config_of("mistral", sliding_window=None)) is None
+    assert attention_window(config_of("qwen2", use_sliding_window=False, sliding_window=8)) is None
+    assert attention_window(config_of("bloom")) is None
+    assert context_window(config_of("gpt2")) == 512
+    assert context_window(config_of("bloom")) == 1 << 30
+
+
+def test_longrope_ends_the_window_where_its_positions_turn_over() -> None:
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "rope_theta": 1e4}
+    config = config_of(
+        "phi3",
+        max_position_embeddings=128,
+        original_max_position_embeddings=32,
+        rope_parameters=rope | {"original_max_position_embeddings": 32},
+    )
+    assert context_window(config) == 32
+    model = CausalLM(make(config))
+    assert self_test(model).worst < 1e-5
+    model.context_window = 128  # beyond it the cache would be silently wrong, and the test tells
+    tokens = torch.arange(40)
+    with torch.inference_mode():
+        model.score(tokens[:30], last=1)
+        behind = model.score(tokens[30:], last=1)
+        assert float((behind - model.score_uncached(tokens)[-1:]).abs().max()) > 1e-3

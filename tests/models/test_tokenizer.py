@@ -1,0 +1,85 @@
+"""BOS exactly once, chat templates where they belong, one vocabulary for both models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import BOS, EOS, config_of, make, make_tokenizer, save
+
+from spsbench.errors import UsageError
+from spsbench.models.source import find
+from spsbench.models.tokenizer import Tokenizer, check_same
+
+# In the manner of Llama 3: the template writes BOS itself.
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+# In the manner of Qwen 3.
+THINKING = TEMPLATE + "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
+
+
+def wrap(eos: int = EOS, **settings: Any) -> Tokenizer:
+    return Tokenizer(make_tokenizer(**settings), frozenset({eos}))
+
+
+def test_bos_exactly_once() -> None:
+    tokenizer = wrap(bos=True)
+    assert tokenizer.bos == "<s>"
+    ids = tokenizer.encode("Hello", special=True)
+    assert (ids[0], ids.count(BOS)) == (BOS, 1)
+    assert BOS not in tokenizer.encode("Hello", special=False)
+    assert tokenizer.decode(ids) == "Hello"
+
+
+def test_no_bos_where_the_tokenizer_adds_none() -> None:
+    tokenizer = wrap()
+    assert tokenizer.bos is None
+    assert tokenizer.encode("Hi", special=True) == tokenizer.encode("Hi", special=False)
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_the_templates_own_bos_is_not_doubled(bos: bool) -> None:
+    tokenizer = wrap(bos=bos, chat_template=TEMPLATE)
+    ids = tokenizer.chat("Hello")
+    assert (ids[0], ids.count(BOS), ids.count(EOS)) == (BOS, 1, 1)
+    assert tokenizer.decode(ids) == "[user]Hello[assistant]"
+
+
+def test_thinking_is_switched_off() -> None:
+    tokenizer = wrap(chat_template=THINKING)
+    assert tokenizer.decode(tokenizer.chat("Hello")) == "[user]Hello[assistant]"
+
+
+def test_a_model_that_ends_its_turns_is_an_instruct_model() -> None:
+    assert wrap(chat_template=TEMPLATE).is_instruct
+    base = wrap(eos=BOS, chat_template=TEMPLATE)  # ships the template, but ends at another token
+    assert (base.has_chat_template, base.is_instruct) == (True, False)
+    plain = wrap()
+    assert (plain.has_chat_template, plain.is_instruct) == (False, False)
+
+
+def test_a_template_without_marks_or_of_another_form_is_trusted() -> None:
+    assert wrap(chat_template="{{ messages[0].content }}\nAnswer:").is_instruct
+    assert wrap(chat_template="{{ raise_exception('one message only') }}").is_instruct
+
+
+def test_without_a_template() -> None:
+    with pytest.raises(UsageError, match="no chat template"):
+        wrap().chat("Hello")
+
+
+def test_what_a_saved_model_asks_for_is_found_again(tmp_path: Path) -> None:
+    folder = save(make(config_of("llama")), tmp_path / "m", make_tokenizer(bos=True, chat_template=TEMPLATE))
+    tokenizer = find(str(folder), None, "--target").tokenizer
+    assert tokenizer.encode("Hi", special=True)[0] == BOS
+    assert tokenizer.is_instruct
+    assert EOS in tokenizer.eos_ids
+
+
+def test_same_tokenizers_pass_and_others_are_named_by_their_first_difference() -> None:
+    check_same(wrap(), wrap(bos=True, chat_template=TEMPLATE))
+    with pytest.raises(UsageError, match="id 258 is None for the target and '<extra_0>' for the draft"):
+        check_same(wrap(), wrap(extra=3))

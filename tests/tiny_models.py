@@ -1,0 +1,135 @@
+"""Small random checkpoints of many architectures, saved to a folder as real ones are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+from tokenizers import decoders, models, pre_tokenizers, processors
+
+# The tokenizer: one token per byte, then BOS and EOS.
+BOS, EOS = 256, 257
+TOKENS = 258
+WINDOW = 16
+"""Attention window of the windowed architectures: shorter than every prompt of the tests."""
+
+_SHALLOW = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
+_PLAIN = _SHALLOW | {"intermediate_size": 48, "max_position_embeddings": 512}
+_GROUPED = _PLAIN | {"num_key_value_heads": 2}
+_HEADS = _GROUPED | {"head_dim": 8}
+_GEMMA3 = {
+    "sliding_window": WINDOW,
+    "query_pre_attn_scalar": 8,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+}
+_FALCON = _SHALLOW | {"max_position_embeddings": 512, "ffn_hidden_size": 48}
+_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("GPT2Config", {"n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 512}),
+    "llama": ("LlamaConfig", _GROUPED),
+    "qwen2": ("Qwen2Config", _GROUPED),
+    "qwen3": ("Qwen3Config", _HEADS),
+    "gpt_neox": ("GPTNeoXConfig", _PLAIN),
+    "opt": (
+        "OPTConfig",
+        _SHALLOW | {"ffn_dim": 48, "max_position_embeddings": 512} | {"word_embed_proj_dim": 32},
+    ),
+    "mistral": ("MistralConfig", _HEADS | {"sliding_window": WINDOW}),
+    "gemma3": ("Gemma3TextConfig", _HEADS | _GEMMA3),
+    "phi": ("PhiConfig", _PLAIN),
+    "phi3": ("Phi3Config", _GROUPED | {"pad_token_id": None}),
+    "bloom": ("BloomConfig", {"hidden_size": 32, "n_layer": 4, "n_head": 4}),
+    "falcon": ("FalconConfig", _FALCON),
+    "falcon-alibi": ("FalconConfig", _FALCON | {"alibi": True, "multi_query": False, "parallel_attn": False}),
+    "mixtral": ("MixtralConfig", _GROUPED | _EXPERTS),
+    "olmo2": ("Olmo2Config", _GROUPED),
+}
+"""Configuration class and sizes; four layers each, the draft has the first two."""
+
+RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "mamba": ("MambaConfig", {"hidden_size": 32, "num_hidden_layers": 2}),
+    "jamba": ("JambaConfig", _GROUPED),
+    "bamba": ("BambaConfig", {}),
+    "qwen3-next": ("Qwen3NextConfig", _HEADS),
+    "recurrent-gemma": ("RecurrentGemmaConfig", {"hidden_size": 32, "num_hidden_layers": 3}),
+    "minimax": ("MiniMaxConfig", _HEADS),
+    "lfm2": ("Lfm2Config", _GROUPED | {"layer_types": ["conv", "full_attention", "conv", "conv"]}),
+    "rwkv": ("RwkvConfig", {"hidden_size": 32, "num_hidden_layers": 2}),
+}
+"""Architectures with a running state, which are refused."""
+
+
+def config_of(architecture: str, **changes: Any) -> Any:
+    """A configuration; ``changes`` replace its sizes."""
+    name, sizes = (ARCHITECTURES | RECURRENT)[architecture]
+    settings = {"vocab_size": TOKENS, "initializer_range": 0.3} | sizes
+    settings |= {"bos_token_id": BOS, "eos_token_id": EOS} | changes
+    return getattr(transformers, name)(**settings)
+
+
+def make(config: Any, seed: int = 0) -> Any:
+    """A model with random weights, in eval mode."""
+    torch.manual_seed(seed)
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def make_pair(architecture: str, late: float = 0.8, vocab_sizes: tuple[int, int] = (TOKENS, TOKENS)) -> Any:
+    """(target of four layers, draft with its first two).
+
+    Args:
+        architecture: a key of ``ARCHITECTURES``.
+        late: scales the weights of the target's later layers, so that the draft is often right.
+        vocab_sizes: logits of target and draft; those behind the tokenizer's are padding.
+    """
+    config = config_of(architecture, vocab_size=vocab_sizes[0])
+    changes = {name: 2 for name in ("num_hidden_layers", "n_layer") if name in ARCHITECTURES[architecture][1]}
+    if getattr(config, "layer_types", None):
+        changes["layer_types"] = config.layer_types[:2]
+    target = make(config)
+    draft = make(config_of(architecture, vocab_size=vocab_sizes[1], **changes))
+    with torch.no_grad():
+        for name, weights in target.named_parameters():
+            layer = re.search(r"\.(\d+)\.", name)
+            if layer and int(layer[1]) >= 2:
+                # Gemma's norms multiply by 1 + weight.
+                shift = 1.0 if architecture == "gemma3" and "norm" in name else 0.0
+                weights.copy_((weights + shift) * late - shift)
+        head = target.get_output_embeddings().weight
+        head[TOKENS + 1 :] = 0.0  # padding is never the best
+    whole = target.state_dict()
+    draft.load_state_dict({name: whole[name][: len(part)] for name, part in draft.state_dict().items()})
+    return target, draft
+
+
+def make_tokenizer(*, bos: bool = False, chat_template: str | None = None, extra: int = 0) -> Any:
+    """A byte-level tokenizer with BOS <s> and EOS </s>.
+
+    Args:
+        bos: whether a prompt begins with BOS, as with Llama.
+        chat_template: Jinja text.
+        extra: tokens added behind the others.
+    """
+    vocabulary = {byte: index for index, byte in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    core = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens(["<s>", "</s>", *(f"<extra_{i}>" for i in range(extra))])
+    if bos:
+        core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, bos_token="<s>", eos_token="</s>", clean_up_tokenization_spaces=False
+    )
+    tokenizer.chat_template = chat_template
+    return tokenizer
+
+
+def save(model: Any, folder: Path, tokenizer: Any = None, **settings: Any) -> Path:
+    """A checkpoint in a new folder; ``settings`` go to ``save_pretrained``."""
+    model.save_pretrained(folder, **settings)
+    (tokenizer or make_tokenizer()).save_pretrained(folder)
+    return folder
