@@ -7,7 +7,7 @@ from typing import Any
 
 from spsbench.analysis.summary import summarise
 from spsbench.cli.console import say
-from spsbench.errors import SpsbenchError
+from spsbench.errors import SpsbenchError, UsageError
 from spsbench.report.markdown import render
 from spsbench.store import RunStore
 
@@ -19,7 +19,7 @@ def derive(directory: Path) -> dict[str, Any]:
         UsageError: the directory holds no run.
     """
     with RunStore.open(directory) as store:
-        frames, info = store.frames(), store.run_info()
+        frames, info = store.frames(), store.run_info() | _remembered(store)
         summary = summarise(frames.samples, frames.loops, info)
         try:
             store.write_summary(summary)
@@ -27,3 +27,12 @@ def derive(directory: Path) -> dict[str, Any]:
         except SpsbenchError as problem:  # someone else's run can be looked at all the same
             say(f"Not written: {problem}")
     return summary
+
+
+def _remembered(store: RunStore) -> dict[str, Any]:
+    """What only the process that measured could know; nothing if it did not come to its end."""
+    try:
+        rows = store.read_summary()["rows"]
+    except UsageError:
+        return {}
+    return {"peak_memory_bytes": {row["arm"]: row["peak_memory_bytes"] for row in rows}}

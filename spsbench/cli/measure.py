@@ -29,7 +29,6 @@ def measure(params: Mapping[str, Any]) -> None:
     say("Checking task, data and models", quiet=quiet)
     from spsbench.runner import execute, plan
 
-    _silence_libraries()
     ready = plan(config)
     named: Path | None = params["resume"] or params["out"]
     directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
@@ -39,14 +38,6 @@ def measure(params: Mapping[str, Any]) -> None:
     say(f"Everything is in {outcome.directory}", quiet=quiet)
     if not outcome.complete:
         raise _incomplete(outcome.summary, directory)
-
-
-def _silence_libraries() -> None:
-    """Leave stderr to our own progress; errors still come through."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
 
 
 def _show(summary: dict[str, Any], *, as_json: bool) -> None:
