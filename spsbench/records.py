@@ -191,6 +191,7 @@ class Prompt:
         ids: its token ids, with BOS or chat template where the models want them.
         reference: see ``Example``.
         truncated_tokens: tokens cut from the query document so that the prompt fits.
+        chat: whether the ids are a user's message in a chat template.
     """
 
     example_id: str
@@ -198,6 +199,7 @@ class Prompt:
     ids: tuple[int, ...]
     reference: str
     truncated_tokens: int = 0
+    chat: bool = False
 
 
 @dataclass(slots=True)

@@ -121,7 +121,7 @@ def _request(plan: Plan, turn: Turn, trace: bool) -> Request:
     return Request(
         prompt_ids=turn.prompt.ids,
         max_new_tokens=plan.max_new_tokens,
-        stop=plan.task.stop,
+        stop=plan.stop,
         sampling=turn.arm.sampling,
         seed=turn.seed,
         fixed_length=plan.config.fixed_length,

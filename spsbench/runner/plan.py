@@ -63,7 +63,7 @@ class Plan:
             "pair": self.source.identity(),
             "arms": [asdict(arm) for arm in self.arms],
             "max_new_tokens": self.max_new_tokens,
-            "stop": list(self.task.stop),
+            "stop": list(self.stop),
             "fixed_length": self.config.fixed_length,
             "dtype": self.dtype,
             "device": self.device.type,
@@ -73,7 +73,12 @@ class Plan:
     @property
     def chat_template(self) -> bool:
         """Whether prompts are put into the tokenizer's chat template."""
-        return self.config.chat_template == "auto" and self.source.tokenizer.has_chat_template
+        return _uses_template(self.config, self.source)
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Strings that end an output."""
+        return self.task.stop_for(self.chat_template)
 
     def info(self) -> dict[str, Any]:
         """What ``run.json`` tells besides the identity."""
@@ -109,7 +114,7 @@ def plan(config: RunConfig) -> Plan:
     max_new_tokens = config.max_new_tokens or task.max_new_tokens
     # The last loop may score K tokens beyond the limit.
     reserve = max_new_tokens + max(arm.k for arm in arms)
-    chat = config.chat_template == "auto" and source.tokenizer.has_chat_template
+    chat = _uses_template(config, source)
     prompts = tuple(
         task.prompt(example, data, source.tokenizer, source.context_window, reserve, chat)
         for example in data.examples
@@ -117,6 +122,10 @@ def plan(config: RunConfig) -> Plan:
     return Plan(
         config, task, data, source, arms, _shard(prompts, config), max_new_tokens, config.samples or 1, device
     )
+
+
+def _uses_template(config: RunConfig, source: PairSource) -> bool:
+    return config.chat_template == "auto" and source.tokenizer.is_instruct
 
 
 def _shard(prompts: tuple[Prompt, ...], config: RunConfig) -> tuple[Prompt, ...]:

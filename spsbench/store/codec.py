@@ -75,13 +75,14 @@ def check_scores(row: Row) -> None:
 
 
 def encode_prompt(prompt: Prompt) -> Row:
-    """A prompt as a line of ``prompts.jsonl``."""
+    """A prompt as a line of ``prompts.jsonl``; ``chat`` is told only where it is true."""
     return {
         "example_id": prompt.example_id,
         "prompt": prompt.text,
         "prompt_ids": list(prompt.ids),
         "reference": prompt.reference,
         "truncated_tokens": prompt.truncated_tokens,
+        **({"chat": True} if prompt.chat else {}),
     }
 
 
@@ -93,6 +94,7 @@ def decode_prompt(row: Row) -> Prompt:
         ids=tuple(row["prompt_ids"]),
         reference=row["reference"],
         truncated_tokens=row["truncated_tokens"],
+        chat=row.get("chat", False),
     )
 
 

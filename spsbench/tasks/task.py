@@ -37,6 +37,10 @@ class Task(ABC):
         """Strings that end an output."""
         return tuple(self.spec.stop)
 
+    def stop_for(self, chat_template: bool) -> tuple[str, ...]:
+        """Strings that end an output to prompts with or without the chat template."""
+        return self.stop
+
     @property
     def max_new_tokens(self) -> int:
         """The length limit of an output, in tokens."""

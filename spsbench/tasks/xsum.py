@@ -78,7 +78,7 @@ class Summarization(Task):
         cut = 0
         if len(ids) > room:
             text, ids, cut = _truncated(document, build, tokenizer, room, context_window, max_new_tokens)
-        return Prompt(example.example_id, text, ids, example.reference, truncated_tokens=cut)
+        return Prompt(example.example_id, text, ids, example.reference, cut, chat_template)
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """See ``Task.score``: F1 of rouge1, rouge2, rougeL and rougeLsum, in [0, 1]."""

@@ -1,0 +1,75 @@
+"""BOS, chat template and stops: what a plan decides about them, and that its identity tells."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import BOS, EOS, config_of, make, make_tokenizer, save
+
+from spsbench.config.resolve import resolve
+from spsbench.runner.plan import Plan, plan
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+ROW = {
+    "task_id": "local/0",
+    "prompt": 'def double(x):\n    """Twice x."""\n',
+    "entry_point": "double",
+    "canonical_solution": "    return 2 * x\n",
+    "test": "def check(candidate):\n    assert candidate(3) == 6\n",
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return make(config_of("llama", num_hidden_layers=1, max_position_embeddings=1024))
+
+
+def planned(folder: Path, **flags: Any) -> Plan:
+    data = folder.parent / "rows.jsonl"
+    data.write_text(json.dumps(ROW) + "\n")
+    flags = {
+        "task": "humaneval",
+        "target": folder,
+        "draft": folder,
+        "data": str(data),
+        "score": False,
+    } | flags
+    return plan(resolve({"device": "cpu", **flags}))
+
+
+def test_both_choices_are_in_the_identity(model: Any, tmp_path: Path) -> None:
+    folder = save(model, tmp_path / "m", make_tokenizer(bos=True, chat_template=TEMPLATE))
+    auto, none = planned(folder), planned(folder, chat_template="none")
+    assert (auto.identity()["chat_template"], none.identity()["chat_template"]) == (True, False)
+    assert auto.identity()["pair"]["bos"] == none.identity()["pair"]["bos"] == "<s>"
+    decode = make_tokenizer().decode
+    assert decode(auto.prompts[0].ids) == f"<s>[user]{ROW['prompt']}</s>[assistant]"
+    assert decode(none.prompts[0].ids) == f"<s>{ROW['prompt']}"
+    assert [p.prompts[0].ids.count(BOS) for p in (auto, none)] == [1, 1]
+    assert (auto.prompts[0].chat, none.prompts[0].chat) == (True, False)
+
+
+def test_code_in_a_chat_is_not_cut_where_a_line_begins(model: Any, tmp_path: Path) -> None:
+    folder = save(model, tmp_path / "m", make_tokenizer(chat_template=TEMPLATE))
+    auto, none = planned(folder), planned(folder, chat_template="none")
+    assert auto.stop == () == tuple(auto.identity()["stop"])
+    assert "\ndef" in none.stop
+    assert none.identity()["stop"] == list(none.stop)
+    assert none.identity()["pair"]["bos"] is None
+
+
+def test_a_base_model_that_ships_a_template_is_not_asked_as_a_chat(model: Any, tmp_path: Path) -> None:
+    """As Qwen2.5 base models do: their EOS is another token than the one that ends a turn."""
+    tokenizer = make_tokenizer(chat_template=TEMPLATE.replace("</s>", "<extra_0>"), extra=1)
+    base = make(config_of("llama", num_hidden_layers=1, vocab_size=259, max_position_embeddings=1024))
+    folder = save(base, tmp_path / "m", tokenizer)
+    made = planned(folder)
+    assert made.source.tokenizer.has_chat_template
+    assert EOS in made.source.tokenizer.eos_ids
+    assert made.identity()["chat_template"] is False
