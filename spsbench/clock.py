@@ -72,6 +72,12 @@ class Stopwatch:
         self.seconds[phase] += now - self._mark
         self._mark = now
 
+    def skip(self) -> float:
+        """Leave the time since the last lap out of every phase; returns how many seconds that were."""
+        now = self._now()
+        skipped_s, self._mark = now - self._mark, now
+        return skipped_s
+
     def take(self) -> dict[str, float]:
         """The phases' seconds up to the last lap, e.g. those of a loop; the next loop begins at that lap."""
         seconds, self.seconds = self.seconds, _zeros()

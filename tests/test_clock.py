@@ -42,3 +42,13 @@ def test_the_system_clock_does_not_run_backwards() -> None:
     clock = SystemClock()
     looks = [clock.now() for _ in range(100)]
     assert looks == sorted(looks)
+
+
+def test_skipped_time_belongs_to_no_phase() -> None:
+    clock = FakeClock(tick_s=1.0)
+    watch = Stopwatch(clock)
+    watch.lap("draft")
+    clock.advance(100.0)
+    assert watch.skip() == 101.0
+    watch.lap("verify")
+    assert watch.take() == {"draft": 1.0, "verify": 1.0, "sample": 0.0, "other": 0.0}

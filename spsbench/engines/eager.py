@@ -10,10 +10,11 @@ from spsbench.clock import Clock, Stopwatch
 from spsbench.decoding import DecodedLoop, ars, sps
 from spsbench.drafters.drafter import Drafter
 from spsbench.drafters.model import ModelDrafter
-from spsbench.engines.recording import Finished, loop_records, traced_tokens
+from spsbench.engines.ledger import Ledger
+from spsbench.engines.recording import Finished
 from spsbench.engines.uniforms import UniformStream
 from spsbench.models.language_model import LanguageModel
-from spsbench.records import Generation, Request
+from spsbench.records import FinishReason, Generation, Request
 from spsbench.tasks.stopping import StopRule, TextDecoder
 
 
@@ -50,24 +51,25 @@ class EagerEngine:
 
         The last prompt token is left pending in both arms, so that neither gets a token for free.
         """
-        stop = StopRule.of(request, self._decoder)
         drafter = None if self._draft is None else ModelDrafter(self._draft, request.sampling, self._device)
+        stop = StopRule.of(request, self._decoder)
+        ledger = Ledger(phases=self._device.type == "cpu", trace=request.trace)
         with torch.inference_mode():
             started = self._now()
             self._prefill(request, drafter)
             prefilled = self._now()
-            loops = list(self._finished(request, drafter, stop))
+            reason, paused_s = self._decode(request, drafter, stop, ledger)
             ended = self._now()
-            tokens = [token for loop in loops for token in loop.decoded.tokens[: loop.kept]]
-            return Generation(
-                tokens=tokens,
-                text=stop.text(tokens),
-                loops=loop_records(loops, phases=self._device.type == "cpu"),
-                prefill_s=prefilled - started,
-                decode_s=ended - prefilled,
-                finish_reason=loops[-1].reason or "length",
-                trace=traced_tokens(loops) if request.trace else None,
-            )
+            ledger.settle()
+        return Generation(
+            tokens=ledger.tokens,
+            text=stop.text(ledger.tokens),
+            loops=ledger.records,
+            prefill_s=prefilled - started,
+            decode_s=ended - prefilled - paused_s,
+            finish_reason=reason,
+            trace=ledger.trace,
+        )
 
     def _prefill(self, request: Request, drafter: Drafter | None) -> None:
         """Read prompt[:-1] with every model of the arm."""
@@ -84,17 +86,26 @@ class EagerEngine:
             return ars(self._target, request.prompt_ids, request.sampling, uniforms, watch)
         return sps(self._target, drafter, request.prompt_ids, self._k, request.sampling, uniforms, watch)
 
-    def _finished(self, request: Request, drafter: Drafter | None, stop: StopRule) -> Iterator[Finished]:
-        """Loops until the output ends, each with what was kept of it and where its time went."""
+    def _decode(
+        self, request: Request, drafter: Drafter | None, stop: StopRule, ledger: Ledger
+    ) -> tuple[FinishReason, float]:
+        """Loops until the output ends; (why it ended, seconds that the clock stood still).
+
+        The clock stands while a full ledger is settled: that is no part of decoding.
+        """
         watch = Stopwatch(self._clock)
-        tokens: list[int] = []
+        paused_s = 0.0
         for decoded in self._loops(request, drafter, watch):
-            kept, reason = stop.cut(tokens, decoded.tokens)
-            tokens += decoded.tokens[:kept]
+            kept, reason = stop.cut(ledger.tokens, decoded.tokens)
             watch.lap("other")
-            yield Finished(decoded, kept, reason, watch.take())
+            ledger.add(Finished(decoded, kept, reason, watch.take()))
             if reason is not None:
-                return
+                return reason, paused_s
+            if ledger.is_full:
+                watch.lap("other")
+                ledger.settle()
+                paused_s += watch.skip()
+        raise AssertionError("loops do not end by themselves")
 
     def _now(self) -> float:
         """Seconds, once the device has done all that it was given."""

@@ -90,11 +90,16 @@ def _beta_sums(loops: Sequence[Finished]) -> list[float]:
     return values
 
 
-def traced_tokens(loops: Sequence[Finished]) -> list[TracedToken]:
-    """One entry a drafted and tested or emitted token of the output, in order."""
+def traced_tokens(loops: Sequence[Finished], first: int = 0, position: int = 0) -> list[TracedToken]:
+    """One entry a drafted and tested or emitted token of the output, in order.
+
+    Args:
+        loops: consecutive ones of a sequence.
+        first: index of the first of them in the sequence.
+        position: index in the output of the first token that they emitted.
+    """
     trace: list[TracedToken] = []
-    position = 0
-    for index, loop in enumerate(loops):
+    for index, loop in enumerate(loops, first):
         trace += _trace_loop(index, position, loop)
         position += loop.kept
     return trace

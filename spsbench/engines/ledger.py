@@ -1,0 +1,56 @@
+"""The loops of one sequence, with their rows until these take too much room."""
+
+from __future__ import annotations
+
+from spsbench.engines.recording import Finished, loop_records, traced_tokens
+from spsbench.records import Loop, TracedToken
+
+# K+1 target rows and K draft rows a loop: at 152,000 tokens and K = 4 a loop takes 5.5 MB.
+_MOST_BYTES = 256 << 20
+
+
+class Ledger:
+    """Keeps what is known of a sequence; what needs the rows is worked out in ``settle``.
+
+    That costs time, so it is done after the sequence's clock has stopped, or while it stands.
+
+    Args:
+        phases: see ``loop_records``.
+        trace: keep one entry per drafted or emitted token.
+        most_bytes: rows beyond this should be settled.
+
+    Attributes:
+        tokens: emitted so far.
+        records: of the settled loops.
+        trace: of the settled loops; None if it is not kept.
+    """
+
+    def __init__(self, *, phases: bool, trace: bool, most_bytes: int = _MOST_BYTES) -> None:
+        self.tokens: list[int] = []
+        self.records: list[Loop] = []
+        self.trace: list[TracedToken] | None = [] if trace else None
+        self._phases = phases
+        self._most_bytes = most_bytes
+        self._open: list[Finished] = []
+        self._open_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the rows should be settled now."""
+        return self._open_bytes > self._most_bytes
+
+    def add(self, loop: Finished) -> None:
+        """Take the next loop of the sequence."""
+        decoded = loop.decoded
+        self.tokens += decoded.tokens[: loop.kept]
+        self._open.append(loop)
+        self._open_bytes += decoded.target_probs.nbytes
+        self._open_bytes += 0 if decoded.draft is None else decoded.draft.probs.nbytes
+
+    def settle(self) -> None:
+        """Reduce the open loops to their records and let go of their rows."""
+        if self.trace is not None:
+            position = len(self.tokens) - sum(loop.kept for loop in self._open)
+            self.trace += traced_tokens(self._open, len(self.records), position)
+        self.records += loop_records(self._open, self._phases)
+        self._open, self._open_bytes = [], 0
