@@ -25,9 +25,7 @@ def metrics(samples: pd.DataFrame) -> dict[str, float | None]:
         samples: rows with ``example_id`` and ``scores``: a dict per row, its JSON, or None where
             scoring was left out.
     """
-    import pandas as pd
-
-    scores = pd.DataFrame([_scores(value) for value in samples["scores"]], index=samples.index)
+    scores = score_table(samples)
     result: dict[str, float | None] = {}
     for name in scores.columns:
         if name == PASSED:
@@ -35,6 +33,13 @@ def metrics(samples: pd.DataFrame) -> dict[str, float | None]:
         else:
             result[str(name)] = finite(scores[name].astype("float64").mean())
     return result
+
+
+def score_table(samples: pd.DataFrame) -> pd.DataFrame:
+    """One row per sample under its own index, one column per score; NaN where a sample lacks it."""
+    import pandas as pd
+
+    return pd.DataFrame([_scores(value) for value in samples["scores"]], index=samples.index)
 
 
 def _scores(value: Any) -> dict[str, Any]:

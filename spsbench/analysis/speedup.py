@@ -8,14 +8,14 @@ with all its samples in both arms; loops and tokens of one text are not independ
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.analysis.numbers import finite, ratio
+from spsbench.analysis.numbers import ratio
+from spsbench.analysis.resampling import paired_interval
 from spsbench.records import Speedup
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-RESAMPLES = 2_000
-SEED = 20_230_202
-_BATCH_CELLS = 1_000_000
 _KEY = ["example_id", "sample_index"]
 
 
@@ -60,32 +57,41 @@ def finished(samples: pd.DataFrame) -> pd.DataFrame:
 
 
 def pair(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> PairedTimes:
+    """``paired_sums`` as arrays."""
+    prompts = paired_sums(baseline, arm, prefill=prefill)
+    return PairedTimes(*(prompts[name].to_numpy(dtype=np.float64) for name in prompts))
+
+
+def paired_sums(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> pd.DataFrame:
     """Match the samples of two arms and sum them per prompt.
 
     A sequence counts only if it finished in both arms, so that a failure or an interrupted run
     cannot leave the two arms with different prompts.
 
     Args:
-        baseline: rows of ``samples`` of the baseline arm.
+        baseline: rows of ``samples`` of the baseline arm; with a column ``process`` in both, a
+            sequence is matched within its process.
         arm: rows of ``samples`` of the arm that is judged.
         prefill: count prefill too (end to end) instead of decoding alone.
+
+    Returns:
+        seconds and tokens of the baseline, then of the arm, by example_id in order of measurement.
     """
-    needed = [*_KEY, "new_tokens", "prefill_s", "decode_s"]
+    key = [*_KEY, "process"] if "process" in baseline and "process" in arm else _KEY
+    needed = [*key, "new_tokens", "prefill_s", "decode_s"]
     sides = (finished(frame).filter(needed) for frame in (baseline, arm))
-    both = next(sides).merge(next(sides), on=_KEY, suffixes=("_base", "_arm"), sort=False)
+    both = next(sides).merge(next(sides), on=key, suffixes=("_base", "_arm"), sort=False)
     for side in ("base", "arm"):
         extra = both[f"prefill_s_{side}"] if prefill else 0.0
         both[f"time_{side}"] = both[f"decode_s_{side}"] + extra
     columns = ["time_base", "new_tokens_base", "time_arm", "new_tokens_arm"]
-    prompts = both.groupby("example_id", sort=False)[columns].sum()
-    return PairedTimes(*(prompts[name].to_numpy(dtype=np.float64) for name in columns))
+    return both.groupby("example_id", sort=False)[columns].sum()
 
 
 def speedup(times: PairedTimes) -> Speedup | None:
-    """The ratio with its paired 95% interval: BCa over prompts, about 2,000 resamples, fixed seed.
+    """The ratio with its paired 95% interval over prompts (see ``paired_interval``).
 
-    Bias-corrected and accelerated (Efron 1987) by scipy. Below some 20 prompts it covers less than
-    it says. The ends are None where they cannot be had: one prompt, or prompts without variation.
+    The ends are None where they cannot be had: one prompt, or prompts without variation.
 
     Returns:
         None without a prompt that both arms finished.
@@ -93,8 +99,8 @@ def speedup(times: PairedTimes) -> Speedup | None:
     point = times.ratio()
     if point is None:
         return None
-    low, high = _interval(times) if len(times) > 1 else (None, None)
-    return Speedup(point, low, high)
+    data = (times.baseline_s, times.baseline_tokens, times.arm_s, times.arm_tokens)
+    return Speedup(point, *paired_interval(data, _pooled_ratio))
 
 
 def halves(times: PairedTimes) -> tuple[float | None, float | None]:
@@ -131,25 +137,3 @@ def _pooled_ratio(
 ) -> npt.NDArray[np.float64]:
     base = base_s.sum(axis) / base_tokens.sum(axis)
     return np.asarray(base / (arm_s.sum(axis) / arm_tokens.sum(axis)))
-
-
-def _interval(times: PairedTimes) -> tuple[float | None, float | None]:
-    from scipy.stats import bootstrap
-
-    data = (times.baseline_s, times.baseline_tokens, times.arm_s, times.arm_tokens)
-    with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):
-        warnings.simplefilter("ignore")  # data without variation: scipy warns and answers NaN
-        result = bootstrap(
-            data,
-            _pooled_ratio,
-            paired=True,
-            vectorized=True,
-            method="BCa",
-            n_resamples=RESAMPLES,
-            batch=max(1, _BATCH_CELLS // len(times)),
-            rng=np.random.default_rng(SEED),
-        )
-    low, high = finite(result.confidence_interval.low), finite(result.confidence_interval.high)
-    if low is None or high is None or np.isclose(low, high, rtol=1e-12, atol=0.0):
-        return None, None
-    return low, high

@@ -7,11 +7,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spsbench.analysis.acceptance import acceptance, disagreement
+from spsbench.analysis.losslessness import alpha_leviathan, losslessness
 from spsbench.analysis.numbers import finite, plain, ratio
+from spsbench.analysis.parity import parity
+from spsbench.analysis.processes import pair_processes, speedup_over_processes
 from spsbench.analysis.quality import metrics
 from spsbench.analysis.speedup import drifted, finished, halves, pair, share_slower, speedup
 from spsbench.analysis.warning import warnings
-from spsbench.records import SCHEMA_VERSION
+from spsbench.records import SCHEMA_VERSION, Speedup
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,9 +32,10 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
         loops: one row per loop, the columns of ``loops.parquet``; empty where no engine saw loops.
         info: what the tables do not hold, all optional. ``arms``: a list of dicts with ``arm``,
             ``method``, ``k``, ``engine``, ``sampling``, so that an arm without a sample has its
-            row; ``task``, ``task_label``, ``synthetic``, ``pair``, ``data``, ``headline_metric``;
-            and, for all arms or as a dict by arm, ``expected_sequences``, ``verification_rule``,
-            ``peak_memory_bytes``, ``target_mode``, ``draft_mode``.
+            row; ``models`` with ``target`` and its ``dtype``; ``task``, ``task_label``,
+            ``synthetic``, ``pair``, ``data``, ``headline_metric``; and, for all arms or as a dict by
+            arm, ``expected_sequences``, ``verification_rule``, ``peak_memory_bytes``,
+            ``target_mode``, ``draft_mode``.
 
     Returns:
         a dict of JSON's own types: null where a number does not exist, never NaN.
@@ -46,15 +50,18 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
         row |= _compared(own, _baseline(arm, arms, by_arm), by_arm)
         row |= _from_loops(_loops_of_finished(loops_of.get(arm["arm"], loops.iloc[:0]), own), arm)
         rows.append(row | _told(arm, info))
+    _add_alpha_leviathan(rows, by_arm)
     rows = plain(rows)
+    judged = plain(losslessness(by_arm, rows, _target_dtype(info)))
+    quality = plain(parity(by_arm, rows, info.get("headline_metric")))
     return {
         "schema_version": SCHEMA_VERSION,
         **_labels(info),
         "rows": rows,
-        "parity": None,
-        "losslessness": None,
+        "parity": quality,
+        "losslessness": judged,
         "complete": not any(row["failed"] or row["missing"] for row in rows),
-        "warnings": warnings(rows),
+        "warnings": warnings(rows, judged, quality),
     }
 
 
@@ -80,6 +87,7 @@ def _counts(own: pd.DataFrame, arm: dict[str, Any], info: Mapping[str, Any]) -> 
     return {
         "sequences": len(done),
         "prompts": int(done["example_id"].nunique()),
+        "processes": int(done["process"].nunique()) if "process" in done else 1,
         "tokens": tokens,
         "failed": len(own) - len(done),
         "missing": max(0, int(expected) - len(own)) if expected is not None else 0,
@@ -109,7 +117,7 @@ def _compared(own: pd.DataFrame, baseline: str | None, by_arm: Mapping[str, pd.D
         nothing = ("speedup", "end_to_end_speedup", "speedup_halves", "share_slower", "paired_prompts")
         return {"baseline": None, **dict.fromkeys(nothing), "drifted": False}
     times = pair(by_arm[baseline], own)
-    decode, whole = speedup(times), speedup(pair(by_arm[baseline], own, prefill=True))
+    decode, whole = (_speedup(by_arm[baseline], own, prefill=prefill) for prefill in (False, True))
     return {
         "baseline": baseline,
         "speedup": None if decode is None else asdict(decode),
@@ -121,12 +129,36 @@ def _compared(own: pd.DataFrame, baseline: str | None, by_arm: Mapping[str, pd.D
     }
 
 
+def _speedup(baseline: pd.DataFrame, own: pd.DataFrame, *, prefill: bool) -> Speedup | None:
+    """Over the prompts of one process, or over several processes and their prompts."""
+    if "process" in own and own["process"].nunique() > 1:
+        return speedup_over_processes(pair_processes(baseline, own, prefill=prefill))
+    return speedup(pair(baseline, own, prefill=prefill))
+
+
+def _add_alpha_leviathan(rows: list[dict[str, Any]], by_arm: Mapping[str, pd.DataFrame]) -> None:
+    """What teacher forcing of ArS text says is a fact about the SpS arms of the same sampling."""
+    of_sampling: dict[str, float | None] = {}
+    for row in rows:
+        if row["method"] == "ars" and row["arm"] in by_arm and of_sampling.get(row["sampling"]) is None:
+            of_sampling[row["sampling"]] = alpha_leviathan(by_arm[row["arm"]])
+    for row in rows:
+        if row["acceptance"] is not None:
+            row["acceptance"]["alpha_leviathan"] = of_sampling.get(row["sampling"])
+
+
+def _target_dtype(info: Mapping[str, Any]) -> str | None:
+    dtype = ((info.get("models") or {}).get("target") or {}).get("dtype")
+    return None if dtype is None else str(dtype)
+
+
 def _loops_of_finished(loops: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
     """Leave out what a failed sequence did before it failed."""
     done = finished(own)
     if len(done) == len(own) or loops.empty:
         return loops
-    return loops.merge(done[["example_id", "sample_index"]], on=["example_id", "sample_index"], sort=False)
+    key = [name for name in ("process", "example_id", "sample_index") if name in loops and name in done]
+    return loops.merge(done[key], on=key, sort=False)
 
 
 def _from_loops(loops: pd.DataFrame, arm: dict[str, Any]) -> dict[str, Any]:

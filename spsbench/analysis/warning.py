@@ -16,10 +16,50 @@ def label(row: dict[str, Any]) -> str:
     return names.get(row["method"], str(row["arm"])) + engine
 
 
-def warnings(rows: list[dict[str, Any]]) -> list[str]:
-    """The sentences that the rows of a summary give reason for, none twice."""
+def warnings(
+    rows: list[dict[str, Any]],
+    losslessness: dict[str, Any] | None = None,
+    parity: dict[str, Any] | None = None,
+) -> list[str]:
+    """The sentences that a summary gives reason for, none twice."""
     sentences = [*_few_prompts(rows), *(text for row in rows for text in _of_row(row))]
+    for arm in (losslessness or {"arms": []})["arms"]:
+        sentences += _of_evidence(arm)
+    if parity is not None:
+        sentences += _of_parity(parity, rows)
     return list(dict.fromkeys(sentences))
+
+
+def _of_evidence(arm: dict[str, Any]) -> Iterator[str]:
+    """Alarms of the recorded evidence, and greedy outputs that parted from greedy ArS."""
+    name = f"{label(arm)}, {arm['sampling']}"
+    for kind, title in (("self_consistency", "self-consistency"), ("rescored", "losslessness")):
+        evidence = arm[kind]
+        if evidence is not None and evidence["verdict"] == "alarm":
+            yield (
+                f"{name}: {title} fails: {'; '.join(evidence['reasons'])}. Do not use these numbers; run "
+                "`spsbench verify`."
+            )
+    same = arm["identity"]
+    if same is not None and same["identical"] < 1:
+        first = same["first_divergence"]
+        yield (
+            f"{name}: {100 * same['identical']:.0f}% of {same['sequences']} outputs are identical to ArS; "
+            f"the first to part is {first['example_id']} at token {first['position']}. A numeric tie or a "
+            "bug: `spsbench verify` tells."
+        )
+
+
+def _of_parity(parity: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Arms that score differently, which no lossless sampler does beyond chance."""
+    labels = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in rows}
+    for found in parity["comparisons"]:
+        if found["verdict"] == "different":
+            interval = f"{found['difference']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}]"
+            yield (
+                f"{labels[found['arm']]}: its {parity['metric']} differs from that of ArS by {interval}. One "
+                "lossless run in twenty does this by chance; repeat with another --seed."
+            )
 
 
 def _few_prompts(rows: list[dict[str, Any]]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from spsbench.analysis.acceptance import LEGEND, PER_POSITION
 from spsbench.analysis.summary import PHASES
 from spsbench.analysis.warning import label
-from spsbench.report import wording
+from spsbench.report import judgement, proof, wording
 from spsbench.report.markup import escape, fence, table
 
 Summary = Mapping[str, Any]
@@ -21,12 +21,14 @@ Run = Mapping[str, Any]
 Section = Callable[[Summary, Run], list[str]]
 
 STANDING_CAVEATS = (
-    "Speedup is the ratio of pooled decoding time per token, prefill apart; end to end counts prefill too. "
-    "Its 95% interval resamples prompts, paired (BCa).",
-    "One process is one draw: memory layout, clocks and autotuning vary between processes, and the interval "
-    "does not contain that.",
+    "Speedup is the ratio of pooled decoding time per token, prefill apart; end to end counts prefill too.",
     "Equal metrics are no proof of equal distributions; `spsbench verify` tests the sampler.",
 )
+ONE_PROCESS = (
+    "The speedup's 95% interval resamples prompts, paired (BCa). One process is one draw: memory layout, "
+    "clocks and autotuning vary between processes, and the interval does not contain that."
+)
+SEVERAL_PROCESSES = "The speedup's 95% interval resamples processes and prompts, crossed."
 
 
 def render(summary: dict[str, Any], run: Run) -> str:
@@ -43,7 +45,9 @@ def render(summary: dict[str, Any], run: Run) -> str:
 
 def _heading(summary: Summary, run: Run) -> list[str]:
     lines = [f"# {escape(wording.title(dict(summary)))}"]
-    lines += ["", *(f"**{escape(text)}**" + "  " for text in wording.sentences(summary["rows"]))]
+    told = [*wording.sentences(summary["rows"]), *judgement.alarms(dict(summary))]
+    lines += ["", *(f"**{escape(text)}**" + "  " for text in told)]
+    lines += [f"{escape(text)}  " for text in judgement.losslessness(dict(summary))]
     facts = [("Pair", summary.get("pair")), ("Data", summary.get("data"))]
     prompts = max((row["prompts"] for row in summary["rows"]), default=0)
     told = [f"{name}: {escape(value)}" for name, value in facts if value] + [f"Prompts: {prompts}"]
@@ -161,7 +165,9 @@ def _value(name: str, value: Any) -> str:
 
 
 def _caveats(summary: Summary, run: Run) -> list[str]:
-    lines = [*map(escape, summary["warnings"]), *STANDING_CAVEATS]
+    several = any(row.get("processes", 1) > 1 for row in summary["rows"])
+    interval = SEVERAL_PROCESSES if several else ONE_PROCESS
+    lines = [*map(escape, summary["warnings"]), *STANDING_CAVEATS, interval]
     return ["## Caveats", "", *(f"* {line}" for line in lines)]
 
 
@@ -197,6 +203,8 @@ SECTIONS: tuple[Section, ...] = (
     _timing,
     _loops,
     _acceptance,
+    proof.losslessness,
+    proof.parity,
     _caveats,
     _environment,
     _reproduce,

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spsbench.analysis.warning import label
-from spsbench.report import wording
+from spsbench.report import judgement, wording
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -25,7 +25,7 @@ def show(summary: dict[str, Any], console: Console) -> None:
 
 
 def screen(summary: dict[str, Any]) -> RenderableType:
-    """Heading, table, one sentence per speculative arm, acceptance, warnings."""
+    """Heading, table, one sentence per speculative arm, acceptance, judgements, warnings."""
     rows = summary["rows"]
     parts: list[RenderableType] = [Text(), _heading(summary), Text()]
     if not rows:
@@ -36,7 +36,7 @@ def screen(summary: dict[str, Any]) -> RenderableType:
     speculative = [row for row in rows if row["acceptance"]]
     if speculative:
         parts += [Text(), Padding(_acceptance(speculative), _INDENT)]
-    parts += [*_rules(rows), *_warnings(summary)]
+    parts += [*_judgements(summary), *_rules(rows), *_warnings(summary)]
     return Group(*parts, Text())
 
 
@@ -107,6 +107,14 @@ def _acceptance(rows: list[dict[str, Any]]) -> RenderableType:
         names = (label(row), row["sampling"]) if several else (label(row),)
         table.add_row(*(_text(text) for text in (*names, *cells)))
     return table
+
+
+def _judgements(summary: dict[str, Any]) -> list[RenderableType]:
+    """Whether to believe the table: losslessness, with alarms first, and parity of quality."""
+    alarms = judgement.alarms(summary)
+    calm = [*judgement.losslessness(summary), *judgement.parity(summary), *judgement.advantages(summary)]
+    lines = [*(_text(line, style="bold red") for line in alarms), *map(_text, calm)]
+    return [Text(), *(Padding(line, _INDENT) for line in lines)] if lines else []
 
 
 def _rules(rows: list[dict[str, Any]]) -> list[RenderableType]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spsbench.analysis import speedup as module
+from spsbench.analysis import resampling
 from spsbench.analysis.speedup import (
     PairedTimes,
     drifted,
@@ -123,7 +123,7 @@ def test_the_interval_covers_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
     BCa at n = 50 covers about 94%. Fewer than 174 or more than 198 hits of 200 have odds below
     1 in 1,000 at that coverage; the seed is fixed, so the test does not flicker.
     """
-    monkeypatch.setattr(module, "RESAMPLES", 400)
+    monkeypatch.setattr(resampling, "RESAMPLES", 400)
     rng = np.random.default_rng(2023)
     hits = 0
     for _ in range(200):
@@ -149,7 +149,7 @@ def test_halves_and_drift() -> None:
 
 def test_a_steady_run_seldom_counts_as_drifting(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 steady runs: about 5 alarms by design; more than 15 has odds below 1 in 10,000."""
-    monkeypatch.setattr(module, "RESAMPLES", 400)
+    monkeypatch.setattr(resampling, "RESAMPLES", 400)
     rng = np.random.default_rng(7)
     alarms = 0
     for _ in range(100):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from simulated_evidence import rescored, run
 
 from spsbench.analysis.summary import summarise
 
@@ -156,3 +157,35 @@ def test_a_sampler_that_does_not_follow_its_rule_is_warned_of(make_samples: Make
     loops["beta_sum"] = 0.2 * loops["tested"]
     (text,) = summarise(samples, loops, INFO)["warnings"]
     assert "alpha_tested and alpha_beta differ" in text
+
+
+def test_evidence_and_parity_are_part_of_it(make_samples: Make, make_loops: Make) -> None:
+    samples, loops = _run(make_samples, make_loops)
+    ars, sps = rescored(run(30, 0.0, seed=1), every=3), rescored(run(30, 0.3, seed=2, length=200))
+    samples["losslessness"] = [*ars["losslessness"], *sps["losslessness"]]
+    samples["scores"] = [{"rouge2": 0.3 + 0.01 * (i % 7)} for i in range(60)]
+    info = INFO | {"headline_metric": "rouge2", "models": {"target": {"dtype": "float32"}}}
+    summary = summarise(samples, loops, info)
+    json.dumps(summary, allow_nan=False)
+    control, judged = summary["losslessness"]["arms"]
+    assert (control["verdict"], judged["verdict"]) == ("ok", "alarm")
+    assert summary["losslessness"]["verdict"] == "alarm"
+    assert any("nucleus: losslessness fails: e-value" in text for text in summary["warnings"])
+    (comparison,) = summary["parity"]["comparisons"]
+    assert comparison["prompts"] == 30
+    alpha = summary["rows"][1]["acceptance"]["alpha_leviathan"]
+    assert 0.3 < alpha < 0.9
+
+
+def test_several_processes_are_resampled_too(make_samples: Make, make_loops: Make) -> None:
+    samples, _ = _run(make_samples, make_loops)
+    slower = samples.assign(process=1)
+    slower.loc[slower["method"] == "sps", "decode_s"] *= 1.2
+    both = pd.concat([samples.assign(process=0), slower], ignore_index=True)
+    alone = summarise(samples, make_loops([]), {})["rows"][1]
+    row = summarise(both, make_loops([]), {})["rows"][1]
+    assert (alone["processes"], row["processes"]) == (1, 2)
+    assert row["paired_prompts"] == 30
+    assert row["speedup"]["ratio"] == pytest.approx(alone["speedup"]["ratio"] * 2 / 2.2)
+    width = row["speedup"]["high"] - row["speedup"]["low"]
+    assert width > 5 * (alone["speedup"]["high"] - alone["speedup"]["low"])

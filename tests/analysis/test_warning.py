@@ -59,3 +59,40 @@ def test_labels() -> None:
     assert label(_row()) == "SpS (K=4)"
     assert label(_row(method="ars")) == "ArS"
     assert label(_row(method="draft", engine="graphed")) == "draft alone @graphed"
+
+
+def _evidence(**changes: Any) -> dict[str, Any]:
+    arm = {"self_consistency": None, "rescored": None, "identity": None}
+    return {"verdict": "no evidence", "arms": [_row() | arm | changes]}
+
+
+def test_alarms_of_the_evidence_name_their_kind() -> None:
+    kind = {"verdict": "alarm", "reasons": ["e-value 10^9.0, alarm at 10^3"]}
+    (text,) = warnings([_row()], _evidence(rescored=kind))
+    assert "SpS (K=4), nucleus: losslessness fails: e-value 10^9.0" in text
+    (text,) = warnings([_row()], _evidence(self_consistency=kind))
+    assert "self-consistency fails" in text
+    assert "spsbench verify" in text
+    assert warnings([_row()], _evidence(rescored={"verdict": "ok", "reasons": []})) == []
+
+
+def test_greedy_outputs_that_part_are_told() -> None:
+    first = {"position": 17, "example_id": "xsum/3", "sample_index": 0}
+    same = {"sequences": 40, "identical": 0.95, "first_divergence": first}
+    (text,) = warnings([_row()], _evidence(identity=same))
+    assert "95% of 40 outputs are identical to ArS; the first to part is xsum/3 at token 17" in text
+    assert warnings([_row()], _evidence(identity=same | {"identical": 1.0})) == []
+
+
+def test_only_a_difference_in_quality_is_warned_of() -> None:
+    found = {
+        "arm": "sps-k4-nucleus",
+        "verdict": "different",
+        "difference": -0.02,
+        "low": -0.03,
+        "high": -0.01,
+    }
+    (text,) = warnings([_row()], None, {"metric": "rouge2", "comparisons": [found]})
+    assert "its rouge2 differs from that of ArS by -0.0200 [-0.0300, -0.0100]" in text
+    calm = found | {"verdict": "underpowered"}
+    assert warnings([_row()], None, {"metric": "rouge2", "comparisons": [calm]}) == []

@@ -101,3 +101,73 @@ def failed_row() -> dict[str, Any]:
         "speedup_halves": [None, None],
     }
     return _row("sps", 11, **dict.fromkeys((*nothing, *more)), **empty)
+
+
+def _kind(**changes: Any) -> dict[str, Any]:
+    """One kind of evidence without a blemish."""
+    leakage = {"estimate": 0.001, "low": -0.0012, "high": 0.0032, "bound": 0.00281, "standard_error": 0.0011}
+    kind = {
+        "sequences": 50,
+        "share": 1.0,
+        "prompts": 50,
+        "tokens": 1_500,
+        "positions": 1_200,
+        "drafted_positions": 1_000,
+        "impossible": 0,
+        "edge": 0,
+        "greedy": False,
+        "leakage": leakage,
+        "log_score": {"z": 0.4, "p_value": 0.69, "variance": "between prompts"},
+        "transform": {"chi_square": 8.0, "p_value": 0.534, "cells": [120.0] * 10},
+        "log10_e_value": -0.7,
+        "log10_e_values": {"mixture_0.1": -3.0, "transform": -0.2},
+        "verdict": "ok",
+        "reasons": [],
+    }
+    return kind | changes
+
+
+def _judged_arm(**changes: Any) -> dict[str, Any]:
+    row = {name: _row()[name] for name in ("arm", "method", "k", "engine", "sampling")}
+    found = {"verdict": "ok", "reasons": [], "acceptance_z": 0.2, "identity": None}
+    return row | found | {"self_consistency": _kind(), "rescored": _kind(sequences=12, share=0.24)} | changes
+
+
+def _comparison(**changes: Any) -> dict[str, Any]:
+    comparison = {
+        "arm": "sps4-nucleus",
+        "baseline": "ars0-nucleus",
+        "sampling": "nucleus",
+        "prompts": 50,
+        "baseline_mean": 0.3,
+        "arm_mean": 0.302,
+        "difference": 0.002,
+        "low": -0.01,
+        "high": 0.014,
+        "margin": 0.01,
+        "margin_rule": "5% of the target-draft gap",
+        "normalised_difference": -0.01,
+        "tost_p_value": 0.09,
+        "standard_deviation": 0.1,
+        "minimum_detectable_difference": 0.046,
+        "prompts_needed": 1_083,
+        "verdict": "underpowered",
+        "reason": None,
+        "solved": None,
+    }
+    return comparison | changes
+
+
+@pytest.fixture
+def make_kind() -> MakeRow:
+    return _kind
+
+
+@pytest.fixture
+def make_judged_arm() -> MakeRow:
+    return _judged_arm
+
+
+@pytest.fixture
+def make_comparison() -> MakeRow:
+    return _comparison

@@ -1,0 +1,52 @@
+"""Gates: what of a summary stands against calling the run sound, for ``--fail-on``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from spsbench.analysis.warning import label
+
+GATES = ("lossless", "parity", "incomplete")
+
+
+def failures(summary: dict[str, Any], gate: str) -> list[str]:
+    """Sentences that tell why a gate fails; none if it passes.
+
+    * ``lossless``: an arm is alarmed, or an SpS arm has no independent evidence to show.
+    * ``parity``: an SpS arm scores differently from ArS. Underpowered passes: it is no finding.
+    * ``incomplete``: sequences failed or are missing.
+
+    Args:
+        summary: the content of summary.json.
+        gate: one of ``GATES``.
+    """
+    judges = {"lossless": _lossless, "parity": _parity, "incomplete": _incomplete}
+    return list(judges[gate](summary))
+
+
+def _lossless(summary: dict[str, Any]) -> Iterator[str]:
+    judged = summary["losslessness"]
+    if judged is None:
+        yield "nothing was measured, so there is no evidence of losslessness"
+        return
+    for arm in judged["arms"]:
+        if arm["verdict"] == "alarm" or (arm["verdict"] == "no evidence" and arm["method"] == "sps"):
+            yield f"{label(arm)}, {arm['sampling']}: {arm['verdict']} ({'; '.join(arm['reasons'])})"
+
+
+def _parity(summary: dict[str, Any]) -> Iterator[str]:
+    parity = summary["parity"]
+    if parity is None:
+        yield "nothing was scored, so there is no parity to judge"
+        return
+    for comparison in parity["comparisons"]:
+        if comparison["verdict"] == "different":
+            yield f"{comparison['arm']}: {parity['metric']} differs by {comparison['difference']:+.4f}"
+
+
+def _incomplete(summary: dict[str, Any]) -> Iterator[str]:
+    failed = sum(row["failed"] for row in summary["rows"])
+    missing = sum(row["missing"] for row in summary["rows"])
+    if failed or missing:
+        yield f"{failed} sequences failed and {missing} are missing"

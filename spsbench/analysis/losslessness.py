@@ -1,0 +1,184 @@
+"""Whether the output is distributed as the target says: evidence and a verdict per arm.
+
+Two kinds of evidence, never mixed. *Self-consistency* comes from the very rows that verification
+used: it covers every sequence, and is blind to a wrong row, a stale cache or a wrong position.
+*Losslessness* comes from one uncached forward over the finished text of some sequences: only that
+is independent of the loops, and only that earns the word.
+
+ArS arms are judged like the others: they are the control that must come out clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from spsbench.analysis import sums
+from spsbench.analysis.identity import identity
+from spsbench.analysis.numbers import ratio
+from spsbench.analysis.speedup import finished
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RESCORED = "rescored_"
+
+ALARM_LOG10_E = 3.0
+"""Alarm when the e-value reaches 1000: a lossless sampler ever gets there with odds below 1 in 1000."""
+
+ALARM_Z = 4.0
+"""Alarm when accepted tokens leave their expectation by so many (conservative) standard errors."""
+
+FEWEST_POSITIONS = 50
+"""With fewer informative positions nothing is claimed."""
+
+COARSE_TOLERANCE = 0.02
+"""Share of impossible tokens that the rounding of a 16-bit target is given when text is re-scored."""
+
+OK, ALARM, NO_EVIDENCE = "ok", "alarm", "no evidence"
+SAME_KEYS = ("arm", "method", "k", "engine", "sampling")
+GREEDY = "greedy: token identity is checked by `spsbench verify`"
+
+
+def losslessness(
+    by_arm: Mapping[str, pd.DataFrame], rows: list[dict[str, Any]], dtype: str | None = None
+) -> dict[str, Any] | None:
+    """Judge every arm of a run.
+
+    Args:
+        by_arm: rows of ``samples`` of each arm.
+        rows: the arms' rows of the summary, with ``baseline`` and ``acceptance_z``.
+        dtype: of the target's weights; None is taken as float32, the strictest.
+
+    Returns:
+        ``verdict`` over all arms and ``arms``: per arm its identity, ``verdict``, ``reasons``,
+        ``self_consistency`` and ``rescored`` (see ``evidence_of``; None where not recorded),
+        ``acceptance_z`` and ``identity`` with greedy ArS (None unless greedy). None without an arm.
+    """
+    if not rows:
+        return None
+    arms = [_judge_arm(row, by_arm, dtype in (None, "float32", "float64")) for row in rows]
+    verdicts = {arm["verdict"] for arm in arms if arm["method"] == "sps"} or {NO_EVIDENCE}
+    if any(arm["verdict"] == ALARM for arm in arms):
+        overall = ALARM
+    else:
+        overall = OK if verdicts == {OK} else NO_EVIDENCE
+    return {"verdict": overall, "arms": arms}
+
+
+def alpha_leviathan(ars: pd.DataFrame) -> float | None:
+    """Mean over positions of ArS text of sum min(target, draft), by teacher forcing of both models.
+
+    Leviathan et al. 2022, corollary 3.6. The only alpha that may feed a prediction: SpS text is
+    tested more often where the draft is good.
+    """
+    _, prompts = sums.per_prompt(finished(ars), RESCORED)
+    if "overlap_positions" not in prompts:
+        return None
+    return ratio(float(prompts["overlap"].sum()), float(prompts["overlap_positions"].sum()))
+
+
+def _judge_arm(row: dict[str, Any], by_arm: Mapping[str, pd.DataFrame], exact: bool) -> dict[str, Any]:
+    samples = by_arm.get(row["arm"])
+    own = independent = same = None
+    if samples is not None:
+        own = evidence_of(samples, exact=True)
+        # The draft alone follows its own law, which is not the one that text is re-scored under.
+        independent = None if row["method"] == "draft" else evidence_of(samples, RESCORED, exact=exact)
+        if row["baseline"] is not None and _is_greedy(row, own):
+            same = identity(by_arm[row["baseline"]], samples)
+    entry = {key: row[key] for key in SAME_KEYS}
+    entry |= {"acceptance_z": row["acceptance_z"], "identity": same}
+    return (
+        entry
+        | _verdict(own, independent, row["acceptance_z"])
+        | {
+            "self_consistency": own,
+            "rescored": independent,
+        }
+    )
+
+
+def _is_greedy(row: dict[str, Any], own: dict[str, Any] | None) -> bool:
+    return row["sampling"] == "greedy" or (own is not None and own["greedy"])
+
+
+def evidence_of(samples: pd.DataFrame, prefix: str = "", *, exact: bool = True) -> dict[str, Any] | None:
+    """What one kind of evidence says about an arm.
+
+    Args:
+        samples: its rows.
+        prefix: ``""`` for the rows that verification used, ``RESCORED`` for the uncached forward.
+        exact: whether the rows are so precise that a token of probability 0 proves a fault.
+
+    Returns:
+        ``sequences`` with this evidence and their ``share``, ``prompts``, ``tokens``, ``positions``
+        (with more than one possible token), ``drafted_positions``, ``impossible`` and ``edge``
+        tokens, ``greedy``, the four statistics of ``sums``, ``verdict`` and ``reasons``.
+    """
+    done = finished(samples)
+    carried, prompts = sums.per_prompt(done, prefix)
+    if carried.empty:
+        return None
+    total = prompts.sum()
+    facts: dict[str, Any] = {
+        "sequences": len(carried),
+        "share": len(carried) / len(done),
+        "prompts": len(prompts),
+        "tokens": int(carried["new_tokens"].sum()),
+        **{name: int(total.get(name, 0.0)) for name in ("positions", "drafted_positions")},
+        **{name: int(total.get(name, 0.0)) for name in ("impossible", "edge")},
+    }
+    facts["greedy"] = facts["positions"] == 0 and facts["tokens"] > 0
+    log10 = sums.e_values(prompts)
+    facts |= {
+        "leakage": sums.leakage(prompts),
+        "log_score": sums.log_score(prompts),
+        "transform": sums.transform(prompts),
+        "log10_e_value": log10.pop("mean"),
+        "log10_e_values": log10,
+    }
+    return facts | _verdict_of_kind(facts, exact)
+
+
+def _verdict_of_kind(facts: dict[str, Any], exact: bool) -> dict[str, Any]:
+    reasons = []
+    if facts["impossible"] > (0 if exact else COARSE_TOLERANCE * facts["tokens"]):
+        reasons.append(
+            f"{facts['impossible']} of {facts['tokens']} tokens have probability 0 under the target"
+        )
+    if facts["log10_e_value"] >= ALARM_LOG10_E:
+        reasons.append(f"e-value 10^{facts['log10_e_value']:.1f}, alarm at 10^{ALARM_LOG10_E:.0f}")
+    if reasons:
+        return {"verdict": ALARM, "reasons": reasons}
+    if facts["greedy"]:
+        return {"verdict": OK, "reasons": [GREEDY]}
+    if facts["positions"] < FEWEST_POSITIONS:
+        return {
+            "verdict": NO_EVIDENCE,
+            "reasons": [f"only {facts['positions']} positions had more than one possible token"],
+        }
+    return {"verdict": OK, "reasons": []}
+
+
+def _verdict(
+    own: dict[str, Any] | None, independent: dict[str, Any] | None, z: float | None
+) -> dict[str, Any]:
+    """An arm's verdict: an alarm from anywhere counts, but only a re-score can clear it."""
+    kinds = {"self-consistency": own, "independent re-score": independent}
+    alarms = [
+        f"{name}: {reason}"
+        for name, kind in kinds.items()
+        if kind is not None and kind["verdict"] == ALARM
+        for reason in kind["reasons"]
+    ]
+    if z is not None and abs(z) > ALARM_Z:
+        alarms.append(f"alpha_tested and alpha_beta differ by {abs(z):.1f} standard errors")
+    if alarms:
+        return {"verdict": ALARM, "reasons": alarms}
+    if independent is not None:
+        return {"verdict": independent["verdict"], "reasons": independent["reasons"]}
+    if own is None:
+        return {"verdict": NO_EVIDENCE, "reasons": ["no evidence was recorded"]}
+    reasons = [GREEDY] if own["greedy"] else []
+    return {"verdict": NO_EVIDENCE, "reasons": [*reasons, "no sequence was re-scored independently"]}

@@ -1,0 +1,177 @@
+"""What sums of evidence say: leakage, log-score, integral transform, e-values.
+
+The sums are those of ``spsbench.core.evidence``, one dictionary a sequence. All samples of a prompt
+are added up first: prompts are independent, sequences of one prompt need not be.
+
+Leakage is the headline, a number with a bound that a reader can weigh. The tests behind it are of
+two kinds. The p-values and z-scores hold for a number of prompts fixed beforehand. The e-values may
+be looked at while a run grows, and after any resume: under a lossless sampler their average ever
+exceeds 1/a with a probability of at most a (Ville 1939; Ramdas et al. 2023, "Game-theoretic
+statistics and safe anytime-valid inference").
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spsbench.analysis.numbers import finite
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+
+PROMPTS_FOR_VARIANCE = 20
+"""From so many prompts on, the variance is that between prompts; below, the one the model implies."""
+
+FEWEST_IN_CELLS = 50
+"""Positions for the chi-square test: five expected in each of ten cells."""
+
+SLOPES = (0.01, 0.03, 0.1, 0.3)
+"""Stakes of the bets on the direction of the leakage score, for deviations of any size."""
+
+_SCORE_BOUND = 2.0  # the centred score: each part within [-1, 1]
+
+
+def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The sequences that carry one kind of evidence, and their sums added up per prompt.
+
+    Args:
+        samples: rows with ``example_id`` and ``losslessness``, a dict or None.
+        prefix: of the kind's keys; sequences whose ``positions`` is absent or NaN lack the kind.
+    """
+    import pandas as pd
+
+    dictionaries = [_of_kind(value, prefix) for value in samples.get("losslessness", [])]
+    there = [finite(sums.get("positions")) is not None for sums in dictionaries]
+    carried = samples[there] if there else samples.iloc[:0]
+    kept = [sums for sums, has in zip(dictionaries, there, strict=True) if has]
+    table = pd.DataFrame(kept, index=carried.index, dtype=np.float64).fillna(0.0)
+    return carried, table.groupby(carried["example_id"], sort=False).sum()
+
+
+def _of_kind(value: Any, prefix: str) -> dict[str, Any]:
+    """One sequence's sums under their bare names."""
+    if not isinstance(value, dict):
+        return {}
+    return {name.removeprefix(prefix): number for name, number in value.items() if name.startswith(prefix)}
+
+
+def leakage(prompts: pd.DataFrame) -> dict[str, Any] | None:
+    """Share of the draft in the mixture with the target that fits the output best.
+
+    Returns:
+        ``estimate`` (negative values are chance, or a sampler that shuns the draft), its two-sided
+        95% interval ``low`` to ``high``, ``bound``, the one-sided 95% upper bound (at least 0), and
+        ``standard_error``; None where nothing was drafted.
+    """
+    from scipy import stats
+
+    if "leak_information" not in prompts:
+        return None
+    prompts = prompts[prompts["leak_information"] > 0]
+    score, information = _column(prompts, "leak_score"), _column(prompts, "leak_information")
+    if not len(prompts):
+        return None
+    estimate = score.sum() / information.sum()
+    n = len(prompts)
+    if n >= PROMPTS_FOR_VARIANCE:
+        variance = n / (n - 1) * np.square(score - estimate * information).sum()
+        one_sided, two_sided = (float(stats.t.ppf(share, n - 1)) for share in (0.95, 0.975))
+    else:
+        variance = _column(prompts, "leak_var").sum()
+        one_sided, two_sided = (float(stats.norm.ppf(share)) for share in (0.95, 0.975))
+    error = math.sqrt(variance) / information.sum()
+    return {
+        "estimate": float(estimate),
+        "low": float(estimate - two_sided * error),
+        "high": float(estimate + two_sided * error),
+        "bound": float(min(1.0, max(0.0, estimate + one_sided * error))),
+        "standard_error": float(error),
+    }
+
+
+def log_score(prompts: pd.DataFrame) -> dict[str, Any] | None:
+    """z and two-sided p-value of the log-score: 0 under the target, above 0 for a sharper sampler."""
+    from scipy import stats
+
+    scores = _column(prompts, "log_score")
+    if len(scores) >= PROMPTS_FOR_VARIANCE and np.ptp(scores) > 0:
+        result = stats.ttest_1samp(scores, 0.0)
+        return {"z": float(result.statistic), "p_value": float(result.pvalue), "variance": "between prompts"}
+    variance = float(_column(prompts, "log_score_var").sum())
+    if not variance > 0:
+        return None
+    z = float(scores.sum()) / math.sqrt(variance)
+    return {"z": z, "p_value": float(2 * stats.norm.sf(abs(z))), "variance": "of the model"}
+
+
+def transform(prompts: pd.DataFrame) -> dict[str, Any] | None:
+    """Chi-square test of the cells of the integral transform; None with too few positions."""
+    from scipy import stats
+
+    cells = _cells(prompts)
+    if cells.sum() < FEWEST_IN_CELLS:
+        return None
+    result = stats.chisquare(cells)
+    return {"chi_square": float(result.statistic), "p_value": float(result.pvalue), "cells": cells.tolist()}
+
+
+def e_values(prompts: pd.DataFrame) -> dict[str, float]:
+    """log10 of the e-value against each alternative, and of their mean under ``mean``.
+
+    The alternatives: mixtures with the draft, and the target flattened or sharpened (likelihood
+    ratios, summed per sequence); ``draft_shunned`` and ``draft_favoured``, which catch a shift along
+    the leakage score of any shape; ``transform``, which catches whatever reorders ranks.
+    """
+    from scipy.special import logsumexp
+
+    names = [name for name in prompts if str(name).startswith("log_e_")]
+    logs = {str(name).removeprefix("log_e_"): float(_column(prompts, str(name)).sum()) for name in names}
+    if "leak_score" in prompts:
+        score, variance = (float(_column(prompts, name).sum()) for name in ("leak_score", "leak_var"))
+        logs |= {"draft_favoured": _direction(score, variance), "draft_shunned": _direction(-score, variance)}
+    logs["transform"] = _dirichlet(_cells(prompts))
+    logs["mean"] = float(logsumexp(list(logs.values()))) - math.log(len(logs))
+    return {name: value / math.log(10.0) for name, value in logs.items()}
+
+
+def _direction(score: float, variance: float) -> float:
+    """Log e-value of a sum of bounded martingale differences against a mean above 0.
+
+    exp(s S - (exp(sb) - 1 - sb) / b^2 V) is a supermartingale for every stake s, with V the summed
+    conditional variances and b the bound (Freedman 1975); averaged over the stakes.
+    """
+    from scipy.special import logsumexp
+
+    stakes, b = np.asarray(SLOPES), _SCORE_BOUND
+    logs = stakes * score - (np.expm1(stakes * b) - stakes * b) / b**2 * variance
+    return float(logsumexp(logs)) - math.log(len(stakes))
+
+
+def _dirichlet(cells: Floats) -> float:
+    """Log Bayes factor of cell probabilities drawn from a flat Dirichlet against uniform cells.
+
+    The probability of the observed sequence of cells depends on its counts alone, so that the sums
+    suffice for an e-value.
+    """
+    from scipy.special import gammaln
+
+    n, bins = float(cells.sum()), len(cells)
+    return float(gammaln(bins) - gammaln(bins + n) + gammaln(cells + 1.0).sum() + n * math.log(bins))
+
+
+def _cells(prompts: pd.DataFrame) -> Floats:
+    names = sorted(
+        (str(name) for name in prompts if str(name).startswith("transform_")),
+        key=lambda name: int(name.rpartition("_")[2]),
+    )
+    return np.asarray(prompts[names].sum().to_numpy(dtype=np.float64))
+
+
+def _column(prompts: pd.DataFrame, name: str) -> Floats:
+    return np.asarray(prompts[name].to_numpy(dtype=np.float64))

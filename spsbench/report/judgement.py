@@ -1,0 +1,123 @@
+"""Losslessness and parity in sentences, the same on the terminal and in Markdown."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from spsbench.analysis.warning import label
+from spsbench.report.wording import MANY, metric_title
+
+KINDS = {"self_consistency": "self-consistency", "rescored": "losslessness (re-scored)"}
+"""Only what was re-scored by an independent forward is called losslessness."""
+
+
+def share(value: float | None) -> str:
+    """A small share as a percentage with two digits: 0.31%, 5.2%."""
+    return "-" if value is None else f"{float(f'{100 * value:.2g}'):g}%"
+
+
+def bound(value: float) -> str:
+    """A share as a percentage, rounded up to two digits: an upper bound must stay one."""
+    percent = 100 * value
+    if percent <= 0:
+        return "0%"
+    unit = 10.0 ** (math.floor(math.log10(percent)) - 1)
+    return f"{math.ceil(percent / unit - 1e-9) * unit:.3g}%"
+
+
+def alarms(summary: dict[str, Any]) -> list[str]:
+    """One sentence per arm whose output is not what the target would write."""
+    arms = (summary["losslessness"] or {"arms": []})["arms"]
+    return [
+        f"ALARM: {label(arm)}, {arm['sampling']}, does not follow the target's distribution."
+        for arm in arms
+        if arm["verdict"] == "alarm"
+    ]
+
+
+def losslessness(summary: dict[str, Any]) -> list[str]:
+    """What is known of the SpS arms: the worst leakage bound, and greedy identity."""
+    if summary["losslessness"] is None:
+        return []
+    arms = [arm for arm in summary["losslessness"]["arms"] if arm["method"] == "sps"]
+    sentences = [text for text in (_leakage(arms), _identity(arms)) if text]
+    if arms and not sentences:
+        return ["Losslessness: no evidence was recorded."]
+    return sentences
+
+
+def _leakage(arms: list[dict[str, Any]]) -> str:
+    """The independent evidence if there is any; the arms' own rows prove less and say so."""
+    for kind in ("rescored", "self_consistency"):
+        found = [arm for arm in arms if arm[kind] is not None and arm[kind]["leakage"] is not None]
+        if found:
+            worst = max(found, key=lambda arm: arm[kind]["leakage"]["bound"])
+            where = f" in the worst arm, {label(worst)}, {worst['sampling']}" if len(found) > 1 else ""
+            text = f"leakage at most {bound(worst[kind]['leakage']['bound'])} (95%){where}"
+            if kind == "rescored":
+                return f"Losslessness: {text}, independent re-score of {_sequences(worst[kind])}."
+            return f"Self-consistency: {text}, by the rows that verification used; none re-scored."
+    return ""
+
+
+def _identity(arms: list[dict[str, Any]]) -> str:
+    compared = [arm["identity"] for arm in arms if arm["identity"] is not None]
+    if not compared:
+        return ""
+    total = sum(same["sequences"] for same in compared)
+    same = round(sum(same["sequences"] * same["identical"] for same in compared))
+    return f"Greedy: {same} of {total} SpS outputs are token for token those of ArS."
+
+
+def _sequences(kind: dict[str, Any]) -> str:
+    return f"{kind['sequences']} sequence{'' if kind['sequences'] == 1 else 's'}"
+
+
+def parity(summary: dict[str, Any]) -> list[str]:
+    """The verdict on each SpS arm; where they would be many, how many got which."""
+    if summary["parity"] is None:
+        return []
+    title = metric_title(summary["parity"]["metric"])
+    comparisons = summary["parity"]["comparisons"]
+    if len(comparisons) > MANY:
+        verdicts = [comparison["verdict"] or "not judged" for comparison in comparisons]
+        counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
+        return [f"{title} against ArS: {counts}."]
+    labels = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in summary["rows"]}
+    return [f"{title} of {labels[found['arm']]}: {verdict(found)}." for found in comparisons]
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """One comparison in words, e.g. ``equivalent to ArS within ±0.0040 (5% of ...)``."""
+    if found["verdict"] is None:
+        return f"not judged, {found['reason']}"
+    margin = f"±{found['margin']:.4f} ({found['margin_rule']})"
+    if found["verdict"] == "equivalent":
+        return f"equivalent to ArS within {margin}"
+    difference = f"{found['difference']:+.4f}"
+    if found["low"] is not None:
+        difference += f" [{found['low']:+.4f}, {found['high']:+.4f}]"
+    if found["verdict"] == "different":
+        return f"different from ArS by {difference}"
+    return (
+        f"underpowered, {difference} against ArS; {found['prompts']} prompts detect "
+        f"{found['minimum_detectable_difference']:.4f}, parity within {margin} takes "
+        f"{found['prompts_needed']:,}"
+    )
+
+
+def advantages(summary: dict[str, Any]) -> list[str]:
+    """How much better the target is than the draft alone, per sampling."""
+    if summary["parity"] is None:
+        return []
+    title = metric_title(summary["parity"]["metric"])
+    sentences = []
+    for found in summary["parity"]["target_over_draft"]:
+        head = f"{title} of the target over the draft alone, {found['sampling']}: "
+        if found["ratio"] is None:
+            sentences.append(f"{head}no ratio, {found['reason']}.")
+        else:
+            interval = "" if found["low"] is None else f" [{found['low']:.2f}, {found['high']:.2f}]"
+            sentences.append(f"{head}{found['ratio']:.2f}x{interval}.")
+    return sentences

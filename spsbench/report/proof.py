@@ -1,0 +1,118 @@
+"""The report's sections on whether to believe it: losslessness and parity of quality."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spsbench.analysis.warning import label
+from spsbench.report import judgement, wording
+from spsbench.report.markup import escape, table
+
+Summary = Mapping[str, Any]
+Run = Mapping[str, Any]
+
+LOSSLESSNESS_LEGEND = (
+    "Leakage is the share of the draft in the mixture with the target that fits the output. "
+    "Self-consistency uses the very rows that verification used: every sequence, but blind to a wrong row, a "
+    "stale cache or a wrong position. Losslessness is claimed only from an uncached forward over the "
+    "finished text. The e-value may be looked at while a run grows; alarm at 10^3. z, p and intervals hold "
+    "for a number of prompts fixed beforehand."
+)
+PARITY_LEGEND = (
+    "Paired by prompt. Equivalent: two one-sided tests put the difference within the margin (p < .05). "
+    "Different: the interval leaves out 0. Normalised: (ArS - SpS) / (ArS - draft alone)."
+)
+
+
+def losslessness(summary: Summary, run: Run) -> list[str]:
+    """The evidence per arm and kind, the verdicts, and what each kind can show."""
+    judged = summary["losslessness"]
+    if judged is None:
+        return []
+    cells = [
+        _evidence(f"{label(arm)}, {arm['sampling']}", title, arm[kind])
+        for arm in judged["arms"]
+        for kind, title in judgement.KINDS.items()
+        if arm[kind] is not None
+    ]
+    header = [
+        *("arm", "evidence", "sequences", "positions", "leakage [95%]", "at most (95%)"),
+        *("log10 e-value", "log-score z", "transform p", "impossible", "verdict"),
+    ]
+    lines = ["## Losslessness", ""]
+    lines += [*table(header, cells, "ll" + "r" * 8 + "l"), ""] if cells else []
+    for arm in judged["arms"]:
+        reasons = f": {'; '.join(arm['reasons'])}" if arm["reasons"] else ""
+        lines.append(
+            f"* {escape(label(arm))}, {escape(arm['sampling'])}: {escape(arm['verdict'] + reasons)}."
+        )
+    return [*lines, "", LOSSLESSNESS_LEGEND] if cells else lines
+
+
+def _evidence(name: str, title: str, kind: dict[str, Any]) -> list[object]:
+    leakage, score, cells = kind["leakage"], kind["log_score"], kind["transform"]
+    return [
+        name,
+        title,
+        f"{kind['sequences']} ({wording.percent(kind['share'])})",
+        kind["positions"],
+        wording.NOTHING if leakage is None else _estimate(leakage),
+        wording.NOTHING if leakage is None else judgement.bound(leakage["bound"]),
+        wording.number(kind["log10_e_value"], 1),
+        wording.number(None if score is None else score["z"], 1),
+        wording.number(None if cells is None else cells["p_value"], 3),
+        kind["impossible"],
+        kind["verdict"],
+    ]
+
+
+def _estimate(leakage: Mapping[str, Any]) -> str:
+    estimate, low, high = (judgement.share(leakage[name]) for name in ("estimate", "low", "high"))
+    return f"{estimate} [{low}, {high}]"
+
+
+def parity(summary: Summary, run: Run) -> list[str]:
+    """Quality against ArS, with the margin, the power, and how much the target is worth."""
+    judged = summary["parity"]
+    if judged is None or not judged["comparisons"]:
+        return []
+    names = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in summary["rows"]}
+    header = ["arm", "prompts", "ArS", "arm", "difference [95%]", "normalised", "margin", "TOST p", "verdict"]
+    cells = [
+        [
+            names[found["arm"]],
+            found["prompts"],
+            *(wording.number(found[name], 4) for name in ("baseline_mean", "arm_mean")),
+            _difference(found),
+            wording.number(found["normalised_difference"], 3),
+            f"±{found['margin']:.4f}",
+            wording.number(found["tost_p_value"], 3),
+            found["verdict"] or wording.NOTHING,
+        ]
+        for found in judged["comparisons"]
+    ]
+    lines = [f"## Parity of {escape(wording.metric_title(judged['metric']))}", ""]
+    lines += [*table(header, cells, "lrrrrrrrl"), ""]
+    told = [*judgement.parity(dict(summary)), *judgement.advantages(dict(summary))]
+    told += [
+        _solved(names[found["arm"]], found["solved"]) for found in judged["comparisons"] if found["solved"]
+    ]
+    if not judged["target_over_draft"]:
+        told.append("How much better the target is than the draft alone: --arms ars,sps,draft measures it.")
+    return [*lines, *(f"* {escape(text)}" for text in told), "", PARITY_LEGEND]
+
+
+def _difference(found: Mapping[str, Any]) -> str:
+    if found["difference"] is None:
+        return wording.NOTHING
+    interval = "" if found["low"] is None else f" [{found['low']:+.4f}, {found['high']:+.4f}]"
+    return f"{found['difference']:+.4f}{interval}"
+
+
+def _solved(name: str, solved: Mapping[str, Any]) -> str:
+    test = solved["reason"] if solved["p_value"] is None else f"McNemar p {solved['p_value']:.3f}"
+    return (
+        f"{name}: problems solved by any sample: {solved['both']} by both, {solved['only_ars']} by ArS "
+        f"alone, {solved['only_sps']} by SpS alone; {test}."
+    )

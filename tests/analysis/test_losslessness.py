@@ -1,0 +1,179 @@
+"""Verdicts: what alarms, what clears, and what is only called self-consistency."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from simulated_evidence import rescored, run, samples
+
+from spsbench.analysis.losslessness import alpha_leviathan, evidence_of, losslessness
+from spsbench.core.evidence import evidence
+
+ARM = "sps-k4-nucleus"
+
+
+def _row(**changes: Any) -> dict[str, Any]:
+    row = {"arm": ARM, "method": "sps", "k": 4, "engine": "eager", "sampling": "nucleus"}
+    return row | {"baseline": None, "acceptance_z": 0.2} | changes
+
+
+def _judge(frame: pd.DataFrame, dtype: str | None = None, **changes: Any) -> dict[str, Any]:
+    found = losslessness({ARM: frame}, [_row(**changes)], dtype)
+    assert found is not None
+    json.dumps(found, allow_nan=False)
+    (arm,) = found["arms"]
+    assert found["verdict"] == arm["verdict"]
+    return dict(arm)
+
+
+def _greedy(impossible: int = 0, n: int = 20, length: int = 10) -> pd.DataFrame:
+    """One-hot rows that every emitted token follows, but for so many in the first sequence."""
+    q = torch.eye(4)[torch.zeros(length, dtype=torch.long)]
+    frames = []
+    for i in range(n):
+        tokens = torch.zeros(length, dtype=torch.long)
+        tokens[: impossible if i == 0 else 0] = 1
+        frames.append(evidence(tokens, q, q, torch.rand(length)))
+    return samples(frames, tokens=length)
+
+
+def test_a_lossless_run_that_was_re_scored_is_ok() -> None:
+    arm = _judge(rescored(run(30, 0.0, seed=1), every=10))
+    assert (arm["verdict"], arm["reasons"]) == ("ok", [])
+    assert (arm["rescored"]["sequences"], arm["rescored"]["share"]) == (3, pytest.approx(0.1))
+    assert arm["self_consistency"]["sequences"] == 30
+    assert arm["self_consistency"]["positions"] == 900
+    assert arm["self_consistency"]["drafted_positions"] == 600
+    assert arm["rescored"]["leakage"]["bound"] > arm["self_consistency"]["leakage"]["bound"]
+
+
+def test_self_consistency_alone_is_no_evidence_of_losslessness() -> None:
+    arm = _judge(run(30, 0.0, seed=1))
+    assert arm["verdict"] == "no evidence"
+    assert arm["reasons"] == ["no sequence was re-scored independently"]
+    assert arm["self_consistency"]["verdict"] == "ok"
+    assert arm["rescored"] is None
+
+
+def test_a_leak_alarms_from_either_kind() -> None:
+    honest, leaky = run(40, 0.0, seed=2, length=100), run(40, 0.4, seed=3, length=100)
+    arm = _judge(leaky)
+    assert arm["verdict"] == "alarm"
+    assert arm["reasons"][0].startswith("self-consistency: e-value 10^")
+    # The sampler's own rows look right, an independent forward disagrees: a stale cache, say.
+    independent = [
+        own | {name: value for name, value in other.items() if name.startswith("rescored_")}
+        for own, other in zip(honest["losslessness"], rescored(leaky)["losslessness"], strict=True)
+    ]
+    arm = _judge(honest.assign(losslessness=pd.Series(independent, dtype=object)))
+    assert arm["self_consistency"]["verdict"] == "ok"
+    assert arm["verdict"] == "alarm"
+    assert arm["reasons"][0].startswith("independent re-score: e-value 10^")
+
+
+def test_an_impossible_token_alarms_unless_rounding_explains_it() -> None:
+    frame = rescored(run(30, 0.0, seed=4))
+    first = frame["losslessness"][0]
+    first["rescored_impossible"] = 1.0
+    assert _judge(frame)["verdict"] == "alarm"
+    assert "1 of 900 tokens have probability 0" in _judge(frame, "float32")["reasons"][0]
+    assert _judge(frame, "bfloat16")["verdict"] == "ok"
+    first["rescored_impossible"] = 30.0
+    assert _judge(frame, "bfloat16")["verdict"] == "alarm"
+    # The rows that verification used are exact at any dtype.
+    first.update(rescored_impossible=0.0, impossible=1.0)
+    assert _judge(frame, "bfloat16")["verdict"] == "alarm"
+
+
+def test_acceptance_that_leaves_its_expectation_alarms() -> None:
+    arm = _judge(rescored(run(30, 0.0, seed=5)), acceptance_z=-7.0)
+    assert arm["verdict"] == "alarm"
+    assert arm["reasons"] == ["alpha_tested and alpha_beta differ by 7.0 standard errors"]
+
+
+def test_too_few_positions_and_no_sums_claim_nothing() -> None:
+    arm = _judge(rescored(run(1, 0.0, seed=6)))
+    assert (arm["verdict"], arm["rescored"]["verdict"]) == ("no evidence", "no evidence")
+    assert "only 30 positions" in arm["reasons"][0]
+    for frame in (samples([None, None]), samples([]), samples([None]).drop(columns="losslessness")):
+        arm = _judge(frame)
+        assert (arm["verdict"], arm["reasons"]) == ("no evidence", ["no evidence was recorded"])
+
+
+def test_greedy_says_so_and_is_cleared_by_a_re_score_only() -> None:
+    greedy = "greedy: token identity is checked by `spsbench verify`"
+    arm = _judge(_greedy())
+    assert (arm["verdict"], arm["reasons"][0]) == ("no evidence", greedy)
+    assert arm["self_consistency"]["greedy"]
+    assert arm["self_consistency"]["leakage"] is None
+    arm = _judge(rescored(_greedy(), every=4))
+    assert (arm["verdict"], arm["reasons"]) == ("ok", [greedy])
+    assert _judge(rescored(_greedy(impossible=2)))["verdict"] == "alarm"
+
+
+def test_greedy_tokens_are_compared_with_greedy_ars() -> None:
+    ars, sps = (_greedy(n=4).assign(arm=name) for name in ("ars-greedy", ARM))
+    ars["token_ids"] = pd.Series([[1, 2, 3]] * 4, dtype=object)
+    sps["token_ids"] = pd.Series([[1, 2, 3], [1, 9, 3], [1, 2], [1, 2, 3]], dtype=object)
+    rows = [
+        _row(arm="ars-greedy", method="ars", k=0, sampling="greedy", acceptance_z=None),
+        _row(baseline="ars-greedy", sampling="greedy"),
+    ]
+    found = losslessness({"ars-greedy": ars, ARM: sps}, rows)
+    assert found is not None
+    assert found["arms"][0]["identity"] is None
+    assert found["arms"][1]["identity"] == {
+        "sequences": 4,
+        "identical": 0.5,
+        "first_divergence": {"position": 1, "example_id": "e1", "sample_index": 0},
+    }
+
+
+def test_the_control_counts_and_the_draft_alone_is_not_judged_by_the_targets_rows() -> None:
+    rows = [
+        _row(arm="ars-nucleus", method="ars", k=0, acceptance_z=None),
+        _row(),
+        _row(arm="draft-nucleus", method="draft", k=0, acceptance_z=None),
+    ]
+    honest, leaky = rescored(run(30, 0.0, seed=7, length=100)), rescored(run(30, 0.5, seed=8, length=100))
+    leaky["losslessness"] = [
+        {name: value for name, value in sums.items() if name.startswith("rescored_")}
+        for sums in leaky["losslessness"]
+    ]
+    frames = {"ars-nucleus": honest, ARM: honest, "draft-nucleus": leaky}
+    found = losslessness(frames, rows)
+    assert found is not None
+    assert found["verdict"] == "ok"
+    found = losslessness(frames | {"ars-nucleus": leaky}, rows)
+    assert found is not None
+    assert found["verdict"] == "alarm"
+
+
+def test_nothing_measured_has_no_verdict() -> None:
+    assert losslessness({}, []) is None
+    found = losslessness({}, [_row()])
+    assert found is not None
+    assert found["verdict"] == "no evidence"
+
+
+def test_failed_sequences_are_left_out() -> None:
+    frame = rescored(run(5, 0.0, seed=9))
+    frame.loc[4, ["finish_reason", "error"]] = ["error", "out of memory"]
+    found = evidence_of(frame, "rescored_")
+    assert found is not None
+    assert (found["sequences"], found["share"]) == (4, 1.0)
+
+
+def test_alpha_leviathan_is_the_mean_overlap_over_re_scored_positions() -> None:
+    frame = rescored(run(6, 0.0, seed=10), every=2)
+    chosen = [frame["losslessness"][i] for i in (0, 2, 4)]
+    expected = sum(s["rescored_overlap"] for s in chosen) / sum(
+        s["rescored_overlap_positions"] for s in chosen
+    )
+    assert alpha_leviathan(frame) == pytest.approx(expected)
+    assert 0 < expected < 1
+    assert alpha_leviathan(run(6, 0.0, seed=10)) is None

@@ -1,0 +1,148 @@
+"""Leakage finds what was planted, its bound covers, and e-values stay small under the truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from simulated_evidence import rescored, run, samples, sequence
+
+from spsbench.analysis import sums
+from spsbench.core.evidence import BINS, MIXTURES, POWERS
+
+
+@pytest.mark.parametrize("leakage", [0.0, 0.01, 0.05])
+def test_a_planted_leakage_is_estimated(leakage: float) -> None:
+    """20,000 drafted positions; 4 standard errors: false alarm below 1 in 10,000."""
+    _, prompts = sums.per_prompt(run(60, leakage, seed=1, length=500))
+    found = sums.leakage(prompts)
+    assert found is not None
+    assert found["standard_error"] < 0.015
+    assert abs(found["estimate"] - leakage) < 4 * found["standard_error"]
+    assert found["low"] < found["estimate"] < found["high"]
+    assert max(0.0, found["estimate"]) <= found["bound"] < found["high"]
+
+
+@pytest.mark.parametrize(("leakage", "prompts"), [(0.0, 6), (0.05, 20)])
+def test_interval_and_bound_cover_in_95_of_100_runs(leakage: float, prompts: int) -> None:
+    """100 simulated runs, with the model's variance for 6 prompts and that between 20.
+
+    At 95% coverage fewer than 87 hits have odds below 1 in 1,000, and 100 of 100 (an interval that
+    is too wide to be of use) odds of 1 in 170. At leakage 0 the bound, at least 0, cannot miss.
+    """
+    inside = below = 0
+    for seed in range(100):
+        found = sums.leakage(sums.per_prompt(run(prompts, leakage, seed=1000 + seed))[1])
+        assert found is not None
+        inside += found["low"] <= leakage <= found["high"]
+        below += leakage <= found["bound"]
+    assert 87 <= inside < 100
+    assert below >= 87
+    assert below < 100 or leakage == 0
+
+
+def test_the_truth_raises_no_alarm_and_a_leak_does() -> None:
+    """A lossless run ever reaches an e-value of 1000 with odds below 1 in 1,000."""
+    _, honest = sums.per_prompt(run(60, 0.0, seed=2, length=200))
+    _, leaky = sums.per_prompt(run(60, 0.2, seed=3, length=200))
+    assert sums.e_values(honest)["mean"] < 3
+    found = sums.e_values(leaky)
+    assert found["mean"] > 3
+    assert max(found, key=found.__getitem__).startswith("mixture")
+    names = {f"mixture_{x}" for x in MIXTURES} | {f"power_{x}" for x in POWERS}
+    assert set(found) == names | {"draft_favoured", "draft_shunned", "transform", "mean"}
+
+
+def test_the_mean_e_value_is_the_average() -> None:
+    _, prompts = sums.per_prompt(run(5, 0.0, seed=4))
+    found = sums.e_values(prompts)
+    mean = 10 ** found.pop("mean")
+    assert mean == pytest.approx(np.mean([10**value for value in found.values()]))
+
+
+def test_a_sampler_that_shuns_the_draft_is_caught_although_no_mixture_fits() -> None:
+    """Leakage below 0: what a sampler does that corrects for the draft once too often."""
+    generator = torch.Generator().manual_seed(5)
+    _, prompts = sums.per_prompt(samples([sequence(300, 0.0, generator) for _ in range(40)]))
+    shift = 6 * np.sqrt(prompts["leak_var"])
+    prompts["leak_score"] -= shift
+    found = sums.e_values(prompts)
+    assert found["draft_shunned"] > 3
+    assert found["draft_favoured"] < 0
+    leak = sums.leakage(prompts)
+    assert leak is not None
+    assert leak["bound"] == 0.0
+    assert leak["high"] < 0
+
+
+def test_the_bets_on_direction_are_fair() -> None:
+    """Exactly: the expectation over one position with score +2 (odds 1/5) or -1/2 is at most 1."""
+    for sign in (1.0, -1.0):
+        variance = 0.2 * 4 + 0.8 * 0.25
+        mean = sum(
+            odds * math.exp(sums._direction(sign * score, variance))
+            for odds, score in ((0.2, 2.0), (0.8, -0.5))
+        )
+        assert mean <= 1.0
+
+
+def test_the_transforms_bet_is_fair_and_sees_a_constant_uniform() -> None:
+    """Exactly, over both outcomes of a first position in two cells, and on a lopsided count."""
+    one, other = (math.exp(sums._dirichlet(np.array(cells))) for cells in ([1.0, 0.0], [0.0, 1.0]))
+    assert 0.5 * one + 0.5 * other == pytest.approx(1.0)
+    two = [[2.0, 0.0], [1.0, 1.0], [1.0, 1.0], [0.0, 2.0]]
+    assert np.mean([math.exp(sums._dirichlet(np.array(cells))) for cells in two]) == pytest.approx(1.0)
+    assert sums._dirichlet(np.array([100.0] + [10.0] * 9)) > math.log(1000)
+
+
+def test_log_score_sees_a_sharper_sampler_between_prompts_and_by_the_model() -> None:
+    for n, variance in ((40, "between prompts"), (6, "of the model")):
+        _, honest = sums.per_prompt(run(n, 0.0, seed=6, length=200))
+        _, sharp = sums.per_prompt(run(n, 0.0, seed=7, length=200, power=1.3))
+        calm, found = sums.log_score(honest), sums.log_score(sharp)
+        assert calm is not None
+        assert found is not None
+        assert found["variance"] == variance
+        assert abs(calm["z"]) < 4
+        assert found["z"] > 5
+        assert found["p_value"] < 1e-4
+
+
+def test_transform_needs_positions_and_sees_lopsided_cells() -> None:
+    prompts = pd.DataFrame([{f"transform_{i}": 4.0 for i in range(BINS)}])
+    assert sums.transform(prompts) is None
+    prompts = pd.DataFrame([{f"transform_{i}": 10.0 + 90.0 * (i == 9) for i in range(BINS)}])
+    found = sums.transform(prompts)
+    assert found is not None
+    assert found["p_value"] < 1e-6
+    assert found["cells"] == [10.0] * 9 + [100.0]
+
+
+def test_the_two_kinds_of_evidence_are_kept_apart() -> None:
+    frame = rescored(run(10, 0.0, seed=8), every=5)
+    own, independent = (sums.per_prompt(frame, prefix) for prefix in ("", "rescored_"))
+    assert (len(own[0]), len(independent[0])) == (10, 2)
+    assert "positions" in independent[1]
+    assert independent[1].loc["e5", "leak_score"] == own[1].loc["e5", "leak_score"]
+
+
+def test_samples_of_a_prompt_are_one_unit_and_missing_evidence_is_left_out() -> None:
+    generator = torch.Generator().manual_seed(9)
+    frame = samples([sequence(30, 0.0, generator), sequence(30, 0.0, generator, drafted=False), None, {}])
+    frame.loc[:1, "example_id"] = "same"
+    frame.at[3, "losslessness"] = {"positions": None, "rescored_positions": float("nan")}
+    carried, prompts = sums.per_prompt(frame)
+    assert len(carried) == 2
+    assert prompts.loc["same", "positions"] == 60
+    assert sums.per_prompt(frame, "rescored_")[0].empty
+    assert sums.per_prompt(frame.drop(columns="losslessness"))[0].empty
+
+
+def test_without_a_draft_there_is_no_leakage() -> None:
+    generator = torch.Generator().manual_seed(10)
+    _, prompts = sums.per_prompt(samples([sequence(30, 0.0, generator, drafted=False)]))
+    assert sums.leakage(prompts) is None
+    assert set(sums.e_values(prompts)) == {"power_0.8", "power_1.25", "transform", "mean"}

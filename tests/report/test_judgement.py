@@ -1,0 +1,164 @@
+"""The sentences on losslessness and parity, and their sections in the report."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from spsbench.report import judgement
+from spsbench.report.markdown import render
+from spsbench.report.terminal import show
+
+Make = Callable[..., dict[str, Any]]
+
+
+def _judged(*arms: dict[str, Any]) -> dict[str, Any]:
+    return {"verdict": "ok", "arms": list(arms)}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0%"), (0.00281, "0.29%"), (0.003, "0.3%"), (0.052, "5.2%"), (0.0521, "5.3%"), (1.0, "100%")],
+)
+def test_a_bound_is_rounded_up(value: float, text: str) -> None:
+    assert judgement.bound(value) == text
+
+
+def test_the_headline_is_the_bound_of_the_independent_evidence(
+    make_summary: Make, make_judged_arm: Make
+) -> None:
+    summary = make_summary(losslessness=_judged(make_judged_arm()))
+    assert judgement.losslessness(summary) == [
+        "Losslessness: leakage at most 0.29% (95%), independent re-score of 12 sequences."
+    ]
+    assert judgement.alarms(summary) == []
+
+
+def test_without_a_re_score_the_word_is_self_consistency(make_summary: Make, make_judged_arm: Make) -> None:
+    (text,) = judgement.losslessness(make_summary(losslessness=_judged(make_judged_arm(rescored=None))))
+    assert text == (
+        "Self-consistency: leakage at most 0.29% (95%), by the rows that verification used; none re-scored."
+    )
+
+
+def test_of_several_arms_the_worst_is_told(
+    make_summary: Make, make_judged_arm: Make, make_kind: Make
+) -> None:
+    leaky = make_kind(leakage=make_kind()["leakage"] | {"bound": 0.052}, sequences=1)
+    arms = [
+        make_judged_arm(),
+        make_judged_arm(k=7, rescored=leaky),
+        make_judged_arm(method="ars", rescored=leaky),
+    ]
+    (text,) = judgement.losslessness(make_summary(losslessness=_judged(*arms)))
+    assert text == (
+        "Losslessness: leakage at most 5.2% (95%) in the worst arm, SpS (K=7), nucleus, independent re-score "
+        "of 1 sequence."
+    )
+
+
+def test_greedy_and_no_evidence_have_sentences_of_their_own(
+    make_summary: Make, make_judged_arm: Make
+) -> None:
+    same = {"sequences": 40, "identical": 0.95, "first_divergence": {}}
+    greedy = make_judged_arm(self_consistency=None, rescored=None, identity=same)
+    (text,) = judgement.losslessness(make_summary(losslessness=_judged(greedy)))
+    assert text == "Greedy: 38 of 40 SpS outputs are token for token those of ArS."
+    nothing = make_judged_arm(self_consistency=None, rescored=None)
+    assert judgement.losslessness(make_summary(losslessness=_judged(nothing))) == [
+        "Losslessness: no evidence was recorded."
+    ]
+    assert judgement.losslessness(make_summary()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {},
+            "underpowered, +0.0020 [-0.0100, +0.0140] against ArS; 50 prompts detect 0.0460, parity within "
+            "±0.0100 (5% of the target-draft gap) takes 1,083",
+        ),
+        ({"verdict": "equivalent"}, "equivalent to ArS within ±0.0100 (5% of the target-draft gap)"),
+        ({"verdict": "different", "low": 0.001}, "different from ArS by +0.0020 [+0.0010, +0.0140]"),
+        (
+            {"verdict": None, "reason": "the same score on every prompt"},
+            "not judged, the same score on every prompt",
+        ),
+    ],
+)
+def test_each_verdict_on_quality_in_words(
+    changes: dict[str, Any], text: str, make_summary: Make, make_comparison: Make
+) -> None:
+    parity = {"metric": "rouge2", "comparisons": [make_comparison(**changes)], "target_over_draft": []}
+    assert judgement.parity(make_summary(parity=parity)) == [f"ROUGE-2 of SpS (K=4), nucleus: {text}."]
+
+
+def test_many_comparisons_are_counted(make_summary: Make, make_comparison: Make) -> None:
+    found = [
+        make_comparison(verdict=v) for v in ("equivalent", "equivalent", "underpowered", "different", None)
+    ]
+    parity = {"metric": "rouge2", "comparisons": found, "target_over_draft": []}
+    assert judgement.parity(make_summary(parity=parity)) == [
+        "ROUGE-2 against ArS: 2 equivalent, 1 underpowered, 1 different, 1 not judged."
+    ]
+
+
+def test_an_alarm_is_red_and_stands_on_the_first_screen(
+    make_summary: Make, make_judged_arm: Make, make_kind: Make
+) -> None:
+    arm = make_judged_arm(verdict="alarm", reasons=["e-value 10^9.0, alarm at 10^3"])
+    file = io.StringIO()
+    show(make_summary(losslessness=_judged(arm)), Console(file=file, width=80, force_terminal=True))
+    (line,) = [line for line in file.getvalue().splitlines() if "ALARM" in line]
+    assert "\x1b[1;31mALARM: SpS (K=4), nucleus, does not follow" in line
+    assert "**ALARM: SpS (K=4), nucleus" in render(make_summary(losslessness=_judged(arm)), {})
+
+
+def test_the_sections_of_the_report(make_summary: Make, make_judged_arm: Make, make_comparison: Make) -> None:
+    better = {"sampling": "nucleus", "prompts": 50, "ratio": 3.1, "low": 2.8, "high": 3.4, "reason": None}
+    solved = {"both": 1, "only_ars": 4, "only_sps": 5, "neither": 0, "p_value": 1.0, "reason": None}
+    parity = {
+        "metric": "rouge2",
+        "comparisons": [make_comparison(solved=solved)],
+        "target_over_draft": [better],
+    }
+    text = render(make_summary(losslessness=_judged(make_judged_arm()), parity=parity), {})
+    row = "12 (24%) | 1200 | 0.1% \\[-0.12%, 0.32%\\] | 0.29% | -0.7 | 0.4 | 0.534 | 0 | ok |"
+    assert f"| SpS (K=4), nucleus | losslessness (re-scored) | {row}" in text
+    assert "| SpS (K=4), nucleus | self-consistency | 50 (100%) |" in text
+    assert "* SpS (K=4), nucleus: ok." in text
+    assert "## Parity of ROUGE-2" in text
+    assert "| +0.0020 \\[-0.0100, +0.0140\\] | -0.010 | ±0.0100 | 0.090 | underpowered |" in text
+    assert "* ROUGE-2 of the target over the draft alone, nucleus: 3.10x \\[2.80, 3.40\\]." in text
+    assert (
+        "problems solved by any sample: 1 by both, 4 by ArS alone, 5 by SpS alone; McNemar p 1.000." in text
+    )
+    assert "None" not in text
+
+
+def test_sections_without_numbers_still_say_so(
+    make_summary: Make, make_judged_arm: Make, make_comparison: Make
+) -> None:
+    nothing = make_judged_arm(
+        self_consistency=None, rescored=None, verdict="no evidence", reasons=["no evidence was recorded"]
+    )
+    names = (
+        "difference",
+        "low",
+        "high",
+        "normalised_difference",
+        "tost_p_value",
+        "baseline_mean",
+        "arm_mean",
+    )
+    empty = make_comparison(verdict=None, reason="0 prompts: no variance to judge by", **dict.fromkeys(names))
+    parity = {"metric": "rouge2", "comparisons": [empty], "target_over_draft": []}
+    text = render(make_summary(losslessness=_judged(nothing), parity=parity), {})
+    assert "* SpS (K=4), nucleus: no evidence: no evidence was recorded." in text
+    assert "--arms ars,sps,draft measures it" in text
+    assert "None" not in text
