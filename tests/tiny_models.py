@@ -51,6 +51,38 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Configuration class and sizes; four layers each, the draft has the first two."""
 
+_LATENT = {
+    "kv_lora_rank": 8,
+    "q_lora_rank": 8,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 12,
+}
+_ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+_GPT = {"n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 512}
+
+MORE: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma": ("GemmaConfig", _HEADS),
+    "gemma2": ("Gemma2Config", _HEADS | {"sliding_window": WINDOW, "query_pre_attn_scalar": 8}),
+    "qwen3-moe": ("Qwen3MoeConfig", _HEADS | {"num_experts": 4, "num_experts_per_tok": 2}),
+    "llama4": ("Llama4TextConfig", _HEADS | {"attention_chunk_size": WINDOW, "num_local_experts": 2}),
+    "deepseek-v3": ("DeepseekV3Config", _PLAIN | {"num_key_value_heads": 4} | _LATENT | _ROUTED),
+    "gpt-oss": ("GptOssConfig", _HEADS | _EXPERTS | {"sliding_window": WINDOW}),
+    "cohere2": ("Cohere2Config", _GROUPED | {"sliding_window": WINDOW}),
+    "gpt-j": ("GPTJConfig", _GPT | {"rotary_dim": 8}),
+    "gpt-neo": (
+        "GPTNeoConfig",
+        {"hidden_size": 32, "num_layers": 4, "num_heads": 4, "window_size": WINDOW}
+        | {"attention_types": [[["global", "local"], 2]], "max_position_embeddings": 512},
+    ),
+    "gpt-bigcode": ("GPTBigCodeConfig", _GPT),
+    "starcoder2": ("Starcoder2Config", _GROUPED),
+    "granite": ("GraniteConfig", _GROUPED),
+    "stablelm": ("StableLmConfig", _GROUPED),
+    "smollm3": ("SmolLM3Config", _GROUPED | {"pad_token_id": None}),
+}
+"""Architectures that are put to the self-test alone."""
+
 RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("MambaConfig", {"hidden_size": 32, "num_hidden_layers": 2}),
     "jamba": ("JambaConfig", _GROUPED),
@@ -66,7 +98,7 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
 
 def config_of(architecture: str, **changes: Any) -> Any:
     """A configuration; ``changes`` replace its sizes."""
-    name, sizes = (ARCHITECTURES | RECURRENT)[architecture]
+    name, sizes = (ARCHITECTURES | MORE | RECURRENT)[architecture]
     settings = {"vocab_size": TOKENS, "initializer_range": 0.3} | sizes
     settings |= {"bos_token_id": BOS, "eos_token_id": EOS} | changes
     return getattr(transformers, name)(**settings)

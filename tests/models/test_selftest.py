@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import WINDOW, config_of, make
+from tiny_models import MORE, WINDOW, config_of, make
 from transformers import DynamicCache
 
 from spsbench.errors import UsageError
+from spsbench.models.architecture import require_causal
 from spsbench.models.cache import RewindLayer
 from spsbench.models.causal_lm import CausalLM, attention_window, context_window
 from spsbench.models.selftest import require_exact_rollback, self_test
@@ -70,6 +71,15 @@ class Misplaced(CausalLM):
             use_cache=True,
         ).logits[0, -last:]
         return logits
+
+
+@pytest.mark.parametrize("architecture", list(MORE))
+def test_more_architectures_pass(architecture: str) -> None:
+    config = config_of(architecture)
+    require_causal(config, architecture, "--target")
+    result = self_test(CausalLM(make(config)))
+    assert result.worst < 1e-5
+    assert result.prompt_tokens == 24 + (attention_window(config) or 0)
 
 
 @pytest.mark.parametrize("architecture", WINDOWED)
