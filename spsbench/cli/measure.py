@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.progress import watching
+from spsbench.cli.resume import resume_command
 from spsbench.cli.settings import read_settings
 from spsbench.errors import IncompleteError
 from spsbench.paths import results_dir
@@ -69,17 +68,10 @@ def _has_samples(directory: Path) -> bool:
     return journal.is_file() and journal.stat().st_size > 0
 
 
-def resume_command(directory: Path) -> str:
-    """The command that continues a run, as it can be typed here."""
-    program = Path(sys.argv[0])
-    typed = program.stem == "spsbench" and shutil.which("spsbench") != str(program)
-    return shlex.join([str(program) if typed else "spsbench", "run", "--resume", str(directory)])
-
-
 def _incomplete(summary: dict[str, Any], directory: Path) -> IncompleteError:
     failed = sum(row["failed"] for row in summary["rows"])
     missing = sum(row["missing"] for row in summary["rows"])
     return IncompleteError(
-        f"{failed} sequences failed and {missing} are missing.",
+        f"of the sequences {failed} failed and {missing} are missing.",
         remedy=f"{directory / 'samples.jsonl'} tells why; `{resume_command(directory)}` tries them again.",
     )

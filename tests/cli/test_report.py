@@ -36,10 +36,12 @@ def test_an_unfinished_run_is_reported_from_its_journal(cli: Cli, run: Path) -> 
     journal.write_text(journal.read_text().splitlines(keepends=True)[0])
     (run / "summary.json").unlink()
     (run / "report.md").unlink()
-    summary = json.loads(cli("report", run, "--json").out)
+    result = cli("report", run, "--json")
+    summary = json.loads(result.out)
     assert sum(row["sequences"] for row in summary["rows"]) == 1
     assert sum(row["missing"] for row in summary["rows"]) == 1
     assert summary["complete"] is False
+    assert f"spsbench run --resume {run}" in result.err
     assert (run / "report.md").is_file()
 
 
