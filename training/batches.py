@@ -1,0 +1,61 @@
+"""Batches of contexts of similar length, cut from the flat corpus on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from training.corpus import PROMPT_WEIGHT, Corpus
+
+POOL = 4096
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs [rows, n], the tokens that follow them and the weight of each in the loss."""
+
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    weights: torch.Tensor
+
+
+class Batches:
+    """The corpus on one device, handed out in an order that the seed fixes."""
+
+    def __init__(self, corpus: Corpus, tokens: int, seed: int, device: str) -> None:
+        self.starts, self.lengths, self.tokens = corpus.starts, corpus.lengths, tokens
+        self.generator = np.random.default_rng(seed)
+        self.device = device
+        self.ids = torch.from_numpy(corpus.ids.astype(np.int32)).to(device)
+        self.answers = torch.from_numpy(corpus.answers).to(device)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches without end: pools of contexts, sorted by length, cut, shuffled."""
+        while True:
+            order = self.generator.permutation(len(self.lengths))
+            for begin in range(0, len(order), POOL):
+                for rows in self._cut(order[begin : begin + POOL]):
+                    yield self._gather(rows)
+
+    def _cut(self, pool: np.ndarray) -> list[np.ndarray]:
+        by_length = pool[np.argsort(self.lengths[pool], kind="stable")]
+        groups, begin = [], 0
+        for end, length in enumerate(self.lengths[by_length].tolist()):
+            if end > begin and (end + 1 - begin) * length > self.tokens:
+                groups.append(by_length[begin:end])
+                begin = end
+        groups.append(by_length[begin:])
+        return [groups[index] for index in self.generator.permutation(len(groups))]
+
+    def _gather(self, rows: np.ndarray) -> Batch:
+        starts = torch.from_numpy(self.starts[rows]).to(self.device)[:, None]
+        lengths = torch.from_numpy(self.lengths[rows]).to(self.device)[:, None]
+        columns = torch.arange(int(self.lengths[rows].max()), device=self.device)[None]
+        inside = columns < lengths
+        places = torch.where(inside, starts + columns, 0)
+        ids = torch.where(inside, self.ids[places], 0).long()
+        weights = torch.where(self.answers[places], 1.0, PROMPT_WEIGHT) * inside
+        return Batch(ids[:, :-1], ids[:, 1:], weights[:, 1:])
