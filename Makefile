@@ -1,6 +1,7 @@
 # make run    set up .venv and run the benchmark with the embedded pair
 # make test   what CI runs: ruff, mypy, pytest
 # make sweep  speed and acceptance against the lookahead K
+# make aa     ArS against ArS: whether the speedup's interval covers 1; minutes, on a quiet machine
 # make mini   train the embedded pair again from its seed
 # make clean  remove .venv, caches and build products (results stay)
 
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --prefer-binary -c constraints.txt
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: run sweep test mini clean
+.PHONY: run sweep test aa mini clean
 
 run: $(VENV)/.installed
 	$(BIN)/spsbench run xsum --k 4
@@ -22,6 +23,9 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+aa: $(VENV)/.installed
+	$(BIN)/python benchmarks/aa.py
 
 mini: $(VENV)/.installed
 	$(BIN)/python -m training.make

@@ -5,7 +5,8 @@ used: it covers every sequence, and is blind to a wrong row, a stale cache or a 
 *Losslessness* comes from one uncached forward over the finished text of some sequences: only that
 is independent of the loops, and only that earns the word.
 
-ArS arms are judged like the others: they are the control that must come out clean.
+ArS arms, and the draft alone under its own rows, are judged like the others: they are the controls
+that must come out clean.
 """
 
 from __future__ import annotations
@@ -83,8 +84,7 @@ def _judge_arm(row: dict[str, Any], by_arm: Mapping[str, pd.DataFrame], exact: b
     own = independent = same = None
     if samples is not None:
         own = evidence_of(samples, exact=True)
-        # The draft alone follows its own law, which is not the one that text is re-scored under.
-        independent = None if row["method"] == "draft" else evidence_of(samples, RESCORED, exact=exact)
+        independent = evidence_of(samples, RESCORED, exact=exact)
         if row["baseline"] is not None and _is_greedy(row, own):
             same = identity(by_arm[row["baseline"]], samples)
     entry = {key: row[key] for key in SAME_KEYS}

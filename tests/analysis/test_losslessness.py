@@ -133,22 +133,13 @@ def test_greedy_tokens_are_compared_with_greedy_ars() -> None:
     }
 
 
-def test_the_control_counts_and_the_draft_alone_is_not_judged_by_the_targets_rows() -> None:
-    rows = [
-        _row(arm="ars-nucleus", method="ars", k=0, acceptance_z=None),
-        _row(),
-        _row(arm="draft-nucleus", method="draft", k=0, acceptance_z=None),
-    ]
+def test_an_alarm_in_the_control_is_an_alarm_of_the_run() -> None:
+    rows = [_row(arm="ars-nucleus", method="ars", k=0, acceptance_z=None), _row()]
     honest, leaky = rescored(run(30, 0.0, seed=7, length=100)), rescored(run(30, 0.5, seed=8, length=100))
-    leaky["losslessness"] = [
-        {name: value for name, value in sums.items() if name.startswith("rescored_")}
-        for sums in leaky["losslessness"]
-    ]
-    frames = {"ars-nucleus": honest, ARM: honest, "draft-nucleus": leaky}
-    found = losslessness(frames, rows)
+    found = losslessness({"ars-nucleus": honest, ARM: honest}, rows)
     assert found is not None
     assert found["verdict"] == "ok"
-    found = losslessness(frames | {"ars-nucleus": leaky}, rows)
+    found = losslessness({"ars-nucleus": leaky, ARM: honest}, rows)
     assert found is not None
     assert found["verdict"] == "alarm"
 
