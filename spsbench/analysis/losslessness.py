@@ -85,7 +85,7 @@ def _judge_arm(row: dict[str, Any], by_arm: Mapping[str, pd.DataFrame], exact: b
     if samples is not None:
         own = evidence_of(samples, exact=True)
         independent = evidence_of(samples, RESCORED, exact=exact)
-        if row["baseline"] is not None and _is_greedy(row, own):
+        if row["baseline"] is not None and row["method"] != "draft" and _is_greedy(row, own):
             same = identity(by_arm[row["baseline"]], samples)
     entry = {key: row[key] for key in SAME_KEYS}
     entry |= {"acceptance_z": row["acceptance_z"], "identity": same}

@@ -67,7 +67,8 @@ def leakage(prompts: pd.DataFrame) -> dict[str, Any] | None:
     Returns:
         ``estimate`` (negative values are chance, or a sampler that shuns the draft), its two-sided
         95% interval ``low`` to ``high``, ``bound``, the one-sided 95% upper bound (at least 0), and
-        ``standard_error``; None where nothing was drafted.
+        ``standard_error``, the larger of the model's and that between prompts; None where nothing
+        was drafted.
     """
     from scipy import stats
 
@@ -77,22 +78,40 @@ def leakage(prompts: pd.DataFrame) -> dict[str, Any] | None:
     score, information = _column(prompts, "leak_score"), _column(prompts, "leak_information")
     if not len(prompts):
         return None
-    estimate = score.sum() / information.sum()
+    total = float(information.sum())
+    estimate = float(score.sum()) / total
+    variance = float(_column(prompts, "leak_var").sum())
     n = len(prompts)
+    quantiles = [float(stats.norm.ppf(share)) for share in (0.95, 0.975)]
+    spread = variance
     if n >= PROMPTS_FOR_VARIANCE:
-        variance = n / (n - 1) * np.square(score - estimate * information).sum()
-        one_sided, two_sided = (float(stats.t.ppf(share, n - 1)) for share in (0.95, 0.975))
-    else:
-        variance = _column(prompts, "leak_var").sum()
-        one_sided, two_sided = (float(stats.norm.ppf(share)) for share in (0.95, 0.975))
-    error = math.sqrt(variance) / information.sum()
+        quantiles = [float(stats.t.ppf(share, n - 1)) for share in (0.95, 0.975)]
+        spread = max(variance, n / (n - 1) * float(np.square(score - estimate * information).sum()))
+    error = math.sqrt(spread) / total
+    bound, high = (
+        max(estimate + z * error, _highest_that_fits(float(score.sum()), total, variance, z))
+        for z in quantiles
+    )
     return {
-        "estimate": float(estimate),
-        "low": float(estimate - two_sided * error),
-        "high": float(estimate + two_sided * error),
-        "bound": float(min(1.0, max(0.0, estimate + one_sided * error))),
-        "standard_error": float(error),
+        "estimate": estimate,
+        "low": estimate - quantiles[1] * error,
+        "high": high,
+        "bound": min(1.0, max(0.0, bound)),
+        "standard_error": error,
     }
+
+
+def _highest_that_fits(score: float, information: float, variance: float, z: float) -> float:
+    """The largest leakage that a score test with quantile z does not reject.
+
+    Where the draft's own tokens are rare under the target, a short text holds none of them and looks
+    certain: the variance under no leakage is then too small. Under leakage L the variance is at most
+    variance + 2 L (information - variance), which gives a quadratic in L (Wilson's way with a share).
+    """
+    slope = z * z * (information - variance)
+    middle = score * information + slope
+    root = middle * middle - information**2 * (score * score - z * z * variance)
+    return (middle + math.sqrt(root)) / information**2 if root > 0 else -math.inf
 
 
 def log_score(prompts: pd.DataFrame) -> dict[str, Any] | None:

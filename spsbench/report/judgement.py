@@ -55,6 +55,8 @@ def _leakage(arms: list[dict[str, Any]]) -> str:
             worst = max(found, key=lambda arm: arm[kind]["leakage"]["bound"])
             where = f" in the worst arm, {label(worst)}, {worst['sampling']}" if len(found) > 1 else ""
             text = f"leakage at most {bound(worst[kind]['leakage']['bound'])} (95%){where}"
+            if worst[kind]["verdict"] == "no evidence":
+                text = f"too few informative positions ({worst[kind]['positions']}); {text}"
             if kind == "rescored":
                 return f"Losslessness: {text}, independent re-score of {_sequences(worst[kind])}."
             return f"Self-consistency: {text}, by the rows that verification used; none re-scored."

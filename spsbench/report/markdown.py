@@ -48,7 +48,8 @@ def _heading(summary: Summary, run: Run) -> list[str]:
     told = [*wording.sentences(summary["rows"]), *judgement.alarms(dict(summary))]
     lines += ["", *(f"**{escape(text)}**" + "  " for text in told)]
     lines += [f"{escape(text)}  " for text in judgement.losslessness(dict(summary))]
-    facts = [("Pair", summary.get("pair")), ("Data", summary.get("data"))]
+    data = summary.get("data")
+    facts = [("Pair", summary.get("pair")), ("Data", data.get("source") if isinstance(data, Mapping) else data)]
     prompts = max((row["prompts"] for row in summary["rows"]), default=0)
     told = [f"{name}: {escape(value)}" for name, value in facts if value] + [f"Prompts: {prompts}"]
     lines += ["", ". ".join(told) + "."]

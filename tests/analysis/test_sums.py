@@ -11,7 +11,7 @@ import torch
 from simulated_evidence import rescored, run, samples, sequence
 
 from spsbench.analysis import sums
-from spsbench.core.evidence import BINS, MIXTURES, POWERS
+from spsbench.core.evidence import BINS, MIXTURES, POWERS, evidence
 
 
 @pytest.mark.parametrize("leakage", [0.0, 0.01, 0.05])
@@ -42,6 +42,20 @@ def test_interval_and_bound_cover_in_95_of_100_runs(leakage: float, prompts: int
     assert 87 <= inside < 100
     assert below >= 87
     assert below < 100 or leakage == 0
+
+
+def test_the_bound_of_a_short_text_is_no_better_than_its_chances() -> None:
+    """Target (1 - e, e), draft (0, 1): 30 positions without the draft's token allow a leakage of 8%.
+
+    The exact bound is 1 - .05^(1/30) = 9.5%; the Wald bound would be 0.3%.
+    """
+    q = torch.tensor([[1 - 1e-6, 1e-6]]).expand(30, 2)
+    p = torch.tensor([[0.0, 1.0]]).expand(30, 2)
+    _, prompts = sums.per_prompt(samples([evidence(torch.zeros(30, dtype=torch.long), q, p, torch.rand(30))]))
+    found = sums.leakage(prompts)
+    assert found is not None
+    assert 0.08 < found["bound"] < 0.2
+    assert found["bound"] < found["high"]
 
 
 def test_the_truth_raises_no_alarm_and_a_leak_does() -> None:

@@ -45,6 +45,12 @@ def test_without_a_re_score_the_word_is_self_consistency(make_summary: Make, mak
     )
 
 
+def test_a_bound_from_too_little_says_so(make_summary: Make, make_judged_arm: Make, make_kind: Make) -> None:
+    arm = make_judged_arm(rescored=make_kind(verdict="no evidence", positions=36, sequences=24))
+    (text,) = judgement.losslessness(make_summary(losslessness=_judged(arm)))
+    assert text.startswith("Losslessness: too few informative positions (36); leakage at most 0.29% (95%), ")
+
+
 def test_of_several_arms_the_worst_is_told(
     make_summary: Make, make_judged_arm: Make, make_kind: Make
 ) -> None:
