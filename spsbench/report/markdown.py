@@ -49,7 +49,8 @@ def _heading(summary: Summary, run: Run) -> list[str]:
     lines += ["", *(f"**{escape(text)}**" + "  " for text in told)]
     lines += [f"{escape(text)}  " for text in judgement.losslessness(dict(summary))]
     data = summary.get("data")
-    facts = [("Pair", summary.get("pair")), ("Data", data.get("source") if isinstance(data, Mapping) else data)]
+    source = data.get("source") if isinstance(data, Mapping) else data
+    facts = [("Pair", summary.get("pair")), ("Data", source)]
     prompts = max((row["prompts"] for row in summary["rows"]), default=0)
     told = [f"{name}: {escape(value)}" for name, value in facts if value] + [f"Prompts: {prompts}"]
     lines += ["", ". ".join(told) + "."]
