@@ -17,6 +17,7 @@ from spsbench.cli.report import report
 from spsbench.cli.run import run
 from spsbench.cli.sweep_k import sweep_k
 from spsbench.cli.theory import theory
+from spsbench.cli.verify import verify
 from spsbench.errors import SpsbenchError
 
 INTERRUPTED = 130
@@ -33,6 +34,7 @@ MEASURE, LOOK_UP, TOOLS = "Measure", "Look things up", "Tools"
 app.command("run", rich_help_panel=MEASURE)(run)
 app.command("sweep-k", rich_help_panel=MEASURE)(sweep_k)
 app.command("report", rich_help_panel=MEASURE)(report)
+app.command("verify", rich_help_panel=MEASURE)(verify)
 app.command("tasks", rich_help_panel=LOOK_UP)(tasks)
 app.command("pairs", rich_help_panel=LOOK_UP)(pairs)
 app.command("protocols", rich_help_panel=LOOK_UP)(protocols)

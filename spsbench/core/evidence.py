@@ -28,6 +28,8 @@ POWERS = (0.8, 1.25)
 BINS = 10
 """Cells of the randomised probability-integral transform, uniform under q."""
 
+_CHUNK_ELEMENTS = 1 << 22
+
 Sums = dict[str, float]
 
 
@@ -46,6 +48,21 @@ def evidence(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
         ``overlap``, the sum of min(target, draft) over all ``overlap_positions`` where something was
         drafted, certain rows included: on ArS text their quotient is Leviathan's alpha.
     """
+    rows = max(_CHUNK_ELEMENTS // q.shape[-1], 1)
+    sums: Sums = {}
+    for start in range(0, len(tokens), rows):
+        part = slice(start, start + rows)
+        sums = added(sums, _chunk(tokens[part], q[part], None if p is None else p[part], v[part]))
+    return sums
+
+
+def added(some: Sums, more: Sums) -> Sums:
+    """Both sums in one; a name that only one of them has keeps its value."""
+    return {name: some.get(name, 0.0) + more.get(name, 0.0) for name in some | more}
+
+
+def _chunk(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
+    """The sums of a few positions: in float64 a whole sequence of a large vocabulary takes gigabytes."""
     q = q.double()
     acceptance = {} if p is None else _overlap(q, p.double())
     column = tokens.unsqueeze(-1)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from spsbench.core import sampling as law
 from spsbench.core.rejection import Draft
-from spsbench.core.sampling import draw, warp
 from spsbench.models.language_model import LanguageModel
 from spsbench.records import SamplingParams
 
@@ -22,7 +22,7 @@ class ModelDrafter:
 
     def __init__(self, model: LanguageModel, sampling: SamplingParams, device: torch.device) -> None:
         self.model = model
-        self._sampling = sampling
+        self.sampling = sampling
         self._device = device
 
     def prefill(self, tokens: Sequence[int]) -> None:
@@ -36,8 +36,8 @@ class ModelDrafter:
         pending = torch.tensor(tokens[self.model.length :], device=self._device)
         picks, rows = [], []
         for i in range(k):
-            probs = warp(self.model.score(pending, last=1), self._sampling)
-            pending = draw(probs, u[i : i + 1])
+            probs = law.warp(self.model.score(pending, last=1), self.sampling)
+            pending = law.draw(probs, u[i : i + 1])
             picks.append(pending)
             rows.append(probs)
         return Draft(torch.cat(picks), torch.cat(rows))

@@ -53,7 +53,8 @@ class EagerEngine:
         """
         drafter = None if self._draft is None else ModelDrafter(self._draft, request.sampling, self._device)
         stop = StopRule.of(request, self._decoder)
-        ledger = Ledger(phases=self._device.type == "cpu", trace=request.trace)
+        phases = self._device.type == "cpu"
+        ledger = Ledger(phases=phases, trace=request.trace, seed=request.seed)
         with torch.inference_mode():
             started = self._now()
             self._prefill(request, drafter)
@@ -69,6 +70,7 @@ class EagerEngine:
             decode_s=ended - prefilled - paused_s,
             finish_reason=reason,
             trace=ledger.trace,
+            losslessness=ledger.losslessness,
         )
 
     def _prefill(self, request: Request, drafter: Drafter | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from spsbench.core.evidence import Sums, added
 from spsbench.engines.recording import Finished, loop_records, traced_tokens
+from spsbench.engines.witness import own_evidence
 from spsbench.records import Loop, TracedToken
 
 # K+1 target rows and K draft rows a loop: at 152,000 tokens and K = 4 a loop takes 5.5 MB.
@@ -17,19 +19,23 @@ class Ledger:
     Args:
         phases: see ``loop_records``.
         trace: keep one entry per drafted or emitted token.
+        seed: of the sequence.
         most_bytes: rows beyond this should be settled.
 
     Attributes:
         tokens: emitted so far.
         records: of the settled loops.
         trace: of the settled loops; None if it is not kept.
+        losslessness: sums over the settled loops, see ``own_evidence``.
     """
 
-    def __init__(self, *, phases: bool, trace: bool, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, *, phases: bool, trace: bool, seed: int, most_bytes: int = _MOST_BYTES) -> None:
         self.tokens: list[int] = []
         self.records: list[Loop] = []
         self.trace: list[TracedToken] | None = [] if trace else None
+        self.losslessness: Sums = {}
         self._phases = phases
+        self._seed = seed
         self._most_bytes = most_bytes
         self._open: list[Finished] = []
         self._open_bytes = 0
@@ -52,5 +58,8 @@ class Ledger:
         if self.trace is not None:
             position = len(self.tokens) - sum(loop.kept for loop in self._open)
             self.trace += traced_tokens(self._open, len(self.records), position)
+        if self._open:
+            seed = self._seed + len(self.records)
+            self.losslessness = added(self.losslessness, own_evidence(self._open, seed))
         self.records += loop_records(self._open, self._phases)
         self._open, self._open_bytes = [], 0

@@ -21,14 +21,14 @@ class UniformStream:
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._generator = torch.Generator().manual_seed(seed)
-        self._device = device
+        self.device = device
         self._block = torch.empty(0)
         self._used = 0
 
     def __call__(self, n: int) -> Tensor:
         """The next n numbers, [n] float32."""
         if self._used + n > len(self._block):
-            self._block = torch.rand(max(n, _BLOCK), generator=self._generator).to(self._device)
+            self._block = torch.rand(max(n, _BLOCK), generator=self._generator).to(self.device)
             self._used = 0
         self._used += n
         return self._block[self._used - n : self._used]

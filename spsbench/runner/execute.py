@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,20 @@ import torch
 from spsbench.clock import Clock, SystemClock
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
+from spsbench.engines.witness import rescore
 from spsbench.environment import load_1m
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.threads import fastest_threads
 from spsbench.records import Arm, Generation, Request, Sample
 from spsbench.runner.conclude import conclude, score
 from spsbench.runner.plan import Plan
-from spsbench.runner.schedule import Turn, turns
+from spsbench.runner.schedule import Turn, derive_seed, turns
 from spsbench.store import RunStore
+
+# A few per cent of a long run is plenty. Short ones need all they have: where most positions leave
+# nothing to chance, a handful of outputs would be no evidence.
+_RESCORED_SHARE = 0.05
+_RESCORED_LEAST = 300
 
 
 class Watcher(Protocol):
@@ -78,19 +85,25 @@ def execute(plan: Plan, directory: Path, *, resume: bool, watcher: Watcher) -> O
         missing = [turn for turn in _turns(plan) if turn.key not in store.done()]
         if missing:
             watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
-            pair = load_pair(plan.source, plan.dtype, plan.device)
-            pair.info["threads"] = _set_threads(plan, pair)
+            pair = load(plan)
             store.note(models=pair.info)
             engines = {arm: build_engine(arm, pair, SystemClock()) for arm in plan.arms}
             watcher.started(plan.total, plan.total - len(missing))
             _warm_up(plan, engines, missing[0])
-            for sample in measure(plan, engines, missing):
+            for sample in measure(plan, engines, missing, pair):
                 store.append(sample)
                 watcher.finished(sample)
         if plan.config.score:
             score(plan, store, watcher.scoring)
         summary = conclude(store)
     return Outcome(directory, summary, bool(summary["complete"]))
+
+
+def load(plan: Plan) -> Pair:
+    """Load the pair of a plan and set the number of CPU threads that suits it."""
+    pair = load_pair(plan.source, plan.dtype, plan.device)
+    pair.info["threads"] = _set_threads(plan, pair)
+    return pair
 
 
 def build_engine(arm: Arm, pair: Pair, clock: Clock) -> Engine:
@@ -100,17 +113,38 @@ def build_engine(arm: Arm, pair: Pair, clock: Clock) -> Engine:
     return EagerEngine(target, draft, arm.k, pair.tokenizer, pair.device, clock)
 
 
-def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn]) -> Iterator[Sample]:
-    """Generate the missing sequences, one sample each; a failure is a recorded failure."""
+def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: Pair) -> Iterator[Sample]:
+    """Generate the missing sequences, one sample each; a failure is a recorded failure.
+
+    Those that are drawn for it are read again by an uncached forward, between two sequences.
+    """
     traced = {prompt.example_id for prompt in plan.prompts[: plan.config.trace]}
+    witnessed = _witnessed(plan)
     for turn in missing:
         trace = turn.prompt.example_id in traced and turn.sample_index == 0
         try:
             generation = engines[turn.arm].generate(_request(plan, turn, trace))
+            if turn.prompt.example_id in witnessed and turn.sample_index == 0:
+                _read_again(turn, generation, pair)
             yield _sample(turn, generation, None)
         except (RuntimeError, ValueError, IndexError) as error:
             failed = Generation([], "", None, 0.0, 0.0, "error")
             yield _sample(turn, failed, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
+
+
+def _witnessed(plan: Plan) -> set[str]:
+    """Examples whose outputs are read again: a few per cent, drawn by seed, but at least a handful."""
+    count = max(math.ceil(len(plan.prompts) * _RESCORED_SHARE), _RESCORED_LEAST)
+    seed = plan.config.seed
+    by_lot = sorted(plan.prompts, key=lambda p: derive_seed(seed, p.example_id, 0, "rescore"))
+    return {prompt.example_id for prompt in by_lot[:count]}
+
+
+def _read_again(turn: Turn, generation: Generation, pair: Pair) -> None:
+    """Add the sums of an independent re-score; the draft-only arm has the draft as its target."""
+    target = pair.draft if turn.arm.method == "draft" else pair.target
+    sums = rescore(target, pair.draft, turn.prompt.ids, generation.tokens, turn.arm.sampling, turn.seed)
+    generation.losslessness = (generation.losslessness or {}) | sums
 
 
 def _turns(plan: Plan) -> Iterator[Turn]:

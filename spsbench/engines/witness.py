@@ -1,0 +1,104 @@
+"""Evidence of losslessness for one sequence, gathered after its clock has stopped.
+
+Two witnesses. The loops' own rows cost nothing, but they are the very rows that the tokens were
+accepted with: blind to a wrong row, a stale cache or a wrong position. A second reading of the
+finished text by one forward without any cache knows nothing of loops: only that may be called
+evidence of losslessness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spsbench.core.evidence import Sums, evidence
+from spsbench.core.sampling import warp
+from spsbench.engines.recording import Finished
+from spsbench.models.causal_lm import CausalLM
+from spsbench.records import SamplingParams
+
+RESCORED = "rescored_"
+
+# How far rounding may move the nucleus (in mass) or the best logit (in units of the logits' spread).
+_SLACK = {torch.float32: 1e-4, torch.float64: 1e-9}
+_COARSE_SLACK = 3e-2
+
+
+def own_evidence(loops: Sequence[Finished], seed: int) -> Sums:
+    """Sums over the emitted tokens of a sequence, from the rows that decided them.
+
+    Args:
+        loops: with their rows; at least one.
+        seed: of the randomised transform.
+    """
+    tokens = [token for loop in loops for token in loop.decoded.tokens[: loop.kept]]
+    q = torch.cat([loop.decoded.target_probs[: loop.kept] for loop in loops])
+    p = torch.cat([_draft_rows(loop) for loop in loops])
+    drafted = p if bool(p.any()) else None
+    return evidence(
+        torch.tensor(tokens, device=q.device), q, drafted, _transform_numbers(len(tokens), seed, q)
+    )
+
+
+def _draft_rows(loop: Finished) -> Tensor:
+    """[kept, V] draft rows at the emitted positions, zeros behind the last drafted one."""
+    q, draft = loop.decoded.target_probs[: loop.kept], loop.decoded.draft
+    rows = torch.zeros_like(q)
+    if draft is not None:
+        shared = min(loop.kept, len(draft.tokens))
+        rows[:shared] = draft.probs[:shared]
+    return rows
+
+
+@torch.inference_mode()
+def rescore(
+    target: CausalLM,
+    draft: CausalLM,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    sampling: SamplingParams,
+    seed: int,
+) -> Sums:
+    """The same sums by teacher forcing: one uncached forward of each model over prompt and output.
+
+    A token that only rounding puts outside the nucleus is no impossibility: it is counted as
+    ``edge`` and left out.
+
+    Returns:
+        the sums of ``evidence`` with the prefix ``rescored_``; with the draft's rows everywhere, so
+        that on ArS text ``overlap / overlap_positions`` is Leviathan's alpha.
+    """
+    sequence = torch.tensor([*prompt, *tokens], device=target.device)
+    logits = target.score_uncached(sequence)[len(prompt) - 1 : -1]
+    q = warp(logits, sampling)
+    p = warp(draft.score_uncached(sequence)[len(prompt) - 1 : -1], sampling)
+    emitted = sequence[len(prompt) :]
+    inside = q.gather(-1, emitted.unsqueeze(-1)).squeeze(-1) > 0
+    edge = ~inside & _at_the_edge(logits.float(), emitted, sampling, target.model.dtype)
+    kept = ~edge
+    v = _transform_numbers(int(kept.sum()), seed, q)
+    sums = evidence(emitted[kept], q[kept], p[kept], v) | {"edge": float(edge.sum())}
+    return {RESCORED + name: value for name, value in sums.items()}
+
+
+def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, dtype: torch.dtype) -> Tensor:
+    """[n] whether a token would be possible if the row were moved by what rounding may move it."""
+    slack = _SLACK.get(dtype, _COARSE_SLACK)
+    own = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    if sampling.greedy:
+        best = logits.max(-1).values
+        return best - own <= slack * (best - logits.mean(-1))
+    wider = SamplingParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k + 1 if sampling.top_k else 0,
+        top_p=min(1.0, sampling.top_p + slack),
+    )
+    return warp(logits, wider).gather(-1, tokens.unsqueeze(-1)).squeeze(-1) > 0
+
+
+def _transform_numbers(n: int, seed: int, like: Tensor) -> Tensor:
+    """[n] uniform numbers of the randomised transform, from a stream apart from the sampler's."""
+    generator = torch.Generator().manual_seed((seed ^ 0x5DEECE66D) & ((1 << 63) - 1))
+    return torch.rand(n, generator=generator, dtype=torch.float64).to(like.device)

@@ -1,0 +1,1 @@
+"""Is the sampler lossless? Tests through the real code path, and wrong samplers that must fail them."""

@@ -1,0 +1,138 @@
+"""Samplers that are known to be wrong, planted into the real code path: each must be found out.
+
+Most are as fast as the real one or faster, and several have shipped in well-known code. Who trusts
+the tests should see them fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from spsbench import decoding
+from spsbench.core import rejection
+from spsbench.core import sampling as law
+from spsbench.core.rejection import Draft, Verdict
+from spsbench.core.sampling import draw, warp
+from spsbench.drafters.model import ModelDrafter
+from spsbench.engines.uniforms import UniformStream
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.language_model import LanguageModel
+
+_verify = rejection.verify
+_LENIENCE = 0.9
+
+
+def _inverted_ratio(q: Tensor, p: Tensor) -> Tensor:
+    """Accepts with min(1, p/q)."""
+    return torch.where(q > 0, p / q, 1.0).clamp(max=1.0)
+
+
+def _lecture_test(q: Tensor, p: Tensor) -> Tensor:
+    """A lecture's code: reject where q > p and r > 1 - p/q; everything else is accepted."""
+    return torch.where(q > p, 1 - p / q, 1.0)
+
+
+def _lenient(q: Tensor, p: Tensor) -> Tensor:
+    """Leviathan's lenience: the draft's probability is scaled down before it is compared."""
+    return (q / (_LENIENCE * p)).clamp(max=1.0)
+
+
+def _no_residual(q: Tensor, p: Tensor) -> Tensor:
+    """Corrects from the target itself in place of (q - p)+."""
+    return q
+
+
+def _bonus_from_draft(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Draws the token behind full acceptance from the draft's last row."""
+    verdict = _verify(q, draft, u)
+    if int(verdict.accepted) < len(draft.tokens):
+        return verdict
+    return Verdict(verdict.accepted, draw(draft.probs[-1], u[-1]))
+
+
+def _row_off_by_one(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Tests each draft token against the row before its own."""
+    return _verify(q.roll(1, 0), draft, u)
+
+
+def _raw_draft(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+    """Draws from the draft's raw probabilities, but tells the warped ones to the acceptance test."""
+    pending = torch.tensor(tokens[self.model.length :], device=u.device)
+    picks, rows = [], []
+    for i in range(k):
+        logits = self.model.score(pending, last=1).float()
+        pending = law.draw(logits.softmax(-1), u[i : i + 1])
+        picks.append(pending)
+        # A raw token outside the warped support would divide by zero: give it a little.
+        rows.append(warp(logits, self.sampling).clamp(min=1e-9))
+    return Draft(torch.cat(picks), torch.cat(rows))
+
+
+def _constant(self: UniformStream, n: int) -> Tensor:
+    """Every uniform number is the same."""
+    return torch.full((n,), 0.4, device=self.device)
+
+
+def _stale(rollback: Callable[[int], None]) -> Callable[[int], None]:
+    """Keeps rejected tokens in the target's cache: forgets only when a new sequence begins."""
+    return lambda length: rollback(0) if length == 0 else None
+
+
+def _shifted(target: CausalLM, tokens: Tensor, last: int) -> Tensor:
+    """Reads a block of drafted tokens as if it began one position later."""
+    start = target.length + (1 if 1 < len(tokens) == last else 0)
+    positions = torch.arange(start, start + len(tokens), device=tokens.device).unsqueeze(0)
+    output = target.model(
+        input_ids=tokens.unsqueeze(0),
+        position_ids=positions,
+        past_key_values=target.cache,
+        use_cache=True,
+        logits_to_keep=last,
+    )
+    logits: Tensor = output.logits[0, -last:, : target.vocab_size]
+    return logits
+
+
+Swap = tuple[Any, str, Any]
+
+
+def _everywhere(*swaps: Swap) -> Callable[[LanguageModel], Iterable[Swap]]:
+    return lambda target: swaps
+
+
+CONTROLS: dict[str, Callable[[LanguageModel], Iterable[Swap]]] = {
+    "inverted-ratio": _everywhere((rejection, "acceptance_probability", _inverted_ratio)),
+    "lecture-test": _everywhere((rejection, "acceptance_probability", _lecture_test)),
+    "constant-uniform": _everywhere((UniformStream, "__call__", _constant)),
+    "no-residual": _everywhere((rejection, "residual", _no_residual)),
+    "raw-draft": _everywhere((ModelDrafter, "draft", _raw_draft)),
+    "bonus-from-draft": _everywhere((decoding, "verify", _bonus_from_draft)),
+    "row-off-by-one": _everywhere((decoding, "verify", _row_off_by_one)),
+    "stale-cache": lambda target: [(target, "rollback", _stale(target.rollback))],
+    "wrong-position": lambda target: (
+        [(target, "score", partial(_shifted, target))] if isinstance(target, CausalLM) else []
+    ),
+    "lenience": _everywhere((rejection, "acceptance_probability", _lenient)),
+}
+"""Name of each wrong sampler and what it replaces, given the target model that is sampled."""
+
+
+@contextmanager
+def planted(name: str | None, target: LanguageModel) -> Iterator[None]:
+    """Run with a wrong sampler in place; None plants nothing.
+
+    Args:
+        name: a key of ``CONTROLS``.
+        target: the model that stands for the target meanwhile.
+    """
+    with ExitStack() as stack:
+        for place, attribute, wrong in CONTROLS[name](target) if name else ():
+            stack.enter_context(patch.object(place, attribute, wrong))
+        yield

@@ -1,0 +1,145 @@
+"""Tier 1: many draws through the real loop against the exact law, by a G-test."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from spsbench.core.sampling import warp
+from spsbench.models.language_model import LanguageModel
+from spsbench.models.remembered import RememberedModel
+from spsbench.verify.finding import Finding
+from spsbench.verify.subject import Subject
+
+FALSE_ALARM = 1e-4
+_MIN_EXPECTED = 5.0
+# The context is read anew after so many draws: a cache that does not forget would grow without end.
+_ANEW = 100
+
+Path = tuple[int, ...]
+
+
+@torch.inference_mode()
+def remembered_draws(subject: Subject, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
+    """Many loops over few contexts, on rows that are computed once and remembered."""
+    target = RememberedModel(subject.target, subject.device)
+    draft = RememberedModel(subject.draft, subject.device)
+    return _test("sampling", subject, contexts, draws, target, draft, target)
+
+
+@torch.inference_mode()
+def end_to_end_draws(subject: Subject, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
+    """Fewer loops with every forward done anew through the models and their caches."""
+    witness = RememberedModel(subject.target, subject.device)
+    return _test("end to end", subject, contexts, draws, subject.target, subject.draft, witness)
+
+
+def _test(
+    name: str,
+    subject: Subject,
+    contexts: Sequence[Sequence[int]],
+    draws: int,
+    target: LanguageModel,
+    draft: LanguageModel,
+    witness: RememberedModel,
+) -> Finding:
+    g, freedom, cells, impossible = 0.0, 0, 0, 0
+    for index, context in enumerate(contexts):
+        counts = _counts(subject, target, draft, context, draws, index)
+        for prefix, seen in _by_prefix(counts):
+            row = warp(witness.row((*context, *prefix)), subject.sampling)[0].double()
+            statistic, df, outside = g_statistic(seen, row)
+            g, freedom, cells, impossible = (
+                g + statistic,
+                freedom + df,
+                cells + (df > 0),
+                impossible + outside,
+            )
+    p_value = _survival(g, freedom)
+    # A token that the law rules out needs no statistics, but rounding may put one at a nucleus' edge.
+    passed = p_value >= FALSE_ALARM and impossible <= draws * len(contexts) // 1000
+    return Finding(
+        name,
+        passed,
+        f"G = {g:.0f} on {freedom} degrees of freedom, p = {p_value:.2g}, {impossible} impossible tokens",
+        f"false alarm once in {1 / FALSE_ALARM:,.0f}; {draws:,} draws in each of {len(contexts)} contexts",
+        {
+            "draws": draws,
+            "contexts": len(contexts),
+            "g": g,
+            "degrees_of_freedom": freedom,
+            "prefixes": cells,
+            "p_value": p_value,
+            "impossible": impossible,
+        },
+    )
+
+
+def _counts(
+    subject: Subject,
+    target: LanguageModel,
+    draft: LanguageModel,
+    context: Sequence[int],
+    draws: int,
+    index: int,
+) -> Counter[Path]:
+    """How often one loop behind a context emitted each tuple of tokens."""
+    counts: Counter[Path] = Counter()
+    for start in range(0, draws, _ANEW):
+        seed = (subject.seed * 1_000_003 + index) * 10_000_019 + start
+        with subject.loops(target, draft, context, seed) as begin:
+            for _ in range(min(_ANEW, draws - start)):
+                counts[tuple(next(begin()).tokens)] += 1
+    return counts
+
+
+def _by_prefix(counts: Counter[Path]) -> Iterator[tuple[Path, Counter[int]]]:
+    """Next tokens by the tokens before them in the loop.
+
+    A loop that goes on behind a prefix has accepted it, and whether it did so does not depend on
+    what comes next: behind each prefix the next token follows the target's row there.
+    """
+    seen: dict[Path, Counter[int]] = {}
+    for path, count in counts.items():
+        for i, token in enumerate(path):
+            seen.setdefault(path[:i], Counter())[token] += count
+    yield from seen.items()
+
+
+def g_statistic(seen: Counter[int], law: Tensor) -> tuple[float, int, int]:
+    """G, its degrees of freedom, and how many tokens were seen that the law rules out.
+
+    Cells with fewer than five expected draws are pooled; a prefix that leaves fewer than two cells
+    tells nothing and has no degree of freedom.
+
+    Args:
+        seen: counts of tokens.
+        law: [V] probabilities in float64.
+    """
+    from scipy.stats import power_divergence
+
+    outside = sum(count for token, count in seen.items() if float(law[token]) <= 0)
+    total = sum(seen.values()) - outside
+    expected = {i: float(law[i]) * total for i in law.nonzero().flatten().tolist()}
+    large = [i for i, e in expected.items() if e >= _MIN_EXPECTED]
+    observed = [seen[i] for i in large]
+    means = [expected[i] for i in large]
+    rest = total - math.fsum(means)
+    if rest >= _MIN_EXPECTED:
+        observed.append(total - sum(observed))
+        means.append(rest)
+    if len(means) < 2:
+        return 0.0, 0, outside
+    scale = sum(observed) / math.fsum(means)
+    g = power_divergence(observed, [m * scale for m in means], lambda_="log-likelihood").statistic
+    return float(g), len(means) - 1, outside
+
+
+def _survival(g: float, freedom: int) -> float:
+    from scipy.stats import chi2
+
+    return float(chi2.sf(g, freedom)) if freedom else 1.0
