@@ -7,6 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from spsbench.models.cache import RewindCache
+from spsbench.models.direct import DirectForward
+from spsbench.models.packing import Modes
 
 
 class CausalLM:
@@ -18,6 +20,9 @@ class CausalLM:
     Args:
         model: a ``PreTrainedModel`` with a language-model head, in eval mode.
         vocab_size: how many of its logits are used; the rest is padding of the embedding.
+
+    Attributes:
+        modes: which numbers of rows are multiplied with packed weights; None if none is.
     """
 
     def __init__(self, model: Any, vocab_size: int | None = None) -> None:
@@ -26,6 +31,8 @@ class CausalLM:
         self.context_window = context_window(model.config)
         self.device = model.device
         self.cache = RewindCache()
+        self.modes: Modes | None = None
+        self._direct = DirectForward(model) if DirectForward.applies_to(model) else None
 
     @property
     def length(self) -> int:
@@ -34,6 +41,10 @@ class CausalLM:
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         """See ``LanguageModel.score``."""
+        if self.modes is not None:
+            self.modes.begin(tokens.shape[0])
+        if self._direct is not None:
+            return self._direct(tokens, self.cache, last)[:, : self.vocab_size]
         output = self.model(
             input_ids=tokens.unsqueeze(0), past_key_values=self.cache, use_cache=True, logits_to_keep=last
         )

@@ -15,6 +15,7 @@ from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
 from spsbench.engines.witness import rescore
 from spsbench.environment import load_1m
+from spsbench.models.packing import choose_modes
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.threads import fastest_threads
 from spsbench.records import Arm, Generation, Request, Sample
@@ -86,7 +87,7 @@ def execute(plan: Plan, directory: Path, *, resume: bool, watcher: Watcher) -> O
         if missing:
             watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
             pair = load(plan)
-            store.note(models=pair.info)
+            store.note(models=pair.info, **_modes(plan, pair))
             engines = {arm: build_engine(arm, pair, SystemClock()) for arm in plan.arms}
             watcher.started(plan.total, plan.total - len(missing))
             _warm_up(plan, engines, missing[0])
@@ -103,7 +104,20 @@ def load(plan: Plan) -> Pair:
     """Load the pair of a plan and set the number of CPU threads that suits it."""
     pair = load_pair(plan.source, plan.dtype, plan.device)
     pair.info["threads"] = _set_threads(plan, pair)
+    ks = [arm.k for arm in plan.arms]
+    pair.info["target"]["modes"] = choose_modes(pair.target, [1, *(k + 1 for k in ks)])
+    pair.info["draft"]["modes"] = choose_modes(pair.draft, [1, 2])
     return pair
+
+
+def _modes(plan: Plan, pair: Pair) -> dict[str, dict[str, str]]:
+    """How each arm multiplies: for the target by its rows a forward, for the draft by one row."""
+    target, draft = pair.info["target"]["modes"], pair.info["draft"]["modes"]
+    own = {"ars": target["1"], "draft": draft["1"]}
+    return {
+        "target_mode": {arm.name: own.get(arm.method) or target[str(arm.k + 1)] for arm in plan.arms},
+        "draft_mode": {arm.name: draft["1"] for arm in plan.arms if arm.method == "sps"},
+    }
 
 
 def build_engine(arm: Arm, pair: Pair, clock: Clock) -> Engine:
