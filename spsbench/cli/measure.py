@@ -11,8 +11,8 @@ from typing import Any
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.progress import watching
 from spsbench.cli.resume import resume_command
-from spsbench.cli.settings import read_settings
-from spsbench.errors import IncompleteError
+from spsbench.cli.settings import gates_of, read_settings
+from spsbench.errors import GateFailed, IncompleteError
 from spsbench.paths import results_dir
 from spsbench.store import fresh_directory
 
@@ -37,6 +37,16 @@ def measure(params: Mapping[str, Any]) -> None:
     say(f"Everything is in {outcome.directory}", quiet=quiet)
     if not outcome.complete:
         raise _incomplete(outcome.summary, directory)
+    _judge(outcome.summary, gates_of(params["fail_on"]))
+
+
+def _judge(summary: dict[str, Any], gates: list[str]) -> None:
+    """Raise ``GateFailed`` for what ``--fail-on`` names and the run did not pass."""
+    from spsbench.analysis.gate import failures
+
+    failed = [f"{gate}: {reason}" for gate in gates for reason in failures(summary, gate)]
+    if failed:
+        raise GateFailed(" ".join(failed), flag="--fail-on")
 
 
 def _show(summary: dict[str, Any], *, as_json: bool) -> None:

@@ -104,7 +104,7 @@ Resume = Annotated[
 ]
 Trace = Annotated[str | None, _option("--trace", "N", OUTPUT, "Keep every token of N prompts. Default: 8.")]
 FailOn = Annotated[
-    str | None, _option("--fail-on", "LIST", OUTPUT, "Gates. So far: incomplete, which is always on.")
+    str | None, _option("--fail-on", "LIST", OUTPUT, "Exit 4 unless passed: lossless, parity. Incomplete runs exit 5.")
 ]
 Json = Annotated[bool, _option("--json", "", OUTPUT, "Print JSON alone on stdout.")]
 Quiet = Annotated[bool, _option("--quiet", "", OUTPUT, "No progress and no messages.")]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spsbench.analysis.gate import GATES
 from spsbench.config import RunConfig, resolve
 from spsbench.errors import UsageError
 
@@ -17,7 +18,7 @@ _NUMBERS = (
     *("limit", "samples", "max_new_tokens", "seed", "trace", "threads"),
     *("temperature", "top_p", "top_k"),
 )
-_GATES_TO_COME = ("lossless", "parity")
+
 
 
 def read_settings(params: Mapping[str, Any]) -> RunConfig:
@@ -30,7 +31,7 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
         UsageError: options that contradict each other, or a bad value.
     """
     _check_directories(params)
-    _check_gates(params["fail_on"])
+    gates_of(params["fail_on"])
     # False is the absence of a switch: it must not overrule what a file says.
     flags = {
         name: value
@@ -73,13 +74,16 @@ def _check_directories(params: Mapping[str, Any]) -> None:
         )
 
 
-def _check_gates(text: str | None) -> None:
-    for gate in (part.strip() for part in (text or "incomplete").split(",")):
-        if gate in _GATES_TO_COME:
+def gates_of(text: str | None) -> list[str]:
+    """The gates that ``--fail-on`` names.
+
+    Raises:
+        UsageError: one of them is unknown.
+    """
+    named = [part.strip() for part in (text or "incomplete").split(",")]
+    for gate in named:
+        if gate not in GATES:
             raise UsageError(
-                f"the gate {gate!r} cannot be checked by this version.",
-                flag="--fail-on",
-                remedy="Leave it out; `incomplete` is checked always.",
+                f"there is no gate {gate!r}.", flag="--fail-on", remedy=f"Choose from {', '.join(GATES)}."
             )
-        if gate != "incomplete":
-            raise UsageError(f"there is no gate {gate!r}.", flag="--fail-on", remedy="Known: incomplete.")
+    return named

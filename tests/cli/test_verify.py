@@ -1,0 +1,55 @@
+"""``spsbench verify`` end to end on the mini pair, at an effort that takes seconds."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from commandline import Cli
+
+from spsbench.cli import verifying
+from spsbench.verify.verification import Effort
+
+TINY = Effort(draws=80, end_to_end=10, contexts=1, prompts=2, outputs=1)
+FLAGS = ("--effort", "full", "--threads", "1", "--sampling", "nucleus", "--top-p", "1")
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(verifying._EFFORTS, "full", TINY)
+
+
+def test_the_real_sampler_passes_and_tells_what_was_tested(cli: Cli) -> None:
+    result = cli("verify", *FLAGS, "--json")
+    assert result.code == 0, result.err
+    answer = json.loads(result.out)
+    assert answer["passed"] is True
+    tests = [finding["test"] for finding in answer["findings"]["nucleus"]]
+    assert tests == ["rows", "analytic", "sampling", "end to end", "outputs"]
+    assert all(finding["bounds"] for finding in answer["findings"]["nucleus"])
+
+
+def test_a_planted_sampler_ends_with_4_and_what_caught_it(cli: Cli) -> None:
+    result = cli("verify", *FLAGS, "--control", "inverted-ratio")
+    assert result.code == 4
+    assert "FAILED" in result.out
+    assert "--control inverted-ratio: the sampler is wrong: caught by analytic (nucleus)" in result.err
+
+
+def test_greedy_is_compared_token_by_token(cli: Cli) -> None:
+    result = cli("verify", "--effort", "full", "--threads", "1", "--sampling", "greedy")
+    assert result.code == 0, result.err
+    assert "2 of 2 outputs identical" in " ".join(result.out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--control", "inverted"], "Did you mean inverted-ratio?"),
+        (["--effort", "huge"], "--effort: 'huge' is unknown"),
+    ],
+)
+def test_bad_input(cli: Cli, arguments: list[str], said: str) -> None:
+    result = cli("verify", *arguments)
+    assert result.code == 2
+    assert said in result.err
