@@ -167,6 +167,11 @@ class RunConfig(Limits):
         index, count = (self.shard or "1/1").split("/")
         return int(index) - 1, int(count)
 
+    @property
+    def model_dtype(self) -> str:
+        """The dtype to load both models in: the run's, else the pair's; ``auto`` is each checkpoint's."""
+        return self.pair.dtype if self.dtype == "auto" else self.dtype
+
     def to_yaml(self) -> str:
         """The text of ``config.yaml``; given to ``--config`` it yields this configuration again."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -36,7 +36,7 @@ def conclude(store: RunStore) -> dict[str, Any]:
     """Derive tables, summary and report from the journal; the content of ``summary.json``."""
     store.write_parquet()
     frames = read_frames(store.directory)
-    info = store.run_info() | {"peak_memory_bytes": peak_memory_bytes()}
+    info = store.run_info()
     summary = summarise(frames.samples, frames.loops, info)
     store.write_summary(summary)
     store.write_report(render(summary, info))

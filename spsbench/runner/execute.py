@@ -19,7 +19,7 @@ from spsbench.models.packing import choose_modes
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.threads import fastest_threads
 from spsbench.records import Arm, Generation, Request, Sample
-from spsbench.runner.conclude import conclude, score
+from spsbench.runner.conclude import conclude, peak_memory_bytes, score
 from spsbench.runner.plan import Plan
 from spsbench.runner.schedule import Turn, derive_seed, turns
 from spsbench.store import RunStore
@@ -85,24 +85,30 @@ def execute(plan: Plan, directory: Path, *, resume: bool, watcher: Watcher) -> O
     ) as store:
         missing = [turn for turn in _turns(plan) if turn.key not in store.done()]
         if missing:
-            watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
-            pair = load(plan)
-            store.note(models=pair.info, **_modes(plan, pair))
-            engines = {arm: build_engine(arm, pair, SystemClock()) for arm in plan.arms}
-            watcher.started(plan.total, plan.total - len(missing))
-            _warm_up(plan, engines, missing[0])
-            for sample in measure(plan, engines, missing, pair):
-                store.append(sample)
-                watcher.finished(sample)
+            _generate(plan, store, missing, watcher)
         if plan.config.score:
             score(plan, store, watcher.scoring)
         summary = conclude(store)
     return Outcome(directory, summary, bool(summary["complete"]))
 
 
+def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher) -> None:
+    """Load the pair and write every missing sequence into the store, each as soon as it is there."""
+    watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
+    pair = load(plan)
+    store.note(models=pair.info, **_modes(plan, pair))
+    engines = {arm: build_engine(arm, pair, SystemClock()) for arm in plan.arms}
+    watcher.started(plan.total, plan.total - len(missing))
+    _warm_up(plan, engines, missing[0])
+    for sample in measure(plan, engines, missing, pair):
+        store.append(sample)
+        watcher.finished(sample)
+    store.note(peak_memory_bytes=peak_memory_bytes())
+
+
 def load(plan: Plan) -> Pair:
     """Load the pair of a plan and set the number of CPU threads that suits it."""
-    pair = load_pair(plan.source, plan.dtype, plan.device)
+    pair = load_pair(plan.source, plan.config.model_dtype, plan.device)
     pair.info["threads"] = _set_threads(plan, pair)
     ks = [arm.k for arm in plan.arms]
     pair.info["target"]["modes"] = choose_modes(pair.target, [1, *(k + 1 for k in ks)])

@@ -11,6 +11,7 @@ from spsbench.config import RunConfig
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.models.pair import PairSource, find_pair, resolve_device
+from spsbench.models.weights import require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt
 from spsbench.runner.arms import arms_of
 from spsbench.tasks.catalogue import load_task
@@ -48,11 +49,6 @@ class Plan:
         """Number of sequences."""
         return len(self.prompts) * self.samples * len(self.arms)
 
-    @property
-    def dtype(self) -> str:
-        """The dtype to load both models in; ``auto`` is each checkpoint's own."""
-        return self.config.pair.dtype if self.config.dtype == "auto" else self.config.dtype
-
     def identity(self) -> dict[str, Any]:
         """What must agree for two measurements to belong to one run (not limit or samples)."""
         return {
@@ -65,7 +61,7 @@ class Plan:
             "max_new_tokens": self.max_new_tokens,
             "stop": list(self.stop),
             "fixed_length": self.config.fixed_length,
-            "dtype": self.dtype,
+            "dtype": self.config.model_dtype,
             "device": self.device.type,
             "seed": self.config.seed,
         }
@@ -110,6 +106,7 @@ def plan(config: RunConfig) -> Plan:
     _require_consent(config, task)
     device = resolve_device(config.device)
     source = find_pair(config.pair)
+    require_memory(source.target, source.draft, config.model_dtype, device)
     data = task.load(config.data, config.limit, config.seed)
     max_new_tokens = config.max_new_tokens or task.max_new_tokens
     # The last loop may score K tokens beyond the limit.

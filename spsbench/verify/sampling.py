@@ -51,7 +51,7 @@ def _test(
     for index, context in enumerate(contexts):
         counts = _counts(subject, target, draft, context, draws, index)
         for prefix, seen in _by_prefix(counts):
-            row = warp(witness.row((*context, *prefix)), subject.sampling)[0].double()
+            row = warp(witness.row([*context, *prefix]), subject.sampling)[0].double()
             statistic, df, outside = g_statistic(seen, row)
             g, freedom, cells, impossible = (
                 g + statistic,
