@@ -9,13 +9,13 @@ with all its samples in both arms; loops and tokens of one text are not independ
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from spsbench.analysis.numbers import ratio
-from spsbench.analysis.resampling import paired_interval
+from spsbench.analysis.pooled import pooled_interval
 from spsbench.records import Speedup
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def paired_sums(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = Fa
 
 
 def speedup(times: PairedTimes) -> Speedup | None:
-    """The ratio with its paired 95% interval over prompts (see ``paired_interval``).
+    """The ratio with its paired 95% interval over prompts (see ``pooled_interval``).
 
     The ends are None where they cannot be had: one prompt, or prompts without variation.
 
@@ -100,7 +100,7 @@ def speedup(times: PairedTimes) -> Speedup | None:
     if point is None:
         return None
     data = (times.baseline_s, times.baseline_tokens, times.arm_s, times.arm_tokens)
-    return Speedup(point, *paired_interval(data, _pooled_ratio))
+    return Speedup(point, *pooled_interval(data, _pooled_ratio))
 
 
 def halves(times: PairedTimes) -> tuple[float | None, float | None]:
@@ -132,8 +132,6 @@ def _per_token(seconds: Floats, tokens: Floats) -> float | None:
     return ratio(float(seconds.sum()), float(tokens.sum()))
 
 
-def _pooled_ratio(
-    base_s: Any, base_tokens: Any, arm_s: Any, arm_tokens: Any, axis: int = -1
-) -> npt.NDArray[np.float64]:
-    base = base_s.sum(axis) / base_tokens.sum(axis)
-    return np.asarray(base / (arm_s.sum(axis) / arm_tokens.sum(axis)))
+def _pooled_ratio(sums: Floats) -> Floats:
+    base_s, base_tokens, arm_s, arm_tokens = sums
+    return np.asarray(base_s / base_tokens / (arm_s / arm_tokens))

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spsbench.analysis.acceptance import acceptance, disagreement
+from spsbench.analysis.extras import extras
 from spsbench.analysis.losslessness import alpha_leviathan, losslessness
 from spsbench.analysis.numbers import finite, plain, ratio
 from spsbench.analysis.parity import parity
@@ -60,6 +61,7 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
         "rows": rows,
         "parity": quality,
         "losslessness": judged,
+        **extras(by_arm, loops_of, rows, info),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
         "warnings": warnings(rows, judged, quality),
     }

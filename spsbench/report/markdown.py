@@ -13,7 +13,7 @@ from typing import Any
 from spsbench.analysis.acceptance import LEGEND, PER_POSITION
 from spsbench.analysis.summary import PHASES
 from spsbench.analysis.warning import label
-from spsbench.report import judgement, proof, wording
+from spsbench.report import judgement, proof, reasons, sections_latency, sections_why, wording
 from spsbench.report.markup import escape, fence, table
 
 Summary = Mapping[str, Any]
@@ -45,7 +45,8 @@ def render(summary: dict[str, Any], run: Run) -> str:
 
 def _heading(summary: Summary, run: Run) -> list[str]:
     lines = [f"# {escape(wording.title(dict(summary)))}"]
-    told = [*wording.sentences(summary["rows"]), *judgement.alarms(dict(summary))]
+    told = [*wording.sentences(summary["rows"]), *reasons.headline(summary)]
+    told += judgement.alarms(dict(summary))
     lines += ["", *(f"**{escape(text)}**" + "  " for text in told)]
     lines += [f"{escape(text)}  " for text in judgement.losslessness(dict(summary))]
     data = summary.get("data")
@@ -205,8 +206,11 @@ SECTIONS: tuple[Section, ...] = (
     _timing,
     _loops,
     _acceptance,
+    *sections_latency.AFTER_ACCEPTANCE,
     proof.losslessness,
     proof.parity,
+    *sections_why.SECTIONS,
+    *sections_latency.SECTIONS,
     _caveats,
     _environment,
     _reproduce,

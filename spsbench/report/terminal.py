@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spsbench.analysis.warning import label
-from spsbench.report import judgement, wording
+from spsbench.report import judgement, reasons, wording
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -31,12 +31,12 @@ def screen(summary: dict[str, Any]) -> RenderableType:
     if not rows:
         return Group(*parts, Padding(Text("Nothing was measured."), _INDENT), Text())
     parts += [Padding(_results(summary), _INDENT), Text()]
-    for sentence in wording.sentences(rows):
+    for sentence in [*wording.sentences(rows), *reasons.headline(summary)]:
         parts.append(Padding(_text(sentence, style="bold"), _INDENT))
     speculative = [row for row in rows if row["acceptance"]]
     if speculative:
         parts += [Text(), Padding(_acceptance(speculative), _INDENT)]
-    parts += [*_judgements(summary), *_rules(rows), *_warnings(summary)]
+    parts += [*_reasons(summary), *_judgements(summary), *_rules(rows), *_warnings(summary)]
     return Group(*parts, Text())
 
 
@@ -107,6 +107,12 @@ def _acceptance(rows: list[dict[str, Any]]) -> RenderableType:
         names = (label(row), row["sampling"]) if several else (label(row),)
         table.add_row(*(_text(text) for text in (*names, *cells)))
     return table
+
+
+def _reasons(summary: dict[str, Any]) -> list[RenderableType]:
+    """Which K, and why it is no faster."""
+    lines = reasons.sentences(summary)
+    return [Text(), *(Padding(_text(line), _INDENT) for line in lines)] if lines else []
 
 
 def _judgements(summary: dict[str, Any]) -> list[RenderableType]:

@@ -1,0 +1,132 @@
+"""The report's sections on which K: the recommendation, the hindsight bound, the tails, and positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spsbench.analysis.warning import label
+from spsbench.report import wording
+from spsbench.report.markup import escape, table
+
+Summary = Mapping[str, Any]
+Run = Mapping[str, Any]
+
+TAILS_NOTE = (
+    "Until N tokens: to the end of the loop that brings the N-th, over sequences that have so many. The "
+    "paper's clock gives every loop the arm's mean loop time, so that its deviation comes from loop counts."
+)
+
+
+def recommendation(summary: Summary, run: Run) -> list[str]:
+    """The K chosen on one half of the prompts and judged on the other."""
+    found = summary.get("recommendation") or []
+    if not found:
+        return []
+    lines = ["## Which K", ""]
+    for entry in found:
+        lines += [f"**{escape(entry['sentence'])}**", "", *_alternatives(entry), ""]
+    return [
+        *lines,
+        "Paired by prompt on the judging half; positive: slower than the chosen K. The choosing half has no "
+        "part in it.",
+    ]
+
+
+def _alternatives(entry: Mapping[str, Any]) -> list[str]:
+    cells = [
+        [
+            "ArS" if other["k"] == 0 else f"K={other['k']}",
+            f"{other['difference_ms']:+.3f}",
+            "-" if other["low"] is None else f"[{other['low']:+.3f}, {other['high']:+.3f}]",
+            "slower" if other["worse"] else "not clearly slower",
+        ]
+        for other in entry["alternatives"]
+    ]
+    chosen = "ArS" if entry["k"] == 0 else f"K={entry['k']}"
+    return table(["instead", f"ms/token more than {chosen}", "95%", "verdict"], cells, "lrrl")
+
+
+def hindsight(summary: Summary, run: Run) -> list[str]:
+    """The bound on what a K per loop could gain."""
+    found = summary.get("hindsight") or []
+    if not found:
+        return []
+    lines = ["## Hindsight, a bound", ""]
+    for entry in found:
+        fixed = "ArS" if entry["best_k"] == 0 else f"the best fixed K={entry['best_k']}"
+        lines.append(
+            f"* {escape(entry['sampling'])}: the right K in every loop, known only afterwards, would have "
+            f"taken {wording.milliseconds(entry['oracle_ms_per_token'])} ms/token against "
+            f"{wording.milliseconds(entry['fixed_ms_per_token'])} for {fixed}: at most "
+            f"{entry['gain_bound']:.2f}x faster, for K up to {entry['max_k']} (reached in "
+            f"{wording.percent(entry['censored'])} of its loops)."
+        )
+    return [*lines, "", "No sampler can know this beforehand: a bound on adapting K, not a promise."]
+
+
+def tails(summary: Summary, run: Run) -> list[str]:
+    """P50, P90 and P99 of latency by arm."""
+    found = summary.get("tails")
+    if not found:
+        return []
+    n = found["n_tokens"]
+    header = [
+        *("arm", "sampling", "sequence P50 s", "P90 s", "P99 s"),
+        *(f"until {n} tokens P50 s", "P90 s", "P99 s", "mean ± sd s", "paper's clock s", "prompts slower"),
+    ]
+    cells = [_tail(arm) for arm in found["arms"]]
+    lines = ["## Tails", "", *table(header, cells, "ll" + "r" * 9), ""]
+    few = any(arm["p99_rests_on_few"] for arm in found["arms"])
+    return [*lines, TAILS_NOTE + (" With fewer than 100 sequences P99 is nearly the slowest." if few else "")]
+
+
+def _tail(arm: Mapping[str, Any]) -> list[object]:
+    whole, until, clock = arm["sequence_s"], arm["until_n_s"], arm["paper_clock_s"]
+    return [
+        label(dict(arm)),
+        arm["sampling"],
+        *_quantiles(whole),
+        *_quantiles(until),
+        _spread(until),
+        _spread(clock),
+        wording.percent(arm["share_slower"]),
+    ]
+
+
+def _quantiles(found: Mapping[str, float] | None) -> list[str]:
+    return [wording.number((found or {}).get(name), 3) for name in ("p50", "p90", "p99")]
+
+
+def _spread(found: Mapping[str, float] | None) -> str:
+    return wording.NOTHING if found is None else f"{found['mean']:.3f} ± {found['sd']:.3f}"
+
+
+def positions(summary: Summary, run: Run) -> list[str]:
+    """Mean acceptance length by where in the output a loop began."""
+    found = summary.get("positions") or []
+    starts = sorted({(part["start"], part["end"]) for arm in found for part in arm["bins"]}, key=_start)
+    if len(starts) < 2:
+        return []
+    header = ["arm", "sampling", *(_bin(*place) for place in starts)]
+    cells = []
+    for arm in found:
+        at = {
+            part["start"]: f"{part['mean_acceptance_length']:.2f} ({part['loops']})" for part in arm["bins"]
+        }
+        name = label({"method": "sps", **arm})
+        cells.append([name, arm["sampling"], *(at.get(start, wording.NOTHING) for start, _ in starts)])
+    lines = ["### Along the output", "", *table(header, cells, "ll" + "r" * len(starts)), ""]
+    return [*lines, "`mean_acceptance_length` of the loops that began at these output tokens (how many)."]
+
+
+def _start(place: tuple[int, int | None]) -> int:
+    return place[0]
+
+
+def _bin(start: int, end: int | None) -> str:
+    return f"{start}+" if end is None else f"{start}-{end - 1}"
+
+
+AFTER_ACCEPTANCE = (positions,)
+SECTIONS = (recommendation, hindsight, tails)

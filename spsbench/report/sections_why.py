@@ -1,0 +1,167 @@
+"""The report's sections on why this fast: the factors, the papers' predictions, the ceiling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spsbench.analysis.ceiling import BANDWIDTH_BOUND, DISPATCH_BOUND
+from spsbench.analysis.warning import label
+from spsbench.analysis.why import ACCEPTANCE, CORRELATION, DRAFTING, END, LOOP_TIME, REST, VERIFYING
+from spsbench.report import reasons, wording
+from spsbench.report.markup import escape, table
+
+Summary = Mapping[str, Any]
+Run = Mapping[str, Any]
+
+EVIDENCE = {
+    ACCEPTANCE: "alpha {alpha:.3f}: {tokens_per_loop:.2f} tokens per loop",
+    CORRELATION: "{tokens_per_loop:.2f} tokens per loop measured",
+    END: "{tokens_per_loop:.2f} tokens per loop kept",
+    DRAFTING: "{draft_ms_per_token:.3g} ms a draft token, {target_ms:.3g} ms a target step, c {c:.3f}",
+    VERIFYING: "{verify_ms:.3g} ms, {ratio:.2f} target steps",
+    REST: "{sps_rest_ms:.3g} ms a loop, {sps_sample_ms:.3g} of it sampling; ArS {ars_rest_ms:.3g} ms a step",
+    LOOP_TIME: "{loop_ms:.3g} ms a loop, {ars_step_ms:.3g} ms an ArS step",
+}
+WHY_NOTE = (
+    "Each factor multiplies what stands above it, from K+1 (all accepted, one target step a loop and nothing "
+    "else) down to the measured speedup, exactly. Acceptance is alpha_beta of this arm: it describes, and "
+    "predicts nothing."
+)
+THEORY_NOTE = (
+    "Leviathan et al. 2022: (1 - alpha^(K+1)) / (1 - alpha) / (K c + 1), with alpha by teacher forcing on "
+    "ArS text (`alpha_leviathan`). Chen et al. 2023: r'(K+1) t_target / (K t_draft + t_target), with the "
+    "measured r'. Residual: measured - predicted. Both take verifying K+1 tokens as one target step. "
+    "Operations: arithmetic per token as a multiple of ArS, by parameters."
+)
+
+
+def why(summary: Summary, run: Run) -> list[str]:
+    """The factors of the fastest arm of each sampling, then all arms in one table."""
+    entries = summary.get("why") or []
+    if not entries:
+        return []
+    lines = ["## Why this fast, and not faster", ""]
+    for entry in reasons.fastest(summary):
+        lines += [f"**{escape(entry['sentence'])}**", "", *_factors(entry), ""]
+    if len(entries) > 1:
+        lines += ["### Factors of every arm", "", *_every_arm(entries), ""]
+    return [*lines, WHY_NOTE]
+
+
+def _factors(entry: Mapping[str, Any]) -> list[str]:
+    cells = [["K+1", "", f"{entry['k'] + 1:.2f}x", "", ""]]
+    for factor in entry["factors"]:
+        evidence = EVIDENCE[factor["name"]].format_map(factor["evidence"])
+        title = factor["title"] + (" (binding)" if factor["name"] == entry["binding"] else "")
+        cells.append(
+            [title, f"x{factor['factor']:.3f}", f"{factor['running']:.2f}x", evidence, factor["remedy"]]
+        )
+    return table(["factor", "value", "product", "evidence", "remedy"], cells, "lrrll")
+
+
+def _every_arm(entries: list[dict[str, Any]]) -> list[str]:
+    names = list(dict.fromkeys(factor["name"] for entry in entries for factor in entry["factors"]))
+    header = ["arm", "sampling", "K+1", *(name.replace("_", " ") for name in names), "speedup"]
+    cells = []
+    for entry in entries:
+        values = {factor["name"]: factor["factor"] for factor in entry["factors"]}
+        shown = [wording.number(values.get(name), 3) for name in names]
+        cells.append([_arm(entry), entry["sampling"], entry["k"] + 1, *shown, f"{entry['speedup']:.2f}x"])
+    return table(header, cells, "ll" + "r" * (len(names) + 2))
+
+
+def theory(summary: Summary, run: Run) -> list[str]:
+    """Predicted and measured speedups with the sign of what the theory misses, and the best K."""
+    found = summary.get("prediction")
+    if not found:
+        return []
+    header = [
+        *("arm", "sampling", "alpha", "c", "measured", "Leviathan", "residual", "Chen", "residual"),
+        "operations factor",
+    ]
+    cells = [
+        [
+            _arm(arm),
+            arm["sampling"],
+            wording.number(arm["alpha"], 3),
+            wording.number(arm["c"], 3),
+            wording.number(arm["measured"], 2),
+            wording.number(arm["predicted"], 2),
+            _signed(arm["residual"]),
+            wording.number(arm["chen"], 2),
+            _signed(arm["chen_residual"]),
+            wording.number(arm["operations_factor"], 2),
+        ]
+        for arm in found["arms"]
+    ]
+    lines = ["## Theory", "", *table(header, cells, "ll" + "r" * 8), ""]
+    told = [text for sampling in found["samplings"] if (text := _best(sampling) + _loop(sampling))]
+    return [*lines, *(f"* {escape(text.strip())}" for text in told), *([""] if told else []), THEORY_NOTE]
+
+
+def _best(found: Mapping[str, Any]) -> str:
+    if found["best_k"] is None:
+        return ""
+    text = f"{found['sampling']}: the theory's best K is {found['best_k']}, {found['best_speedup']:.2f}x"
+    return f"{text}; at least {found['minimum_gain']:.2f}x from alpha and c alone. "
+
+
+def _loop(found: Mapping[str, Any]) -> str:
+    line = found["loop"]
+    if line is None:
+        return ""
+    text = f"{found['sampling']}: a loop takes {line['intercept_ms']:.3g} + {line['slope_ms']:.3g} K ms"
+    if line["drafting_ms_per_token"] is not None:
+        text += f", drafting alone {line['drafting_ms_per_token']:.3g} ms per token"
+    return f"{text}."
+
+
+def ceiling(summary: Summary, run: Run) -> list[str]:
+    """Floors by memory traffic, or why there are none."""
+    found = summary.get("ceiling")
+    if not found:
+        return []
+    lines = ["## The ceiling", "", *_regime(found)]
+    if found["regime"] != BANDWIDTH_BOUND:
+        return lines
+    header = ["arm", "sampling", "ms/token", "floor", "share of floor", "best speedup", "beats ArS ceiling"]
+    cells = [
+        [
+            _arm(arm),
+            arm["sampling"],
+            wording.milliseconds(arm["ms_per_token"]),
+            wording.milliseconds(arm["floor_ms_per_token"]),
+            wording.percent(arm["share"]),
+            wording.number(arm["best_speedup"], 2),
+            "" if arm["method"] == "ars" else {True: "yes", False: "no"}.get(arm["beats_ars_ceiling"], "-"),
+        ]
+        for arm in found["arms"]
+    ]
+    return [*lines, "", *table(header, cells, "llrrrrl")]
+
+
+def _regime(found: Mapping[str, Any]) -> list[str]:
+    sizes, cache = found["forward_bytes"], found["cache_bytes"]
+    draft = "" if sizes["draft"] is None else f", the draft {wording.mebibytes(sizes['draft'])}"
+    text = f"A forward of the target reads {wording.mebibytes(sizes['target'])} of weights{draft}."
+    if found["regime"] == DISPATCH_BOUND:
+        return [
+            f"{text} Both fit in the last-level cache ({wording.mebibytes(cache)}): the regime is "
+            "dispatch-bound, a loop saves dispatch and not memory traffic, and no bandwidth ceiling applies."
+        ]
+    if found["bandwidth_bytes_per_s"] is None:
+        return [f"{text} The memory bandwidth was not measured, so no floor is shown."]
+    weak = reasons.headline({"ceiling": found})
+    return [f"{text} Measured bandwidth: {found['bandwidth_bytes_per_s'] / 1e9:.3g} GB/s.", *weak]
+
+
+def _arm(entry: Mapping[str, Any]) -> str:
+    return label({"method": "sps", **entry})
+
+
+def _signed(value: float | None) -> str:
+    return wording.NOTHING if value is None else f"{value:+.2f}"
+
+
+SECTIONS = (why, theory, ceiling)

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import Any
+
+from simulated_sweep import sweep
+
+from spsbench.analysis.summary import summarise
+from spsbench.report import reasons
+
+MODELS = {
+    "target": {"parameters": 25_000_000, "dtype": "float32"},
+    "draft": {"parameters": 2_500_000, "dtype": "float32"},
+}
+
+
+def _summary(**info: Any) -> dict[str, Any]:
+    return summarise(*sweep(), {"models": MODELS, **info})
+
+
+def test_a_recommendation_then_why_the_fastest_arm_is_no_faster() -> None:
+    summary = _summary()
+    recommended, why = reasons.sentences(summary)
+    assert recommended.startswith("Recommended for nucleus: K=")
+    fastest = max((row for row in summary["rows"] if row["speedup"]), key=lambda row: row["speedup"]["ratio"])
+    assert why.startswith(f"SpS (K={fastest['k']}), nucleus: of {fastest['k'] + 1}x, ")
+    assert "It breaks even at alpha " in why
+
+
+def test_a_weak_baseline_is_named_in_the_headline() -> None:
+    assert reasons.headline(_summary(bandwidth_bytes_per_s=40e9)) == [
+        "Weak baseline: ArS reaches 24% of its bandwidth floor."
+    ]
+    assert reasons.headline(_summary(bandwidth_bytes_per_s=12e9)) == []
+    assert reasons.headline({}) == []
+
+
+def test_the_regime_is_named_where_the_weights_fit_in_the_cache() -> None:
+    assert "dispatch" in reasons.sentences(_summary(cache_bytes=1 << 30))[-1]
+    assert reasons.sentences({}) == []

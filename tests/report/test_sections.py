@@ -1,0 +1,94 @@
+"""The sections on why, theory, ceiling, K, hindsight and tails."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+from simulated_sweep import sweep
+
+from spsbench.analysis.summary import summarise
+from spsbench.report.markdown import render
+from spsbench.report.terminal import screen
+
+MODELS = {
+    "target": {"parameters": 25_000_000, "dtype": "float32"},
+    "draft": {"parameters": 2_500_000, "dtype": "float32"},
+}
+INFO: dict[str, Any] = {
+    "task": "xsum",
+    "models": MODELS,
+    "bandwidth_bytes_per_s": 40e9,
+    "cache_bytes": 1 << 20,
+}
+
+
+@pytest.fixture(scope="module")
+def summary() -> dict[str, Any]:
+    return summarise(*sweep(), INFO)
+
+
+def _sections(summary: dict[str, Any]) -> dict[str, str]:
+    parts = re.split(r"^##+ (.+)$", render(summary, {}), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_the_product_can_be_followed_down_the_table(summary: dict[str, Any]) -> None:
+    text = _sections(summary)["Why this fast, and not faster"]
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if re.search(r"\| x\d", line)]
+    assert len(rows) == 6
+    running = [float(row[2].rstrip("x")) for row in rows]
+    fastest = max(row["speedup"]["ratio"] for row in summary["rows"] if row["speedup"])
+    assert running[-1] == pytest.approx(fastest, abs=0.005)
+    assert sum("(binding)" in row[0] for row in rows) == 1
+    assert all(len(row) == 5 and row[4].endswith(".") for row in rows)
+    assert "SpS (K=1)" in _sections(summary)["Factors of every arm"]
+
+
+def test_the_theory_shows_a_dash_where_alpha_was_not_measured(summary: dict[str, Any]) -> None:
+    text = _sections(summary)["Theory"]
+    assert re.search(
+        r"\| SpS \(K=4\) \| nucleus \| - \| 0\.\d+ \| \d\.\d\d \| - \| - \| \d\.\d\d \| -0\.", text
+    )
+    assert "a loop takes" in text
+
+
+def test_the_ceiling_names_floors_and_a_weak_baseline(summary: dict[str, Any]) -> None:
+    sections = _sections(summary)
+    assert "Weak baseline: ArS reaches 24% of its bandwidth floor." in sections["The ceiling"]
+    assert "| ArS | nucleus | 10.5 | 2.50 | 24% | 1.00 |" in sections["The ceiling"]
+    assert "**Weak baseline" in render(summary, {}).partition("## ")[0]
+
+
+def test_the_other_regimes_are_told_in_a_sentence() -> None:
+    cached = summarise(*sweep(ks=(0, 4)), INFO | {"cache_bytes": 1 << 30})
+    assert "dispatch-bound" in _sections(cached)["The ceiling"]
+    unknown = summarise(*sweep(ks=(0, 4)), INFO | {"bandwidth_bytes_per_s": None})
+    assert "was not measured" in _sections(unknown)["The ceiling"]
+
+
+def test_k_hindsight_tails_and_positions_have_their_tables(summary: dict[str, Any]) -> None:
+    sections = _sections(summary)
+    assert "| ArS | +" in sections["Which K"]
+    assert "at most" in sections["Hindsight, a bound"]
+    assert "until 40 tokens" in sections["Tails"]
+    assert "| arm | sampling | 0-7 | 8-15 | 16-31 | 32-63 |" in sections["Along the output"]
+
+
+def test_a_run_without_loops_or_speedup_has_none_of_them() -> None:
+    samples, loops = sweep(ks=(4,))
+    titles = _sections(summarise(samples, loops.iloc[:0], {}))
+    assert "Tails" in titles
+    for title in ("Why this fast, and not faster", "Theory", "The ceiling", "Which K", "Hindsight, a bound"):
+        assert title not in titles
+
+
+def test_the_terminal_has_the_sentences(summary: dict[str, Any]) -> None:
+    console = Console(width=80, record=True, file=None, quiet=False)
+    with console.capture() as capture:
+        console.print(screen(summary))
+    text = " ".join(capture.get().split())
+    for wanted in ("Weak baseline:", "Recommended for nucleus: K=", "It breaks even at alpha"):
+        assert wanted in text
