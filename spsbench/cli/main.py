@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 import spsbench
+from spsbench.cli.compare import compare
 from spsbench.cli.console import broken_pipe, complain
 from spsbench.cli.doctor import doctor
 from spsbench.cli.listing import pairs, protocols, tasks
+from spsbench.cli.paper import paper
 from spsbench.cli.report import report
 from spsbench.cli.run import run
 from spsbench.cli.sweep_k import sweep_k
@@ -34,6 +36,8 @@ MEASURE, LOOK_UP, TOOLS = "Measure", "Look things up", "Tools"
 app.command("run", rich_help_panel=MEASURE)(run)
 app.command("sweep-k", rich_help_panel=MEASURE)(sweep_k)
 app.command("report", rich_help_panel=MEASURE)(report)
+app.command("compare", rich_help_panel=MEASURE)(compare)
+app.command("paper", rich_help_panel=MEASURE)(paper)
 app.command("verify", rich_help_panel=MEASURE)(verify)
 app.command("tasks", rich_help_panel=LOOK_UP)(tasks)
 app.command("pairs", rich_help_panel=LOOK_UP)(pairs)

@@ -1,0 +1,186 @@
+"""Table 1 and Figure 1 of Chen et al. 2023 from our own runs, on one page. No number is the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from spsbench.analysis.costs import loop_ms
+from spsbench.analysis.warning import label
+from spsbench.report import judgement, wording
+from spsbench.report.markup import escape, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+TABLE, FIGURE = "table1", "figure1"
+_FIGURE_NOTE = (
+    "Time: mean ± standard deviation over sequences of equal length, by the wall and by the paper's clock "
+    "(mean loop time times the sequence's loops). r': (accepted + 1) / (K + 1), 1 at K = 0."
+)
+
+
+def gather(summaries: Mapping[str, dict[str, Any]], titles: Mapping[str, str]) -> dict[str, Any]:
+    """What the page shows.
+
+    Args:
+        summaries: the content of summary.json of every part, by the part's name, which begins with
+            ``table1`` or ``figure1``.
+        titles: of the parts.
+
+    Returns:
+        ``table1`` (rows), ``figure1`` (one entry per task and sampling with ``points`` by K),
+        ``parts`` (title and what is to be known of each), ``pair``, ``synthetic``, ``complete``.
+    """
+    first = next(iter(summaries.values()))
+    tables = [part for name, part in summaries.items() if name.startswith(TABLE)]
+    return {
+        "pair": first.get("pair"),
+        "synthetic": bool(first.get("synthetic")),
+        "complete": all(part["complete"] for part in summaries.values()),
+        TABLE: [_row(part, row) for part in tables for row in part["rows"]],
+        FIGURE: [
+            curve for name, part in summaries.items() if name.startswith(FIGURE) for curve in _curves(part)
+        ],
+        "parts": [_part(name, titles[name], part) for name, part in summaries.items()],
+    }
+
+
+def render(page: Mapping[str, Any]) -> str:
+    """The page as GitHub renders it."""
+    lines = [f"# {escape(_title(page))}", "", "## Table 1", "", *_table(page), "", "## Figure 1", ""]
+    for curve in page[FIGURE]:
+        lines += [f"### {escape(curve['title'])}", "", *_curve(curve), ""]
+    lines += [_FIGURE_NOTE, "", "## The runs", ""]
+    for part in page["parts"]:
+        lines.append(f"* [{escape(part['title'])}]({part['name']}/report.md), {part['prompts']} prompts")
+        lines += [f"  * {escape(text)}" for text in part["told"]]
+    if page["synthetic"]:
+        lines += ["", "Synthetic data and models: these numbers say nothing about real text."]
+    return "\n".join(lines) + "\n"
+
+
+def screen(page: Mapping[str, Any]) -> RenderableType:
+    """Table 1 and the best of Figure 1 for the terminal."""
+    shown = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="not bold dim",
+    )
+    for title in ("arm", "benchmark", "sampling", "metric"):
+        shown.add_column(title, overflow="fold")
+    for title in ("ms/token", "speedup [95%]"):
+        shown.add_column(title, justify="right", no_wrap=True)
+    for row in page[TABLE]:
+        shown.add_row(*(Text(wording.printable(cell)) for cell in _cells(row)))
+    best = [Text(text) for curve in page[FIGURE] if (text := _fastest(curve))]
+    return Group(Text(), Text(_title(page), style="bold"), Text(), shown, Text(), *best, Text())
+
+
+def _title(page: Mapping[str, Any]) -> str:
+    made = " (synthetic)" if page["synthetic"] else ""
+    return f"Table 1 and Figure 1 of Chen et al. 2023, measured with the pair {page['pair']}{made}"
+
+
+def _row(part: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    metric = wording.headline_metric(dict(part))
+    return {
+        "benchmark": part["task_label"],
+        "metric": metric,
+        "value": row["metrics"].get(metric) if metric else None,
+        "metrics": row["metrics"],
+        **{name: row[name] for name in ("arm", "method", "engine", "k", "sampling", "baseline")},
+        **{name: row[name] for name in ("ms_per_token", "speedup", "sequences")},
+    }
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    metric = f"{wording.metric_title(row['metric'])} {wording.metric(row['metric'], row['value'])}"
+    return [
+        label(dict(row)),
+        str(row["benchmark"]),
+        str(row["sampling"]),
+        metric if row["metric"] else wording.NOTHING,
+        wording.milliseconds(row["ms_per_token"]),
+        wording.row_speedup(dict(row)),
+    ]
+
+
+def _table(page: Mapping[str, Any]) -> list[str]:
+    header = ["arm", "benchmark", "sampling", "metric", "ms/token", "speedup [95%]"]
+    return table(header, [_cells(row) for row in page[TABLE]], "llllrr")
+
+
+def _curves(part: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One per sampling: time, r' and loop time against K."""
+    tails = {arm["arm"]: arm for arm in (part.get("tails") or {"arms": []})["arms"]}
+    loops = {
+        entry["sampling"]: entry["loop"]
+        for entry in (part.get("prediction") or {"samplings": []})["samplings"]
+    }
+    curves = []
+    for sampling in dict.fromkeys(row["sampling"] for row in part["rows"]):
+        rows = [row for row in part["rows"] if row["sampling"] == sampling and row["method"] != "draft"]
+        title = f"{part['task_label']}, {sampling}, {(part.get('tails') or {}).get('n_tokens')} tokens"
+        points = [_point(row, tails.get(row["arm"])) for row in rows]
+        curves.append({"title": title, "sampling": sampling, "points": points, "loop": loops.get(sampling)})
+    return curves
+
+
+def _point(row: Mapping[str, Any], tail: Mapping[str, Any] | None) -> dict[str, Any]:
+    r_prime = row["acceptance"]["r_prime"] if row["acceptance"] else 1.0 if row["k"] == 0 else None
+    return {
+        "k": row["k"],
+        "time_s": None if tail is None else tail["sequence_s"],
+        "paper_clock_s": None if tail is None else tail["paper_clock_s"],
+        "r_prime": r_prime,
+        "loop_ms": loop_ms(dict(row)),
+        "speedup": row["speedup"],
+    }
+
+
+def _curve(curve: Mapping[str, Any]) -> list[str]:
+    header = ["K", "time ms", "paper's clock ms", "r'", "loop ms", "speedup [95%]"]
+    cells = [
+        [
+            point["k"],
+            _spread(point["time_s"]),
+            _spread(point["paper_clock_s"]),
+            wording.number(point["r_prime"], 3),
+            wording.milliseconds(point["loop_ms"]),
+            "1x" if point["k"] == 0 else wording.speedup(point["speedup"]),
+        ]
+        for point in curve["points"]
+    ]
+    lines = table(header, cells, "rrrrrr")
+    line = curve["loop"]
+    if line is None:
+        return lines
+    return [*lines, "", f"Loop time: {line['intercept_ms']:.3g} + {line['slope_ms']:.3g} K ms."]
+
+
+def _spread(found: Mapping[str, float] | None) -> str:
+    return wording.NOTHING if found is None else f"{1e3 * found['mean']:.0f} ± {1e3 * found['sd']:.0f}"
+
+
+def _fastest(curve: Mapping[str, Any]) -> str:
+    there = [point for point in curve["points"] if point["speedup"]]
+    if not there:
+        return ""
+    best = max(there, key=lambda point: point["speedup"]["ratio"])
+    text = f"{curve['title']}: fastest at K={best['k']}, {wording.speedup(best['speedup'])}."
+    return wording.printable(text)
+
+
+def _part(name: str, title: str, part: Mapping[str, Any]) -> dict[str, Any]:
+    told = [*judgement.alarms(dict(part)), *judgement.losslessness(dict(part)), *judgement.parity(dict(part))]
+    told += [str(entry["sentence"]) for entry in part.get("recommendation") or []]
+    prompts = max((row["prompts"] for row in part["rows"]), default=0)
+    return {"name": name, "title": title, "prompts": prompts, "told": told, "warnings": part["warnings"]}

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from commandline import Cli, Result
+
+from spsbench.cli.comparing import read_share
+from spsbench.errors import UsageError
+
+
+@pytest.fixture
+def runs(finished: tuple[Path, Result], tmp_path: Path) -> tuple[Path, Path]:
+    """A small run, and the same with every sequence half as fast again."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    for directory in (a, b):
+        shutil.copytree(finished[0], directory)
+    lines = [json.loads(line) for line in (b / "samples.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["decode_s"] *= 1.5
+    (b / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return a, b
+
+
+def _edit(directory: Path, **identity: object) -> None:
+    run = json.loads((directory / "run.json").read_text())
+    run["identity"] |= identity
+    (directory / "run.json").write_text(json.dumps(run))
+
+
+def test_the_ratio_is_shown_and_told_as_json(cli: Cli, runs: tuple[Path, Path]) -> None:
+    shown = cli("compare", *runs)
+    assert shown.code == 0, shown.err
+    assert "1.500" in shown.out
+    assert "not interleaved" in " ".join(shown.out.split())
+    told = json.loads(cli("compare", *runs, "--json").out)
+    assert [arm["time_ratio"]["ratio"] for arm in told["arms"]] == pytest.approx([1.5, 1.5])
+
+
+def test_the_gate_is_exit_4_and_still_shows_the_table(cli: Cli, runs: tuple[Path, Path]) -> None:
+    failed = cli("compare", *runs, "--gate", "2%")
+    assert failed.code == 4
+    assert "takes 50.0% longer per token" in failed.err
+    assert "1.500" in failed.out
+    assert cli("compare", *runs, "--gate", "60%").code == 0
+    assert cli("compare", *reversed(runs), "--gate", "2%").code == 0
+
+
+def test_other_rules_are_refused_unless_forced(cli: Cli, runs: tuple[Path, Path]) -> None:
+    _edit(runs[1], max_new_tokens=64)
+    refused = cli("compare", *runs)
+    assert (refused.code, refused.out) == (2, "")
+    assert "the length limit differs (8, 64)" in refused.err
+    forced = cli("compare", *runs, "--force")
+    assert forced.code == 0
+    assert "! the length limit differs" in forced.out
+
+
+def test_another_machine_is_a_warning_but_no_ground_for_a_gate(cli: Cli, runs: tuple[Path, Path]) -> None:
+    _edit(runs[1], device="cuda")
+    assert "! the device differs (cpu, cuda)" in cli("compare", *runs).out
+    gated = cli("compare", *runs, "--gate", "2%")
+    assert gated.code == 2
+    assert "would judge the machines" in gated.err
+    assert cli("compare", *runs, "--gate", "2%", "--force").code == 4
+
+
+def test_what_is_no_run_or_no_share_is_refused(cli: Cli, runs: tuple[Path, Path], tmp_path: Path) -> None:
+    assert cli("compare", runs[0], tmp_path).code == 2
+    wrong = cli("compare", *runs, "--gate", "much")
+    assert wrong.code == 2
+    assert "--gate: 'much' is no share." in wrong.err
+
+
+@pytest.mark.parametrize(("text", "share"), [("2%", 0.02), (" 0.5 % ", 0.005), ("0.1", 0.1), ("0", 0.0)])
+def test_shares(text: str, share: float) -> None:
+    assert read_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "%", "-1%", "100%", "nan", "inf", "2 percent"])
+def test_what_is_no_share(text: str) -> None:
+    with pytest.raises(UsageError):
+        read_share(text)
