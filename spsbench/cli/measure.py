@@ -33,7 +33,7 @@ def measure(params: Mapping[str, Any]) -> None:
     directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
     with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
         outcome = execute(ready, directory, resume=named is not None, watcher=watcher)
-    _show(outcome.summary, as_json=params["json"])
+    show_summary(outcome.summary, as_json=params["json"])
     say(f"Everything is in {outcome.directory}", quiet=quiet)
     if not outcome.complete:
         raise _incomplete(outcome.summary, directory)
@@ -49,7 +49,8 @@ def _judge(summary: dict[str, Any], gates: list[str]) -> None:
         raise GateFailed(" ".join(failed), flag="--fail-on")
 
 
-def _show(summary: dict[str, Any], *, as_json: bool) -> None:
+def show_summary(summary: dict[str, Any], *, as_json: bool) -> None:
+    """Print a summary on stdout, as a table or as JSON."""
     if as_json:
         print_json(summary)
         return

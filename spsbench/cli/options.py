@@ -95,6 +95,11 @@ Threads = Annotated[
     str | None, _option("--threads", "auto|N", MACHINE, "CPU threads. Default: auto, the fastest number.")
 ]
 
+Processes = Annotated[
+    str | None,
+    _option("--processes", "N", MACHINE, "Repeat in N fresh processes; one interval over all of them."),
+]
+
 Out = Annotated[
     Path | None,
     _option("--out", "DIR", OUTPUT, "Run directory. Default: a fresh one in results/."),

@@ -37,6 +37,7 @@ def run(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
+    processes: options.Processes = None,
     out: options.Out = None,
     resume: options.Resume = None,
     trace: options.Trace = None,
@@ -46,6 +47,11 @@ def run(
     debug: options.Debug = False,
 ) -> None:
     """Measure ArS and SpS side by side on a task."""
+    if processes is not None:
+        from spsbench.cli.processes import measure_processes
+
+        measure_processes(context.params)
+        return
     from spsbench.cli.measure import measure
 
-    measure(context.params)
+    measure({name: value for name, value in context.params.items() if name != "processes"})

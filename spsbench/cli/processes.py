@@ -1,0 +1,90 @@
+"""``run --processes N``: the same run in several fresh processes, and one interval over all of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spsbench.cli.console import say
+from spsbench.cli.settings import read_settings
+from spsbench.config import RunConfig
+from spsbench.errors import IncompleteError, UsageError
+from spsbench.paths import results_dir
+from spsbench.store import fresh_directory
+
+_MOST = 64
+
+
+def measure_processes(params: Mapping[str, Any]) -> None:
+    """Carry a run out in N processes, one after another, and conclude over all.
+
+    One process is one draw: memory layout, trials at load and clocks differ between processes, and
+    the interval of a single run does not contain that. Each process leaves a complete run in
+    ``process-i``; one that was there before is continued.
+
+    Raises:
+        UsageError: a bad number of processes, or options that do not go with several.
+        IncompleteError: a process did not come to its end.
+    """
+    count = _count(params["processes"])
+    if params["resume"] is not None:
+        raise UsageError(
+            f"{params['resume']} is given together with --processes.",
+            flag="--resume",
+            remedy="Give --out with the same directory: what is finished there is kept.",
+        )
+    config = read_settings({name: value for name, value in params.items() if name != "processes"})
+    out: Path = params["out"] or fresh_directory(results_dir(), config.task, config.pair.name)
+    out.mkdir(parents=True, exist_ok=True)
+    settings = out / "settings.yaml"
+    settings.write_text(config.to_yaml(), encoding="utf-8")
+    for index in range(count):
+        say(f"Process {index + 1} of {count}", quiet=params["quiet"])
+        _measure_one(settings, out / f"process-{index}", quiet=params["quiet"])
+    _conclude(out, count, config, as_json=params["json"])
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 2 <= int(text) <= _MOST:
+        raise UsageError(
+            f"{text!r} is no number of processes.", flag="--processes", remedy=f"Give 2 to {_MOST}."
+        )
+    return int(text)
+
+
+def _measure_one(settings: Path, directory: Path, *, quiet: bool) -> None:
+    command = [sys.executable, "-m", "spsbench", "run", "--config", str(settings), "--out", str(directory)]
+    done = subprocess.run(
+        [*command, *(["--quiet"] if quiet else [])], stdout=subprocess.DEVNULL, check=False
+    )
+    if done.returncode != 0:
+        raise IncompleteError(
+            f"the process for {directory} ended with code {done.returncode}.",
+            flag="--processes",
+            remedy="Its message is above; the same command with --out goes on where it stopped.",
+        )
+
+
+def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool) -> None:
+    """Summarise the tables of all processes as one, and show it as a run is shown."""
+    import pandas as pd
+
+    from spsbench.analysis.summary import summarise
+    from spsbench.cli.measure import show_summary
+    from spsbench.store import RunStore, read_frames
+    from spsbench.store.files import write_json
+
+    directories = [out / f"process-{index}" for index in range(count)]
+    frames = [read_frames(directory) for directory in directories]
+    samples = pd.concat([f.samples.assign(process=i) for i, f in enumerate(frames)], ignore_index=True)
+    loops = pd.concat([f.loops.assign(process=i) for i, f in enumerate(frames)], ignore_index=True)
+    with RunStore.open(directories[0]) as store:
+        info = store.run_info()
+    expected = int(info["expected_sequences"]) * count
+    summary = summarise(samples, loops, info | {"expected_sequences": expected})
+    write_json(out / "summary.json", summary)
+    show_summary(summary, as_json=as_json)
+    say(f"{count} processes of {config.task}; everything is in {out}")

@@ -1,0 +1,37 @@
+"""``run --processes``: complete runs side by side, one interval over them, and clear refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commandline import SMALL, Cli
+
+
+def test_two_processes_give_one_interval_over_both(cli: Cli, tmp_path: Path) -> None:
+    small = [*SMALL, "--limit", "2", "--no-score"]
+    result = cli("run", *small, "--processes", "2", "--out", tmp_path / "runs", "--json", "--quiet")
+    assert result.code == 0, result.err
+    summary = json.loads(result.out)
+    assert [row["processes"] for row in summary["rows"]] == [2, 2]
+    assert [row["sequences"] for row in summary["rows"]] == [4, 4]
+    assert summary["complete"] is True
+    for index in range(2):
+        assert (tmp_path / "runs" / f"process-{index}" / "summary.json").is_file()
+    # The same prompts and seeds: what the processes wrote is the same, only the times differ.
+    texts = [
+        [
+            json.loads(line)["text"]
+            for line in (tmp_path / "runs" / f"process-{i}" / "samples.jsonl").read_text().splitlines()
+        ]
+        for i in range(2)
+    ]
+    assert sorted(texts[0]) == sorted(texts[1])
+
+
+@pytest.mark.parametrize("count", ["1", "0", "many", "65", "-2"])
+def test_a_bad_number_is_refused(cli: Cli, count: str) -> None:
+    result = cli("run", *SMALL, "--processes", count)
+    assert result.code == 2
+    assert "--processes" in result.err
