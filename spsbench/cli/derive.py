@@ -8,31 +8,50 @@ from typing import Any
 from spsbench.analysis.summary import summarise
 from spsbench.cli.console import say
 from spsbench.errors import SpsbenchError, UsageError
+from spsbench.report import gallery
+from spsbench.report.figures import Gallery, draw
+from spsbench.report.figures.printing import save
 from spsbench.report.markdown import render
+from spsbench.report.measured import Measured
 from spsbench.store import RunStore
 
 
-def derive(directory: Path) -> dict[str, Any]:
-    """Summary of a run, finished or not; writes ``summary.json`` and ``report.md`` if that can be done.
+def derive(directory: Path) -> tuple[Measured, Gallery]:
+    """A run, finished or not, with its figures.
+
+    Writes ``summary.json``, ``figures/`` and ``report.md`` if that can be done: someone else's run can
+    be looked at all the same.
 
     Raises:
-        UsageError: the directory holds no run.
+        UsageError: the directory holds no run, or one of another schema.
+        SpsbenchError: the run is damaged.
     """
     with RunStore.open(directory) as store:
-        frames, info = store.frames(), store.run_info() | _remembered(store)
-        summary = summarise(frames.samples, frames.loops, info)
+        frames, info = store.frames(), store.run_info()
+        summary = summarise(frames.samples, frames.loops, info | _remembered(store))
+        measured = Measured(
+            name=directory.resolve().name,
+            summary=summary,
+            run=info,
+            samples=frames.samples,
+            loops=frames.loops,
+            tokens=frames.tokens,
+        )
+        drawn = draw(measured)
         try:
             store.write_summary(summary)
-            store.write_report(render(summary, info))
-        except SpsbenchError as problem:  # someone else's run can be looked at all the same
+            for plate in drawn.plates:
+                save(plate, directory / gallery.FOLDER)
+            store.write_report(render(summary, info | gallery.described(drawn)))
+        except SpsbenchError as problem:
             say(f"Not written: {problem}")
-    return summary
+    return measured, drawn
 
 
 def _remembered(store: RunStore) -> dict[str, Any]:
     """What only the process that measured could know; nothing if it did not come to its end."""
     try:
         rows = store.read_summary()["rows"]
-    except UsageError:
+        return {"peak_memory_bytes": {row["arm"]: row["peak_memory_bytes"] for row in rows}}
+    except (UsageError, KeyError, TypeError):
         return {}
-    return {"peak_memory_bytes": {row["arm"]: row["peak_memory_bytes"] for row in rows}}

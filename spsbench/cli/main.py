@@ -19,6 +19,7 @@ from spsbench.cli.report import report
 from spsbench.cli.run import run
 from spsbench.cli.sweep_k import sweep_k
 from spsbench.cli.theory import theory
+from spsbench.cli.trace import trace
 from spsbench.cli.verify import verify
 from spsbench.errors import SpsbenchError
 
@@ -38,6 +39,7 @@ app.command("sweep-k", rich_help_panel=MEASURE)(sweep_k)
 app.command("report", rich_help_panel=MEASURE)(report)
 app.command("compare", rich_help_panel=MEASURE)(compare)
 app.command("paper", rich_help_panel=MEASURE)(paper)
+app.command("trace", rich_help_panel=MEASURE)(trace)
 app.command("verify", rich_help_panel=MEASURE)(verify)
 app.command("tasks", rich_help_panel=LOOK_UP)(tasks)
 app.command("pairs", rich_help_panel=LOOK_UP)(pairs)

@@ -13,7 +13,7 @@ from typing import Any
 from spsbench.analysis.acceptance import LEGEND, PER_POSITION
 from spsbench.analysis.summary import PHASES
 from spsbench.analysis.warning import label
-from spsbench.report import judgement, proof, reasons, sections_latency, sections_why, wording
+from spsbench.report import gallery, judgement, proof, reasons, sections_latency, sections_why, wording
 from spsbench.report.markup import escape, fence, table
 
 Summary = Mapping[str, Any]
@@ -202,6 +202,7 @@ def _reproduce(summary: Summary, run: Run) -> list[str]:
 SECTIONS: tuple[Section, ...] = (
     _heading,
     _results,
+    gallery.figures,
     _quality,
     _timing,
     _loops,

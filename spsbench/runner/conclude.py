@@ -11,6 +11,7 @@ from spsbench.analysis.summary import summarise
 from spsbench.records import Sample
 from spsbench.report.markdown import render
 from spsbench.runner.plan import Plan
+from spsbench.runner.vocabulary import TokenReader, token_texts
 from spsbench.store import RunStore, read_frames
 
 _BATCH = 256
@@ -32,10 +33,14 @@ def score(plan: Plan, store: RunStore, announce: Callable[[int], None]) -> None:
             store.append_scores(sample.key, scores)
 
 
-def conclude(store: RunStore) -> dict[str, Any]:
-    """Derive tables, summary and report from the journal; the content of ``summary.json``."""
+def conclude(store: RunStore, tokenizer: TokenReader) -> dict[str, Any]:
+    """Derive tables, summary and report from the journal; the content of ``summary.json``.
+
+    The tokenizer reads the ids of traced tokens, so that a report needs none.
+    """
     store.write_parquet()
     frames = read_frames(store.directory)
+    store.note(token_texts=token_texts(frames.tokens["token_id"].unique(), tokenizer))
     info = store.run_info()
     summary = summarise(frames.samples, frames.loops, info)
     store.write_summary(summary)

@@ -88,7 +88,7 @@ def execute(plan: Plan, directory: Path, *, resume: bool, watcher: Watcher) -> O
             _generate(plan, store, missing, watcher)
         if plan.config.score:
             score(plan, store, watcher.scoring)
-        summary = conclude(store)
+        summary = conclude(store, plan.source.tokenizer)
     return Outcome(directory, summary, bool(summary["complete"]))
 
 

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import csv
+import io
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from commandline import Cli, Result
+from synthetic_run import make_run
 
 
 @pytest.fixture
@@ -14,6 +19,12 @@ def run(finished: tuple[Path, Result], tmp_path: Path) -> Path:
     directory = tmp_path / "results" / "one"
     shutil.copytree(finished[0], directory)
     return directory
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> Path:
+    """A small run of which nothing was measured."""
+    return make_run(tmp_path / "simulated", ks=(0, 4), samplings=("nucleus",), prompts=3, tokens=8)
 
 
 def test_the_latest_run_is_shown_as_it_was(cli: Cli, run: Path, finished: tuple[Path, Result]) -> None:
@@ -29,6 +40,58 @@ def test_json_is_the_summary(cli: Cli, run: Path) -> None:
     assert (result.code, result.err) == (0, "")
     assert json.loads(result.out) == before
     assert json.loads((run / "summary.json").read_text()) == before
+
+
+def test_csv_is_alone_on_stdout(cli: Cli, simulated: Path) -> None:
+    result = cli("report", simulated, "--csv", "--quiet")
+    assert (result.code, result.err) == (0, "")
+    lines = list(csv.DictReader(io.StringIO(result.out)))
+    assert [(line["run"], line["method"]) for line in lines] == [("simulated", "ars"), ("simulated", "sps")]
+    assert cli("report", simulated, "--csv", "--json").code == 2
+
+
+def test_the_report_links_figures_that_are_there(cli: Cli, simulated: Path) -> None:
+    assert cli("report", simulated).code == 0
+    text = (simulated / "report.md").read_text()
+    linked = [line.partition("](")[2].rstrip(")") for line in text.splitlines() if line.startswith("![")]
+    assert "figures/loop_time.svg" in linked
+    for name in linked:
+        assert (simulated / name).is_file()
+        assert (simulated / name).with_suffix(".png").is_file()
+    assert "* Figure 1: one lookahead makes no sweep" in text
+
+
+def test_a_real_run_has_a_page_whose_trace_can_be_read(cli: Cli, run: Path) -> None:
+    """The texts of traced tokens come with the run: no tokenizer is asked."""
+    result = cli("report", "--html")
+    assert result.code == 0, result.err
+    assert f"The page is in {Path('results/one/report.html')}" in result.err
+    page = (run / "report.html").read_text()
+    texts = json.loads((run / "run.json").read_text())["token_texts"]
+    tokens = json.loads((run / "samples.jsonl").read_text().splitlines()[0])["token_ids"]
+    assert {str(token) for token in tokens} <= set(texts)
+    assert any(text.strip() and f">{text}</span>" in page for text in texts.values())
+
+
+def test_several_runs_are_compared(cli: Cli, simulated: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", ks=(0, 2), samplings=("nucleus",), prompts=3, tokens=8, seed=8)
+    result = cli("report", simulated, other, "--html", "--out", tmp_path / "both.html")
+    assert result.code == 0, result.err
+    assert " A  simulated: xsum-fixture (synthetic)" in result.out
+    assert " B  other: xsum-fixture (synthetic)" in result.out
+    assert "seed" in result.out
+    assert "2 runs side by side" in (tmp_path / "both.html").read_text()
+    content = json.loads(cli("report", simulated, other, "--json", "--quiet").out)
+    assert [Path(entry["run"]).name for entry in content["runs"]] == ["simulated", "other"]
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(
+    cli: Cli, simulated: Path, tmp_path: Path
+) -> None:
+    result = cli("report", simulated, tmp_path)
+    assert result.code == 2
+    assert "SpS (K=4)" in result.out
+    assert f"{tmp_path} holds no run" in result.err
 
 
 def test_an_unfinished_run_is_reported_from_its_journal(cli: Cli, run: Path) -> None:
@@ -49,3 +112,67 @@ def test_a_folder_without_a_run_is_refused(cli: Cli, tmp_path: Path) -> None:
     result = cli("report", tmp_path)
     assert result.code == 2
     assert "holds no run" in result.err
+
+
+def test_a_run_that_has_measured_nothing_says_so(cli: Cli, tmp_path: Path) -> None:
+    empty = make_run(tmp_path / "empty", ks=(0, 4), prompts=0)
+    result = cli("report", empty, "--html")
+    assert result.code == 0, result.err
+    assert "not run" in result.out
+    text = (empty / "report.md").read_text()
+    assert text.count("\n* ") >= 6
+    assert "no speculative arm finished a sequence" in text
+
+
+def test_a_torn_journal_and_a_damaged_summary_are_survived(cli: Cli, simulated: Path) -> None:
+    journal = simulated / "samples.jsonl"
+    journal.write_text(journal.read_text()[:-40])
+    (simulated / "summary.json").write_text('{"schema_version": 1, "rows": 3}')
+    result = cli("report", simulated)
+    assert result.code == 0, result.err
+    assert "have not been run" in result.out.replace("\n   ", " ")
+
+
+def test_one_arm_alone_is_reported_without_a_speedup(cli: Cli, tmp_path: Path) -> None:
+    alone = make_run(tmp_path / "alone", ks=(4,), samplings=("nucleus",), prompts=3, tokens=8)
+    result = cli("report", alone, "--html")
+    assert result.code == 0, result.err
+    assert "no ArS arm to compare with" in result.out
+    assert (alone / "figures/acceptance.svg").is_file()
+
+
+def test_another_schema_is_refused(cli: Cli, simulated: Path) -> None:
+    content = json.loads((simulated / "run.json").read_text())
+    (simulated / "run.json").write_text(json.dumps(content | {"schema_version": 99}))
+    result = cli("report", simulated)
+    assert result.code == 2
+    assert "schema version 99" in result.err
+
+
+def test_out_needs_html_and_a_folder(cli: Cli, simulated: Path, tmp_path: Path) -> None:
+    assert cli("report", simulated, "--out", tmp_path / "x.html").code == 2
+    result = cli("report", simulated, "--html", "--out", tmp_path / "nowhere/x.html")
+    assert result.code == 2
+    assert "is no folder" in result.err
+
+
+WITHOUT_TORCH = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers", "datasets", "evaluate", "tokenizers"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refuse())
+from spsbench.cli.main import main
+
+sys.exit(main(["report", sys.argv[1], "--html"]))
+"""
+
+
+def test_it_works_where_torch_cannot_be_imported(simulated: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(simulated)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (simulated / "report.html").is_file()

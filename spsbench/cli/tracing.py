@@ -1,0 +1,170 @@
+"""What ``trace`` does: one prompt through SpS, each loop shown as it comes, then ArS for comparison."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from spsbench.cli.console import out, say
+from spsbench.cli.settings import read_settings
+from spsbench.clock import Stopwatch, SystemClock
+from spsbench.config import RunConfig
+from spsbench.decoding import sps
+from spsbench.drafters.model import ModelDrafter
+from spsbench.engines.eager import EagerEngine
+from spsbench.engines.recording import Finished, loop_records, traced_tokens
+from spsbench.engines.uniforms import UniformStream
+from spsbench.errors import UsageError
+from spsbench.models.pair import Pair
+from spsbench.records import Arm, Loop, Request, TracedToken
+from spsbench.report.trace import Token, shown_text
+from spsbench.report.trace_text import TraceWriter
+from spsbench.report.wording import milliseconds, number
+from spsbench.runner import Plan, plan
+from spsbench.runner.execute import load
+from spsbench.runner.vocabulary import token_texts
+from spsbench.tasks.stopping import StopRule
+
+_WARM_UP_TOKENS = 8
+_NOT_OFFERED: dict[str, Any] = {
+    **dict.fromkeys(("out", "resume", "config", "fail_on", "set", "protocol")),
+    "no_score": True,
+    # The plan wants a task; its prompts are not used.
+    "task": "xsum",
+    "data": "mini",
+    "limit": "1",
+    "arms": "sps",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Spoken:
+    """One loop: its record and its tokens."""
+
+    record: Loop
+    tokens: list[TracedToken]
+
+
+def trace_prompt(params: Mapping[str, Any]) -> None:
+    """Show how SpS continues a prompt, then how fast it was.
+
+    Raises:
+        UsageError: an empty prompt, one that does not fit, or more than one K or sampling.
+    """
+    config = _settings(params)
+    text = _prompt(str(params["prompt"]))
+    quiet: bool = params["quiet"]
+    say(f"Loading {config.pair.name}", quiet=quiet)
+    ready = plan(config)
+    (arm,) = ready.arms
+    request = _request(ready, arm, text)
+    pair = load(ready)
+    _warm_up(pair, arm, request)
+    console = out()
+    writer = TraceWriter(console)
+    writer.legend()
+    loops: list[Loop] = []
+    for spoken in _speak(pair, arm, request):
+        writer.write([_token(token, pair) for token in spoken.tokens])
+        loops.append(spoken.record)
+    writer.end()
+    baseline = EagerEngine(pair.target, None, 0, pair.tokenizer, pair.device, SystemClock()).generate(request)
+    for line in _closing(arm, loops, 1e3 * baseline.decode_s / len(baseline.tokens)):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _settings(params: Mapping[str, Any]) -> RunConfig:
+    asked = {name: value for name, value in params.items() if name != "prompt"}
+    config = read_settings(asked | _NOT_OFFERED)
+    if len(config.ks) != 1 or config.ks[0] < 1:
+        raise UsageError(
+            f"{params['k']!r} is no single lookahead.", flag="--k", remedy="Give one number from 1 on."
+        )
+    if config.samplings is not None and len(config.samplings) != 1:
+        raise UsageError(
+            f"{params['sampling']!r} names several.", flag="--sampling", remedy="Choose nucleus or greedy."
+        )
+    return config
+
+
+def _prompt(given: str) -> str:
+    """The prompt's text, from stdin for ``-``."""
+    text = sys.stdin.read() if given == "-" else given
+    if not text.strip():
+        raise UsageError("there is nothing to continue.", flag="PROMPT", remedy="Give some text.")
+    return text
+
+
+def _request(ready: Plan, arm: Arm, text: str) -> Request:
+    tokenizer = ready.source.tokenizer
+    ids = tokenizer.chat(text) if ready.chat_template else tokenizer.encode(text, special=True)
+    room = ready.source.context_window - ready.max_new_tokens - arm.k
+    if not 0 < len(ids) <= room:
+        raise UsageError(
+            f"a prompt of {len(ids)} tokens and {ready.max_new_tokens} new ones do not fit into the window "
+            f"of {ready.source.context_window}.",
+            flag="PROMPT",
+            remedy="Shorten it, or give a smaller --max-new-tokens.",
+        )
+    return Request(tuple(ids), ready.max_new_tokens, (), arm.sampling, ready.config.seed)
+
+
+def _warm_up(pair: Pair, arm: Arm, request: Request) -> None:
+    """A few tokens of both, thrown away: what runs first is slow."""
+    short = Request(request.prompt_ids, _WARM_UP_TOKENS, (), request.sampling, request.seed)
+    for draft in (None, pair.draft):
+        EagerEngine(pair.target, draft, arm.k, pair.tokenizer, pair.device, SystemClock()).generate(short)
+
+
+@torch.inference_mode()
+def _speak(pair: Pair, arm: Arm, request: Request) -> Iterator[_Spoken]:
+    """The loops of the output as they come; the clock stands while they are shown."""
+    drafter = ModelDrafter(pair.draft, request.sampling, pair.device)
+    stop = StopRule.of(request, pair.tokenizer)
+    read = request.prompt_ids[:-1]
+    pair.target.rollback(0)
+    if read:
+        pair.target.score(torch.tensor(read, device=pair.device), last=1)
+    drafter.prefill(read)
+    uniforms = UniformStream(request.seed, pair.device)
+    watch, tokens = Stopwatch(SystemClock()), list[int]()
+    decoding = sps(pair.target, drafter, request.prompt_ids, arm.k, request.sampling, uniforms, watch)
+    for count, decoded in enumerate(decoding):
+        kept, reason = stop.cut(tokens, decoded.tokens)
+        watch.lap("other")
+        finished = Finished(decoded, kept, reason, watch.take())
+        (record,) = loop_records([finished], phases=False)
+        yield _Spoken(record, traced_tokens([finished], count, len(tokens)))
+        tokens += decoded.tokens[:kept]
+        if reason is not None:
+            return
+        watch.skip()
+
+
+def _token(traced: TracedToken, pair: Pair) -> Token:
+    text = shown_text(traced.token_id, token_texts([traced.token_id], pair.tokenizer))
+    return Token(text, traced.fate, traced.target_prob, traced.draft_prob, traced.u)
+
+
+def _closing(arm: Arm, loops: list[Loop], ars_ms: float) -> list[str]:
+    """Acceptance under its names, and the speed of this one text."""
+    accepted, drafted, tested = (
+        sum(getattr(loop, name) for loop in loops) for name in ("accepted", "drafted", "tested")
+    )
+    emitted = sum(loop.emitted for loop in loops)
+    sps_ms = 1e3 * sum(loop.loop_s for loop in loops) / emitted
+    names = {
+        "mean_acceptance_length": 1 + accepted / len(loops),
+        "alpha_beta": sum(loop.beta_sum for loop in loops) / tested if tested else None,
+        "draft_acceptance_rate": accepted / drafted if drafted else None,
+    }
+    return [
+        "",
+        "  ".join(f"{name} {number(value, 3)}" for name, value in names.items()),
+        f"{emitted} tokens in {len(loops)} loops: SpS (K={arm.k}) {milliseconds(sps_ms)} ms/token, "
+        f"ArS {milliseconds(ars_ms)}: {ars_ms / sps_ms:.2f}x here.",
+    ]

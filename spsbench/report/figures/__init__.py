@@ -1,0 +1,48 @@
+"""The run in pictures; every figure is a pure function of what the run recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spsbench.report.figures import figure1, lengths, phases, positions, speedup, tails
+from spsbench.report.figures.plate import Drawing, LeftOut, Plate
+from spsbench.report.figures.printing import printed
+from spsbench.report.figures.style import quiet
+from spsbench.report.measured import Measured
+
+__all__ = ["Gallery", "Plate", "draw"]
+
+_FIGURES: dict[str, Callable[[Measured], Drawing]] = {
+    "Figure 1": figure1.draw,
+    "Speedup against K": speedup.draw,
+    "Where a loop's time goes": phases.draw,
+    "Acceptance": positions.draw,
+    "Tokens per loop": lengths.draw,
+    "Tails": tails.draw,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """What could be drawn and what could not.
+
+    Attributes:
+        plates: in the order in which one reads them.
+        left_out: title and reason of each figure that this run does not give.
+    """
+
+    plates: tuple[Plate, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+
+def draw(measured: Measured) -> Gallery:
+    """Every figure that the run has the data for."""
+    plates, left_out = [], []
+    with quiet():
+        for title, figure in _FIGURES.items():
+            try:
+                plates.append(printed(figure(measured)))
+            except LeftOut as reason:
+                left_out.append((title, str(reason)))
+    return Gallery(tuple(plates), tuple(left_out))

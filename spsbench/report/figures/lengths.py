@@ -1,0 +1,86 @@
+"""How many tokens a loop yields: a small histogram for each K."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spsbench.report.figures import style
+from spsbench.report.figures.plate import Drawing, LeftOut
+from spsbench.report.measured import Measured
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Floats = npt.NDArray[np.float64]
+
+_MOST_PANELS = 7
+
+
+def draw(measured: Measured) -> Drawing:
+    """One panel per K, the series side by side; raises LeftOut where no acceptance was seen."""
+    ks = _chosen(
+        sorted({row["k"] for series in measured.series for row in series.speculative if row["acceptance"]})
+    )
+    if not ks:
+        raise LeftOut("no engine saw what was accepted")
+    figure, panels = style.sheet(measured, [k + 2.5 for k in ks], 2.5)
+    top = max(_panel(axes, measured, k) for axes, k in zip(panels, ks, strict=True))
+    for number, axes in enumerate(panels):
+        axes.set_ylim(0, min(1.0, 1.08 * top))
+        if number:
+            axes.set_yticklabels([])
+    panels[0].set_ylabel("share of loops")
+    keys: list[Any] = [_patch(series.label, index) for index, series in enumerate(measured.series)]
+    keys.append(style.key("if tests were independent", color=style.INK, marker="_", linestyle="", mew=1.4))
+    style.legend(figure, keys)
+    return Drawing("tokens_per_loop", "Tokens per loop", _CAPTION, figure)
+
+
+_CAPTION = (
+    "Accepted tokens + 1 of each loop, before truncation. Dashes: what independent tests with the same "
+    "alpha_tested would give; fuller ends than that mean that easy and hard tokens come in runs."
+)
+
+
+def _chosen(ks: list[int]) -> list[int]:
+    """At most so many lookaheads, the ends among them."""
+    if len(ks) <= _MOST_PANELS:
+        return ks
+    return [ks[i] for i in sorted({*np.linspace(0, len(ks) - 1, _MOST_PANELS).round().astype(int).tolist()})]
+
+
+def _panel(axes: Axes, measured: Measured, k: int) -> float:
+    """The histogram of one K; its highest bar."""
+    width, top = 0.8 / len(measured.series), 0.0
+    lengths = np.arange(1, k + 2)
+    for index, series in enumerate(measured.series):
+        row = next((row for row in series.speculative if row["k"] == k and row["acceptance"]), None)
+        if row is None:
+            continue
+        accepted = measured.loops_by_arm[row["arm"]]["accepted"].to_numpy(dtype=np.int64)
+        shares = np.bincount(accepted, minlength=k + 1)[: k + 1] / len(accepted)
+        x = lengths + (index - (len(measured.series) - 1) / 2) * width
+        axes.bar(x, shares, width * 0.92, color=style.look(index)["color"])
+        expected = _independent(row["acceptance"]["alpha_tested"], k)
+        axes.hlines(expected, x - width * 0.46, x + width * 0.46, color=style.INK, linewidth=1.2)
+        top = max(top, float(shares.max()), float(expected.max()))
+    axes.set_title(f"K = {k}")
+    axes.set_xticks(lengths)
+    axes.set_xlim(0.4, k + 1.6)
+    return top
+
+
+def _independent(alpha: float | None, k: int) -> Floats:
+    """Shares of loops with 1..K+1 tokens if every test passed with ``alpha``, whatever came before."""
+    if alpha is None:
+        return np.full(k + 1, np.nan)
+    return np.asarray([*(alpha**j * (1 - alpha) for j in range(k)), alpha**k])
+
+
+def _patch(label: str, index: int) -> Any:
+    from matplotlib.patches import Patch
+
+    return Patch(color=style.look(index)["color"], label=label)

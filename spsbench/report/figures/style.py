@@ -1,0 +1,144 @@
+"""One quiet style: few lines, few colours, told apart by marker, dash and lightness as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from spsbench.report.measured import Measured
+from spsbench.report.wording import title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH_IN = 8.0
+"""Of a whole figure: at 100 dots an inch as wide as the text of a README."""
+
+INK, FAINT, RULE, PAPER = "#24292f", "#6e7781", "#d8dee4", "#ffffff"
+SERIES = ("#1f4e79", "#d9822b", "#5f9e6e", "#9a6fb0", "#b0485c", "#7a7a7a")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)), (0, (1, 1)), (0, (9, 3)))
+TONES = ("#1e4d78", "#5b8db8", "#e8b46a", "#dfdfd8")
+"""Of the parts of a loop, dark to light."""
+
+_RC = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8.5,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 8,
+    "axes.labelsize": 8.5,
+    "axes.labelcolor": FAINT,
+    "axes.edgecolor": FAINT,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": RULE,
+    "grid.linewidth": 0.7,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "text.color": INK,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 5,
+    "errorbar.capsize": 2,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "legend.handlelength": 2.4,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "svg.fonttype": "none",  # text stays text; it only gets narrower in other type than this wide one
+    "svg.hashsalt": "spsbench",  # the same run gives the same bytes
+}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Draw and save in this style, whatever the reader's own settings are."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_RC)
+        yield
+
+
+def sheet(measured: Measured, panels: Sequence[float], height_in: float = 2.9) -> tuple[Figure, list[Axes]]:
+    """A figure with one panel per given width, side by side, stamped with what it shows.
+
+    Args:
+        measured: names the task; synthetic data is called so on the figure itself.
+        panels: relative widths. A single panel is drawn at two thirds of the full width.
+        height_in: inches.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    width = WIDTH_IN if len(panels) > 1 else WIDTH_IN * 0.66
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06, rect=(0, 0.07, 1, 0.93))
+    figure = Figure(figsize=(width, height_in), layout=layout)
+    axes = figure.subplots(1, len(panels), squeeze=False, width_ratios=list(panels))[0]
+    _stamp(figure, measured)
+    return figure, list(axes)
+
+
+def _stamp(figure: Figure, measured: Measured) -> None:
+    """What is shown, at the foot; where the data is synthetic a box says so."""
+    summary = measured.summary
+    prompts = max((row["prompts"] for row in summary["rows"]), default=0)
+    pair = f"pair {summary['pair']}, " if summary.get("pair") else ""
+    text = f"{title(dict(summary))}, {pair}{prompts} prompts"
+    figure.text(0.008, 0.012, text, fontsize=7.5, color=FAINT, va="bottom")
+    if summary.get("synthetic"):
+        box = {"boxstyle": "round,pad=0.25", "facecolor": PAPER, "edgecolor": FAINT, "linewidth": 0.7}
+        figure.text(
+            *(0.992, 0.018, "SYNTHETIC DATA"), fontsize=6.5, color=FAINT, va="bottom", ha="right", bbox=box
+        )
+
+
+def over_k(axes: Axes, ks: Sequence[int]) -> None:
+    """An axis of lookaheads: whole numbers, every one that was measured if there is room."""
+    axes.set_xlabel("K")
+    axes.set_xticks(list(ks) if len(ks) <= 12 else list(ks)[:: len(ks) // 8])
+    axes.set_xlim(min(ks) - 0.45, max(ks) + 0.45)
+
+
+def places(axes: Axes, ks: Sequence[int]) -> None:
+    """One place per lookahead for bars, in the middle where there are few."""
+    axes.set_xlabel("K")
+    axes.set_xticks(range(len(ks)), [str(k) for k in ks])
+    margin = 0.6 + max(0.0, (3 - len(ks)) / 2)
+    axes.set_xlim(-margin, len(ks) - 1 + margin)
+
+
+def look(index: int) -> dict[str, Any]:
+    """Colour, marker and dash of the series with this index."""
+    kind = index % len(SERIES)
+    return {"color": SERIES[kind], "marker": MARKERS[kind], "linestyle": DASHES[kind]}
+
+
+def legend(figure: Figure, handles: Sequence[Any]) -> None:
+    """One line above the panels; nothing for a single entry-less plot."""
+    if handles:
+        figure.legend(handles=list(handles), loc="outside upper left", ncols=min(6, len(handles)))
+
+
+def key(label: str, **line: Any) -> Any:
+    """A legend entry drawn as a line."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], label=label, **line)

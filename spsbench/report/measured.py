@@ -1,0 +1,101 @@
+"""What a report is made from: the run's tables, its summary and its own record, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spsbench.analysis.speedup import finished
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_KEY = ["arm", "example_id", "sample_index"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """The arms that one line of a plot connects: one sampling on one engine, by K.
+
+    Attributes:
+        label: e.g. ``nucleus``, with the engine unless eager.
+        rows: rows of the summary, ArS (K = 0) first; arms of which nothing finished are left out.
+    """
+
+    label: str
+    rows: tuple[dict[str, Any], ...]
+
+    @property
+    def speculative(self) -> tuple[dict[str, Any], ...]:
+        """The rows with K above 0."""
+        return tuple(row for row in self.rows if row["k"] > 0)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run as the figures, the trace and the pages see it.
+
+    Attributes:
+        name: of the run's directory.
+        summary: the content of summary.json.
+        run: the content of run.json.
+        samples, loops, tokens: the tables, see ``spsbench.store.Frames``.
+    """
+
+    name: str
+    summary: Mapping[str, Any]
+    run: Mapping[str, Any]
+    samples: pd.DataFrame
+    loops: pd.DataFrame
+    tokens: pd.DataFrame
+
+    @cached_property
+    def series(self) -> tuple[Series, ...]:
+        """One per sampling and engine, in the order of the summary; the draft alone is in none."""
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for row in self.summary["rows"]:
+            if row["method"] in ("ars", "sps") and row["sequences"]:
+                engine = "" if row["engine"] == "eager" else f" @{row['engine']}"
+                groups.setdefault(f"{row['sampling']}{engine}", []).append(row)
+        return tuple(
+            Series(label, tuple(sorted(rows, key=lambda row: row["k"]))) for label, rows in groups.items()
+        )
+
+    @cached_property
+    def ks(self) -> tuple[int, ...]:
+        """Every K that was measured, 0 for ArS."""
+        return tuple(sorted({row["k"] for series in self.series for row in series.rows}))
+
+    @property
+    def fixed_length(self) -> int | None:
+        """Tokens of every output, where EOS and stops were ignored; else None."""
+        identity = self.run.get("identity") or {}
+        length = identity.get("max_new_tokens")
+        return int(length) if identity.get("fixed_length") and length else None
+
+    @cached_property
+    def sequences(self) -> dict[str, pd.DataFrame]:
+        """By arm: ``new_tokens``, ``decode_s`` and ``loops`` (NaN where unseen) of finished sequences."""
+        done = finished(self.samples)[[*_KEY, "new_tokens", "decode_s"]]
+        if len(self.loops):
+            counts = self.loops.groupby(_KEY, sort=False).size().rename("loops").reset_index()
+            done = done.merge(counts, on=_KEY, how="left", sort=False)
+        else:
+            done = done.assign(loops=np.nan)
+        return {str(arm): part for arm, part in done.groupby("arm", sort=False)}
+
+    @cached_property
+    def loops_by_arm(self) -> dict[str, pd.DataFrame]:
+        """The loops of each arm, with ``start``: tokens of the output before the loop."""
+        if not len(self.loops):
+            return {}
+        emitted = self.loops["emitted"].to_numpy(dtype=np.int64)
+        before = np.cumsum(emitted) - emitted
+        first = self.loops["loop"].to_numpy() == 0
+        sequence = np.maximum(np.cumsum(first) - 1, 0)
+        whole = self.loops.assign(start=before - before[np.flatnonzero(first)][sequence])
+        return {str(arm): part for arm, part in whole.groupby("arm", sort=False)}

@@ -1,0 +1,166 @@
+"""The token trace: who wrote what, and why it was kept (after the picture in Leviathan et al. 2022).
+
+A model of it that pages and terminals draw alike. Token texts come from models and data: nobody
+vouches for them, so control characters are made visible here, once.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spsbench.analysis.warning import label
+from spsbench.report.measured import Measured
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FATES = ("accepted", "rejected", "correction", "bonus", "ars")
+LEGEND = {
+    "accepted": "drafted, and accepted by the target",
+    "rejected": "drafted, and rejected: not output",
+    "correction": "drawn from the residual in its place",
+    "bonus": "drawn from the target after a draft accepted whole",
+}
+
+_OUTPUT = ("accepted", "correction", "bonus", "ars")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One drafted or emitted token.
+
+    Attributes:
+        text: as it may be shown, see ``visible``.
+        fate: one of ``FATES``.
+        target_prob, draft_prob, u: see ``TracedToken``.
+    """
+
+    text: str
+    fate: str
+    target_prob: float
+    draft_prob: float | None
+    u: float
+
+
+@dataclass(frozen=True, slots=True)
+class TracedLoop:
+    """The tokens of one loop and how long it took (None where the engine could not tell)."""
+
+    index: int
+    ms: float | None
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One sequence, loop by loop."""
+
+    example_id: str
+    arm: str
+    title: str
+    loops: tuple[TracedLoop, ...]
+
+    @property
+    def emitted(self) -> int:
+        """Tokens of the output."""
+        return sum(token.fate in _OUTPUT for loop in self.loops for token in loop.tokens)
+
+
+def visible(text: str) -> str:
+    """The text with every control and formatting character replaced by a sign that does nothing.
+
+    A newline stays, after its sign: outputs are read line by line.
+    """
+    return "".join(_sign(character) for character in text)
+
+
+def _sign(character: str) -> str:
+    if character == "\n":
+        return "\u21b5\n"
+    if unicodedata.category(character).startswith("C"):
+        code = ord(character)
+        return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
+    return "\u21b5\n" if character in "\u2028\u2029" else character
+
+
+def shown_text(token_id: int, texts: Mapping[str, str]) -> str:
+    """The token as it may be shown; its number where its text is empty (EOS) or was not kept."""
+    text = texts.get(str(token_id)) or ""
+    return visible(text) if text else f"\u27e8{token_id}\u27e9"
+
+
+def traces(measured: Measured) -> tuple[Trace, ...]:
+    """The traced sequences of the fastest SpS arm of each sampling (of ArS where there is no other).
+
+    The remaining arms of a sweep would show the same texts many times over; they stay in the run's
+    ``tokens.parquet``.
+    """
+    tokens = measured.tokens
+    if not len(tokens):
+        return ()
+    texts = measured.run.get("token_texts") or {}
+    found = []
+    for row in _chosen(measured):
+        own = tokens[tokens["arm"] == row["arm"]]
+        times = _times(measured, row["arm"])
+        for key, part in own.groupby(["example_id", "sample_index"], sort=False):
+            found.append(_trace(row, key, part, times, texts))
+    order = {str(example): place for place, example in enumerate(dict.fromkeys(tokens["example_id"]))}
+    return tuple(sorted(found, key=lambda trace: order[trace.example_id]))
+
+
+def _chosen(measured: Measured) -> list[dict[str, Any]]:
+    traced = set(measured.tokens["arm"])
+    rows = [row for row in measured.summary["rows"] if row["arm"] in traced]
+    best: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in sorted(rows, key=_rank, reverse=True):
+        best.setdefault((row["sampling"], row["engine"]), row)
+    return [row for row in rows if row in best.values()]
+
+
+def _rank(row: dict[str, Any]) -> tuple[bool, float]:
+    ratio = row["speedup"]["ratio"] if row["speedup"] else 0.0
+    return row["method"] == "sps", ratio
+
+
+def _times(measured: Measured, arm: str) -> dict[Any, list[float | None]]:
+    """Milliseconds of each loop by (example_id, sample_index), for the examples that were traced."""
+    loops = measured.loops_by_arm.get(arm)
+    if loops is None:
+        return {}
+    traced = set(measured.tokens["example_id"])
+    part = loops[loops["example_id"].isin(traced)]
+    return {
+        key: [None if second != second else 1e3 * second for second in own["loop_s"]]
+        for key, own in part.groupby(["example_id", "sample_index"], sort=False)
+    }
+
+
+def _trace(
+    row: dict[str, Any],
+    key: Any,
+    tokens: pd.DataFrame,
+    times: dict[Any, list[float | None]],
+    texts: Mapping[str, str],
+) -> Trace:
+    example, _ = key
+    seconds = times.get(key, [])
+    loops: dict[int, list[Token]] = {}
+    for loop, token_id, fate, target, draft, u in tokens[_COLUMNS].itertuples(index=False):
+        token = Token(shown_text(token_id, texts), fate, target, None if draft != draft else draft, u)
+        loops.setdefault(int(loop), []).append(token)
+    return Trace(
+        example_id=visible(str(example)),
+        arm=row["arm"],
+        title=f"{label(row)}, {row['sampling']}",
+        loops=tuple(
+            TracedLoop(index, seconds[index] if index < len(seconds) else None, tuple(parts))
+            for index, parts in loops.items()
+        ),
+    )
+
+
+_COLUMNS = ["loop", "token_id", "fate", "target_prob", "draft_prob", "u"]

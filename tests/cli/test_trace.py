@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from commandline import Cli
+
+PROMPT = "Article: A council met.\n\nSummarize the above article in one sentence.\nSummary:"
+SHORT = ("--max-new-tokens", "12", "--threads", "1")
+
+
+def test_a_prompt_is_continued_and_the_closing_lines_tell_how(cli: Cli) -> None:
+    result = cli("trace", PROMPT, *SHORT, "--k", "3", "--seed", "1")
+    assert result.code == 0, result.err
+    first, *_ = result.out.splitlines()
+    assert first == "accepted  [-rejected-]  [+correction+]  [*bonus*]"
+    assert re.search(
+        r"mean_acceptance_length \d\.\d{3}  alpha_beta \S+  draft_acceptance_rate \S+\n", result.out
+    )
+    assert re.search(
+        r"12 tokens in \d+ loops: SpS \(K=3\) \S+ ms/token, ArS \S+: \d+\.\d\dx here\.", result.out
+    )
+    assert all(len(line) <= 80 for line in result.out.splitlines())
+    again = cli("trace", PROMPT, *SHORT, "--k", "3", "--seed", "1")
+    assert again.out.split("\n\n")[0] == result.out.split("\n\n")[0]  # the seed decides
+
+
+def test_a_draft_that_is_its_own_target_is_never_rejected(cli: Cli) -> None:
+    from spsbench.paths import mini_dir
+
+    folder = mini_dir() / "draft"
+    result = cli("trace", PROMPT, "--target", folder, "--draft", folder, "--sampling", "greedy", *SHORT)
+    assert result.code == 0, result.err
+    shown = result.out.split("\n", 1)[1]
+    assert "[-" not in shown
+    assert "[+" not in shown
+    assert "mean_acceptance_length 5.000" in shown
+
+
+def test_the_prompt_may_come_from_stdin(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(PROMPT))
+    by_pipe = cli("trace", "-", *SHORT, "--quiet")
+    assert (by_pipe.code, by_pipe.err) == (0, "")
+    assert by_pipe.out.split("\n\n")[0] == cli("trace", PROMPT, *SHORT).out.split("\n\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((" ",), "nothing to continue"),
+        ((PROMPT, "--k", "0"), "no single lookahead"),
+        ((PROMPT, "--k", "2,4"), "no single lookahead"),
+        ((PROMPT, "--sampling", "nucleus,greedy"), "names several"),
+        ((PROMPT, "--max-new-tokens", "100000"), "window"),
+        ((PROMPT, "--pair", "nobody"), "nobody"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_first(cli: Cli, arguments: tuple[str, ...], words: str) -> None:
+    result = cli("trace", *arguments)
+    assert result.code == 2
+    assert words in result.err

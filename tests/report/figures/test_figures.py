@@ -1,0 +1,166 @@
+"""The figures show what the run recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from synthetic_run import gallery, measured
+
+from spsbench.report.figures import draw, figure1, lengths, phases, positions, speedup, tails
+from spsbench.report.figures.plate import Drawing, LeftOut
+from spsbench.report.figures.printing import printed
+from spsbench.report.figures.style import quiet
+from spsbench.report.measured import Measured
+
+Draw = Callable[[Measured], Drawing]
+
+
+@pytest.fixture(autouse=True)
+def styled() -> Iterator[None]:
+    with quiet():
+        yield
+
+
+def lines(axes: Any) -> list[Any]:
+    """Lines that connect something: no error bars, no rules."""
+    return [line for line in axes.get_lines() if len(line.get_xdata()) > 2]
+
+
+def test_figure_1_shows_both_clocks() -> None:
+    """The wall's mean and deviation are those of the sequences, the paper's those of their loop counts."""
+    drawing = figure1.draw(measured())
+    axes = drawing.figure.axes[0]
+    assert axes.get_title(loc="left") == "Time for 24 tokens (ms)"
+    bars = [container for container in axes.containers if container.has_yerr]
+    wall, paper = bars[0], bars[1]
+    sequences = measured().sequences["sps-k4-nucleus"]
+    expected = 1e3 * sequences["decode_s"]
+    assert wall[0].get_ydata()[-1] == pytest.approx(expected.mean())
+    (low, high) = wall[2][0].get_segments()[-1][:, 1]
+    assert (high - low) / 2 == pytest.approx(expected.std(ddof=1))
+    row = next(row for row in measured().summary["rows"] if row["arm"] == "sps-k4-nucleus")
+    by_loops = sequences["loops"] * row["loop_time"]["loop_ms"]
+    assert paper[0].get_ydata()[-1] == pytest.approx(by_loops.mean())
+    (low, high) = paper[2][0].get_segments()[-1][:, 1]
+    assert (high - low) / 2 == pytest.approx(by_loops.std(ddof=1))
+
+
+def test_figure_1_shows_r_prime_and_the_fitted_loop_time() -> None:
+    _, share, loop = figure1.draw(measured()).figure.axes
+    rows = measured().series[1].rows
+    assert lines(share)[1].get_ydata().tolist() == [1.0, *(r["acceptance"]["r_prime"] for r in rows[1:])]
+    assert lines(loop)[0].get_ydata().tolist() == [
+        r["loop_time"]["loop_ms"] for r in measured().series[0].rows
+    ]
+    line = measured().summary["prediction"]["samplings"][0]["loop"]
+    fitted = next(li for li in loop.get_lines() if li.get_xdata().tolist() == [1.0, 4.0])
+    assert np.diff(fitted.get_ydata())[0] == pytest.approx(3 * line["slope_ms"])
+
+
+def test_outputs_of_free_length_are_told_by_token() -> None:
+    drawing = figure1.draw(measured(fixed_length=False))
+    axes = drawing.figure.axes[0]
+    assert axes.get_title(loc="left") == "Time per token (ms)"
+    assert "outputs differ in length" in drawing.caption
+    wall = next(container for container in axes.containers if container.has_yerr)
+    rows = measured(fixed_length=False).series[0].rows
+    assert wall[0].get_ydata().tolist() == pytest.approx([row["ms_per_token"] for row in rows])
+
+
+def test_speedup_has_its_interval_and_its_predictions() -> None:
+    drawing = speedup.draw(measured())
+    rows = measured().series[0].speculative
+    axes = drawing.figure.axes[0]
+    (bars,) = [container for container in axes.containers if container.has_yerr]
+    assert bars[0].get_ydata().tolist() == [row["speedup"]["ratio"] for row in rows]
+    ends = np.asarray([segment[:, 1] for segment in bars[2][0].get_segments()])
+    np.testing.assert_allclose(ends, [[row["speedup"]["low"], row["speedup"]["high"]] for row in rows])
+    predicted = [row["prediction"]["chen"] for row in rows]
+    assert any(line.get_ydata().tolist() == predicted for line in lines(axes) if len(line.get_xdata()) == 3)
+    without = {**measured().summary, "rows": [{**r, "prediction": None} for r in measured().summary["rows"]]}
+    plain = speedup.draw(dataclasses.replace(measured(), summary=without))
+    assert "Predictions" in drawing.caption
+    assert "Predictions" not in plain.caption
+
+
+def test_acceptance_by_position_is_that_of_the_deepest_arm() -> None:
+    position, along = positions.draw(measured()).figure.axes
+    deepest = measured().series[0].rows[-1]["acceptance"]
+    assert lines(position)[0].get_ydata().tolist() == deepest["acceptance_per_position"]
+    assert lines(position)[1].get_ydata().tolist() == deepest["conditional_acceptance"]
+    shown = lines(along)[0].get_ydata()
+    parts = [measured().loops_by_arm[row["arm"]] for row in measured().series[0].speculative]
+    first = [part[part["start"] < 2] for part in parts]
+    rate = sum(p["accepted"].sum() for p in first) / sum(p["tested"].sum() for p in first)
+    assert shown[0] == pytest.approx(rate)
+
+
+def test_histograms_are_shares_of_loops() -> None:
+    axes = lengths.draw(measured()).figure.axes[-1]
+    assert axes.get_title(loc="left") == "K = 4"
+    heights = [bar.get_height() for bar in axes.containers[0]]
+    accepted = measured().loops_by_arm["sps-k4-nucleus"]["accepted"]
+    assert heights == pytest.approx([(accepted == j).mean() for j in range(5)])
+    assert sum(heights) == pytest.approx(1.0)
+
+
+def test_the_parts_of_a_loop_add_up_to_it() -> None:
+    axes = phases.draw(measured()).figure.axes[0]
+    tops = np.sum([[bar.get_height() for bar in part] for part in axes.containers], axis=0)
+    assert tops == pytest.approx([row["loop_time"]["loop_ms"] for row in measured().series[0].rows])
+
+
+def test_percentiles_and_slower_prompts() -> None:
+    drawing = tails.draw(measured())
+    nucleus, _, slower = drawing.figure.axes
+    times = 1e3 * measured().sequences["sps-k4-nucleus"]["decode_s"]
+    assert [line.get_ydata()[-1] for line in lines(nucleus)] == pytest.approx(
+        np.percentile(times, [50, 90, 99])
+    )
+    heights = [bar.get_height() for bar in slower.containers[0]]
+    rows = measured().series[0].speculative
+    assert heights == pytest.approx([100 * row["share_slower"] for row in rows])
+    assert "With 12 sequences P99" in drawing.caption
+
+
+def test_one_lookahead_gives_the_sensible_rest() -> None:
+    drawn = draw(measured(ks=(0, 4), samplings=("nucleus",)))
+    assert [plate.name for plate in drawn.plates] == ["loop_time", "acceptance", "tokens_per_loop", "tails"]
+    assert [title for title, _ in drawn.left_out] == ["Figure 1", "Speedup against K"]
+
+
+def test_ars_alone_and_nothing_at_all_are_named() -> None:
+    alone = draw(measured(ks=(0,), samplings=("nucleus",)))
+    assert [plate.name for plate in alone.plates] == ["loop_time"]
+    assert all(reason for _, reason in alone.left_out)
+    empty = measured(prompts=0)
+    nothing = draw(empty)
+    assert nothing.plates == ()
+    assert len(nothing.left_out) == 6
+
+
+def test_without_phases_their_figure_is_left_out() -> None:
+    rows = [
+        {**row, "loop_time": {**row["loop_time"], "draft_ms": None}} for row in measured().summary["rows"]
+    ]
+    blind = dataclasses.replace(measured(), summary={**measured().summary, "rows": rows})
+    with pytest.raises(LeftOut, match="parts of a loop"):
+        phases.draw(blind)
+
+
+def test_synthetic_data_is_stamped_on_every_figure() -> None:
+    assert len(gallery().plates) == 6
+    for plate in gallery().plates:
+        assert "SYNTHETIC DATA" in plate.svg
+        assert "xsum-fixture (synthetic), pair simulated, 12 prompts" in plate.svg
+
+
+def test_real_data_is_not_stamped_and_names_are_no_markup() -> None:
+    summary = {**measured().summary, "synthetic": False, "task_label": "$x$ <b>&amp;"}
+    real = printed(phases.draw(dataclasses.replace(measured(), summary=summary)))
+    assert "SYNTHETIC" not in real.svg
+    assert "$x$ &lt;b&gt;&amp;amp;" in real.svg

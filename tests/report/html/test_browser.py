@@ -1,0 +1,163 @@
+"""The page in a real browser, without a network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_run import gallery, measured
+
+from spsbench.report.html import page
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-dev-shm-usage", "--window-size=1100,900"),
+)
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None, reason="chromium and chromium-driver are not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@pytest.fixture
+def shown(browser: Any, tmp_path: Path) -> Any:
+    path = tmp_path / "report.html"
+    path.write_text(page([(measured(), gallery())]), encoding="utf-8")
+    browser.get_log("browser")
+    browser.get_log("performance")
+    browser.get(path.as_uri())
+    return browser
+
+
+def find(browser: Any, selector: str) -> Any:
+    return browser.find_element("css selector", selector)
+
+
+def test_nothing_is_asked_for_and_nothing_goes_wrong(shown: Any) -> None:
+    messages = [json.loads(entry["message"])["message"] for entry in shown.get_log("performance")]
+    urls = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    assert [url for url in urls if not url.startswith("data:")] == [shown.current_url]
+    assert shown.get_log("browser") == []
+
+
+def test_a_token_tells_what_stands_behind_it(shown: Any) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    token, tip = find(shown, ".trace .t.rejected"), find(shown, "#tip")
+    assert not tip.is_displayed()
+    shown.execute_script("arguments[0].scrollIntoView({block: 'center'})", token)
+    ActionChains(shown).move_to_element(token).perform()
+    assert tip.is_displayed()
+    for name in ("fate", "target probability", "draft probability", "u", "loop", "loop took"):
+        assert name in tip.text
+    assert token.get_attribute("data-u") in tip.text
+    assert "rejected" in tip.text
+    ActionChains(shown).move_to_element(find(shown, "h2")).perform()
+    assert not tip.is_displayed()
+
+
+def test_the_arrow_keys_walk_through_the_text(shown: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    trace = find(shown, ".trace")
+    trace.send_keys(Keys.ARROW_RIGHT)
+    trace.send_keys(Keys.ARROW_RIGHT)
+    second = trace.find_elements("css selector", ".t")[1]
+    assert "at" in second.get_attribute("class").split()
+    assert second.get_attribute("data-target") in find(shown, "#tip").text
+    trace.send_keys(Keys.ESCAPE)
+    assert not find(shown, "#tip").is_displayed()
+
+
+def test_fates_can_be_told_apart(shown: Any) -> None:
+    styles = {
+        fate: find(shown, f".trace .t.{fate}")
+        for fate in ("accepted", "rejected", "correction", "bonus")
+        if shown.find_elements("css selector", f".trace .t.{fate}")
+    }
+    assert len({token.value_of_css_property("color") for token in styles.values()}) == 4
+    assert "line-through" in styles["rejected"].value_of_css_property("text-decoration")
+
+
+def test_a_script_in_a_document_is_text(shown: Any) -> None:
+    assert "<script>alert(1)</script>" in find(shown, "#r0-trace").find_element("xpath", "..").get_attribute(
+        "textContent"
+    )
+    assert len(shown.find_elements("css selector", "script")) == 1
+
+
+def column(table: Any, place: int) -> list[str]:
+    cells = table.find_elements("css selector", f"tbody td:nth-child({place})")
+    return [cell.text for cell in cells]
+
+
+def test_a_table_is_sorted_by_a_click(shown: Any) -> None:
+    table = find(shown, "table.sortable")
+    heads = table.find_elements("css selector", "th")
+    place = 1 + next(i for i, head in enumerate(heads) if head.text.startswith("ms/token"))
+    values = [float(text) for text in column(table, place)]
+    button = heads[place - 1].find_element("css selector", "button")
+    shown.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+    button.click()
+    assert heads[place - 1].get_attribute("aria-sort") == "ascending"
+    assert [float(text) for text in column(table, place)] == sorted(values)
+    assert values != sorted(values)
+    button.click()
+    assert [float(text) for text in column(table, place)] == sorted(values, reverse=True)
+    heads[0].find_element("css selector", "button").click()
+    arms = column(table, 1)
+    assert arms == sorted(arms)
+    assert heads[place - 1].get_attribute("aria-sort") is None
+
+
+@pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
+def test_both_colour_schemes(shown: Any, scheme: str, is_dark: bool) -> None:
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    shown.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    try:
+        back = _lightness(find(shown, "body").value_of_css_property("background-color"))
+        ink = _lightness(find(shown, "body").value_of_css_property("color"))
+        label = _lightness(find(shown, "figure svg text").value_of_css_property("fill"))
+    finally:
+        shown.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert (back < 80) is is_dark
+    assert abs(back - ink) > 150
+    assert abs(back - label) > 90  # the figures follow
+
+
+def _lightness(color: str) -> float:
+    numbers = color[color.index("(") + 1 : color.index(")")].split(",")
+    return sum(float(part) for part in numbers[:3]) / 3
+
+
+def test_a_narrow_screen_scrolls_tables_and_not_the_page(shown: Any) -> None:
+    size = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    shown.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        width = shown.execute_script("return document.documentElement.scrollWidth")
+    finally:
+        shown.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert width <= 400

@@ -1,0 +1,48 @@
+"""Whole reports of a simulated run, word for word.
+
+After a change that is meant, write them anew and read the difference:
+``SPSBENCH_WRITE_GOLDEN=1 pytest tests/report/test_golden.py``
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from synthetic_run import gallery, measured
+
+from spsbench.report.flat import to_csv
+from spsbench.report.gallery import described
+from spsbench.report.html import page
+from spsbench.report.markdown import render
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def markdown() -> str:
+    return render(dict(measured().summary), {**measured().run, **described(gallery())})
+
+
+def html() -> str:
+    """What the page holds; its style, script and plots are looked at elsewhere."""
+    text = page([(measured(), gallery())])
+    body = text[text.index("<main>") : text.index("</main>")]
+    body = re.sub(r"<svg.*?</svg>", "<svg/>", body, flags=re.DOTALL)
+    return re.sub(r"<footer>.*", "", body, flags=re.DOTALL)
+
+
+def csv() -> str:
+    return to_csv([("fixture", measured().summary)])
+
+
+@pytest.mark.parametrize(
+    ("name", "make"), [("report.md", markdown), ("report.html", html), ("rows.csv", csv)]
+)
+def test_the_report_reads_as_it_did(name: str, make: object) -> None:
+    assert callable(make)
+    path = GOLDEN / name
+    if os.environ.get("SPSBENCH_WRITE_GOLDEN"):
+        path.write_text(make(), encoding="utf-8")
+    assert make() == path.read_text(encoding="utf-8")

@@ -1,0 +1,32 @@
+"""What the figures read."""
+
+from __future__ import annotations
+
+import numpy as np
+from synthetic_run import measured
+
+
+def test_a_series_is_one_sampling_by_k() -> None:
+    assert [series.label for series in measured().series] == ["nucleus", "greedy"]
+    assert [[row["k"] for row in series.rows] for series in measured().series] == [[0, 1, 2, 4]] * 2
+    assert measured().ks == (0, 1, 2, 4)
+    assert measured().fixed_length == 24
+    assert measured(fixed_length=False).fixed_length is None
+
+
+def test_a_loop_knows_where_in_the_output_it_begins() -> None:
+    loops = measured().loops_by_arm["sps-k2-nucleus"]
+    for _, sequence in loops.groupby(["example_id", "sample_index"], sort=False):
+        expected, position = [], 0
+        for emitted in sequence["emitted"]:
+            expected.append(position)
+            position += emitted
+        assert sequence["start"].tolist() == expected
+
+
+def test_sequences_count_their_loops() -> None:
+    sequences = measured().sequences["sps-k4-greedy"]
+    loops = measured().loops_by_arm["sps-k4-greedy"]
+    assert len(sequences) == 12
+    assert sequences["loops"].sum() == len(loops)
+    np.testing.assert_array_equal(measured().sequences["ars-nucleus"]["loops"], 24)
