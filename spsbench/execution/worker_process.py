@@ -1,63 +1,86 @@
-"""The near side of a checker process: start it, ask it, bury it."""
+"""The near side of a judge's process: start it, ask it, bury it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
-import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import spsbench
+from spsbench.execution import verdict
 
-# The checker kills a program one second after its deadline; beyond that the worker itself hangs.
-_GRACE_S = 30.0
+# The judge keeps its deadlines itself; beyond this its process hangs.
+_GRACE_S = 60.0
 
 
 class WorkerFailure(Exception):
-    """The checker process died, hung or answered nonsense; says nothing about the program."""
+    """The judge's process died, hung or answered nonsense; says nothing about the program."""
+
+
+class ProblemFailure(Exception):
+    """The problem cannot be judged with; asking again would not help."""
 
 
 class WorkerProcess:
-    """One ``spsbench.execution.worker`` process, asked one job at a time."""
+    """One ``spsbench.execution.worker`` process, asked one job at a time.
 
-    def __init__(self) -> None:
-        self._process = self._start()
+    Args:
+        layers: of the sandbox that it owns.
+
+    Attributes:
+        hello: what the sandbox says of itself: ``uid``, ``landlock_abi``.
+
+    Raises:
+        WorkerFailure: it, or its sandbox, does not start.
+    """
+
+    def __init__(self, layers: Collection[str]) -> None:
+        self._layers = layers
+        self._process: subprocess.Popen[str] | None = None
+        self.hello = self._start()
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Send a job and wait for its answer ``{"passed", "result"}``.
+        """Send a job and wait for its answer ``{"result", "cpu_s"}``.
 
         Raises:
-            WorkerFailure: no answer (the process died, or hung for 30 s past the program's
-                deadline), or an answer that says that the checker failed.
+            WorkerFailure: no answer (the process died, or hung far past the program's deadline),
+                or an answer that says that judge or sandbox failed.
+            ProblemFailure: the problem's own test does not run.
         """
-        process = self._process
-        watchdog = threading.Timer(float(job["timeout_s"]) + _GRACE_S, _kill_session, [process])
-        watchdog.start()
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(json.dumps(job) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except OSError as error:
-            raise WorkerFailure(f"the checker process is gone ({error})") from error
-        finally:
-            watchdog.cancel()
-        return _reply(line)
+        if self._process is None:
+            raise WorkerFailure("the judge's process is gone")
+        line = self._read(float(job["timeout_s"]) + _GRACE_S, json.dumps(job) + "\n")
+        if not line and self._process.wait() == -signal.SIGPROF:
+            # The test computed in C, deaf to its alarm, until the kernel ended it: see ``check``.
+            return {"result": verdict.TIMED_OUT, "cpu_s": float(job["timeout_s"])}
+        return _reply(line, "result")
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked."""
+        return self._process is not None and self._process.poll() is None
 
     def restart(self) -> None:
-        """Replace the process by a fresh one."""
+        """Replace the process by a fresh one.
+
+        Raises:
+            WorkerFailure: it, or its sandbox, does not start.
+        """
         self.close()
-        self._process = self._start()
+        self.hello = self._start()
 
     def close(self) -> None:
         """End the process and release its pipes."""
-        process = self._process
+        process, self._process = self._process, None
+        if process is None:
+            return
         _kill_session(process)
         process.wait()
         for stream in (process.stdin, process.stdout):
@@ -65,38 +88,69 @@ class WorkerProcess:
                 with contextlib.suppress(BrokenPipeError):  # a job still buffered at its death
                     stream.close()
 
-    @staticmethod
-    def _start() -> subprocess.Popen[str]:
-        here = str(Path(spsbench.__file__).resolve().parent.parent)
-        inherited = os.environ.get("PYTHONPATH")
-        search_path = os.pathsep.join([here, inherited] if inherited else [here])
-        return subprocess.Popen(
-            # -P: a random.py in the current directory must not shadow the library's.
-            [sys.executable, "-P", "-m", "spsbench.execution.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": search_path},
-            text=True,
-            encoding="utf-8",
-            # A session of its own: Ctrl-C is for the benchmark to handle, and close() can end the
-            # worker together with the program that it is running.
-            start_new_session=True,
-        )
+    def _start(self) -> dict[str, Any]:
+        self._process = _spawn(self._layers)
+        try:
+            hello: dict[str, Any] = _reply(self._read(_GRACE_S), "hello")["hello"]
+        except WorkerFailure:
+            self.close()
+            raise
+        return hello
+
+    def _read(self, patience_s: float, message: str = "") -> str:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(message)
+            process.stdin.flush()
+            if not _readable(process.stdout.fileno(), patience_s):
+                raise WorkerFailure(f"the judge's process hung for {patience_s:.0f} s")
+            return process.stdout.readline()
+        except (OSError, ValueError) as error:  # ValueError: closed while it was asked
+            raise WorkerFailure(f"the judge's process is gone ({error})") from error
+
+
+def _readable(descriptor: int, patience_s: float) -> bool:
+    poll = select.poll()  # not select(), which knows no descriptor above 1023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(patience_s * 1000))
+
+
+def _spawn(layers: Collection[str]) -> subprocess.Popen[str]:
+    here = str(Path(spsbench.__file__).resolve().parent.parent)
+    inherited = os.environ.get("PYTHONPATH")
+    search_path = os.pathsep.join([here, inherited] if inherited else [here])
+    return subprocess.Popen(
+        # -P: a random.py in the current directory must not shadow the library's.
+        [sys.executable, "-P", "-m", "spsbench.execution.worker", "+".join(sorted(layers))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": search_path, "PYTHONHASHSEED": "0"},
+        text=True,
+        encoding="utf-8",
+        # A session of its own: Ctrl-C is for the benchmark to handle.
+        start_new_session=True,
+    )
 
 
 def _kill_session(process: subprocess.Popen[str]) -> None:
+    # Its sandbox sees the socket closed and ends; so does whatever runs in it.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _reply(line: str) -> dict[str, Any]:
+def _reply(line: str, wanted: str) -> dict[str, Any]:
     if not line:
-        raise WorkerFailure("the checker process ended without an answer")
+        raise WorkerFailure("the judge's process ended without an answer")
     try:
         reply = json.loads(line)
     except ValueError as error:
-        raise WorkerFailure(f"the checker process answered {line[:80]!r}") from error
-    if not isinstance(reply, dict) or "passed" not in reply:
-        raise WorkerFailure(f"the checker failed: {reply.get('error') if isinstance(reply, dict) else reply}")
+        raise WorkerFailure(f"the judge's process answered {line[:80]!r}") from error
+    if isinstance(reply, dict) and "broken" in reply:
+        raise ProblemFailure(reply["broken"])
+    if not isinstance(reply, dict) or wanted not in reply:
+        raise WorkerFailure(str(reply.get("error") if isinstance(reply, dict) else reply))
     return reply

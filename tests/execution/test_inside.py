@@ -1,0 +1,78 @@
+"""The kernel's locks: the tables of system calls, and what limits do."""
+
+from __future__ import annotations
+
+import re
+import resource
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spsbench.execution.inside import limits, seccomp
+from spsbench.execution.inside.syscalls import TABLES, Table
+
+HEADERS = {
+    "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
+    "aarch64": ("/usr/include/asm-generic/unistd.h",),
+}
+NEVER = set(
+    re.findall(
+        r"\w+",
+        """
+        clone clone3 fork vfork execve execveat ptrace socket socketpair connect bind sendmsg
+        recvmsg process_vm_readv process_vm_writev memfd_create pidfd_open pidfd_getfd
+        pidfd_send_signal prctl seccomp mount unshare setns chroot pivot_root bpf io_uring_setup
+        userfaultfd keyctl add_key shmget msgget semget chmod fchmodat unlink unlinkat rename
+        renameat2 mkdir mkdirat symlink link truncate ftruncate utimensat setxattr
+        rt_sigqueueinfo timer_create setuid setresuid setgroups capset personality openat2
+        name_to_handle_at
+        """,
+    )
+)
+
+
+@pytest.mark.parametrize("machine", sorted(TABLES))
+def test_numbers_are_the_kernels(machine: str) -> None:
+    header = next((Path(path) for path in HEADERS[machine] if Path(path).exists()), None)
+    if header is None:
+        pytest.skip("no kernel headers here")
+    found = re.findall(r"#define __NR(3264)?_(\w+)\s+(\d+)", header.read_text(encoding="utf-8"))
+    numbers = {name: int(number) for _, name, number in found}
+    table = TABLES[machine]
+    given = {**table.allowed, **table.judged, **table.own_process}
+    aliases = {"newfstatat": "fstatat"} if machine == "aarch64" else {}
+    wrong = {n: v for n, v in given.items() if numbers.get(aliases.get(n, n)) != v}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_nothing_that_leads_out_is_allowed(table: Table) -> None:
+    assert not set(table.allowed) & NEVER
+    assert set(table.judged) & NEVER == {"clone3"}  # told that it does not exist
+    assert set(table.judged) == set(seccomp._RULES) - ({"open"} - set(table.judged))
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_every_path_through_the_filter_ends(table: Table) -> None:
+    code = seccomp.prepare(table)
+    program = [struct.unpack_from("HBBI", code, at) for at in range(0, len(code), 8)]
+    for number, (kind, if_true, if_false, _) in enumerate(program):
+        if kind & 7 == 5:  # a jump
+            assert number + 1 + max(if_true, if_false) <= len(program)
+
+
+def test_a_lower_hard_limit_stays() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    code = (
+        "import resource as r\nfrom spsbench.execution.inside import limits\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (20, 20))\nlimits.lower(1 << 30, 5)\n"
+        "assert r.getrlimit(r.RLIMIT_NOFILE) == (20, 20)\n"
+        "assert r.getrlimit(r.RLIMIT_AS) == (1 << 30, 1 << 30)\n"
+        "assert r.getrlimit(r.RLIMIT_FSIZE) == (0, 0)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    limits.lower_soft("NOFILE", before[0])
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
