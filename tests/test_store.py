@@ -425,8 +425,8 @@ def test_damage_in_the_middle_stops_a_reader_and_is_set_aside_by_a_writer(store:
     lines = path.read_bytes().splitlines(keepends=True)
     lines[1] = b'{"broken": 1}\n'
     path.write_bytes(b"".join(lines))
-    with pytest.raises(SpsbenchError, match="damaged at byte"):
-        RunStore.open(store.directory)
+    with RunStore.open(store.directory) as reader, pytest.raises(SpsbenchError, match="damaged at byte"):
+        reader.frames()
     with begin(store.directory) as again:
         assert again.done() == {("e0", 0, "sps-k4"), ("e0", 2, "sps-k4")}
     assert (store.directory / "samples.jsonl.torn").read_bytes() == b'{"broken": 1}\n'

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -44,15 +45,31 @@ class RunStore:
         self.directory = directory
         self._run = run
         self._lock = lock_descriptor
-        writable = lock_descriptor is not None
-        self._journal = Journal(directory / SAMPLES_FILE, _entry, writable=writable)
-        self._score_journal = Journal(directory / SCORES_FILE, _score, writable=writable)
-        self._entries: dict[Key, _Entry] = {}
-        for offset, (key, failed) in self._journal.digests.items():
-            self._entries[key] = _Entry(offset, failed)
-        self._scores: dict[Key, dict[str, float]] = {}
-        for key, scores in self._score_journal.digests.values():
-            self._scores.setdefault(key, {}).update(scores)
+        if lock_descriptor is not None:
+            # What a crash left is repaired now, not at the first sample.
+            _ = self._entries, self._scores
+
+    @cached_property
+    def _journal(self) -> Journal:
+        """Read whole when it is first needed: a report of a long run may never need it."""
+        return Journal(self.directory / SAMPLES_FILE, _entry, writable=self._lock is not None)
+
+    @cached_property
+    def _score_journal(self) -> Journal:
+        return Journal(self.directory / SCORES_FILE, _score, writable=self._lock is not None)
+
+    @cached_property
+    def _entries(self) -> dict[Key, _Entry]:
+        """Where the last attempt at each sample stands."""
+        digests = self._journal.digests.items()
+        return {key: _Entry(offset, failed) for offset, (key, failed) in digests}
+
+    @cached_property
+    def _scores(self) -> dict[Key, dict[str, float]]:
+        scores: dict[Key, dict[str, float]] = {}
+        for key, found in self._score_journal.digests.values():
+            scores.setdefault(key, {}).update(found)
+        return scores
 
     @classmethod
     def create(
@@ -132,8 +149,9 @@ class RunStore:
 
     def close(self) -> None:
         """Close the journals and give the lock back."""
-        self._journal.close()
-        self._score_journal.close()
+        for name in ("_journal", "_score_journal"):
+            if name in self.__dict__:
+                self.__dict__[name].close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -167,8 +185,10 @@ class RunStore:
         return map(codec.decode_sample, self._rows())
 
     def frames(self) -> tables.Frames:
-        """The tables of the run, straight from the journal."""
-        return tables.to_frames(tables.build_tables(self._rows()))
+        """The tables of the run: from Parquet if it shows the present journal, else from the journal."""
+        journal_exists = (self.directory / SAMPLES_FILE).exists()
+        stored = tables.read_tables(self.directory, _stamp(self.directory) if journal_exists else None)
+        return tables.to_frames(tables.build_tables(self._rows()) if stored is None else stored)
 
     def write_parquet(self) -> None:
         """Write ``samples.parquet``, ``loops.parquet`` and ``tokens.parquet``, each atomically."""
@@ -216,16 +236,11 @@ class RunStore:
 
 
 def read_frames(directory: Path) -> tables.Frames:
-    """The tables of a run: from Parquet if it shows the journal's present state, else from the journal.
+    """The tables of a run, see ``RunStore.frames``.
 
     Raises:
         UsageError: if the directory holds no run, or one of another schema.
     """
-    opening.read_run(directory)
-    journal_exists = (directory / SAMPLES_FILE).exists()
-    stored = tables.read_tables(directory, _stamp(directory) if journal_exists else None)
-    if stored is not None:
-        return tables.to_frames(stored)
     with RunStore.open(directory) as store:
         return store.frames()
 
