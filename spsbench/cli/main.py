@@ -13,6 +13,7 @@ import spsbench
 from spsbench.cli.compare import compare
 from spsbench.cli.console import broken_pipe, complain
 from spsbench.cli.doctor import doctor
+from spsbench.cli.judge import judge
 from spsbench.cli.listing import pairs, protocols, tasks
 from spsbench.cli.paper import paper
 from spsbench.cli.report import report
@@ -41,6 +42,7 @@ app.command("compare", rich_help_panel=MEASURE)(compare)
 app.command("paper", rich_help_panel=MEASURE)(paper)
 app.command("trace", rich_help_panel=MEASURE)(trace)
 app.command("verify", rich_help_panel=MEASURE)(verify)
+app.command("judge", rich_help_panel=MEASURE)(judge)
 app.command("tasks", rich_help_panel=LOOK_UP)(tasks)
 app.command("pairs", rich_help_panel=LOOK_UP)(pairs)
 app.command("protocols", rich_help_panel=LOOK_UP)(protocols)
