@@ -68,7 +68,10 @@ Set = Annotated[
 ]
 NoScore = Annotated[bool, _option("--no-score", "", WHAT, "Generate only, compute no metric.")]
 AllowCodeExec = Annotated[
-    bool, _option("--allow-code-exec", "", WHAT, "Run generated programs here. NOT sandboxed.")
+    bool, _option("--allow-code-exec", "", WHAT, "Accepted, without effect: programs are sandboxed.")
+]
+UnsafeExec = Annotated[
+    bool, _option("--unsafe-exec", "", WHAT, "Run programs even where no sandbox holds; it is recorded.")
 ]
 
 Sampling = Annotated[
@@ -109,7 +112,8 @@ Resume = Annotated[
 ]
 Trace = Annotated[str | None, _option("--trace", "N", OUTPUT, "Keep every token of N prompts. Default: 8.")]
 FailOn = Annotated[
-    str | None, _option("--fail-on", "LIST", OUTPUT, "Exit 4 unless passed: lossless, parity. Incomplete runs exit 5.")
+    str | None,
+    _option("--fail-on", "LIST", OUTPUT, "Exit 4 unless passed: lossless, parity. Incomplete exits 5."),
 ]
 Json = Annotated[bool, _option("--json", "", OUTPUT, "Print JSON alone on stdout.")]
 Quiet = Annotated[bool, _option("--quiet", "", OUTPUT, "No progress and no messages.")]

@@ -25,6 +25,7 @@ def run(
     set: options.Set = None,
     no_score: options.NoScore = False,
     allow_code_exec: options.AllowCodeExec = False,
+    unsafe_exec: options.UnsafeExec = False,
     sampling: options.Sampling = None,
     temperature: options.Temperature = None,
     top_p: options.TopP = None,

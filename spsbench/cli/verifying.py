@@ -109,7 +109,8 @@ def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     own = {"control", "controls", "effort", "quiet", "json", "debug"}
     asked = {name: value for name, value in params.items() if name not in own}
     asked |= {"quiet": False, "json": False, "debug": False, "limit": str(needed), "max_new_tokens": None}
-    asked |= {"fixed_length": False, "engine": None, "trace": None, "allow_code_exec": False}
+    asked |= {"fixed_length": False, "engine": None, "trace": None, "unsafe_exec": False}
+    asked |= {"allow_code_exec": False}
     if asked["sampling"] is None:
         asked["sampling"] = "nucleus,greedy"
     return read_settings(_NOT_OFFERED | asked)

@@ -155,6 +155,7 @@ class RunConfig(Limits):
     trace: int = Field(default=8, ge=0, strict=True, description="a whole number, 0 for none")
     score: Flag = Field(default=True, description="true or false")
     allow_code_exec: Flag = Field(default=False, description="true or false")
+    unsafe_exec: Flag = Field(default=False, description="true or false")
     chat_template: Literal["auto", "none"] = Field(default="auto", description="auto or none")
     shard: Annotated[str, AfterValidator(_shard)] | None = Field(
         default=None, description="i/n with i from 1 to n, e.g. 1/4"

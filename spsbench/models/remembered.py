@@ -87,6 +87,6 @@ class RememberedModel:
         self._rollback(shared)
         self._read = list(self._fed)
         rows = self._score(torch.tensor(self._fed[shared:], device=self._device), last=wanted)
-        for node, row in zip(nodes[missing:], rows.clone().split(1), strict=True):
+        for node, row in zip(nodes[missing:], torch.split(rows.clone(), 1), strict=True):
             if node.row is None:
                 node.row = row

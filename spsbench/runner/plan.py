@@ -10,6 +10,7 @@ import torch
 from spsbench.config import RunConfig
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
+from spsbench.execution import sandbox_rung
 from spsbench.models.pair import PairSource, find_pair, resolve_device
 from spsbench.models.weights import require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt
@@ -32,6 +33,7 @@ class Plan:
         max_new_tokens: length limit of an output.
         samples: sequences a prompt and arm.
         device: where the models will be.
+        sandbox: the layers around generated programs; None if none are run.
     """
 
     config: RunConfig
@@ -43,6 +45,7 @@ class Plan:
     max_new_tokens: int
     samples: int
     device: torch.device
+    sandbox: str | None
 
     @property
     def total(self) -> int:
@@ -90,6 +93,7 @@ class Plan:
             "expected_sequences": len(self.prompts) * self.samples,
             "truncated_prompts": sum(prompt.truncated_tokens > 0 for prompt in self.prompts),
             "verification_rule": VERIFICATION_RULE,
+            "sandbox": self.sandbox,
             "environment": describe_environment(),
         }
 
@@ -101,9 +105,9 @@ def plan(config: RunConfig) -> Plan:
         UsageError: anything asked for is unknown or does not fit together.
         UnavailableError: data or a model cannot be had.
     """
-    task = load_task(config.task)
+    task = load_task(config.task, unsafe_exec=config.unsafe_exec)
     arms = arms_of(config, task.samplings, task.spec.default_sampling)
-    _require_consent(config, task)
+    sandbox = _sandbox(config, task)
     device = resolve_device(config.device)
     source = find_pair(config.pair)
     require_memory(source.target, source.draft, config.model_dtype, device)
@@ -117,7 +121,16 @@ def plan(config: RunConfig) -> Plan:
         for example in data.examples
     )
     return Plan(
-        config, task, data, source, arms, _shard(prompts, config), max_new_tokens, config.samples or 1, device
+        config,
+        task,
+        data,
+        source,
+        arms,
+        _shard(prompts, config),
+        max_new_tokens,
+        config.samples or 1,
+        device,
+        sandbox,
     )
 
 
@@ -137,10 +150,10 @@ def _shard(prompts: tuple[Prompt, ...], config: RunConfig) -> tuple[Prompt, ...]
     return kept
 
 
-def _require_consent(config: RunConfig, task: Task) -> None:
-    if task.runs_code and config.score and not config.allow_code_exec:
-        raise UsageError(
-            f"scoring {task.spec.name} runs programs that a model wrote, and they are not sandboxed yet.",
-            flag="--allow-code-exec",
-            remedy="Give --allow-code-exec to consent, or --no-score to generate only.",
-        )
+def _sandbox(config: RunConfig, task: Task) -> str | None:
+    """What stands between generated programs and this machine; None if none will run.
+
+    Raises:
+        UsageError: programs would run, and no sandbox holds.
+    """
+    return sandbox_rung(config.unsafe_exec) if task.runs_code and config.score else None

@@ -17,14 +17,18 @@ def list_tasks() -> list[TaskSpec]:
     return [read_spec(path) for _, path in sorted(_shipped().items())]
 
 
-def load_task(name_or_path: str) -> Task:
+def load_task(name_or_path: str, *, unsafe_exec: bool = False) -> Task:
     """A task by name, or from a YAML file of the user's (a path ending in .yaml or .yml).
+
+    Args:
+        name_or_path: which.
+        unsafe_exec: score programs even where no sandbox holds.
 
     Raises:
         UsageError: an unknown name (with the closest known one), or a file that is no task.
     """
     spec = read_spec(_find(name_or_path))
-    return Code(spec) if spec.kind == "code" else Summarization(spec)
+    return Code(spec, unsafe_exec=unsafe_exec) if spec.kind == "code" else Summarization(spec)
 
 
 def _find(name_or_path: str) -> Path:

@@ -65,20 +65,25 @@ def test_sweep_k_measures_every_k_in_one_run(cli: Cli, tmp_path: Path) -> None:
     assert [row["k"] for row in json.loads(result.out)["rows"]] == [0, 1, 2]
 
 
-def test_code_runs_with_consent_alone(cli: Cli, tmp_path: Path) -> None:
+def test_code_runs_in_a_sandbox_or_not_at_all(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = cli("run", "humaneval", *SMALL, "--json", "--k", "0", "--out", tmp_path / "judged")
+    assert judged.code == 0, judged.err
+    assert "pass@1" in json.loads(judged.out)["rows"][0]["metrics"]
+    assert "seccomp" in json.loads((tmp_path / "judged" / "run.json").read_text())["sandbox"]
+
+    from spsbench.execution import ladder
+
+    monkeypatch.setattr(ladder, "_ladder", lambda: (None, ("nothing is allowed here",)))
     refused = cli("run", "humaneval", *SMALL)
     assert refused.code == 2
-    assert "--allow-code-exec" in refused.err
-    assert "--no-score" in refused.err
+    assert "--unsafe-exec" in refused.err
     assert not (tmp_path / "results").exists()
 
     generated = cli("run", "humaneval", *SMALL, "--no-score", "--json", "--k", "0")
     assert generated.code == 0, generated.err
     assert json.loads(generated.out)["rows"][0]["metrics"] == {}
-
-    judged = cli("run", "humaneval", *SMALL, "--allow-code-exec", "--json", "--k", "0")
-    assert judged.code == 0, judged.err
-    assert "pass@1" in json.loads(judged.out)["rows"][0]["metrics"]
 
 
 def test_ctrl_c_tells_how_to_continue_and_the_continued_run_is_whole(
@@ -218,7 +223,7 @@ def test_a_truncated_safetensors_file_is_3_and_leaves_no_run(cli: Cli, tmp_path:
     result = cli("run", "--target", "./target", "--draft", "./draft", "--data", "mini", *SMALL)
     assert result.code == 3, result.err
     assert "--draft: ./draft cannot be read" in result.err
-    assert not list((tmp_path / "results").iterdir())
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_folder_that_is_no_model_is_3(cli: Cli, tmp_path: Path) -> None:
