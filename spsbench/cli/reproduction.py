@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spsbench.runner import Plan
 
 OPTIONS_FILE, SUMMARY_FILE, PAGE_FILE = "options.json", "paper.json", "paper.md"
+FIGURE_FILE = "figures/figure1.svg"
 SCHEMA_VERSION = 1
 ALL = "all"
 
@@ -165,18 +166,23 @@ def _directory(params: Mapping[str, Any], pair: str) -> Path:
 
 
 def _measure(part: Part, plan: Plan, directory: Path, *, quiet: bool) -> dict[str, Any]:
-    """Carry out one part, as far as it is not there already."""
+    """Carry out one part, as far as it is not there already, and draw its figures; answers its summary."""
+    from spsbench.cli.derive import derive
     from spsbench.runner import execute
 
     say(f"{part.title} ({PARTS.index(part) + 1} of {len(PARTS)})", quiet=quiet)
     with watching(quiet=quiet) as watcher:
-        return execute(plan, directory / part.name, resume=True, watcher=watcher).summary
+        execute(plan, directory / part.name, resume=True, watcher=watcher)
+    measured, _ = derive(directory / part.name)
+    return dict(measured.summary)
 
 
 def _conclude(summaries: Mapping[str, dict[str, Any]], directory: Path) -> dict[str, Any]:
     from spsbench.report.paper import gather, render
 
-    page = {"schema_version": SCHEMA_VERSION, **gather(summaries, {part.name: part.title for part in PARTS})}
+    titles = {part.name: part.title for part in PARTS}
+    images = {name: path for name in titles if (directory / (path := f"{name}/{FIGURE_FILE}")).is_file()}
+    page = {"schema_version": SCHEMA_VERSION, **gather(summaries, titles, images)}
     write_json(directory / SUMMARY_FILE, page)
     write_text(directory / PAGE_FILE, render(page))
     return page

@@ -25,13 +25,16 @@ _FIGURE_NOTE = (
 )
 
 
-def gather(summaries: Mapping[str, dict[str, Any]], titles: Mapping[str, str]) -> dict[str, Any]:
+def gather(
+    summaries: Mapping[str, dict[str, Any]], titles: Mapping[str, str], images: Mapping[str, str]
+) -> dict[str, Any]:
     """What the page shows.
 
     Args:
         summaries: the content of summary.json of every part, by the part's name, which begins with
             ``table1`` or ``figure1``.
         titles: of the parts.
+        images: path of Figure 1 beside the page, for the parts that have one.
 
     Returns:
         ``table1`` (rows), ``figure1`` (one entry per task and sampling with ``points`` by K),
@@ -47,13 +50,17 @@ def gather(summaries: Mapping[str, dict[str, Any]], titles: Mapping[str, str]) -
         FIGURE: [
             curve for name, part in summaries.items() if name.startswith(FIGURE) for curve in _curves(part)
         ],
-        "parts": [_part(name, titles[name], part) for name, part in summaries.items()],
+        "parts": [
+            {**_part(name, titles[name], part), "image": images.get(name)} for name, part in summaries.items()
+        ],
     }
 
 
 def render(page: Mapping[str, Any]) -> str:
     """The page as GitHub renders it."""
     lines = [f"# {escape(_title(page))}", "", "## Table 1", "", *_table(page), "", "## Figure 1", ""]
+    for part in (part for part in page["parts"] if part["image"]):
+        lines += [f"![{escape(part['title'])}]({part['image']})", ""]
     for curve in page[FIGURE]:
         lines += [f"### {escape(curve['title'])}", "", *_curve(curve), ""]
     lines += [_FIGURE_NOTE, "", "## The runs", ""]

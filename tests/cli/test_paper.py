@@ -57,6 +57,9 @@ def test_one_page_puts_table_1_and_figure_1_together(whole: tuple[Path, Result])
     assert [[point["k"] for point in curve["points"]] for curve in page["figure1"]] == [[0, 1, 2], [0, 1, 2]]
     text = (directory / "paper.md").read_text()
     assert "(synthetic)" in text.splitlines()[0]
+    for task in ("xsum", "humaneval"):
+        assert f"](figure1-{task}/figures/figure1.svg)" in text
+        assert (directory / f"figure1-{task}" / "figures" / "figure1.svg").is_file()
     for part in PARTS:
         assert f"({part.name}/report.md)" in text
         assert (directory / part.name / "summary.json").is_file()
