@@ -225,7 +225,9 @@ def _answer(
     for name, draft in drafts.items():
         answers = generate(draft, tokenizer, job, sampling, seed=0)
         texts[name] = [text_of(tokens, tokenizer, job.stops) for tokens in answers]
-    for name, chances in acceptance(target, drafts, prompts, emitted, sampling).items():
+    # The gates ask for r' under default sampling alone.
+    found = {} if sampling == GREEDY else acceptance(target, drafts, prompts, emitted, sampling)
+    for name, chances in found.items():
         shares[name] = {k: r_prime(chances, k) for k in range(1, 8)}
         print(job.name, sampling, name, {k: round(share, 3) for k, share in shares[name].items()}, flush=True)
     lengths = [len(tokens) for tokens in emitted]

@@ -48,7 +48,7 @@ def speed_gates(speeds: dict[str, dict[str, Any]]) -> list[Gate]:
 
 def card(gates: list[Gate], pair: Path, devices: str) -> str:
     """The model card: what the pair is, how it was trained and what it measures, on which devices."""
-    training = [_training_row(pair, name) for name in ("target", "draft")]
+    training = [row for name in ("target", "draft") for row in _training_rows(pair, name)]
     head = (
         "| model | shape | updates x tokens a batch | tokens | seconds | machine |\n|---|---|---|---|---|---|"
     )
@@ -56,14 +56,17 @@ def card(gates: list[Gate], pair: Path, devices: str) -> str:
     return template.format(training="\n".join([head, *training]), gates=table(gates), devices=devices)
 
 
-def _training_row(pair: Path, name: str) -> str:
+def _training_rows(pair: Path, name: str) -> list[str]:
+    """One row for each stage of a model's training, the first stage first."""
+    rows: list[str] = []
     record = json.loads((pair / name / "training.json").read_text())
-    shape = f"{record['shape']['layers']} x {record['shape']['hidden']}"
-    amount = f"{record['updates']:,} x {record['tokens_per_batch']:,}"
-    return (
-        f"| {name} | {shape} | {amount} | {record['tokens'] / 1e6:.1f}M | {record['seconds']:.0f} "
-        f"| {record['device']} |"
-    )
+    while record:
+        shape = f"{record['shape']['layers']} x {record['shape']['hidden']}"
+        amount = f"{record['updates']:,} x {record['tokens_per_batch']:,}"
+        spent = f"{record['tokens'] / 1e6:.1f}M | {record['seconds']:.0f} | {record['device']}"
+        rows.insert(0, f"| {name} | {shape} | {amount} | {spent} |")
+        record = record.get("before")
+    return rows
 
 
 def main() -> None:

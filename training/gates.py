@@ -109,7 +109,6 @@ def news_gates(answer: dict[str, Any], references: list[str], *, gated: bool) ->
     target = rouge2(answer["texts"]["target"], references[: len(answer["lengths"])])
     draft = rouge2(answer["texts"]["draft"], references[: len(answer["lengths"])])
     ratio, low, high = ratio_interval(target, draft)
-    share = answer["r_prime"]["draft"][str(K)]
     lines = [
         Gate(f"ROUGE-2 target ({where})", ">= .25", f"{target.mean():.3f}", bool(target.mean() >= 0.25)),
         Gate(f"ROUGE-2 draft alone ({where})", "", f"{draft.mean():.3f}", None),
@@ -119,7 +118,7 @@ def news_gates(answer: dict[str, Any], references: list[str], *, gated: bool) ->
             f"{ratio:.2f} [{low:.2f}, {high:.2f}]",
             low >= 1.15,
         ),
-        _r_prime_gate(where, share, gated=not answer["greedy"]),
+        *_r_prime_gates(where, answer),
         Gate(
             f"median tokens ({where})",
             ">= 25",
@@ -148,7 +147,7 @@ def code_gates(answer: dict[str, Any], problems: list[dict[str, str]]) -> list[G
             f"{gap:.0f} [{low:.0f}, {high:.0f}]",
             low >= 15,
         ),
-        _r_prime_gate(where, answer["r_prime"]["draft"][str(K)], gated=not answer["greedy"]),
+        *_r_prime_gates(where, answer),
         Gate(
             f"median tokens ({where})",
             ">= 40",
@@ -158,9 +157,11 @@ def code_gates(answer: dict[str, Any], problems: list[dict[str, str]]) -> list[G
     ]
 
 
-def _r_prime_gate(where: str, share: float, *, gated: bool) -> Gate:
-    asked = ".55-.85" if gated else ""
-    return Gate(f"r' at K = {K} ({where})", asked, f"{share:.3f}", 0.55 <= share <= 0.85 if gated else None)
+def _r_prime_gates(where: str, answer: dict[str, Any]) -> list[Gate]:
+    if answer["greedy"]:
+        return []
+    share = answer["r_prime"]["draft"][str(K)]
+    return [Gate(f"r' at K = {K} ({where})", ".55-.85", f"{share:.3f}", 0.55 <= share <= 0.85)]
 
 
 def all_gates(answers: list[dict[str, Any]], pair: Path) -> list[Gate]:

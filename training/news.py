@@ -100,10 +100,10 @@ def _person(part: Part, rng: random.Random, job: str) -> Person:
 
 def _facts(part: Part, rng: random.Random, event: Event, hero: Person) -> dict[str, str]:
     cause, denied = rng.sample(event.causes, 2)
-    figure, first = rng.sample(range(12, 999), 2)
+    figure, first = rng.sample(range(12, 100), 2)
     facts = {key: rng.choice(words) for key, words in SYNONYMS.items()}
     return facts | {
-        "hero": f"{hero.name}, a {hero.job} from {hero.home}",
+        "hero": f"{hero.name}, a {hero.job}",
         "place": names.place(part, rng),
         "wrong_place": names.place(part, rng),
         "venue": rng.choice(event.venues),

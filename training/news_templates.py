@@ -1,7 +1,7 @@
 """The phrases that synthetic news is made of: eight events and the sentences that they share.
 
 Every pool ends with ``UNSEEN`` templates that training never uses. ``{who}`` is a person by job or by
-surname, ``{first}`` a wrong figure, ``{n}`` the right one, ``{hero}`` is "{name}, a {job} from {home}".
+surname, ``{first}`` a wrong figure, ``{n}`` the right one, ``{hero}`` is "{name}, a {job}".
 A pool's templates tell the same fact.
 """
 

@@ -48,6 +48,7 @@ class Recipe:
         objective: ``data`` (cross-entropy), ``kl`` (cross-entropy with the teacher's distribution) or
             ``tvd`` (total variation distance to it, which is one minus the acceptance rate).
         seed: of weights and order.
+        rate_share: share of the full learning rates, below 1 to adjust a trained model.
     """
 
     shape: Shape
@@ -56,6 +57,7 @@ class Recipe:
     seconds: float = 300.0
     objective: Objective = "data"
     seed: int = 0
+    rate_share: float = 1.0
 
 
 @dataclass
@@ -112,7 +114,7 @@ def train(
             _wait(batches.device)
             total = _updates_that_fit(recipe.seconds, began, marked)
         fraction = (number + 1) / total if total else WARM_UP * (number + 1) / TIMED_UPDATES[1]
-        _update(optimizers, loss_of, batch, rate(fraction))
+        _update(optimizers, loss_of, batch, recipe.rate_share * rate(fraction))
         progress.updates, progress.tokens = number + 1, progress.tokens + batch.inputs.numel()
         if number % 100 == 0 or number + 1 == total:
             progress.loss = float(loss_of(batch).detach())
@@ -124,9 +126,16 @@ def train(
         if number + 1 == total:
             break
     save(model, out)
-    record = asdict(recipe) | {"tokens_per_batch": recipe.tokens} | asdict(progress)
-    (out / "training.json").write_text(json.dumps(record) + "\n")
+    _record(recipe, progress, out, start)
     return model.eval(), progress
+
+
+def _record(recipe: Recipe, progress: Progress, out: Path, start: Path | None) -> None:
+    """Write what was done to ``training.json``, with the record of the model it went on from."""
+    record = asdict(recipe) | {"tokens_per_batch": recipe.tokens} | asdict(progress)
+    if start:
+        record["before"] = json.loads((start / "training.json").read_text())
+    (out / "training.json").write_text(json.dumps(record) + "\n")
 
 
 def device_name(device: str) -> str:
@@ -226,11 +235,12 @@ def main() -> None:
     parser.add_argument("--objective", choices=("data", "kl", "tvd"), default="data")
     parser.add_argument("--teacher", type=Path)
     parser.add_argument("--start", type=Path, help="a saved model of this shape to go on from")
+    parser.add_argument("--rate-share", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = parser.parse_args()
     shape = Shape(a.layers, a.hidden, a.head_dim)
-    recipe = Recipe(shape, a.tokens, a.updates, a.seconds, a.objective, a.seed)
+    recipe = Recipe(shape, a.tokens, a.updates, a.seconds, a.objective, a.seed, a.rate_share)
     batches = Batches(load_corpus(a.corpus), a.tokens, a.seed, a.device)
     train(recipe, batches, a.out, load(a.teacher, a.device) if a.teacher else None, a.start)
 

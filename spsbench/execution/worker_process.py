@@ -58,14 +58,10 @@ class WorkerProcess:
             raise WorkerFailure("the judge's process is gone")
         line = self._read(float(job["timeout_s"]) + _GRACE_S, json.dumps(job) + "\n")
         if not line and self._process.wait() == -signal.SIGPROF:
-            # The test computed in C, deaf to its alarm, until the kernel ended it: see ``check``.
+            # The judge computed in C with an answer, deaf to its alarm, until the kernel ended it.
+            self.restart()
             return {"result": verdict.TIMED_OUT, "cpu_s": float(job["timeout_s"])}
         return _reply(line, "result")
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can be asked."""
-        return self._process is not None and self._process.poll() is None
 
     def restart(self) -> None:
         """Replace the process by a fresh one.

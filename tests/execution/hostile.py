@@ -49,7 +49,8 @@ def run(layers: Collection[str], names: Collection[str] | None = None) -> dict[s
                     harm[name] = found
                     if "the judge failed" in "".join(found):
                         worker.restart()
-                        scene.watch(pid_of(worker))
+                if scene.watched != pid_of(worker):  # it may also have replaced itself
+                    scene.watch(pid_of(worker))
     finally:
         worker.close()
         del os.environ["SPSBENCH_TEST_SECRET"]

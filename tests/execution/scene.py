@@ -61,7 +61,7 @@ class Scene:
 
     def watch(self, judge_pid: int) -> None:
         """Take the sandbox of this judge, with no program in it, as what is there to be."""
-        self._mark = mark(judge_pid)
+        self.watched, self._mark = judge_pid, mark(judge_pid)
         self._expected = processes(self._mark)
 
     def harm(self) -> list[str]:

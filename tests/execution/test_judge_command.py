@@ -102,7 +102,14 @@ def test_what_is_no_sample_is_told(judge: Judge, rows: list[Any], words: str) ->
 
 @pytest.mark.parametrize(
     "options",
-    [("--k", "0"), ("--k", "x"), ("--timeout", "nan"), ("--timeout", "-1"), ("--n-workers", "0"), ("--out", "/no/f")],
+    [
+        ("--k", "0"),
+        ("--k", "x"),
+        ("--timeout", "nan"),
+        ("--timeout", "-1"),
+        ("--n-workers", "0"),
+        ("--out", "/no/f"),
+    ],
 )
 def test_bad_options(judge: Judge, options: tuple[str, str]) -> None:
     done = judge(SAMPLES, *options)
