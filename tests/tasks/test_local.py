@@ -77,7 +77,7 @@ def test_train_file_beside_a_file(write: Callable[..., Path]) -> None:
         ("x.jsonl", b'{"id": 1}\n{"id": "\xe9"}\n', "line 2 of .* is not UTF-8"),
         ("x.jsonl", b"[" * 100_000, "line 1 of .* is not JSON"),
         ("x.jsonl.gz", b"no gzip", "unreadable"),
-        ("x.jsonl.gz", gzip.compress(b'{"id": 1}\n' * 1000)[:40], "unreadable"),
+        ("x.jsonl.gz", gzip.compress(b'{"id": 1}\n' * 1000, mtime=0)[:40], "unreadable"),
         ("x.parquet", b"", "no readable Parquet"),
         ("x.parquet", b"PAR1 and then nothing", "no readable Parquet"),
     ],
