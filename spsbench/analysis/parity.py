@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from spsbench.analysis.pooled import pooled_interval
 from spsbench.analysis.quality import PASSED, score_table
-from spsbench.analysis.resampling import paired_interval
 from spsbench.analysis.speedup import finished
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def advantage(target: pd.Series[Any], draft: pd.Series[Any]) -> dict[str, Any]:
     if not len(target) or not columns[1].sum():
         reason = "no common prompt" if not len(target) else "the draft alone scores 0"
         return result | {"ratio": None, "low": None, "high": None, "reason": reason}
-    low, high = paired_interval(columns, _ratio_of_means)
+    low, high = pooled_interval(columns, _ratio_of_sums)
     why = None if low is not None else "too little variation between prompts for an interval"
     ratio = float(columns[0].sum() / columns[1].sum())
     return result | {"ratio": ratio, "low": low, "high": high, "reason": why}
@@ -173,7 +173,7 @@ def _tested(ars: Floats, sps: Floats, margin: float) -> dict[str, Any]:
         return nothing | {"standard_deviation": 0.0, "reason": f"{same} on every prompt"}
     from statsmodels.stats.weightstats import ttost_paired
 
-    low, high = paired_interval((difference,), np.mean)
+    low, high = pooled_interval((difference, np.ones(len(difference))), _ratio_of_sums)
     p_value = float(ttost_paired(sps, ars, -margin, margin)[0])
     if p_value < LEVEL:
         verdict = EQUIVALENT
@@ -223,8 +223,8 @@ def _solved(ars: pd.Series[Any], sps: pd.Series[Any]) -> dict[str, Any]:
     return counts | {"p_value": float(mcnemar(table, exact=True).pvalue), "reason": None}
 
 
-def _ratio_of_means(numerator: Any, denominator: Any, axis: int = -1) -> Floats:
-    return np.asarray(numerator.sum(axis) / denominator.sum(axis))
+def _ratio_of_sums(sums: Floats) -> Floats:
+    return np.asarray(sums[0] / sums[1])
 
 
 def _mean(values: Floats) -> float | None:

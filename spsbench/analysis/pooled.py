@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.analysis.numbers import finite
-from spsbench.analysis.resampling import RESAMPLES, SEED
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.uint8]
 
 LEVEL = 0.95
+RESAMPLES = 2_000
+SEED = 20_230_202
 _BATCH_CELLS = 4_000_000
 _KEPT_CELLS = 60_000_000
 

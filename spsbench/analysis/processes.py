@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.analysis.numbers import ratio
-from spsbench.analysis.resampling import RESAMPLES, SEED
+from spsbench.analysis.pooled import RESAMPLES, SEED
 from spsbench.analysis.speedup import paired_sums
 from spsbench.records import Speedup
 

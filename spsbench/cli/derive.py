@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from spsbench.analysis.summary import summarise
 from spsbench.cli.console import say
-from spsbench.errors import SpsbenchError, UsageError
+from spsbench.errors import SpsbenchError
 from spsbench.report import gallery
 from spsbench.report.figures import Gallery, draw
 from spsbench.report.figures.printing import save
@@ -28,7 +27,7 @@ def derive(directory: Path) -> tuple[Measured, Gallery]:
     """
     with RunStore.open(directory) as store:
         frames, info = store.frames(), store.run_info()
-        summary = summarise(frames.samples, frames.loops, info | _remembered(store))
+        summary = summarise(frames.samples, frames.loops, info)
         measured = Measured(
             name=directory.resolve().name,
             summary=summary,
@@ -47,11 +46,3 @@ def derive(directory: Path) -> tuple[Measured, Gallery]:
             say(f"Not written: {problem}")
     return measured, drawn
 
-
-def _remembered(store: RunStore) -> dict[str, Any]:
-    """What only the process that measured could know; nothing if it did not come to its end."""
-    try:
-        rows = store.read_summary()["rows"]
-        return {"peak_memory_bytes": {row["arm"]: row["peak_memory_bytes"] for row in rows}}
-    except (UsageError, KeyError, TypeError):
-        return {}

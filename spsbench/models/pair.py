@@ -15,6 +15,7 @@ from spsbench.models.quiet import quiet_libraries
 from spsbench.models.selftest import require_exact_rollback
 from spsbench.models.source import ModelSource, find
 from spsbench.models.tokenizer import Tokenizer, check_same
+from spsbench.models.traffic import forward_bytes, kv_bytes_per_token
 from spsbench.models.weights import require_memory
 
 
@@ -133,6 +134,8 @@ def load_pair(source: PairSource, dtype: str, device: torch.device) -> Pair:
             "quantization": part.quantization,
             "dtype": str(model.model.dtype).removeprefix("torch."),
             "parameters": sum(p.numel() for p in model.model.parameters()),
+            "forward_bytes": forward_bytes(model.model),
+            "kv_bytes_per_token": kv_bytes_per_token(model.model),
             "self_test": asdict(test),
         }
         models.append(model)

@@ -15,6 +15,7 @@ from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
 from spsbench.engines.witness import rescore
 from spsbench.environment import load_1m
+from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
 from spsbench.models.packing import choose_modes
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.threads import fastest_threads
@@ -96,7 +97,7 @@ def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher
     """Load the pair and write every missing sequence into the store, each as soon as it is there."""
     watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
     pair = load(plan)
-    store.note(models=pair.info, **_modes(plan, pair))
+    store.note(models=pair.info, **_modes(plan, pair), **_memory(plan.device))
     engines = {arm: build_engine(arm, pair, SystemClock()) for arm in plan.arms}
     watcher.started(plan.total, plan.total - len(missing))
     _warm_up(plan, engines, missing[0])
@@ -124,6 +125,11 @@ def _modes(plan: Plan, pair: Pair) -> dict[str, dict[str, str]]:
         "target_mode": {arm.name: own.get(arm.method) or target[str(arm.k + 1)] for arm in plan.arms},
         "draft_mode": {arm.name: draft["1"] for arm in plan.arms if arm.method == "sps"},
     }
+
+
+def _memory(device: torch.device) -> dict[str, float | None]:
+    """What bounds a forward from below: how fast memory is read, and what never leaves the cache."""
+    return {"bandwidth_bytes_per_s": measured_bandwidth(device), "cache_bytes": cache_bytes(device)}
 
 
 def build_engine(arm: Arm, pair: Pair, clock: Clock) -> Engine:

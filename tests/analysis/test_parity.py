@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from spsbench.analysis import parity as module
-from spsbench.analysis import resampling
 from spsbench.analysis.parity import advantage, compare, minimum_detectable, parity, prompts_needed
 
 Make = Callable[..., pd.DataFrame]
@@ -64,7 +63,7 @@ def test_prompts_needed_gives_its_power_and_the_edge_its_level(monkeypatch: pyte
     """300 simulated runs of the stated size: equivalent in about 90% if there is no difference, and
     in at most 5% if the truth lies on the margin. 4 standard errors either way."""
     # Slow, and without a part in the verdict "equivalent".
-    monkeypatch.setattr(module, "paired_interval", lambda columns, statistic: (None, None))
+    monkeypatch.setattr(module, "pooled_interval", lambda columns, statistic: (None, None))
     monkeypatch.setattr(module, "minimum_detectable", lambda deviation, n: None)
     rng = np.random.default_rng(3)
     n = prompts_needed(0.1, 0.02)
@@ -85,9 +84,8 @@ def test_the_minimum_detectable_difference_is_found_in_nine_of_ten_runs() -> Non
     assert 0.83 < found / 300 < 0.97
 
 
-def test_a_lossless_sampler_is_seldom_called_different(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lossless_sampler_is_seldom_called_different() -> None:
     """60 runs without a difference: about 3 by the interval's odds; over 11 has odds of 1 in 10,000."""
-    monkeypatch.setattr(resampling, "RESAMPLES", 400)
     rng = np.random.default_rng(5)
     verdicts = [compare(*_pair(40, 0.0, 0.1, rng), None)["verdict"] for _ in range(60)]
     assert verdicts.count("different") <= 11

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from spsbench.analysis import processes as module
-from spsbench.analysis import resampling
 from spsbench.analysis.processes import ProcessTimes, pair_processes, speedup_over_processes
 from spsbench.analysis.speedup import PairedTimes, speedup
 from spsbench.records import Speedup
@@ -41,7 +40,6 @@ def test_it_covers_a_process_effect_and_the_flat_interval_does_not(monkeypatch: 
     covers fewer than 85%.
     """
     monkeypatch.setattr(module, "RESAMPLES", 300)
-    monkeypatch.setattr(resampling, "RESAMPLES", 300)
     rng = np.random.default_rng(11)
     hierarchical = flat = 0
     widths = []

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spsbench.analysis import resampling
 from spsbench.analysis.speedup import (
     PairedTimes,
     drifted,
@@ -117,13 +116,12 @@ def test_pairing_takes_the_machines_state_out_of_the_interval() -> None:
     assert (tight.high or 0) - (tight.low or 9) < 0.2 * ((wide.high or 9) - (wide.low or 0))
 
 
-def test_the_interval_covers_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_interval_covers_the_truth() -> None:
     """200 simulated runs of 50 prompts, true ratio 1.9, 400 resamples each.
 
     BCa at n = 50 covers about 94%. Fewer than 174 or more than 198 hits of 200 have odds below
     1 in 1,000 at that coverage; the seed is fixed, so the test does not flicker.
     """
-    monkeypatch.setattr(resampling, "RESAMPLES", 400)
     rng = np.random.default_rng(2023)
     hits = 0
     for _ in range(200):
@@ -147,9 +145,8 @@ def test_halves_and_drift() -> None:
     assert drifted(times, whole)
 
 
-def test_a_steady_run_seldom_counts_as_drifting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_steady_run_seldom_counts_as_drifting() -> None:
     """100 steady runs: about 5 alarms by design; more than 15 has odds below 1 in 10,000."""
-    monkeypatch.setattr(resampling, "RESAMPLES", 400)
     rng = np.random.default_rng(7)
     alarms = 0
     for _ in range(100):
