@@ -132,9 +132,12 @@ def look(index: int) -> dict[str, Any]:
 
 
 def legend(figure: Figure, handles: Sequence[Any]) -> None:
-    """One line above the panels; nothing for a single entry-less plot."""
-    if handles:
-        figure.legend(handles=list(handles), loc="outside upper left", ncols=min(6, len(handles)))
+    """Above the panels, in as few lines as the figure's width allows; nothing without entries."""
+    for columns in range(min(6, len(handles)), 0, -1):
+        drawn = figure.legend(handles=list(handles), loc="outside upper left", ncols=columns)
+        if columns == 1 or drawn.get_window_extent().width <= figure.bbox.width:
+            return
+        drawn.remove()
 
 
 def key(label: str, **line: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from synthetic_run import gallery, measured
 
-from spsbench.report.figures import draw, figure1, lengths, phases, positions, speedup, tails
+from spsbench.report.figures import draw, figure1, lengths, phases, positions, speedup, style, tails
 from spsbench.report.figures.plate import Drawing, LeftOut
 from spsbench.report.figures.printing import printed
 from spsbench.report.figures.style import quiet
@@ -85,6 +85,14 @@ def test_speedup_has_its_interval_and_its_predictions() -> None:
     plain = speedup.draw(dataclasses.replace(measured(), summary=without))
     assert "Predictions" in drawing.caption
     assert "Predictions" not in plain.caption
+
+
+def test_a_long_legend_stays_inside_the_figure() -> None:
+    figure, _ = style.sheet(measured(), [1.0])
+    style.legend(figure, [style.key(f"a curve with rather a long name, number {i}") for i in range(3)])
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_acceptance_by_position_is_that_of_the_deepest_arm() -> None:
