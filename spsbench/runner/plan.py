@@ -79,11 +79,16 @@ class Plan:
         """Strings that end an output."""
         return self.task.stop_for(self.chat_template)
 
+    def label(self) -> str:
+        """The task's name, with what is synthetic about it: the data, or only what the pair learned from."""
+        made = self.config.pair.synthetic and not self.data.synthetic
+        return f"{self.data.label} (synthetic pair)" if made else self.data.label
+
     def info(self) -> dict[str, Any]:
         """What ``run.json`` tells besides the identity."""
         return {
             "task": self.task.spec.name,
-            "task_label": self.data.label,
+            "task_label": self.label(),
             "headline_metric": self.task.headline,
             "synthetic": self.data.synthetic or self.config.pair.synthetic,
             "pair": self.config.pair.name,

@@ -106,7 +106,7 @@ def _stamp(figure: Figure, measured: Measured) -> None:
     if summary.get("synthetic"):
         box = {"boxstyle": "round,pad=0.25", "facecolor": PAPER, "edgecolor": FAINT, "linewidth": 0.7}
         figure.text(
-            *(0.992, 0.018, "SYNTHETIC DATA"), fontsize=6.5, color=FAINT, va="bottom", ha="right", bbox=box
+            *(0.992, 0.018, "SYNTHETIC"), fontsize=6.5, color=FAINT, va="bottom", ha="right", bbox=box
         )
 
 

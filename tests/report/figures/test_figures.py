@@ -163,7 +163,7 @@ def test_without_phases_their_figure_is_left_out() -> None:
 def test_synthetic_data_is_stamped_on_every_figure() -> None:
     assert len(gallery().plates) == 6
     for plate in gallery().plates:
-        assert "SYNTHETIC DATA" in plate.svg
+        assert "SYNTHETIC" in plate.svg
         assert "xsum-fixture (synthetic), pair simulated, 12 prompts" in plate.svg
 
 
