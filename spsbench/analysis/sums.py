@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.analysis.numbers import finite
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -46,19 +44,16 @@ def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, p
     """
     import pandas as pd
 
-    dictionaries = [_of_kind(value, prefix) for value in samples.get("losslessness", [])]
-    there = [finite(sums.get("positions")) is not None for sums in dictionaries]
-    carried = samples[there] if there else samples.iloc[:0]
-    kept = [sums for sums, has in zip(dictionaries, there, strict=True) if has]
-    table = pd.DataFrame(kept, index=carried.index, dtype=np.float64).fillna(0.0)
-    return carried, table.groupby(carried["example_id"], sort=False).sum()
-
-
-def _of_kind(value: Any, prefix: str) -> dict[str, Any]:
-    """One sequence's sums under their bare names."""
-    if not isinstance(value, dict):
-        return {}
-    return {name.removeprefix(prefix): number for name, number in value.items() if name.startswith(prefix)}
+    values = samples["losslessness"] if "losslessness" in samples else [None] * len(samples)
+    table = pd.DataFrame([value if isinstance(value, dict) else {} for value in values], index=samples.index)
+    own = [name for name in table.columns if name.startswith(prefix)]
+    table = table[own].rename(columns=lambda name: name.removeprefix(prefix))
+    if "positions" not in table:
+        return samples.iloc[:0], pd.DataFrame()
+    there = pd.to_numeric(table["positions"], errors="coerce").notna()
+    carried = samples[there]
+    sums = table[there].astype(np.float64).fillna(0.0)
+    return carried, sums.groupby(carried["example_id"], sort=False).sum()
 
 
 def leakage(prompts: pd.DataFrame) -> dict[str, Any] | None:
