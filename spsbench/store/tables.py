@@ -116,12 +116,11 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
 
 def to_frames(tables: dict[str, Any]) -> Frames:
     """Arrow tables as pandas frames."""
-    samples = tables["samples"].to_pandas()
+    samples = tables["samples"].to_pandas(maps_as_pydicts="strict")
     lists = [[] if ids is None else ids.tolist() for ids in samples["token_ids"]]
     samples["token_ids"] = _objects(lists, samples.index)
     for name in ("scores", "losslessness"):
-        dictionaries = [None if pairs is None else dict(pairs) for pairs in samples[name]]
-        samples[name] = _objects(dictionaries, samples.index)
+        samples[name] = _objects(list(samples[name]), samples.index)
     return Frames(samples, tables["loops"].to_pandas(), tables["tokens"].to_pandas())
 
 
