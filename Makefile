@@ -1,9 +1,10 @@
-# make run    set up .venv and run the benchmark with the embedded pair
-# make test   what CI runs: ruff, mypy, pytest
-# make sweep  speed and acceptance against the lookahead K
-# make aa     ArS against ArS: whether the speedup's interval covers 1; minutes, on a quiet machine
-# make mini   train the embedded pair again from its seed
-# make clean  remove .venv, caches and build products (results stay)
+# make run       set up .venv and run the benchmark with the embedded pair
+# make test      what CI runs: ruff, mypy, pytest
+# make sweep     speed and acceptance against the lookahead K
+# make aa        ArS against ArS: whether the speedup's interval covers 1; minutes, on a quiet machine
+# make reference the report under results/reference/ anew: paper's table and figure; minutes, on a quiet machine
+# make mini      train the embedded pair again from its seed
+# make clean     remove .venv, caches and build products (results stay)
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --prefer-binary -c constraints.txt
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: run sweep test aa mini clean
+.PHONY: run sweep test aa reference mini clean
 
 run: $(VENV)/.installed
 	$(BIN)/spsbench run xsum --k 4
@@ -26,6 +27,10 @@ test: $(VENV)/.installed-dev
 
 aa: $(VENV)/.installed
 	$(BIN)/python benchmarks/aa.py
+
+reference: $(VENV)/.installed
+	rm -rf results/reference/paper
+	$(BIN)/spsbench paper --out results/reference/paper
 
 mini: $(VENV)/.installed
 	$(BIN)/python -m training.make

@@ -40,6 +40,7 @@ def paper(
     samples: Samples = None,
     no_score: options.NoScore = False,
     allow_code_exec: options.AllowCodeExec = False,
+    unsafe_exec: options.UnsafeExec = False,
     seed: options.Seed = None,
     device: options.Device = None,
     dtype: options.Dtype = None,

@@ -25,7 +25,7 @@ SCHEMA_VERSION = 1
 ALL = "all"
 
 _OPTIONS = (
-    *("pair", "data", "limit", "samples", "no_score", "allow_code_exec"),
+    *("pair", "data", "limit", "samples", "no_score", "allow_code_exec", "unsafe_exec"),
     *("seed", "device", "dtype", "threads"),
 )
 _NUMBERS = ("limit", "samples", "seed", "threads")
