@@ -35,6 +35,7 @@ def measure(params: Mapping[str, Any]) -> None:
         outcome = execute(ready, directory, resume=named is not None, watcher=watcher)
     show_summary(outcome.summary, as_json=params["json"])
     say(f"Everything is in {outcome.directory}", quiet=quiet)
+    say(f"Figures and a page with every token: spsbench report {outcome.directory} --html", quiet=quiet)
     if not outcome.complete:
         raise _incomplete(outcome.summary, directory)
     _judge(outcome.summary, gates_of(params["fail_on"]))
