@@ -45,4 +45,3 @@ def derive(directory: Path) -> tuple[Measured, Gallery]:
         except SpsbenchError as problem:
             say(f"Not written: {problem}")
     return measured, drawn
-

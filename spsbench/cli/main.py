@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 import spsbench
+from spsbench.cli.audit import audit
 from spsbench.cli.compare import compare
 from spsbench.cli.console import broken_pipe, complain
 from spsbench.cli.doctor import doctor
@@ -32,8 +33,8 @@ BROKEN_PIPE = 141
 """What shells report of a process whose reader went away (128 + SIGPIPE)."""
 
 GARBAGE_THRESHOLD = 100_000
-"""Allocations between two looks for cyclic garbage, which a command leaves hardly any of: a tenth of a large report's
-time went into looking, and a look in the middle of a loop is noise in its time."""
+"""Allocations between two looks for cyclic garbage, of which a command leaves hardly any: a tenth of a
+large report's time went into looking, and a look in the middle of a loop is noise in its time."""
 
 app = typer.Typer(
     name="spsbench", add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}
@@ -47,6 +48,7 @@ app.command("compare", rich_help_panel=MEASURE)(compare)
 app.command("paper", rich_help_panel=MEASURE)(paper)
 app.command("trace", rich_help_panel=MEASURE)(trace)
 app.command("verify", rich_help_panel=MEASURE)(verify)
+app.command("audit", rich_help_panel=MEASURE)(audit)
 app.command("judge", rich_help_panel=MEASURE)(judge)
 app.command("tasks", rich_help_panel=LOOK_UP)(tasks)
 app.command("pairs", rich_help_panel=LOOK_UP)(pairs)

@@ -57,9 +57,7 @@ def _count(text: str) -> int:
 
 def _measure_one(settings: Path, directory: Path, *, quiet: bool) -> None:
     command = [sys.executable, "-m", "spsbench", "run", "--config", str(settings), "--out", str(directory)]
-    done = subprocess.run(
-        [*command, *(["--quiet"] if quiet else [])], stdout=subprocess.DEVNULL, check=False
-    )
+    done = subprocess.run([*command, *(["--quiet"] if quiet else [])], stdout=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
         raise IncompleteError(
             f"the process for {directory} ended with code {done.returncode}.",

@@ -20,7 +20,6 @@ _NUMBERS = (
 )
 
 
-
 def read_settings(params: Mapping[str, Any]) -> RunConfig:
     """The configuration that the options of ``run`` or ``sweep-k`` ask for.
 

@@ -9,6 +9,7 @@ evidence of losslessness.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -52,7 +53,69 @@ def _draft_rows(loop: Finished) -> Tensor:
     return rows
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A finished text as one uncached forward of each model sees it, n tokens after the prompt.
+
+    Attributes:
+        tokens: [n] the emitted ids.
+        logits: [n, V] of the target.
+        q, p: [n, V] warped rows of target and draft; p is None without a draft.
+        impossible: [n] whether the token has probability 0 under the target, rounding granted.
+        edge: [n] whether only rounding puts it outside.
+    """
+
+    tokens: Tensor
+    logits: Tensor
+    q: Tensor
+    p: Tensor | None
+    impossible: Tensor
+    edge: Tensor
+
+
 @torch.inference_mode()
+def read_again(
+    target: CausalLM,
+    draft: CausalLM | None,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    sampling: SamplingParams,
+    dtype: torch.dtype | None = None,
+) -> Reading:
+    """Score a text by teacher forcing, without cache or loops.
+
+    Args:
+        target, draft: the models; without a draft leakage cannot be asked for.
+        prompt: at least one id.
+        tokens: what followed.
+        sampling: the warping that the tokens should follow.
+        dtype: the precision of whoever wrote the text, for its rounding; the target's if not given.
+    """
+    sequence = torch.tensor([*prompt, *tokens], device=target.device)
+    logits = target.score_uncached(sequence)[len(prompt) - 1 : -1]
+    q = warp(logits, sampling)
+    p = None if draft is None else warp(draft.score_uncached(sequence)[len(prompt) - 1 : -1], sampling)
+    emitted = sequence[len(prompt) :]
+    outside = q.gather(-1, emitted.unsqueeze(-1)).squeeze(-1) <= 0
+    slack = max(_SLACK.get(kind, _COARSE_SLACK) for kind in (dtype or target.model.dtype, target.model.dtype))
+    near = _at_the_edge(logits.float(), emitted, sampling, slack)
+    return Reading(emitted, logits, q, p, outside & ~near, outside & near)
+
+
+def testimony(reading: Reading, seed: int) -> Sums:
+    """The sums of ``evidence`` over a reading. A token at the edge is no impossibility: it is counted as
+    ``edge`` and left out.
+
+    Args:
+        reading: of one text.
+        seed: of the randomised transform.
+    """
+    kept = ~reading.edge
+    v = _transform_numbers(int(kept.sum()), seed, reading.q)
+    p = None if reading.p is None else reading.p[kept]
+    return evidence(reading.tokens[kept], reading.q[kept], p, v) | {"edge": float(reading.edge.sum())}
+
+
 def rescore(
     target: CausalLM,
     draft: CausalLM,
@@ -61,31 +124,17 @@ def rescore(
     sampling: SamplingParams,
     seed: int,
 ) -> Sums:
-    """The same sums by teacher forcing: one uncached forward of each model over prompt and output.
+    """``testimony`` of both models' readings, with the prefix ``rescored_``.
 
-    A token that only rounding puts outside the nucleus is no impossibility: it is counted as
-    ``edge`` and left out.
-
-    Returns:
-        the sums of ``evidence`` with the prefix ``rescored_``; with the draft's rows everywhere, so
-        that on ArS text ``overlap / overlap_positions`` is Leviathan's alpha.
+    The draft's rows are there at every position, so that on ArS text ``overlap / overlap_positions``
+    is Leviathan's alpha.
     """
-    sequence = torch.tensor([*prompt, *tokens], device=target.device)
-    logits = target.score_uncached(sequence)[len(prompt) - 1 : -1]
-    q = warp(logits, sampling)
-    p = warp(draft.score_uncached(sequence)[len(prompt) - 1 : -1], sampling)
-    emitted = sequence[len(prompt) :]
-    inside = q.gather(-1, emitted.unsqueeze(-1)).squeeze(-1) > 0
-    edge = ~inside & _at_the_edge(logits.float(), emitted, sampling, target.model.dtype)
-    kept = ~edge
-    v = _transform_numbers(int(kept.sum()), seed, q)
-    sums = evidence(emitted[kept], q[kept], p[kept], v) | {"edge": float(edge.sum())}
+    sums = testimony(read_again(target, draft, prompt, tokens, sampling), seed)
     return {RESCORED + name: value for name, value in sums.items()}
 
 
-def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, dtype: torch.dtype) -> Tensor:
+def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:
     """[n] whether a token would be possible if the row were moved by what rounding may move it."""
-    slack = _SLACK.get(dtype, _COARSE_SLACK)
     own = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
     if sampling.greedy:
         best = logits.max(-1).values

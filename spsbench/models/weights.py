@@ -56,18 +56,20 @@ def available_bytes(device: torch.device) -> int | None:
     return None
 
 
-def require_memory(target: ModelSource, draft: ModelSource, dtype: str, device: torch.device) -> None:
-    """Refuse a pair whose weights alone cannot fit on the device.
+def require_memory(target: ModelSource, draft: ModelSource | None, dtype: str, device: torch.device) -> None:
+    """Refuse a pair, or a target alone, whose weights alone cannot fit on the device.
 
     Raises:
         UsageError: with both numbers.
         UnavailableError: a file is damaged.
     """
-    sizes = [weight_bytes(target, dtype, "--target"), weight_bytes(draft, dtype, "--draft")]
-    needed, available = sum(size or 0 for size in sizes), available_bytes(device)
+    models = {"--target": target} | ({} if draft is None else {"--draft": draft})
+    needed = sum(weight_bytes(model, dtype, flag) or 0 for flag, model in models.items())
+    available = available_bytes(device)
     if available is not None and needed > available:
         raise UsageError(
-            f"the weights of {target.name} and {draft.name} need {needed / _GIB:.3g} GiB, but "
+            f"the weights of {' and '.join(model.name for model in models.values())} need "
+            f"{needed / _GIB:.3g} GiB, but "
             f"{device.type} has {available / _GIB:.3g} GiB free.",
             flag="--target",
             remedy="Choose smaller models, --dtype bfloat16, or another --device.",

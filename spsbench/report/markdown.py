@@ -56,7 +56,7 @@ def _heading(summary: Summary, run: Run) -> list[str]:
     told = [f"{name}: {escape(value)}" for name, value in facts if value] + [f"Prompts: {prompts}"]
     lines += ["", ". ".join(told) + "."]
     if summary.get("synthetic"):
-        lines += ["", "Data, or what the pair learned from, is synthetic: these numbers say nothing about real text."]
+        lines += ["", "Synthetic data, or a pair trained on it: these numbers say nothing about real text."]
     return lines
 
 

@@ -68,7 +68,7 @@ def render(page: Mapping[str, Any]) -> str:
         lines.append(f"* [{escape(part['title'])}]({part['name']}/report.md), {part['prompts']} prompts")
         lines += [f"  * {escape(text)}" for text in part["told"]]
     if page["synthetic"]:
-        lines += ["", "Data, or what the pair learned from, is synthetic: these numbers say nothing about real text."]
+        lines += ["", "Synthetic data, or a pair trained on it: these numbers say nothing about real text."]
     return "\n".join(lines) + "\n"
 
 

@@ -83,9 +83,7 @@ class Code(Task):
         """
         pairs = [_program(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
         problems, completions = [problem for problem, _ in pairs], [text for _, text in pairs]
-        verdicts = judge(
-            problems, completions, self.judge_timeout_s, self.judge_workers, self.unsafe_exec
-        )
+        verdicts = judge(problems, completions, self.judge_timeout_s, self.judge_workers, self.unsafe_exec)
         return [{"passed": float(verdict.passed)} for verdict in verdicts]
 
     def _rows(self, data: str) -> tuple[list[Row], dict[str, Any]]:

@@ -24,4 +24,5 @@ def test_the_embedded_pair_on_other_data_says_what_is_synthetic(tmp_path: Path) 
     told = {source: plan(resolve({**flags, "data": source})).info() for source in ("mini", str(data))}
     assert "mini (synthetic)" in told["mini"]["task_label"]
     assert told[str(data)]["task_label"].endswith("(synthetic pair)")
-    assert told["mini"]["synthetic"] and told[str(data)]["synthetic"]
+    assert told["mini"]["synthetic"]
+    assert told[str(data)]["synthetic"]
