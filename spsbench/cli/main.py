@@ -17,9 +17,11 @@ from spsbench.cli.console import broken_pipe, complain
 from spsbench.cli.doctor import doctor
 from spsbench.cli.judge import judge
 from spsbench.cli.listing import pairs, protocols, tasks
+from spsbench.cli.merge import merge
 from spsbench.cli.paper import paper
 from spsbench.cli.report import report
 from spsbench.cli.run import run
+from spsbench.cli.score import score
 from spsbench.cli.sweep_k import sweep_k
 from spsbench.cli.theory import theory
 from spsbench.cli.trace import trace
@@ -50,6 +52,8 @@ app.command("trace", rich_help_panel=MEASURE)(trace)
 app.command("verify", rich_help_panel=MEASURE)(verify)
 app.command("audit", rich_help_panel=MEASURE)(audit)
 app.command("judge", rich_help_panel=MEASURE)(judge)
+app.command("score", rich_help_panel=MEASURE)(score)
+app.command("merge", rich_help_panel=MEASURE)(merge)
 app.command("tasks", rich_help_panel=LOOK_UP)(tasks)
 app.command("pairs", rich_help_panel=LOOK_UP)(pairs)
 app.command("protocols", rich_help_panel=LOOK_UP)(protocols)

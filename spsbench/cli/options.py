@@ -53,6 +53,10 @@ Data = Annotated[
 ]
 Limit = Annotated[str | None, _option("--limit", "N", WHAT, "Only so many prompts. Default: the protocol's.")]
 Samples = Annotated[str | None, _option("--samples", "N", WHAT, "Sequences per prompt and arm.")]
+Shard = Annotated[
+    str | None,
+    _option("--shard", "I/N", WHAT, "Only the I-th of N parts; `spsbench merge` puts them together."),
+]
 Arms = Annotated[str | None, _option("--arms", "LIST", WHAT, "Of ars, sps, draft. Default: ars,sps.")]
 K = Annotated[
     str | None,

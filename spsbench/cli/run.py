@@ -19,6 +19,7 @@ def run(
     data: options.Data = None,
     limit: options.Limit = None,
     samples: options.Samples = None,
+    shard: options.Shard = None,
     arms: options.Arms = None,
     k: options.K = None,
     config: options.Config = None,

@@ -22,6 +22,7 @@ def sweep_k(
     data: options.Data = None,
     limit: options.Limit = None,
     samples: options.Samples = None,
+    shard: options.Shard = None,
     arms: options.Arms = None,
     k: options.SweepK = None,
     config: options.Config = None,

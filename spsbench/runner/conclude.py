@@ -10,17 +10,25 @@ from typing import Any
 from spsbench.analysis.summary import summarise
 from spsbench.records import Sample
 from spsbench.report.markdown import render
-from spsbench.runner.plan import Plan
 from spsbench.runner.vocabulary import TokenReader, token_texts
 from spsbench.store import RunStore, read_frames
+from spsbench.tasks.task import Task
 
 _BATCH = 256
 
 
-def score(plan: Plan, store: RunStore, announce: Callable[[int], None]) -> None:
-    """Score every finished sample that has no score yet, in batches that are kept as they come."""
+def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again: bool = False) -> None:
+    """Score every finished sample that has no score yet, in batches that are kept as they come.
+
+    Args:
+        task: scores.
+        store: open for writing.
+        announce: told how many there are.
+        again: score those anew that have scores.
+    """
     references = {prompt.example_id: prompt for prompt in store.prompts()}
-    unscored = [sample for sample in store.samples() if sample.error is None and not sample.scores]
+    done = (sample for sample in store.samples() if sample.error is None)
+    unscored = [sample for sample in done if again or not sample.scores]
     if not unscored:
         return
     announce(len(unscored))
@@ -28,19 +36,22 @@ def score(plan: Plan, store: RunStore, announce: Callable[[int], None]) -> None:
         batch: list[Sample] = unscored[start : start + _BATCH]
         prompts = [references[sample.example_id] for sample in batch]
         for sample, scores in zip(
-            batch, plan.task.score(prompts, [s.generation.text for s in batch]), strict=True
+            batch, task.score(prompts, [s.generation.text for s in batch]), strict=True
         ):
             store.append_scores(sample.key, scores)
 
 
-def conclude(store: RunStore, tokenizer: TokenReader) -> dict[str, Any]:
+def conclude(store: RunStore, tokenizer: TokenReader | None) -> dict[str, Any]:
     """Derive tables, summary and report from the journal; the content of ``summary.json``.
 
-    The tokenizer reads the ids of traced tokens, so that a report needs none.
+    Args:
+        store: open for writing.
+        tokenizer: reads the ids of traced tokens, so that a report needs none; None if they were read.
     """
     store.write_parquet()
     frames = read_frames(store.directory)
-    store.note(token_texts=token_texts(frames.tokens["token_id"].unique(), tokenizer))
+    if tokenizer is not None:
+        store.note(token_texts=token_texts(frames.tokens["token_id"].unique(), tokenizer))
     info = store.run_info()
     summary = summarise(frames.samples, frames.loops, info)
     store.write_summary(summary)

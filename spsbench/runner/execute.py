@@ -88,7 +88,7 @@ def execute(plan: Plan, directory: Path, *, resume: bool, watcher: Watcher) -> O
         if missing:
             _generate(plan, store, missing, watcher)
         if plan.config.score:
-            score(plan, store, watcher.scoring)
+            score(plan.task, store, watcher.scoring)
         summary = conclude(store, plan.source.tokenizer)
     return Outcome(directory, summary, bool(summary["complete"]))
 
@@ -144,7 +144,7 @@ def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: P
 
     Those that are drawn for it are read again by an uncached forward, between two sequences.
     """
-    traced = {prompt.example_id for prompt in plan.prompts[: plan.config.trace]}
+    traced = set(plan.everyone[: plan.config.trace])
     witnessed = _witnessed(plan)
     for turn in missing:
         trace = turn.prompt.example_id in traced and turn.sample_index == 0
@@ -160,10 +160,9 @@ def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: P
 
 def _witnessed(plan: Plan) -> set[str]:
     """Examples whose outputs are read again: a few per cent, drawn by seed, but at least a handful."""
-    count = max(math.ceil(len(plan.prompts) * _RESCORED_SHARE), _RESCORED_LEAST)
-    seed = plan.config.seed
-    by_lot = sorted(plan.prompts, key=lambda p: derive_seed(seed, p.example_id, 0, "rescore"))
-    return {prompt.example_id for prompt in by_lot[:count]}
+    count = max(math.ceil(len(plan.everyone) * _RESCORED_SHARE), _RESCORED_LEAST)
+    by_lot = sorted(plan.everyone, key=lambda name: derive_seed(plan.config.seed, name, 0, "rescore"))
+    return set(by_lot[:count])
 
 
 def _read_again(turn: Turn, generation: Generation, pair: Pair) -> None:

@@ -29,7 +29,9 @@ class Plan:
         task, data: what is asked, and the examples.
         source: the pair, found and checked, not loaded.
         arms: who answers.
-        prompts: the examples as the models see them.
+        prompts: the examples as the models see them; of a shard, its own.
+        everyone: example ids of the whole run, whatever the shard: what is chosen from them does not
+            depend on how a run is divided.
         max_new_tokens: length limit of an output.
         samples: sequences a prompt and arm.
         device: where the models will be.
@@ -42,6 +44,7 @@ class Plan:
     source: PairSource
     arms: tuple[Arm, ...]
     prompts: tuple[Prompt, ...]
+    everyone: tuple[str, ...]
     max_new_tokens: int
     samples: int
     device: torch.device
@@ -67,6 +70,7 @@ class Plan:
             "dtype": self.config.model_dtype,
             "device": self.device.type,
             "seed": self.config.seed,
+            **({} if self.config.shard is None else {"shard": self.config.shard}),
         }
 
     @property
@@ -92,6 +96,7 @@ class Plan:
             "headline_metric": self.task.headline,
             "synthetic": self.data.synthetic or self.config.pair.synthetic,
             "pair": self.config.pair.name,
+            "shard": self.config.shard,
             "data": self.data.provenance,
             "bos": self.source.tokenizer.bos,
             "arms": [{**asdict(arm), "arm": arm.name, "sampling": arm.sampling_name} for arm in self.arms],
@@ -132,6 +137,7 @@ def plan(config: RunConfig) -> Plan:
         source,
         arms,
         _shard(prompts, config),
+        tuple(prompt.example_id for prompt in prompts),
         max_new_tokens,
         config.samples or 1,
         device,

@@ -19,15 +19,20 @@ def check(directory: Path, theirs: Any, ours: Any) -> None:
     Raises:
         UsageError: with one line ``key: theirs -> ours`` per difference.
     """
+    lines = differences(theirs, ours)
+    if lines:
+        raise UsageError(
+            "\n".join([f"{directory} holds another run (its value -> yours):", *lines, ""]),
+            flag="--out",
+            remedy=f"Name another directory, or use the settings of {directory / 'config.yaml'}.",
+        )
+
+
+def differences(theirs: Any, ours: Any) -> list[str]:
+    """One line ``key: theirs -> ours`` per difference, the first dozen."""
     lines = [f"  {key}: {_show(old)} -> {_show(new)}" for key, old, new in _differences("", theirs, ours)]
-    if not lines:
-        return
     more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-    raise UsageError(
-        "\n".join([f"{directory} holds another run (its value -> yours):", *lines[:_SHOWN], *more, ""]),
-        flag="--out",
-        remedy=f"Name another directory, or use the settings of {directory / 'config.yaml'}.",
-    )
+    return [*lines[:_SHOWN], *more]
 
 
 def _differences(path: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:

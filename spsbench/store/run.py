@@ -26,7 +26,6 @@ SAMPLES_FILE = "samples.jsonl"
 SCORES_FILE = "scores.jsonl"
 SUMMARY_FILE = "summary.json"
 REPORT_FILE = "report.md"
-REPORT_FILE = "report.md"
 
 
 class _Entry(NamedTuple):

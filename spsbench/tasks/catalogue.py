@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from spsbench.config.yamlfile import unknown_name
 from spsbench.paths import data_dir
@@ -17,18 +18,21 @@ def list_tasks() -> list[TaskSpec]:
     return [read_spec(path) for _, path in sorted(_shipped().items())]
 
 
-def load_task(name_or_path: str, *, unsafe_exec: bool = False) -> Task:
+def load_task(name_or_path: str, *, unsafe_exec: bool = False, **judging: Any) -> Task:
     """A task by name, or from a YAML file of the user's (a path ending in .yaml or .yml).
 
     Args:
         name_or_path: which.
         unsafe_exec: score programs even where no sandbox holds.
+        judging: ``judge_timeout_s`` and ``judge_workers``, for a task that runs programs.
 
     Raises:
         UsageError: an unknown name (with the closest known one), or a file that is no task.
     """
     spec = read_spec(_find(name_or_path))
-    return Code(spec, unsafe_exec=unsafe_exec) if spec.kind == "code" else Summarization(spec)
+    if spec.kind == "code":
+        return Code(spec, unsafe_exec=unsafe_exec, **judging)
+    return Summarization(spec)
 
 
 def _find(name_or_path: str) -> Path:
