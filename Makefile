@@ -1,6 +1,7 @@
 # make run       set up .venv and run the benchmark with the embedded pair
 # make test      what CI runs: ruff, mypy, pytest
 # make sweep     speed and acceptance against the lookahead K
+# make soak      the long tests: a hundred kills, every planted sampler at full effort
 # make aa        ArS against ArS: whether the speedup's interval covers 1; minutes, on a quiet machine
 # make reference the report under results/reference/ anew: paper's table and figure; minutes, on a quiet machine
 # make mini      train the embedded pair again from its seed
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --prefer-binary -c constraints.txt
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: run sweep test aa reference mini clean
+.PHONY: run sweep test soak aa reference mini clean
 
 run: $(VENV)/.installed
 	$(BIN)/spsbench run xsum --k 4
@@ -24,6 +25,10 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+soak: $(VENV)/.installed-dev
+	$(BIN)/pytest -m soak -s
+	$(BIN)/spsbench verify --controls --effort full --sampling nucleus
 
 aa: $(VENV)/.installed
 	$(BIN)/python benchmarks/aa.py
