@@ -3,8 +3,9 @@
     python tests/killing.py KILLS FOLDER
 
 Each attempt is a forked child of this process, so that it begins with everything imported: this process
-makes the undisturbed run itself. A child is killed with SIGKILL after a random time between nothing and what a whole run takes. A run is continued until it
-is complete, compared, and the next is begun, until so many kills have hit.
+makes the undisturbed run itself. A child is killed with SIGKILL after a random time between nothing and
+what a whole run takes. A run is continued until it is complete, compared, and the next is begun, until so
+many kills have hit.
 """
 
 from __future__ import annotations
