@@ -10,7 +10,13 @@ from spsbench.config import RunConfig
 from spsbench.errors import UsageError
 from spsbench.records import Arm, SamplingParams
 
-ENGINES = ("eager",)
+ENGINES = {
+    "eager": ("ars", "sps", "draft"),
+    "hf-generate": ("ars", "draft"),
+    "hf-assisted": ("sps",),
+    "hf-prompt-lookup": ("sps",),
+}
+"""The methods that each engine knows. One that knows a method only in part is not listed with it."""
 
 
 def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str) -> tuple[Arm, ...]:
@@ -26,7 +32,7 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
     Raises:
         UsageError: an unknown sampling or engine, or no arm at all.
     """
-    _known("--engine", config.engines, ENGINES)
+    _known("--engine", config.engines, tuple(ENGINES))
     names = config.samplings or (default,)
     _known("--sampling", names, tuple(known))
     arms = tuple(
@@ -37,21 +43,22 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
     )
     if not arms:
         raise UsageError(
-            "K = 0 leaves no arm to run when ars is not among the arms.",
+            "no arm is left: K = 0 leaves none without ars, and an engine only runs the methods it knows.",
             flag="--arms",
-            remedy="Add ars, or give a K above 0.",
+            remedy="Add ars or the engine eager, or give a K above 0.",
         )
     return arms
 
 
 def _under(config: RunConfig, engine: str, name: str, sampling: SamplingParams) -> Iterator[Arm]:
-    if "ars" in config.methods:
+    methods = [method for method in config.methods if method in ENGINES[engine]]
+    if "ars" in methods:
         yield Arm("ars", 0, engine, name, sampling)
-    if "sps" in config.methods:
+    if "sps" in methods:
         for k in sorted(config.ks):
             if k > 0:
                 yield Arm("sps", k, engine, name, sampling)
-    if "draft" in config.methods:
+    if "draft" in methods:
         yield Arm("draft", 0, engine, name, sampling)
 
 

@@ -13,6 +13,7 @@ import torch
 from spsbench.clock import Clock, SystemClock
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
+from spsbench.engines.peers import ASSISTED, GENERATE, LOOKUP, PeerEngine
 from spsbench.engines.witness import rescore
 from spsbench.environment import load_1m
 from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
@@ -29,6 +30,8 @@ from spsbench.store import RunStore
 # nothing to chance, a handful of outputs would be no evidence.
 _RESCORED_SHARE = 0.05
 _RESCORED_LEAST = 300
+
+EAGER, STOCK = "eager", "stock"
 
 
 class Watcher(Protocol):
@@ -121,9 +124,11 @@ def _modes(plan: Plan, pair: Pair) -> dict[str, dict[str, str]]:
     """How each arm multiplies: for the target by its rows a forward, for the draft by one row."""
     target, draft = pair.info["target"]["modes"], pair.info["draft"]["modes"]
     own = {"ars": target["1"], "draft": draft["1"]}
+    ours = [arm for arm in plan.arms if arm.engine == EAGER]
+    stock = {arm.name: STOCK for arm in plan.arms if arm.engine != EAGER}
     return {
-        "target_mode": {arm.name: own.get(arm.method) or target[str(arm.k + 1)] for arm in plan.arms},
-        "draft_mode": {arm.name: draft["1"] for arm in plan.arms if arm.method == "sps"},
+        "target_mode": {arm.name: own.get(arm.method) or target[str(arm.k + 1)] for arm in ours} | stock,
+        "draft_mode": {arm.name: draft["1"] for arm in ours if arm.method == "sps"},
     }
 
 
@@ -136,6 +141,9 @@ def build_engine(arm: Arm, pair: Pair, clock: Clock) -> Engine:
     """The backend of one arm; models and caches are shared between arms, which take turns."""
     target = pair.draft if arm.method == "draft" else pair.target
     draft = pair.draft if arm.method == "sps" else None
+    if arm.engine in (GENERATE, ASSISTED, LOOKUP):
+        assistant = pair.draft if arm.engine == ASSISTED else None
+        return PeerEngine(arm.engine, target, assistant, arm.k, pair.tokenizer)
     return EagerEngine(target, draft, arm.k, pair.tokenizer, pair.device, clock)
 
 

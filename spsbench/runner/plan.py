@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from spsbench.config import RunConfig
+from spsbench.engines.peers import RULES
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.execution import sandbox_rung
@@ -102,7 +103,9 @@ class Plan:
             "arms": [{**asdict(arm), "arm": arm.name, "sampling": arm.sampling_name} for arm in self.arms],
             "expected_sequences": len(self.prompts) * self.samples,
             "truncated_prompts": sum(prompt.truncated_tokens > 0 for prompt in self.prompts),
-            "verification_rule": VERIFICATION_RULE,
+            "verification_rule": {
+                arm.name: RULES.get(arm.engine, VERIFICATION_RULE) for arm in self.arms if arm.method == "sps"
+            },
             "sandbox": self.sandbox,
             "environment": describe_environment(),
         }

@@ -1,0 +1,41 @@
+"""Engines side by side in one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from commandline import SMALL, Cli
+
+
+def test_peers_are_measured_like_arms(cli: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    engines = "eager,hf-generate,hf-assisted"
+    result = cli("run", *SMALL, "--engine", engines, "--sampling", "greedy", "--json", "--out", run)
+    assert result.code == 0, result.err
+    rows = {row["arm"]: row for row in json.loads(result.out)["rows"]}
+    assert list(rows) == [
+        "ars-greedy",
+        "ars-greedy@hf-generate",
+        "sps-k4-greedy",
+        "sps-k4-greedy@hf-assisted",
+    ]
+    assert len({row["metrics"]["rouge2"] for row in rows.values()}) == 1
+    assisted = rows["sps-k4-greedy@hf-assisted"]
+    assert assisted["baseline"].startswith("ars-greedy")
+    assert assisted["verification_rule"].startswith("transformers")
+    assert assisted["target_mode"] == "stock"
+    assert assisted["acceptance"]["alpha_beta"] is None
+    assert assisted["acceptance"]["mean_acceptance_length"] >= 1
+    journal = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+    assert len({tuple(line["token_ids"]) for line in journal}) == 1
+    assert all("rescored_positions" in line["losslessness"] for line in journal)
+
+
+def test_an_unknown_engine_and_one_without_a_method_are_refused(cli: Cli) -> None:
+    unknown = cli("run", *SMALL, "--engine", "hf-asisted")
+    assert unknown.code == 2
+    assert "Did you mean hf-assisted?" in unknown.err
+    nothing = cli("run", *SMALL, "--engine", "hf-assisted", "--arms", "ars")
+    assert nothing.code == 2
+    assert "no arm is left" in nothing.err

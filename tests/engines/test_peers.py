@@ -1,0 +1,78 @@
+"""transformers' own ways to generate, against ours on the mini pair."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from spsbench.clock import SystemClock
+from spsbench.config import resolve
+from spsbench.engines.eager import EagerEngine
+from spsbench.engines.peers import ASSISTED, GENERATE, LOOKUP, PeerEngine
+from spsbench.models.pair import Pair, find_pair, load_pair
+from spsbench.records import Generation, Request, SamplingParams
+
+CPU = torch.device("cpu")
+GREEDY = SamplingParams(greedy=True)
+PROMPTS = ("Article: The vote in", "def peaum(data: List[int]):\n", "Summary:")
+
+
+@cache
+def pair() -> Pair:
+    return load_pair(find_pair(resolve({}).pair), "float32", CPU)
+
+
+def request(text: str, **changes: Any) -> Request:
+    ids = tuple(pair().tokenizer.encode(text, special=True))
+    settings = {"prompt_ids": ids, "max_new_tokens": 20, "stop": (), "sampling": GREEDY, "seed": 0}
+    return Request(**(settings | changes))
+
+
+def ours(asked: Request) -> Generation:
+    return EagerEngine(pair().target, None, 0, pair().tokenizer, CPU, SystemClock()).generate(asked)
+
+
+def peer(name: str, asked: Request, k: int = 4) -> Generation:
+    draft = pair().draft if name == ASSISTED else None
+    return PeerEngine(name, pair().target, draft, k, pair().tokenizer).generate(asked)
+
+
+@pytest.mark.parametrize("name", [GENERATE, ASSISTED, LOOKUP])
+@pytest.mark.parametrize("text", PROMPTS)
+def test_greedy_text_is_ours_token_for_token(name: str, text: str) -> None:
+    for asked in (request(text, stop=("\n",)), request(text, fixed_length=True)):
+        mine, theirs = ours(asked), peer(name, asked)
+        assert (theirs.tokens, theirs.text) == (mine.tokens, mine.text)
+        assert theirs.finish_reason == mine.finish_reason
+
+
+@pytest.mark.parametrize("name", [GENERATE, ASSISTED, LOOKUP])
+def test_loops_add_up(name: str) -> None:
+    found = peer(name, request(PROMPTS[0], sampling=SamplingParams(top_p=0.8), fixed_length=True), k=3)
+    assert found.loops is not None
+    assert len(found.tokens) == 20 == sum(loop.emitted for loop in found.loops)
+    assert all(loop.emitted + loop.truncated <= loop.accepted + 1 for loop in found.loops)
+    assert all(loop.accepted <= loop.tested <= loop.drafted <= 3 for loop in found.loops)
+    drafted = {loop.drafted for loop in found.loops}
+    assert drafted == {0} if name == GENERATE else max(drafted) == 3
+    assert found.decode_s > 0
+    assert found.prefill_s >= 0
+
+
+def test_seeds_decide_and_checkpoints_do_not() -> None:
+    asked = request(PROMPTS[0], sampling=SamplingParams(), fixed_length=True)
+    assert peer(GENERATE, asked).tokens == peer(GENERATE, asked).tokens
+    other = request(PROMPTS[0], sampling=SamplingParams(), fixed_length=True, seed=1)
+    assert peer(GENERATE, asked).tokens != peer(GENERATE, other).tokens
+    pair().target.model.generation_config.top_k = 1
+    assert peer(GENERATE, asked).tokens != ours(request(PROMPTS[0], fixed_length=True)).tokens
+
+
+def test_no_hook_is_left_behind() -> None:
+    peer(ASSISTED, request(PROMPTS[0]))
+    for model in (pair().target.model, pair().draft.model):
+        assert not model._forward_hooks
+        assert not model._forward_pre_hooks
