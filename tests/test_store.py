@@ -230,6 +230,13 @@ def test_stale_or_damaged_parquet_is_not_believed(store: RunStore) -> None:
     store.write_parquet()
     (store.directory / "loops.parquet").write_bytes(b"PAR1")
     assert len(read_frames(store.directory).loops) == 6
+    store.write_parquet()
+    whole = read_frames(store.directory).samples
+    content = (store.directory / "samples.parquet").read_bytes()
+    for place in range(4, len(content) // 2, 97):  # pages come first; each carries its checksum
+        changed = bytes([content[place] ^ 0xFF])
+        (store.directory / "samples.parquet").write_bytes(content[:place] + changed + content[place + 1 :])
+        assert read_frames(store.directory).samples.equals(whole)
 
 
 # --- which directory

@@ -95,7 +95,13 @@ ChatTemplate = Annotated[
 ]
 Seed = Annotated[str | None, _option("--seed", "N", SAMPLING, "Root of every random draw. Default: 0.")]
 
-Engine = Annotated[str | None, _option("--engine", "LIST", MACHINE, "eager, hf-generate, hf-assisted, hf-prompt-lookup. Default: eager.")]
+Engine = Annotated[
+    str | None,
+    _option(
+        *("--engine", "LIST", MACHINE),
+        "eager (ours), hf-generate, hf-assisted, hf-prompt-lookup. Default: eager.",
+    ),
+]
 Device = Annotated[str | None, _option("--device", "NAME", MACHINE, "auto, cpu, cuda, cuda:N or mps.")]
 Dtype = Annotated[str | None, _option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16 or float16.")]
 Threads = Annotated[

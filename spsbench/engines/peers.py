@@ -47,6 +47,7 @@ class PeerEngine:
         from transformers import GenerationConfig
 
         self._name, self._k, self._decoder = name, k, decoder
+        self._modes = [m.modes for m in (target, draft) if m is not None and m.modes is not None]
         self._target = target.model
         self._draft = None if draft is None else draft.model
         for model in self._models():
@@ -63,6 +64,8 @@ class PeerEngine:
         watcher = _Watcher(stop, len(request.prompt_ids))
         prompt = torch.tensor([request.prompt_ids], device=self._target.device)
         torch.manual_seed(request.seed)
+        for modes in self._modes:
+            modes.begin(0)  # plain products: packed ones are ours
         with torch.inference_mode(), ExitStack() as stack:
             seen = [stack.enter_context(_timed(model)) for model in self._models()]
             started = _now(prompt.device)

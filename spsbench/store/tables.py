@@ -89,7 +89,12 @@ def write_tables(directory: Path, tables: dict[str, Any], stamp: str) -> None:
 
     for name in NAMES:
         with replacing(directory / f"{name}.parquet") as new:
-            pq.write_table(tables[name].replace_schema_metadata({_STAMP: stamp}), new, compression="zstd")
+            pq.write_table(
+                tables[name].replace_schema_metadata({_STAMP: stamp}),
+                new,
+                compression="zstd",
+                write_page_checksum=True,
+            )
 
 
 def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
@@ -105,8 +110,9 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
     tables: dict[str, Any] = {}
     for name in NAMES:
         try:
-            table = pq.ParquetFile(directory / f"{name}.parquet").read()
-        except (OSError, pa.ArrowException):
+            table = pq.ParquetFile(directory / f"{name}.parquet", page_checksum_verification=True).read()
+            table.validate(full=True)
+        except (OSError, ValueError, pa.ArrowException):  # a damaged name cannot even be told in an error
             return None
         if stamp is not None and (table.schema.metadata or {}).get(_STAMP) != stamp.encode():
             return None
