@@ -30,12 +30,14 @@ def warp(logits: Tensor, params: SamplingParams) -> Tensor:
         params: temperature, top_k, top_p, greedy.
 
     Returns:
-        [n, V] probabilities; each row sums to 1; at least float32.
+        [n, V] probabilities; each row sums to 1; at least float32. NaN where the logits hold one.
     """
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
     if params.greedy:
-        return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+        best = logits.max(-1, keepdim=True)
+        # 1, or NaN where the logit is none: a broken model must not look sure of itself.
+        return torch.zeros_like(logits).scatter_(-1, best.indices, best.values - best.values + 1.0)
     if params.temperature != 1.0:
         logits = logits / params.temperature
     if 0 < params.top_k < logits.shape[-1]:
@@ -78,11 +80,12 @@ def draw(probs: Tensor, u: Tensor) -> Tensor:
         u: [...], uniform in [0, 1).
 
     Returns:
-        [...] int64 token ids; a token of probability 0 is never drawn.
+        [...] int64 token ids; a token of probability 0 is never drawn. Of a row with NaN some token,
+        so that whoever looks at the rows later can tell what happened.
     """
     cumulative = probs.cumsum(-1)
     total = cumulative[..., -1:]
     # u * total may round up to total itself, past which no token lies.
     below = torch.nextafter(total, torch.zeros_like(total))
     point = torch.minimum(u.unsqueeze(-1) * total, below)
-    return torch.searchsorted(cumulative, point, right=True).squeeze(-1)
+    return torch.searchsorted(cumulative, point, right=True).squeeze(-1).clamp_(max=probs.shape[-1] - 1)

@@ -54,7 +54,12 @@ class Ledger:
         self._open_bytes += 0 if decoded.draft is None else decoded.draft.probs.nbytes
 
     def settle(self) -> None:
-        """Reduce the open loops to their records and let go of their rows."""
+        """Reduce the open loops to their records and let go of their rows.
+
+        Raises:
+            FloatingPointError: a model answered with NaN or infinity; the output is worth nothing.
+        """
+        self._require_numbers()
         if self.trace is not None:
             position = len(self.tokens) - sum(loop.kept for loop in self._open)
             self.trace += traced_tokens(self._open, len(self.records), position)
@@ -63,3 +68,14 @@ class Ledger:
             self.losslessness = added(self.losslessness, own_evidence(self._open, seed))
         self.records += loop_records(self._open, self._phases)
         self._open, self._open_bytes = [], 0
+
+    def _require_numbers(self) -> None:
+        for number, loop in enumerate(self._open, start=len(self.records)):
+            decoded = loop.decoded
+            rows = {
+                "target": decoded.target_probs,
+                "draft": None if decoded.draft is None else decoded.draft.probs,
+            }
+            for role, probs in rows.items():
+                if probs is not None and not bool(probs.isfinite().all()):
+                    raise FloatingPointError(f"the {role}'s logits are not finite numbers in loop {number}")

@@ -161,7 +161,7 @@ def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: P
             if turn.prompt.example_id in witnessed and turn.sample_index == 0:
                 _read_again(turn, generation, pair)
             yield _sample(turn, generation, None)
-        except (RuntimeError, ValueError, IndexError) as error:
+        except (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
             failed = Generation([], "", None, 0.0, 0.0, "error")
             yield _sample(turn, failed, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
 

@@ -144,6 +144,11 @@ def test_failed_sequences_are_kept_shown_and_end_with_5(
     assert [line["error"] for line in lines(tmp_path / "run") if line["error"]] == [
         "RuntimeError: the device caught fire"
     ]
+    monkeypatch.setattr(EagerEngine, "generate", generate)
+    again = cli("run", "--resume", tmp_path / "run", "--json")
+    assert again.code == 0, again.err
+    assert [row["failed"] for row in json.loads(again.out)["rows"]] == [0, 0]
+    assert [bool(line["error"]) for line in lines(tmp_path / "run")].count(True) == 1  # still told
 
 
 @pytest.mark.parametrize(

@@ -140,3 +140,23 @@ def test_sampled_outputs_follow_the_targets_law(k: int | None) -> None:
     scale = draws / math.fsum(expected)
     result = power_divergence(observed, [e * scale for e in expected], lambda_="log-likelihood")
     assert result.pvalue > 1e-3
+
+
+class Broken(TableModel):
+    """Answers with NaN from some context length on."""
+
+    def score(self, tokens: torch.Tensor, last: int) -> torch.Tensor:
+        logits = super().score(tokens, last)
+        return logits if self.length < 4 else logits.masked_fill(torch.ones_like(logits).bool(), math.nan)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("who", ["target", "draft", "ars"])
+def test_logits_that_are_no_numbers_are_an_error(who: str, greedy: bool) -> None:
+    broken, sound = Broken(random_rows(SIZE, 1), SIZE), table(2)
+    target, draft = (sound, broken) if who == "draft" else (broken, None if who == "ars" else sound)
+    failing = EagerEngine(target, draft, 2, LETTERS, CPU, FakeClock(0.001))
+    asked = request(stop=(), fixed_length=True, sampling=SamplingParams(greedy=greedy))
+    role = "draft" if who == "draft" else "target"
+    with pytest.raises(FloatingPointError, match=f"the {role}'s logits are not finite"):
+        failing.generate(asked)
