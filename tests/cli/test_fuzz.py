@@ -21,7 +21,7 @@ from spsbench.paths import data_dir, mini_dir
 from spsbench.report.figures import Gallery
 
 HF = mini_dir() / "data"
-few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 odd = st.one_of(
     st.none(),
@@ -147,7 +147,7 @@ TABLES = ("samples.parquet", "loops.parquet", "tokens.parquet")
 
 
 @pytest.mark.parametrize("name", [*WHOLE, *JOURNALS, *TABLES])
-@settings(few, max_examples=6)
+@settings(few, max_examples=4)
 @given(data=st.data())
 def test_run_directories(finished: tuple[Path, Result], name: str, data: st.DataObject) -> None:
     """One file of a run is damaged byte-wise, or, where it is JSON, in its meaning."""
