@@ -61,9 +61,9 @@ def leakage(prompts: pd.DataFrame) -> dict[str, Any] | None:
 
     Returns:
         ``estimate`` (negative values are chance, or a sampler that shuns the draft), its two-sided
-        95% interval ``low`` to ``high``, ``bound``, the one-sided 95% upper bound (at least 0), and
-        ``standard_error``, the larger of the model's and that between prompts; None where nothing
-        was drafted.
+        95% interval ``low`` to ``high``, ``bound``, the one-sided 95% upper bound (of an estimate below 0
+        as if it were 0), and ``standard_error``, the larger of the model's and that between prompts;
+        None where nothing was drafted.
     """
     from scipy import stats
 
@@ -83,15 +83,16 @@ def leakage(prompts: pd.DataFrame) -> dict[str, Any] | None:
         quantiles = [float(stats.t.ppf(share, n - 1)) for share in (0.95, 0.975)]
         spread = max(variance, n / (n - 1) * float(np.square(score - estimate * information).sum()))
     error = math.sqrt(spread) / total
-    bound, high = (
-        max(estimate + z * error, _highest_that_fits(float(score.sum()), total, variance, z))
-        for z in quantiles
-    )
+    fits = [_highest_that_fits(float(score.sum()), total, variance, z) for z in quantiles]
+    # A negative estimate is chance (or an alarm, elsewhere): it may not buy a bound that so few
+    # positions could not give around 0.
+    bound = max(max(estimate, 0.0) + quantiles[0] * error, fits[0])
+    high = max(estimate + quantiles[1] * error, fits[1])
     return {
         "estimate": estimate,
         "low": estimate - quantiles[1] * error,
         "high": high,
-        "bound": min(1.0, max(0.0, bound)),
+        "bound": min(1.0, bound),
         "standard_error": error,
     }
 

@@ -23,7 +23,8 @@ def test_a_planted_leakage_is_estimated(leakage: float) -> None:
     assert found["standard_error"] < 0.015
     assert abs(found["estimate"] - leakage) < 4 * found["standard_error"]
     assert found["low"] < found["estimate"] < found["high"]
-    assert max(0.0, found["estimate"]) <= found["bound"] < found["high"]
+    assert max(0.0, found["estimate"]) + 1.6 * found["standard_error"] <= found["bound"]
+    assert found["bound"] < found["high"] or found["estimate"] < 0
 
 
 @pytest.mark.parametrize(("leakage", "prompts"), [(0.0, 6), (0.05, 20)])
@@ -31,7 +32,8 @@ def test_interval_and_bound_cover_in_95_of_100_runs(leakage: float, prompts: int
     """100 simulated runs, with the model's variance for 6 prompts and that between 20.
 
     At 95% coverage fewer than 87 hits have odds below 1 in 1,000, and 100 of 100 (an interval that
-    is too wide to be of use) odds of 1 in 170. At leakage 0 the bound, at least 0, cannot miss.
+    is too wide to be of use) odds of 1 in 170. The bound is conservative near 0: a negative estimate
+    does not lower it.
     """
     inside = below = 0
     for seed in range(100):
@@ -41,7 +43,6 @@ def test_interval_and_bound_cover_in_95_of_100_runs(leakage: float, prompts: int
         below += leakage <= found["bound"]
     assert 87 <= inside < 100
     assert below >= 87
-    assert below < 100 or leakage == 0
 
 
 def test_the_bound_of_a_short_text_is_no_better_than_its_chances() -> None:
@@ -88,7 +89,7 @@ def test_a_sampler_that_shuns_the_draft_is_caught_although_no_mixture_fits() -> 
     assert found["draft_favoured"] < 0
     leak = sums.leakage(prompts)
     assert leak is not None
-    assert leak["bound"] == 0.0
+    assert leak["bound"] > 1.6 * leak["standard_error"]
     assert leak["high"] < 0
 
 
