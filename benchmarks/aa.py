@@ -28,11 +28,9 @@ from spsbench.clock import SystemClock
 from spsbench.config import resolve
 from spsbench.engines.engine import Engine
 from spsbench.environment import describe_environment
-from spsbench.models.pair import load_pair
-from spsbench.models.threads import fastest_threads
 from spsbench.records import Arm, Request, Speedup
 from spsbench.runner import Plan, plan
-from spsbench.runner.execute import build_engine
+from spsbench.runner.execute import build_engine, load
 from spsbench.runner.schedule import Turn, turns
 
 
@@ -90,11 +88,7 @@ def _machine() -> str:
 
 def _repeats(ready: Plan, options: argparse.Namespace) -> Iterator[Repeat]:
     """The repeats, each over its own prompts (from the start again when they run out) and seeds."""
-    import torch
-
-    models = load_pair(ready.source, ready.dtype, ready.device)
-    if ready.device.type == "cpu":
-        torch.set_num_threads(fastest_threads(models.target))
+    models = load(ready)
     arms = _twins(ready)
     engines = {arm: build_engine(arm, models, SystemClock()) for arm in arms}
     for number in range(options.repeats):

@@ -22,9 +22,8 @@ from spsbench.store import RunStore
 
 TOKENS, K, ALPHA = 64, 4, 0.7
 TARGET_S, DRAFT_S = 14.1e-3, 1.8e-3
-ARMS = tuple(
-    Arm(method, k, "eager", "nucleus", SamplingParams(top_p=0.8)) for method, k in (("ars", 0), ("sps", K))
-)
+NUCLEUS = SamplingParams(top_p=0.8)
+ARMS = (Arm("ars", 0, "eager", "nucleus", NUCLEUS), Arm("sps", K, "eager", "nucleus", NUCLEUS))
 
 
 def make(directory: Path, prompts: int) -> int:
