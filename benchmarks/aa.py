@@ -8,6 +8,7 @@ share one process: what differs between processes is not in them.
 Run by hand on a quiet machine; by default 1,200 sequences of at most 20 tokens, some minutes:
 
     python benchmarks/aa.py [--repeats 20] [--prompts 30] [--max-new-tokens 20] [--task xsum] [--pair mini]
+        [--threads auto]
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main(arguments: list[str]) -> int:
     """Measure all repeats, printing each as it is done, then the coverage."""
     options = _options(arguments)
     settings = {"task": options.task, "k": 0, "score": False, "seed": options.seed}
-    settings |= {"max_new_tokens": options.max_new_tokens}
+    settings |= {"max_new_tokens": options.max_new_tokens, "threads": options.threads}
     limit = options.repeats * options.prompts
     ready = plan(resolve(settings | {"limit": limit}, pair=options.pair))
     print(f"A/A on {ready.task.spec.name}, pair {options.pair}: {_machine()}\n")
@@ -78,6 +79,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--task", default="xsum")
     parser.add_argument("--pair", default="mini")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=lambda text: text if text == "auto" else int(text), default="auto")
     return parser.parse_args(arguments)
 
 
