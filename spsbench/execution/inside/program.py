@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import random
 import sys
 from typing import Any, NoReturn
 
-from spsbench.execution.inside import frames, wire
+from spsbench.execution.inside import frames, landlock, limits, seccomp, syscalls, wire
 
 _MAX_MESSAGE_CHARS = 400
 
@@ -30,6 +31,29 @@ class _Nowhere(io.StringIO):
 
     def readable(self) -> bool:
         return False
+
+
+def prepare(layers: list[str]) -> bytes:
+    """What ``lock`` needs and can be made once for all programs.
+
+    Raises:
+        OSError: no table of system calls for this machine.
+    """
+    return seccomp.prepare(syscalls.table()) if "seccomp" in layers else b""
+
+
+def lock(layers: list[str], prepared: bytes, memory_bytes: int, cpu_s: int) -> None:
+    """Put on the locks that belong to the process of one program.
+
+    Raises:
+        OSError: one does not hold; the program must not run.
+    """
+    if "landlock" in layers:
+        landlock.separate()
+    if "limits" in layers:
+        limits.lower(memory_bytes, cpu_s)
+    if "seccomp" in layers:
+        seccomp.install(prepared, syscalls.table(), os.getpid())
 
 
 def run(requests: int, replies: int) -> NoReturn:
