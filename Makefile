@@ -24,7 +24,7 @@ sweep: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # a core for each worker: threads of both would wait for each other
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/pytest -m soak -s

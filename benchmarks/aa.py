@@ -25,13 +25,13 @@ from scipy.stats import binomtest
 
 from spsbench.analysis.speedup import pair as pair_times
 from spsbench.analysis.speedup import speedup
-from spsbench.clock import SystemClock
 from spsbench.config import resolve
 from spsbench.engines.engine import Engine
 from spsbench.environment import describe_environment
 from spsbench.records import Arm, Request, Speedup
 from spsbench.runner import Plan, plan
-from spsbench.runner.execute import build_engine, load
+from spsbench.runner.backends import Backends
+from spsbench.runner.execute import load
 from spsbench.runner.schedule import Turn, turns
 
 
@@ -92,7 +92,7 @@ def _repeats(ready: Plan, options: argparse.Namespace) -> Iterator[Repeat]:
     """The repeats, each over its own prompts (from the start again when they run out) and seeds."""
     models = load(ready)
     arms = _twins(ready)
-    engines = {arm: build_engine(arm, models, SystemClock()) for arm in arms}
+    engines = Backends(models, ready.slots).all(arms)
     for number in range(options.repeats):
         first = number * options.prompts
         places = dict.fromkeys(place % len(ready.prompts) for place in range(first, first + options.prompts))

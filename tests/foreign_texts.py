@@ -19,12 +19,18 @@ def _model(role: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(mini_dir() / role, dtype=torch.float32).eval()
 
 
-@torch.inference_mode()
 def written(*, leak: float = 0.0, temperature: float = 1.0, seed: int = 0) -> list[dict[str, Any]]:
     """Rows of prompt_ids and completion_ids, each token from the draft with probability ``leak``.
 
     ``temperature`` is that of the one who writes; 0 takes the most probable token.
     """
+    texts = _texts(leak, temperature, seed).tolist()
+    return [{"prompt_ids": t[:PROMPT_TOKENS], "completion_ids": t[PROMPT_TOKENS:]} for t in texts]
+
+
+@cache
+@torch.inference_mode()
+def _texts(leak: float, temperature: float, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     target, draft = _model("target"), _model("draft")
     ids = torch.randint(10, 1000, (PROMPTS, PROMPT_TOKENS), generator=generator)
@@ -42,4 +48,4 @@ def written(*, leak: float = 0.0, temperature: float = 1.0, seed: int = 0) -> li
         else:
             rows = chosen.argmax(-1, keepdim=True)
         text = torch.cat([text, rows], 1)
-    return [{"prompt_ids": r[:PROMPT_TOKENS], "completion_ids": r[PROMPT_TOKENS:]} for r in text.tolist()]
+    return text

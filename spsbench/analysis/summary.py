@@ -63,8 +63,13 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
         "losslessness": judged,
         **extras(by_arm, loops_of, rows, info),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
-        "warnings": warnings(rows, judged, quality),
+        "warnings": [*_fallbacks(info), *warnings(rows, judged, quality)],
     }
+
+
+def _fallbacks(info: Mapping[str, Any]) -> list[str]:
+    reasons = (info.get("engine_fallbacks") or {}).items()
+    return [f"{arm} ran with the engine eager: {reason}." for arm, reason in reasons]
 
 
 def _arms(samples: pd.DataFrame, info: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -72,7 +77,8 @@ def _arms(samples: pd.DataFrame, info: Mapping[str, Any]) -> list[dict[str, Any]
     measured = samples[list(_IDENTITY)].drop_duplicates("arm").to_dict("records")
     arms = {entry["arm"]: {key: entry[key] for key in _IDENTITY} for entry in info.get("arms") or []}
     for entry in measured:
-        arms.setdefault(str(entry["arm"]), {str(key): value for key, value in entry.items()})
+        arm = arms.setdefault(str(entry["arm"]), {str(key): value for key, value in entry.items()})
+        arm["engine"] = entry["engine"]  # a graphed arm may have had to run eagerly
     samplings = list(dict.fromkeys(arm["sampling"] for arm in arms.values()))
     return sorted(
         arms.values(),

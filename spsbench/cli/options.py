@@ -99,7 +99,7 @@ Engine = Annotated[
     str | None,
     _option(
         *("--engine", "LIST", MACHINE),
-        "eager (ours), hf-generate, hf-assisted, hf-prompt-lookup. Default: eager.",
+        "eager, graphed (CUDA graphs), hf-generate, hf-assisted, hf-prompt-lookup. Default: eager.",
     ),
 ]
 Device = Annotated[str | None, _option("--device", "NAME", MACHINE, "auto, cpu, cuda, cuda:N or mps.")]

@@ -107,6 +107,10 @@ class LogProgress:
         """See ``Watcher``."""
         self._line(f"Loading {what}")
 
+    def warned(self, message: str) -> None:
+        """See ``Watcher``."""
+        self._line(message)
+
     def started(self, total: int, done: int) -> None:
         """See ``Watcher``."""
         self._total, self._done = total, done
@@ -153,6 +157,10 @@ class BarProgress:
     def loading(self, what: str) -> None:
         """See ``Watcher``."""
         self._console.print(Text(f"Loading {what}", style="dim"))
+
+    def warned(self, message: str) -> None:
+        """See ``Watcher``."""
+        self._console.print(Text(message, style="yellow"))
 
     def started(self, total: int, done: int) -> None:
         """See ``Watcher``."""

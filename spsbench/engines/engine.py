@@ -8,7 +8,13 @@ from spsbench.records import Generation, Request
 
 
 class Engine(Protocol):
-    """Generates one sequence at a time for one arm."""
+    """Generates one sequence at a time for one arm.
+
+    Attributes:
+        name: as in the records.
+    """
+
+    name: str
 
     def generate(self, request: Request) -> Generation:
         """Answer a request; the clock stops at the last emitted token."""

@@ -46,7 +46,7 @@ class PeerEngine:
     ) -> None:
         from transformers import GenerationConfig
 
-        self._name, self._k, self._decoder = name, k, decoder
+        self.name, self._k, self._decoder = name, k, decoder
         self._modes = [m.modes for m in (target, draft) if m is not None and m.modes is not None]
         self._target = target.model
         self._draft = None if draft is None else draft.model
@@ -92,7 +92,7 @@ class PeerEngine:
         return [self._target] if self._draft is None else [self._target, self._draft]
 
     def _drafting(self) -> dict[str, Any]:
-        if self._name == LOOKUP:
+        if self.name == LOOKUP:
             return {"prompt_lookup_num_tokens": self._k}
         return {} if self._draft is None else {"assistant_model": self._draft}
 

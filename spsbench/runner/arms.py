@@ -12,6 +12,7 @@ from spsbench.records import Arm, SamplingParams
 
 ENGINES = {
     "eager": ("ars", "sps", "draft"),
+    "graphed": ("ars", "sps", "draft"),
     "hf-generate": ("ars", "draft"),
     "hf-assisted": ("sps",),
     "hf-prompt-lookup": ("sps",),

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from spsbench.clock import Clock, SystemClock
-from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
-from spsbench.engines.peers import ASSISTED, GENERATE, LOOKUP, PeerEngine
 from spsbench.engines.witness import rescore
 from spsbench.environment import load_1m
 from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
@@ -21,6 +18,7 @@ from spsbench.models.packing import choose_modes
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.threads import fastest_threads
 from spsbench.records import Arm, Generation, Request, Sample
+from spsbench.runner.backends import EAGER, GRAPHED, Backends
 from spsbench.runner.conclude import conclude, peak_memory_bytes, score
 from spsbench.runner.plan import Plan
 from spsbench.runner.schedule import Turn, derive_seed, turns
@@ -31,7 +29,7 @@ from spsbench.store import RunStore
 _RESCORED_SHARE = 0.05
 _RESCORED_LEAST = 300
 
-EAGER, STOCK = "eager", "stock"
+_MODES = {GRAPHED: "graphs"}  # others than ours run the stock model
 
 
 class Watcher(Protocol):
@@ -39,6 +37,10 @@ class Watcher(Protocol):
 
     def loading(self, what: str) -> None:
         """Something slow begins, e.g. loading a model."""
+        ...
+
+    def warned(self, message: str) -> None:
+        """Something is not as it was asked for."""
         ...
 
     def started(self, total: int, done: int) -> None:
@@ -100,8 +102,12 @@ def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher
     """Load the pair and write every missing sequence into the store, each as soon as it is there."""
     watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
     pair = load(plan)
-    store.note(models=pair.info, **_modes(plan, pair), **_memory(plan.device))
-    engines = {arm: build_engine(arm, pair, SystemClock()) for arm in plan.arms}
+    backends = Backends(pair, plan.slots)
+    engines = backends.all(plan.arms)
+    for arm, reason in backends.fallbacks.items():
+        watcher.warned(f"{arm} runs with the engine eager: {reason}.")
+    modes = _modes(engines, pair)
+    store.note(models=pair.info, **modes, **_memory(plan.device), engine_fallbacks=backends.fallbacks)
     watcher.started(plan.total, plan.total - len(missing))
     _warm_up(plan, engines, missing[0])
     for sample in measure(plan, engines, missing, pair):
@@ -120,12 +126,12 @@ def load(plan: Plan) -> Pair:
     return pair
 
 
-def _modes(plan: Plan, pair: Pair) -> dict[str, dict[str, str]]:
+def _modes(engines: Mapping[Arm, Engine], pair: Pair) -> dict[str, dict[str, str]]:
     """How each arm multiplies: for the target by its rows a forward, for the draft by one row."""
     target, draft = pair.info["target"]["modes"], pair.info["draft"]["modes"]
     own = {"ars": target["1"], "draft": draft["1"]}
-    ours = [arm for arm in plan.arms if arm.engine == EAGER]
-    stock = {arm.name: STOCK for arm in plan.arms if arm.engine != EAGER}
+    ours = [arm for arm, engine in engines.items() if engine.name == EAGER]
+    stock = {arm.name: _MODES.get(engine.name, "stock") for arm, engine in engines.items() if arm not in ours}
     return {
         "target_mode": {arm.name: own.get(arm.method) or target[str(arm.k + 1)] for arm in ours} | stock,
         "draft_mode": {arm.name: draft["1"] for arm in ours if arm.method == "sps"},
@@ -137,16 +143,6 @@ def _memory(device: torch.device) -> dict[str, float | None]:
     return {"bandwidth_bytes_per_s": measured_bandwidth(device), "cache_bytes": cache_bytes(device)}
 
 
-def build_engine(arm: Arm, pair: Pair, clock: Clock) -> Engine:
-    """The backend of one arm; models and caches are shared between arms, which take turns."""
-    target = pair.draft if arm.method == "draft" else pair.target
-    draft = pair.draft if arm.method == "sps" else None
-    if arm.engine in (GENERATE, ASSISTED, LOOKUP):
-        assistant = pair.draft if arm.engine == ASSISTED else None
-        return PeerEngine(arm.engine, target, assistant, arm.k, pair.tokenizer)
-    return EagerEngine(target, draft, arm.k, pair.tokenizer, pair.device, clock)
-
-
 def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: Pair) -> Iterator[Sample]:
     """Generate the missing sequences, one sample each; a failure is a recorded failure.
 
@@ -156,14 +152,16 @@ def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: P
     witnessed = _witnessed(plan)
     for turn in missing:
         trace = turn.prompt.example_id in traced and turn.sample_index == 0
+        engine = engines[turn.arm]
         try:
-            generation = engines[turn.arm].generate(_request(plan, turn, trace))
+            generation = engine.generate(_request(plan, turn, trace))
             if turn.prompt.example_id in witnessed and turn.sample_index == 0:
                 _read_again(turn, generation, pair)
-            yield _sample(turn, generation, None)
+            yield _sample(turn, engine, generation, None)
         except (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
             failed = Generation([], "", None, 0.0, 0.0, "error")
-            yield _sample(turn, failed, f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
+            reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            yield _sample(turn, engine, failed, reason)
 
 
 def _witnessed(plan: Plan) -> set[str]:
@@ -196,13 +194,13 @@ def _request(plan: Plan, turn: Turn, trace: bool) -> Request:
     )
 
 
-def _sample(turn: Turn, generation: Generation, error: str | None) -> Sample:
+def _sample(turn: Turn, engine: Engine, generation: Generation, error: str | None) -> Sample:
     return Sample(
         example_id=turn.prompt.example_id,
         sample_index=turn.sample_index,
         arm=turn.arm.name,
         method=turn.arm.method,
-        engine=turn.arm.engine,
+        engine=engine.name,
         sampling=turn.arm.sampling_name,
         k=turn.arm.k,
         prompt_tokens=len(turn.prompt.ids),

@@ -52,6 +52,12 @@ class Plan:
     sandbox: str | None
 
     @property
+    def slots(self) -> int:
+        """The longest sequence with the K tokens that its last loop may score beyond it."""
+        longest = max(len(prompt.ids) for prompt in self.prompts)
+        return longest + self.max_new_tokens + max(arm.k for arm in self.arms)
+
+    @property
     def total(self) -> int:
         """Number of sequences."""
         return len(self.prompts) * self.samples * len(self.arms)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
+from spsbench.analysis import pooled
 from spsbench.analysis.pooled import pooled_interval
 
 
@@ -51,9 +52,10 @@ def test_nothing_to_vary_gives_no_interval() -> None:
     assert pooled_interval((np.arange(20.0), np.zeros(20)), _ratio) == (None, None)
 
 
-def test_ten_thousand_prompts_in_batches() -> None:
-    low, high = pooled_interval(_draw(40_000, 1), _ratio)  # too many to keep the resamples
+def test_ten_thousand_prompts_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pooled, "_KEPT_CELLS", 1)  # as if they were too many to keep the resamples
+    low, high = pooled_interval(_draw(10_000, 1), _ratio)
     assert low is not None
     assert high is not None
     assert low < np.exp(0.08) < high
-    assert high - low < 0.02
+    assert high - low < 0.04

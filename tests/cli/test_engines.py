@@ -39,3 +39,17 @@ def test_an_unknown_engine_and_one_without_a_method_are_refused(cli: Cli) -> Non
     nothing = cli("run", *SMALL, "--engine", "hf-assisted", "--arms", "ars")
     assert nothing.code == 2
     assert "no arm is left" in nothing.err
+
+
+def test_without_cuda_a_graphed_arm_runs_eagerly_and_says_so(cli: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = cli("run", *SMALL, "--engine", "graphed", "--json", "--out", run)
+    assert result.code == 0, result.err
+    reason = "sps-k4-nucleus@graphed runs with the engine eager: CUDA graphs need a CUDA device."
+    assert reason in " ".join(result.err.split())
+    summary = json.loads(result.out)
+    assert {row["engine"] for row in summary["rows"]} == {"eager"}
+    assert any("ran with the engine eager" in warning for warning in summary["warnings"])
+    told = json.loads((run / "run.json").read_text())
+    assert set(told["engine_fallbacks"]) == {"ars-nucleus@graphed", "sps-k4-nucleus@graphed"}
+    assert set(told["target_mode"].values()) <= {"plain", "packed"}

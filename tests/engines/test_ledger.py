@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from fakes import Letters
 
 from spsbench.clock import FakeClock
-from spsbench.engines import eager
+from spsbench.engines import looping
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.ledger import Ledger
 from spsbench.models.table import TableModel, random_rows
@@ -38,7 +37,7 @@ def generate(
             super().settle()
             settled.append(len(self.records) - before)
 
-    monkeypatch.setattr(eager, "Ledger", Slow)
+    monkeypatch.setattr(looping, "Ledger", Slow)
     target, draft = (TableModel(random_rows(SIZE, seed), SIZE) for seed in (1, 2))
     engine = EagerEngine(target, draft if k else None, k, Letters("abc"), torch.device("cpu"), clock)
     request = Request((0, 1), 40, (), SamplingParams(), seed=7, fixed_length=True, trace=True)
@@ -86,10 +85,9 @@ def test_settled_rows_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
         def add(self, loop: Any) -> None:
             rows.append(weakref.ref(loop.decoded.target_probs))
             super().add(loop)
-            gc.collect()
             alive.append(sum(row() is not None for row in rows))
 
-    monkeypatch.setattr(eager, "Ledger", Watching)
+    monkeypatch.setattr(looping, "Ledger", Watching)
     target = TableModel(random_rows(SIZE, 1), SIZE)
     engine = EagerEngine(target, None, 0, Letters("abc"), torch.device("cpu"), FakeClock())
     engine.generate(Request((0, 1), 60, (), SamplingParams(), seed=7, fixed_length=True))

@@ -1,0 +1,158 @@
+"""A causal language model with a cache of fixed length, whose every forward has a fixed shape.
+
+What a CUDA graph replays may depend on nothing but the content of tensors. So the cache has all its
+slots from the beginning, new keys and values are written at positions that are a tensor, and the
+mask hides whatever lies behind a token's own position: forgetting needs no deed at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from spsbench.models.causal_lm import CausalLM, attention_window, text_config
+
+
+class NotStatic(Exception):
+    """A model whose forward cannot be given a fixed shape; the message says why."""
+
+
+class _FixedLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Keys and values of one attention layer, [1, heads, slots, width] each.
+
+    Args:
+        slots: how many tokens it can hold.
+
+    Attributes:
+        positions: [n] where the next n keys and values go.
+    """
+
+    def __init__(self, slots: int) -> None:
+        super().__init__()
+        self._slots = slots
+        self.positions = torch.empty(0, dtype=torch.int64)
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Make the slots, all zero: what is masked is still multiplied, by 0."""
+        shape = (*key_states.shape[:2], self._slots)
+        self.keys = key_states.new_zeros((*shape, key_states.shape[-1]))
+        self.values = value_states.new_zeros((*shape, value_states.shape[-1]))
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write [1, heads, n, width] keys and values at ``positions``; return all slots."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.keys.index_copy_(2, self.positions, key_states)
+        self.values.index_copy_(2, self.positions, value_states)
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(length of the keys, their offset)."""
+        return self._slots, 0
+
+    def get_seq_length(self) -> int:
+        """Unknown to the host; whoever scores gives positions."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """How many tokens it can hold."""
+        return self._slots
+
+
+class StaticLM:
+    """Scores tokens at given positions, in a fixed shape and without a wait of the host.
+
+    Args:
+        model: whose weights are used; its own cache is left alone.
+        slots: the longest sequence, in tokens.
+
+    Attributes:
+        wide: dtype of probabilities, at least float32.
+
+    Raises:
+        NotStatic: its attention or its cache is of a kind that is not known to work so.
+    """
+
+    def __init__(self, model: CausalLM, slots: int) -> None:
+        _require_plain(model)
+        self.vocab_size = model.vocab_size
+        self.device = model.device
+        self.slots = slots
+        self.wide = torch.promote_types(model.model.dtype, torch.float32)
+        self._model = model.model
+        layers = text_config(model.model.config).num_hidden_layers
+        self._layers = [_FixedLayer(slots) for _ in range(layers)]
+        self._cache = Cache(layers=self._layers)
+        self._slot_numbers = torch.arange(slots, device=model.device)
+
+    def score(self, tokens: Tensor, positions: Tensor, last: int) -> Tensor:
+        """Feed tokens at their positions and return the logits that follow the last few.
+
+        Args:
+            tokens: [n] int64.
+            positions: [n] int64, consecutive; all slots before the first hold the sequence.
+            last: how many logit rows are wanted, 1 to n.
+
+        Returns:
+            [last, V] logits.
+        """
+        for layer in self._layers:
+            layer.positions = positions
+        seen = self._slot_numbers <= positions.unsqueeze(1)
+        output = self._model(
+            input_ids=tokens.unsqueeze(0),
+            position_ids=positions.unsqueeze(0),
+            attention_mask=seen[None, None],
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=last,
+        )
+        logits: Tensor = output.logits[0, -last:, : self.vocab_size]
+        return logits
+
+    def poison(self, first: int, value: float) -> None:
+        """Overwrite all slots from the ``first``: what was forgotten must change nothing."""
+        for layer in self._layers:
+            if layer.is_initialized:
+                layer.keys[:, :, first:] = value
+                layer.values[:, :, first:] = value
+
+
+def _require_plain(model: CausalLM) -> None:
+    config = model.model.config
+    if config._attn_implementation != "sdpa":
+        raise NotStatic(f"its attention is {config._attn_implementation}, not sdpa")
+    if attention_window(config) is not None:
+        raise NotStatic("it has sliding or chunked attention")
+
+
+@torch.inference_mode()
+def require_same_answers(model: CausalLM, static: StaticLM) -> None:
+    """Compare with the model's own forward, in two blocks over slots that held other tokens.
+
+    Raises:
+        NotStatic: the logits differ by more than rounding.
+    """
+    size = min(16, static.slots)
+    tokens = torch.randint(model.vocab_size, (size,), generator=torch.Generator().manual_seed(0))
+    tokens = tokens.to(model.device)
+    numbers = torch.arange(size, device=model.device)
+    model.rollback(0)
+    expected = model.score(tokens, last=size)
+    model.rollback(0)
+    cut = size // 2
+    static.score(tokens.flip(0), numbers, last=1)  # leaves other tokens in every slot
+    parts = [
+        static.score(tokens[part], numbers[part], last=cut) for part in (slice(0, cut), slice(cut, 2 * cut))
+    ]
+    difference = float((torch.cat(parts).float() - expected[: 2 * cut].float()).abs().max())
+    scale = float(expected.float().abs().max())
+    tolerance = {torch.float64: 1e-9, torch.float32: 2e-3}.get(model.model.dtype, 6e-2)
+    if not difference <= tolerance * max(scale, 1e-9):
+        raise NotStatic(f"its logits differ by {difference:.3g} at positions that are given as a tensor")

@@ -1,0 +1,81 @@
+"""Which engine answers for an arm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from spsbench.clock import Clock, SystemClock
+from spsbench.engines.capture import CaptureFailed, Graphs
+from spsbench.engines.eager import EagerEngine
+from spsbench.engines.engine import Engine
+from spsbench.engines.graphed import Capture, GraphedEngine
+from spsbench.engines.peers import ASSISTED, GENERATE, LOOKUP, PeerEngine
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.pair import Pair
+from spsbench.models.static import NotStatic, StaticLM, require_same_answers
+from spsbench.records import Arm
+
+EAGER, GRAPHED = "eager", "graphed"
+NO_GRAPHS = "CUDA graphs need a CUDA device"
+
+
+class Backends:
+    """Builds engines over one pair; models and caches are shared between arms, which take turns.
+
+    Args:
+        pair: the models.
+        slots: the longest sequence that a fixed shape must hold: prompt, output and K more, in tokens.
+        clock: of the engines that read one.
+        capture: what stages are made into; CUDA graphs unless given.
+
+    Attributes:
+        fallbacks: why an arm runs eagerly that was to be graphed, by the arm's name.
+    """
+
+    def __init__(
+        self, pair: Pair, slots: int, clock: Clock | None = None, capture: Capture | None = None
+    ) -> None:
+        self._pair, self._slots = pair, slots
+        self._clock = clock or SystemClock()
+        self._capture = capture
+        self._static: dict[int, StaticLM] = {}
+        self.fallbacks: dict[str, str] = {}
+
+    def build(self, arm: Arm) -> Engine:
+        """The engine of an arm; an eager one, noted in ``fallbacks``, where a graph cannot be had."""
+        target = self._pair.draft if arm.method == "draft" else self._pair.target
+        draft = self._pair.draft if arm.method == "sps" else None
+        if arm.engine in (GENERATE, ASSISTED, LOOKUP):
+            assistant = self._pair.draft if arm.engine == ASSISTED else None
+            return PeerEngine(arm.engine, target, assistant, arm.k, self._pair.tokenizer)
+        if arm.engine == GRAPHED:
+            try:
+                return self._graphed(arm, target, draft)
+            except (NotStatic, CaptureFailed) as error:
+                self.fallbacks[arm.name] = str(error)
+        return EagerEngine(target, draft, arm.k, self._pair.tokenizer, self._pair.device, self._clock)
+
+    def all(self, arms: Sequence[Arm]) -> dict[Arm, Engine]:
+        """The engines of several arms."""
+        return {arm: self.build(arm) for arm in arms}
+
+    def _graphed(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> GraphedEngine:
+        models = [None if model is None else self._fixed(model) for model in (target, draft)]
+        assert models[0] is not None
+        capture = self._capture or self._graphs()
+        tokenizer, clock = self._pair.tokenizer, self._clock
+        return GraphedEngine(models[0], models[1], arm.k, arm.sampling, tokenizer, clock, capture)
+
+    def _graphs(self) -> Graphs:
+        if self._pair.device.type != "cuda" or not torch.cuda.is_available():
+            raise CaptureFailed(NO_GRAPHS)
+        return Graphs(self._pair.device)
+
+    def _fixed(self, model: CausalLM) -> StaticLM:
+        if id(model) not in self._static:
+            static = StaticLM(model, self._slots)
+            require_same_answers(model, static)
+            self._static[id(model)] = static
+        return self._static[id(model)]

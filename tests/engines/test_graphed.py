@@ -1,0 +1,212 @@
+"""Fixed shapes against the eager engine: the very stages that are graphs on CUDA, run as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from fakes import Letters
+from tiny_models import EOS, TOKENS, config_of, make, make_pair
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from spsbench.clock import FakeClock
+from spsbench.engines.capture import uncaptured
+from spsbench.engines.eager import EagerEngine
+from spsbench.engines.graphed import GraphedEngine
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.static import NotStatic, StaticLM, require_same_answers
+from spsbench.records import Generation, Request, SamplingParams
+
+CPU = torch.device("cpu")
+GREEDY = SamplingParams(greedy=True)
+SAMPLED = SamplingParams(temperature=0.8, top_p=0.95)
+TOP_K = SamplingParams(temperature=0.9, top_k=20)
+LONGEST, NEW, MOST_K = 40, 24, 5
+SLOTS = LONGEST + NEW + MOST_K
+PROMPTS = {length: tuple((7 * i + length) % 250 for i in range(length)) for length in (1, 2, 9, LONGEST)}
+
+
+class Bytes(Letters):
+    """The tokens of the tiny models as text: one character each."""
+
+    def __init__(self) -> None:
+        super().__init__("".join(chr(0x100 + i) for i in range(TOKENS)))
+        self.eos_ids = frozenset({EOS, *range(0, 240, 12)})  # random models name the real one too seldom
+
+
+@cache
+def models(architecture: str, late: float = 0.5) -> tuple[CausalLM, CausalLM]:
+    target, draft = make_pair(architecture, late)
+    return CausalLM(target), CausalLM(draft)
+
+
+def eager(pair: tuple[CausalLM, CausalLM], k: int) -> EagerEngine:
+    return EagerEngine(pair[0], pair[1] if k else None, k, Bytes(), CPU, FakeClock(0.001))
+
+
+def graphed(
+    pair: tuple[CausalLM, CausalLM], k: int, sampling: SamplingParams, slots: int = SLOTS
+) -> GraphedEngine:
+    target, draft = (StaticLM(model, slots) for model in pair)
+    return GraphedEngine(
+        target, draft if k else None, k, sampling, Bytes(), FakeClock(0.001), capture=uncaptured
+    )
+
+
+def request(length: int, sampling: SamplingParams, seed: int = 0, **changes: Any) -> Request:
+    settings = {"prompt_ids": PROMPTS[length], "max_new_tokens": NEW, "stop": (), "sampling": sampling}
+    settings |= {"seed": seed, "trace": True}
+    return Request(**(settings | changes))
+
+
+def check_same(one: Generation, other: Generation) -> None:
+    assert (one.tokens, one.finish_reason) == (other.tokens, other.finish_reason)
+    assert one.loops is not None
+    assert other.loops is not None
+    counts = [[(p.drafted, p.accepted, p.emitted) for p in found] for found in (one.loops, other.loops)]
+    assert counts[0] == counts[1]
+    for mine, theirs in zip(one.trace or [], other.trace or [], strict=True):
+        assert (mine.token_id, mine.fate, mine.u) == (theirs.token_id, theirs.fate, theirs.u)
+        assert mine.target_prob == pytest.approx(theirs.target_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sampling", "k"),
+    [
+        *(("llama", sampling, k) for sampling in (GREEDY, SAMPLED, TOP_K) for k in (0, 1, 4)),
+        *((name, sampling, 4) for sampling in (GREEDY, SAMPLED) for name in ("qwen2", "gpt2", "gpt_neox")),
+    ],
+)
+def test_tokens_are_the_eager_engines(architecture: str, sampling: SamplingParams, k: int) -> None:
+    pair = models(architecture)
+    reference, fixed = eager(pair, k), graphed(pair, k, sampling)
+    for seed, length in enumerate([*PROMPTS, 2]):  # one engine, prompts of all lengths
+        asked = request(length, sampling, seed, fixed_length=seed > 1)
+        check_same(fixed.generate(asked), reference.generate(asked))
+
+
+def test_full_acceptance_and_full_rejection() -> None:
+    target, _ = models("llama")
+    twin = (target, CausalLM(target.model))
+    found = graphed(twin, 4, GREEDY).generate(request(9, GREEDY, fixed_length=True))
+    assert found.loops is not None
+    assert all(loop.accepted == loop.drafted == 4 for loop in found.loops[:-1])
+    check_same(found, eager(twin, 4).generate(request(9, GREEDY, fixed_length=True)))
+
+    stranger = CausalLM(make(config_of("llama"), seed=5))
+    found = graphed((target, stranger), 4, GREEDY).generate(request(9, GREEDY, fixed_length=True))
+    assert found.loops is not None
+    assert sum(loop.accepted for loop in found.loops) <= 2
+    check_same(found, eager((target, stranger), 4).generate(request(9, GREEDY, fixed_length=True)))
+
+
+def test_eos_inside_a_block() -> None:
+    pair = models("llama")
+    reference, fixed = eager(pair, 4), graphed(pair, 4, SAMPLED)
+    inside = 0
+    for seed in range(30):
+        asked = request(9, SAMPLED, seed)
+        found = fixed.generate(asked)
+        check_same(found, reference.generate(asked))
+        assert found.loops is not None
+        inside += found.finish_reason == "eos" and found.loops[-1].truncated > 0
+    assert inside
+
+
+@pytest.mark.parametrize("new", [1, 2, 5, 6])
+def test_the_last_slot_is_used_and_no_more(new: int) -> None:
+    pair, k = models("llama"), 4
+    asked = request(9, SAMPLED, max_new_tokens=new, fixed_length=True)
+    fixed = graphed(pair, k, SAMPLED, slots=9 + new + k)
+    check_same(fixed.generate(asked), eager(pair, k).generate(asked))
+    tight = graphed(pair, k, SAMPLED, slots=9 + k - 1)
+    with pytest.raises((RuntimeError, IndexError)):
+        tight.generate(asked)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_what_is_forgotten_changes_nothing(sampling: SamplingParams, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = models("llama")
+    asked = request(9, sampling, fixed_length=True)
+    fixed = graphed(pair, 4, sampling)
+    expected = fixed.generate(asked)
+    loop, poisoned = fixed.steps.loop, []
+
+    def then_poison(first: Callable[[int], int], value: float) -> Any:
+        def run(watch: Any) -> Any:
+            decoded = loop(watch)
+            length = int(fixed.steps.state.length)
+            for model, kept in zip(fixed.models, (length - 1, length - 2), strict=True):
+                model.poison(first(kept), value)
+            poisoned.append(length)
+            return decoded
+
+        return run
+
+    monkeypatch.setattr(fixed.steps, "loop", then_poison(lambda kept: kept, 1e4))
+    check_same(fixed.generate(asked), expected)
+    assert len(poisoned) > 3
+    # The control: a slot that is still needed does change the output.
+    monkeypatch.setattr(fixed.steps, "loop", then_poison(lambda kept: kept - 1, 1e4))
+    assert fixed.generate(asked).tokens != expected.tokens
+
+
+class _Log(TorchDispatchMode):
+    """Every operation with its shapes: what a graph would record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[Any, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        shapes = [tuple(a.shape) for a in args if isinstance(a, torch.Tensor)]
+        self.seen.append((str(func), *shapes))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("k", [0, 4])
+@pytest.mark.parametrize("sampling", [GREEDY, TOP_K])
+def test_a_stage_does_the_same_whatever_the_text_and_never_waits(sampling: SamplingParams, k: int) -> None:
+    logs: list[list[tuple[Any, ...]]] = []
+
+    def logged(stage: Callable[[], object]) -> Callable[[], object]:
+        def run() -> None:
+            with _Log() as log:
+                stage()
+            logs.append(log.seen)
+
+        return run
+
+    target, draft = (StaticLM(model, SLOTS) for model in models("llama"))
+    arm = GraphedEngine(target, draft if k else None, k, sampling, Bytes(), FakeClock(0.001), logged)
+    stages = 3 if k else 1
+    for length in (9, LONGEST):
+        arm.generate(request(length, sampling, fixed_length=True))
+    for number in range(stages):
+        same = logs[number::stages]
+        assert len(same) > 4
+        assert all(log == same[0] for log in same)
+        assert not any("_local_scalar_dense" in entry[0] for entry in same[0])
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gpt2", "gpt_neox", "phi", "olmo2"])
+def test_answers_are_compared_before_anything_is_measured(architecture: str) -> None:
+    target, _ = models(architecture)
+    require_same_answers(target, StaticLM(target, SLOTS))
+
+
+def test_a_wrong_mask_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, _ = models("llama")
+    static = StaticLM(target, SLOTS)
+    monkeypatch.setattr(static, "_slot_numbers", static._slot_numbers - 1)
+    with pytest.raises(NotStatic, match="differ"):
+        require_same_answers(target, static)
+
+
+@pytest.mark.parametrize("architecture", ["mistral", "gemma3", "gpt-neo"])
+def test_windows_are_refused(architecture: str) -> None:
+    with pytest.raises(NotStatic):
+        StaticLM(CausalLM(make(config_of(architecture))), SLOTS)
