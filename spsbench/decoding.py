@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spsbench.clock import Stopwatch
-from spsbench.core.rejection import Draft, verify
+from spsbench.core.rejection import Draft, Rule, verify
 from spsbench.core.sampling import draw, warp
 from spsbench.drafters.drafter import Drafter
 from spsbench.models.language_model import LanguageModel
@@ -72,11 +72,12 @@ def sps(
     sampling: SamplingParams,
     uniforms: Uniforms,
     watch: Stopwatch,
+    rule: Rule | None = None,
 ) -> Iterator[DecodedLoop]:
     """Algorithm 2: draft K tokens, score them in one pass, keep a prefix and one more token.
 
     ``target`` and ``drafter`` have read ``prompt[:-1]``. The last decided token is always pending:
-    read by neither until the next loop.
+    read by neither until the next loop. Another ``rule`` than modified rejection is no longer SpS.
     """
     tokens = list(prompt)
     while True:
@@ -89,7 +90,7 @@ def sps(
         watch.lap("verify")
         q = warp(logits, sampling)
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
-        verdict = verify(q, draft, u[-len(draft.tokens) - 1 :])
+        verdict = (rule or verify)(q, draft, u[-len(draft.tokens) - 1 :])
         *drafted, token, accepted = torch.cat([draft.tokens, torch.stack(verdict[::-1])]).tolist()
         new = [*drafted[:accepted], token]
         watch.lap("sample")

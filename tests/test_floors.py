@@ -35,7 +35,7 @@ FLOORS = {
     "report": 6,
     "runner": 7,
     "verify": 7,
-    "sweep": 8,
+    "bench": 8,
     "cli": 9,
     "__main__": 10,
 }

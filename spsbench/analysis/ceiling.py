@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench.analysis.costs import groups
 from spsbench.analysis.numbers import ratio
 from spsbench.analysis.speedup import finished
+from spsbench.core.theory import union_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,9 +36,9 @@ def ceiling(
         by_arm: rows of ``samples`` of each arm, for the mean context.
         rows: of the summary.
         info: of ``summarise``; ``models`` with ``target`` and ``draft``, each with ``forward_bytes``
-            (or ``parameters`` and ``dtype``, which counts an untied input embedding too) and
-            optionally ``kv_bytes_per_token``; ``bandwidth_bytes_per_s`` and ``cache_bytes``, both
-            optional.
+            of one row (or ``parameters`` and ``dtype``, which counts an untied input embedding too) and
+            optionally ``kv_bytes_per_token`` and, of a mixture, ``experts`` (``bytes``, ``count``,
+            ``per_token``); ``bandwidth_bytes_per_s`` and ``cache_bytes``, both optional.
 
     Returns:
         ``regime``, the bytes and the bandwidth it rests on, ``weak_baseline`` (None if not known) and
@@ -56,7 +57,7 @@ def ceiling(
     kv = {role: float((models.get(role) or {}).get("kv_bytes_per_token") or 0.0) for role in sizes}
     arms = []
     for group in groups(rows):
-        arms += _group(group, by_arm, sizes, kv, known)
+        arms += _group(group, by_arm, sizes, kv, known, (models.get("target") or {}).get("experts"))
     weak = [arm["share"] < WEAK_SHARE for arm in arms if arm["method"] == "ars" and arm["share"] is not None]
     return {
         "regime": regime,
@@ -98,6 +99,7 @@ def _group(
     sizes: Mapping[str, float | None],
     kv: Mapping[str, float],
     bandwidth: float | None,
+    experts: Mapping[str, Any] | None,
 ) -> list[dict[str, Any]]:
     """The arms of one sampling and engine, against the floor of ArS at the arm's own context."""
     found = []
@@ -107,7 +109,7 @@ def _group(
         context = _mean_context(by_arm[row["arm"]])
         target = (sizes["target"] or 0.0) + kv["target"] * context
         draft = None if sizes["draft"] is None else sizes["draft"] + kv["draft"] * context
-        loop = _loop_bytes(row, target, draft)
+        loop = _loop_bytes(row, target + _more_experts(experts, row["k"]), draft)
         ars_floor = None if bandwidth is None else 1e3 * target / bandwidth
         floor = None if loop is None or bandwidth is None else 1e3 * loop / bandwidth
         found.append(
@@ -132,6 +134,14 @@ def _loop_bytes(row: Mapping[str, Any], target: float, draft: float | None) -> f
     if draft is None or not row["tokens_per_loop"]:
         return None
     return float((row["k"] * draft + target) / row["tokens_per_loop"])
+
+
+def _more_experts(experts: Mapping[str, Any] | None, k: int) -> float:
+    """Bytes of experts that K+1 rows read beyond those of one row."""
+    if not experts:
+        return 0.0
+    one, block = (union_share(experts["count"], experts["per_token"], rows) for rows in (1, k + 1))
+    return float(experts["bytes"] * (block - one))
 
 
 def _mean_context(samples: pd.DataFrame) -> float:

@@ -12,6 +12,7 @@ import typer
 
 import spsbench
 from spsbench.cli.audit import audit
+from spsbench.cli.bench import bench
 from spsbench.cli.compare import compare
 from spsbench.cli.console import broken_pipe, complain
 from spsbench.cli.doctor import doctor
@@ -45,6 +46,7 @@ app = typer.Typer(
 MEASURE, LOOK_UP, TOOLS = "Measure", "Look things up", "Tools"
 app.command("run", rich_help_panel=MEASURE)(run)
 app.command("sweep-k", rich_help_panel=MEASURE)(sweep_k)
+app.command("bench", rich_help_panel=MEASURE)(bench)
 app.command("report", rich_help_panel=MEASURE)(report)
 app.command("compare", rich_help_panel=MEASURE)(compare)
 app.command("paper", rich_help_panel=MEASURE)(paper)

@@ -6,6 +6,7 @@ swap them.) Every probability here is already warped (`spsbench.core.sampling.wa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -38,6 +39,10 @@ class Verdict(NamedTuple):
 
     accepted: Tensor
     token: Tensor
+
+
+Rule = Callable[[Tensor, Draft, Tensor], Verdict]
+"""Judges a draft by the target's rows and uniform numbers, see ``verify``."""
 
 
 def acceptance_probability(q: Tensor, p: Tensor) -> Tensor:

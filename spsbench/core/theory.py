@@ -149,3 +149,12 @@ def alpha_iid(mean_length: float, k: int) -> float:
         middle = (low + high) / 2.0
         low, high = (middle, high) if expected_tokens(middle, k) < mean_length else (low, middle)
     return low if mean_length > 1.0 else 0.0
+
+
+def union_share(count: int, per_token: int, rows: int) -> float:
+    """Expected share of a layer's experts that at least one of the rows activates.
+
+    As if routers chose evenly and rows independently: 1 - (1 - per_token/count)^rows; 8 experts, 2 a
+    token, 5 rows: 6.1 of 8. Text routes less evenly, so that the true union is smaller.
+    """
+    return float(1.0 - (1.0 - min(per_token / count, 1.0)) ** rows)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from spsbench.clock import Clock, Stopwatch
+from spsbench.core.rejection import Rule
 from spsbench.decoding import DecodedLoop, ars, sps
 from spsbench.drafters.drafter import Drafter
 from spsbench.drafters.model import ModelDrafter
@@ -27,6 +28,7 @@ class EagerEngine(LoopingEngine):
         decoder: turns token ids into text, for stop strings and the output.
         device: where the models are.
         clock: read at the edges of phases.
+        rule: judges drafts; modified rejection unless given.
     """
 
     name = "eager"
@@ -39,8 +41,10 @@ class EagerEngine(LoopingEngine):
         decoder: TextDecoder,
         device: torch.device,
         clock: Clock,
+        rule: Rule | None = None,
     ) -> None:
         super().__init__(decoder, device, clock)
+        self._rule = rule
         self._target = target
         self._draft = draft
         self._k = k
@@ -61,6 +65,5 @@ class EagerEngine(LoopingEngine):
         uniforms = UniformStream(request.seed, self._device)
         if self._drafter is None:
             return ars(self._target, request.prompt_ids, request.sampling, uniforms, watch)
-        return sps(
-            self._target, self._drafter, request.prompt_ids, self._k, request.sampling, uniforms, watch
-        )
+        prompt, sampling = request.prompt_ids, request.sampling
+        return sps(self._target, self._drafter, prompt, self._k, sampling, uniforms, watch, self._rule)

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from spsbench.clock import Clock, Stopwatch
-from spsbench.core.rejection import Draft, verify
+from spsbench.core.rejection import Draft, Rule, verify
 from spsbench.core.sampling import draw, warp
 from spsbench.decoding import DecodedLoop
 from spsbench.engines.looping import LoopingEngine
@@ -103,11 +103,19 @@ class StaticSpS:
         k: lookahead, at least 1.
         sampling: temperature, top_k, top_p, greedy.
         capture: makes each stage into what is replayed.
+        rule: judges drafts; modified rejection unless given.
     """
 
     def __init__(
-        self, target: StaticLM, draft: StaticLM, k: int, sampling: SamplingParams, capture: Capture
+        self,
+        target: StaticLM,
+        draft: StaticLM,
+        k: int,
+        sampling: SamplingParams,
+        capture: Capture,
+        rule: Rule | None = None,
     ) -> None:
+        self._rule = rule or verify
         device, vocab_size = target.device, target.vocab_size
         self.state = State(target.slots, 2 * k + 1, device)
         self._target, self._draft, self._k, self._sampling = target, draft, k, sampling
@@ -159,7 +167,7 @@ class StaticSpS:
     def _accept(self) -> None:
         """Append the accepted tokens and the one behind them."""
         state, k = self.state, self._k
-        verdict = verify(self._q, Draft(self._drafted, self._p), state.u[k:])
+        verdict = self._rule(self._q, Draft(self._drafted, self._p), state.u[k:])
         self._answer.copy_(torch.cat([self._drafted, torch.stack(verdict[::-1])]))
         # What lies behind the new end is overwritten before it is read.
         longer = torch.cat([self._drafted, verdict.token.unsqueeze(0)])
@@ -178,6 +186,7 @@ class GraphedEngine(LoopingEngine):
         decoder: turns token ids into text.
         clock: read at the edges of phases.
         capture: what a stage is made into; see ``spsbench.engines.capture``.
+        rule: judges drafts; modified rejection unless given.
     """
 
     name = "graphed"
@@ -191,13 +200,14 @@ class GraphedEngine(LoopingEngine):
         decoder: TextDecoder,
         clock: Clock,
         capture: Capture,
+        rule: Rule | None = None,
     ) -> None:
         super().__init__(decoder, target.device, clock)
         self.models = [target] if draft is None else [target, draft]
         self.steps: Decoder = (
             StaticArS(target, sampling, capture)
             if draft is None
-            else StaticSpS(target, draft, k, sampling, capture)
+            else StaticSpS(target, draft, k, sampling, capture, rule)
         )
 
     def prefill(self, request: Request) -> None:

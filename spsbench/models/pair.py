@@ -15,7 +15,7 @@ from spsbench.models.quiet import quiet_libraries
 from spsbench.models.selftest import require_exact_rollback
 from spsbench.models.source import ModelSource, find
 from spsbench.models.tokenizer import Tokenizer, check_same
-from spsbench.models.traffic import forward_bytes, kv_bytes_per_token
+from spsbench.models.traffic import experts_of, forward_bytes, kv_bytes_per_token
 from spsbench.models.weights import require_memory
 
 
@@ -136,7 +136,13 @@ def load_pair(source: PairSource, dtype: str, device: torch.device) -> Pair:
             "parameters": sum(p.numel() for p in model.model.parameters()),
             "forward_bytes": forward_bytes(model.model),
             "kv_bytes_per_token": kv_bytes_per_token(model.model),
+            **_experts(model.model),
             "self_test": asdict(test),
         }
         models.append(model)
     return Pair(models[0], models[1], source.tokenizer, device, info)
+
+
+def _experts(model: Any) -> dict[str, Any]:
+    experts = experts_of(model)
+    return {} if experts is None else {"experts": asdict(experts)}

@@ -1,0 +1,93 @@
+"""How long a forward of n rows takes behind a context: t(n), and t(n)/t(1) with its interval."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spsbench.models.causal_lm import CausalLM
+
+Floats = npt.NDArray[np.float64]
+
+_LEAST_ROUNDS, _MOST_ROUNDS = 5, 200
+_RESAMPLES, _SEED = 1_000, 20_230_202
+
+
+@dataclass(frozen=True, slots=True)
+class Forwards:
+    """Times of one model.
+
+    Attributes:
+        rows: how many tokens were scored at once, in order.
+        seconds: [rounds, len(rows)]; a round has one forward of each.
+    """
+
+    rows: tuple[int, ...]
+    seconds: Floats
+
+    def median_s(self, rows: int) -> float:
+        """Median time of a forward of so many rows."""
+        return float(np.median(self._of(rows)))
+
+    def ratio(self, rows: int, to: int = 1) -> tuple[float, float, float]:
+        """(median over median, and both ends of its 95% interval), resampling rounds."""
+        one, other = self._of(rows), self._of(to)
+        draws = np.random.default_rng(_SEED).integers(len(one), size=(_RESAMPLES, len(one)))
+        drawn = np.median(one[draws], axis=1) / np.median(other[draws], axis=1)
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        return float(np.median(one) / np.median(other)), float(low), float(high)
+
+    def _of(self, rows: int) -> Floats:
+        return self.seconds[:, self.rows.index(rows)]
+
+
+@torch.inference_mode()
+def time_forwards(
+    model: CausalLM, rows: Sequence[int], context: int, budget_s: float, seed: int = 0
+) -> Forwards:
+    """Time forwards of several sizes in turns, in an order shuffled anew each round.
+
+    Args:
+        model: its cache is used.
+        rows: tokens at once, each at least 1; 1 is always among them.
+        context: tokens in the cache before each forward, at least 1.
+        budget_s: seconds after which no further round begins, if a few are done.
+        seed: of tokens and order.
+    """
+    counts = tuple(sorted({1, *rows}))
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(model.vocab_size, (context + max(counts),), generator=generator)
+    tokens = drawn.to(model.device)
+    model.rollback(0)
+    model.score(tokens[:context], last=1)
+    order, shuffler = list(counts), random.Random(seed)
+    rounds: list[list[float]] = []
+    started = time.perf_counter()
+    while len(rounds) <= _LEAST_ROUNDS or (
+        time.perf_counter() - started < budget_s and len(rounds) <= _MOST_ROUNDS
+    ):
+        shuffler.shuffle(order)
+        taken = {n: _seconds(model, tokens[context : context + n], context) for n in order}
+        rounds.append([taken[n] for n in counts])
+    model.rollback(0)
+    return Forwards(counts, np.array(rounds[1:]))  # the first of a shape is slow
+
+
+def _seconds(model: CausalLM, tokens: torch.Tensor, context: int) -> float:
+    started = _now(model.device)
+    model.score(tokens, last=len(tokens))
+    seconds = _now(model.device) - started
+    model.rollback(context)
+    return seconds
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

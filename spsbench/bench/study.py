@@ -1,0 +1,151 @@
+"""A pair on this machine: forwards by rows, floors, what they allow, and forced acceptance if asked."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from spsbench.analysis.ceiling import BANDWIDTH_BOUND, DISPATCH_BOUND, UNKNOWN
+from spsbench.bench.forced import Coins, NoText, measure_forced
+from spsbench.bench.forwards import Forwards, time_forwards
+from spsbench.bench.payoff import loop_cost, payoff, verdict
+from spsbench.clock import SystemClock
+from spsbench.engines.eager import EagerEngine
+from spsbench.engines.engine import Engine
+from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.packing import choose_modes
+from spsbench.models.traffic import forward_bytes, kv_bytes_per_token
+from spsbench.records import SamplingParams
+
+LARGEST_ROWS = 9
+"""t(n) is shown up to here, whatever the Ks."""
+
+_FORCED_TOKENS = 48
+_FEWEST_ROUNDS, _MOST_ROUNDS = 3, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to measure.
+
+    Attributes:
+        ks: lookaheads from 1.
+        context: tokens in the cache before every forward.
+        budget_s: seconds for the forwards, and as much again for forced acceptance.
+        sampling: of both models under forced acceptance.
+        coins: forced acceptance; None for none.
+        seed: of tokens, order and coins.
+    """
+
+    ks: tuple[int, ...]
+    context: int
+    budget_s: float
+    sampling: SamplingParams
+    coins: Coins | None
+    seed: int
+
+    @property
+    def tokens(self) -> int:
+        """The longest sequence that any part of it needs."""
+        return self.context + max(LARGEST_ROWS, _FORCED_TOKENS + max(self.ks) + 1)
+
+
+def study(target: CausalLM, draft: CausalLM, asked: Asked) -> dict[str, Any]:
+    """Measure; what JSON holds and the terminal shows.
+
+    Args:
+        target, draft: on one device, with at least ``asked.tokens`` positions.
+        asked: what.
+    """
+    rows = tuple(sorted({*range(1, LARGEST_ROWS + 1), *(k + 1 for k in asked.ks)}))
+    modes = {"target": choose_modes(target, rows), "draft": choose_modes(draft, [1, 2])}
+    times = {
+        "target": time_forwards(target, rows, asked.context, 0.8 * asked.budget_s, asked.seed),
+        "draft": time_forwards(draft, (1, 2), asked.context, 0.2 * asked.budget_s, asked.seed),
+    }
+    found = payoff(times["target"], times["draft"], asked.ks)
+    memory = _memory(target, draft)
+    forwards = {
+        role: _table(model, times[role], asked.context, memory)
+        for role, model in (("target", target), ("draft", draft))
+    }
+    return {
+        "context": asked.context,
+        "threads": torch.get_num_threads(),
+        "modes": modes,
+        **memory,
+        "forwards": forwards,
+        "payoff": found,
+        "verdict": verdict(found),
+        "forced": None if asked.coins is None else _forced(target, draft, times, asked, asked.coins),
+    }
+
+
+def _memory(target: CausalLM, draft: CausalLM) -> dict[str, Any]:
+    weights = sum(forward_bytes(model.model) for model in (target, draft))
+    cache, bandwidth = cache_bytes(target.device), measured_bandwidth(target.device)
+    if cache is not None and weights <= cache:
+        regime = DISPATCH_BOUND
+    else:
+        regime = UNKNOWN if bandwidth is None else BANDWIDTH_BOUND
+    return {"regime": regime, "bandwidth_bytes_per_s": bandwidth, "cache_bytes": cache}
+
+
+def _table(
+    model: CausalLM, times: Forwards, context: int, memory: dict[str, Any]
+) -> list[dict[str, float | int | None]]:
+    """t(n), t(n)/t(1) with its interval, and the floor that memory sets."""
+    bandwidth = memory["bandwidth_bytes_per_s"] if memory["regime"] == BANDWIDTH_BOUND else None
+    kv = kv_bytes_per_token(model.model) or 0
+    table: list[dict[str, float | int | None]] = []
+    for n in times.rows:
+        ratio, low, high = times.ratio(n)
+        size = forward_bytes(model.model, n) + kv * context
+        floor = None if bandwidth is None else size / bandwidth
+        table.append(
+            {
+                "rows": n,
+                "ms": 1e3 * times.median_s(n),
+                "ratio": ratio,
+                "low": low,
+                "high": high,
+                "bytes": size,
+                "floor_ms": None if floor is None else 1e3 * floor,
+                "share": None if floor is None else floor / times.median_s(n),
+            }
+        )
+    return table
+
+
+def _forced(
+    target: CausalLM, draft: CausalLM, times: dict[str, Forwards], asked: Asked, coins: Coins
+) -> dict[str, Any]:
+    engines: dict[int, Engine] = {0: _engine(target, None, 0, None)}
+    engines |= {k: _engine(target, draft, k, coins) for k in asked.ks}
+    generator = torch.Generator().manual_seed(asked.seed)
+    prompt = torch.randint(target.vocab_size, (asked.context,), generator=generator).tolist()
+    step = times["target"].median_s(1)
+    costs = {k: loop_cost(times["target"], times["draft"], k) for k in asked.ks}
+    per_round_s = _FORCED_TOKENS * step * (1 + sum(c / coins.expected_tokens(k) for k, c in costs.items()))
+    rounds = min(max(int(asked.budget_s / per_round_s), _FEWEST_ROUNDS), _MOST_ROUNDS)
+    measured = measure_forced(
+        engines, prompt, asked.sampling, tokens=_FORCED_TOKENS, rounds=rounds, seed=asked.seed
+    )
+    return {
+        "synthetic_acceptance": True,
+        "acceptance_by_position": list(coins.probabilities),
+        "sampling": asdict(asked.sampling),
+        "rounds": rounds,
+        "tokens_per_sequence": _FORCED_TOKENS,
+        "arms": [
+            {**asdict(arm), "predicted": coins.expected_tokens(arm.k) / costs[arm.k] if arm.k else None}
+            for arm in measured
+        ],
+    }
+
+
+def _engine(target: CausalLM, draft: CausalLM | None, k: int, rule: Coins | None) -> Engine:
+    return EagerEngine(target, draft, k, NoText(), target.device, SystemClock(), rule)

@@ -1,0 +1,192 @@
+"""What ``bench`` does: check, load or build the pair, measure, show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.bench.forced import Coins, coins_of
+from spsbench.bench.study import Asked, study
+from spsbench.cli.bench_screen import screen
+from spsbench.cli.console import out, print_json, say
+from spsbench.config import ModelRef, PairConfig, load_pair, parse_ks
+from spsbench.environment import describe_environment
+from spsbench.errors import UsageError
+from spsbench.models.causal_lm import CausalLM, context_window, text_config
+from spsbench.models.loading import load
+from spsbench.models.pair import find_pair, resolve_device
+from spsbench.models.quiet import quiet_libraries
+from spsbench.models.threads import fastest_threads
+from spsbench.models.untrained import read_config, require_room, untrained
+from spsbench.models.weights import DTYPES, require_memory
+from spsbench.records import SamplingParams
+from spsbench.store import RunStore
+
+DEFAULT_PAIR, DEFAULT_KS, DEFAULT_CONTEXT, DEFAULT_SECONDS = "mini", "1..8", 256, 20.0
+_SAMPLING = SamplingParams(top_p=0.95)
+# Random weights give almost even rows, whose nucleus is most of the vocabulary: no model's work.
+_SHARPENED = SamplingParams(temperature=0.1, top_p=0.95)
+
+
+def bench_pair(params: Mapping[str, Any]) -> None:
+    """Measure a pair, real or of random weights, and print what it can gain.
+
+    Raises:
+        UsageError, UnavailableError: before anything is loaded.
+    """
+    quiet: bool = params["quiet"]
+    random_weights = params["target_config"] is not None or params["draft_config"] is not None
+    asked = _asked(params, _SHARPENED if random_weights else _SAMPLING)
+    device, dtype = resolve_device(params["device"] or "auto"), _dtype(params["dtype"])
+    wanted = _threads(params["threads"])
+    say("Checking the models", quiet=quiet)
+    quiet_libraries()
+    names, target, draft = (_built if random_weights else _loaded)(params, asked, dtype, device)
+    if device.type == "cpu":
+        torch.set_num_threads(wanted or fastest_threads(target))
+    say(f"Timing forwards behind {asked.context} tokens", quiet=quiet)
+    facts = {
+        "target": _told(names[0], target, random_weights),
+        "draft": _told(names[1], draft, random_weights),
+        "device": str(device),
+        **study(target, draft, asked),
+        "environment": describe_environment(),
+    }
+    if params["json"]:
+        print_json(facts)
+    else:
+        out().print(screen(facts))
+
+
+def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> Asked:
+    ks = tuple(k for k in parse_ks(params["k"] or DEFAULT_KS) if k > 0)
+    if not ks:
+        raise UsageError("no lookahead is left.", flag="--k", remedy="Give whole numbers from 1, e.g. 1..8.")
+    return Asked(
+        ks=ks,
+        context=int(_number(params["context_tokens"], "--context", 1, DEFAULT_CONTEXT, whole=True)),
+        budget_s=_number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS),
+        sampling=sampling,
+        coins=_coins(params),
+        seed=int(_number(params["seed"], "--seed", 0, 0, whole=True)),
+    )
+
+
+def _coins(params: Mapping[str, Any]) -> Coins | None:
+    run: Path | None = params["acceptance_from"]
+    if params["alpha"] is not None:
+        if run is not None:
+            raise UsageError("both say what is accepted.", flag="--alpha", remedy="Leave one of the two out.")
+        alpha = _number(params["alpha"], "--alpha", 0, 0)
+        if alpha > 1:
+            raise UsageError(f"{alpha} is no probability.", flag="--alpha", remedy="Give a number up to 1.")
+        return Coins([alpha])
+    if run is None:
+        return None
+    with RunStore.open(run) as store:
+        frames = store.frames()
+    found = coins_of(frames.samples, frames.loops)
+    if found is None:
+        raise UsageError(
+            f"{run} has no SpS arm whose loops were seen.",
+            flag="--acceptance-from",
+            remedy="Name a run with an sps arm of the engine eager or graphed.",
+        )
+    return found
+
+
+def _number(text: str | None, flag: str, least: float, default: float, *, whole: bool = False) -> float:
+    if text is None:
+        return default
+    try:
+        value = int(text) if whole else float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value < float("inf"):
+        kind = "whole number" if whole else "number"
+        raise UsageError(f"{text!r} will not do.", flag=flag, remedy=f"Give a {kind} from {least}.")
+    return value
+
+
+def _dtype(name: str | None) -> str:
+    if name is not None and name not in ("auto", *DTYPES):
+        raise UsageError(
+            f"{name!r} is unknown.", flag="--dtype", remedy=f"Choose from auto, {', '.join(DTYPES)}."
+        )
+    return name or "auto"
+
+
+def _threads(text: str | None) -> int | None:
+    return None if text in (None, "auto") else int(_number(text, "--threads", 1, 1, whole=True))
+
+
+Models = tuple[tuple[str, str], CausalLM, CausalLM]
+
+
+def _loaded(params: Mapping[str, Any], asked: Asked, dtype: str, device: torch.device) -> Models:
+    """The named pair, or target and draft by themselves."""
+    config = _pair(params)
+    source = find_pair(config)
+    dtype = config.dtype if dtype == "auto" else dtype
+    _require_window(source.context_window, asked)
+    require_memory(source.target, source.draft, dtype, device)
+    names = (source.target.name, source.draft.name)
+    parts = zip((source.target, source.draft), ("--target", "--draft"), strict=True)
+    target, draft = (load(part, dtype, device, source.vocab_size, flag) for part, flag in parts)
+    return names, target, draft
+
+
+def _pair(params: Mapping[str, Any]) -> PairConfig:
+    if (params["target"] is None) != (params["draft"] is None):
+        missing = "--draft" if params["draft"] is None else "--target"
+        raise UsageError("a pair has two models.", flag=missing, remedy="Name both, or a --pair.")
+    if params["target"] is None:
+        return load_pair(params["pair"] or DEFAULT_PAIR)
+    if params["pair"] is not None:
+        raise UsageError(
+            "both name the models.", flag="--pair", remedy="Leave --pair out, or --target and --draft."
+        )
+    target, draft = ModelRef(id=params["target"]), ModelRef(id=params["draft"])
+    return PairConfig(name="custom", target=target, draft=draft)
+
+
+def _built(params: Mapping[str, Any], asked: Asked, dtype: str, device: torch.device) -> Models:
+    """Models of random weights from two configurations."""
+    for other in ("pair", "target", "draft"):
+        if params[other] is not None:
+            raise UsageError(
+                "configurations stand in place of models.", flag=f"--{other}", remedy="Leave it out."
+            )
+    names = (params["target_config"], params["draft_config"])
+    flags = ("--target-config", "--draft-config")
+    for name, flag in zip(names, flags, strict=True):
+        if name is None:
+            raise UsageError("a pair has two models.", flag=flag, remedy="Give both configurations.")
+    configs = [read_config(name, flag) for name, flag in zip(names, flags, strict=True)]
+    _require_window(min(context_window(config) for config in configs), asked)
+    require_room(dict(zip(flags, configs, strict=True)), dtype, device)
+    shared = min(text_config(config).vocab_size for config in configs)
+    target, draft = (untrained(config, dtype, device, shared, asked.seed) for config in configs)
+    return names, target, draft
+
+
+def _require_window(window: int, asked: Asked) -> None:
+    if asked.tokens > window:
+        raise UsageError(
+            f"{asked.tokens} tokens are needed, and the models take {window}.",
+            flag="--context",
+            remedy=f"Give at most {max(window - asked.tokens + asked.context, 1)}.",
+        )
+
+
+def _told(name: str, model: CausalLM, random_weights: bool) -> dict[str, Any]:
+    return {
+        "name": name,
+        "model_type": model.model.config.model_type,
+        "parameters": sum(p.numel() for p in model.model.parameters()),
+        "dtype": str(model.model.dtype).removeprefix("torch."),
+        "random_weights": random_weights,
+    }

@@ -1,0 +1,94 @@
+"""Models of a given shape with random weights: how fast a size is needs no checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.models.architecture import require_causal
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.explain import explained
+from spsbench.models.weights import DTYPES, available_bytes
+
+_GIB = 1 << 30
+
+
+def read_config(name: str, flag: str) -> Any:
+    """The configuration of a model: a ``config.json``, a folder with one, or a hub id.
+
+    Args:
+        name: as the user wrote it.
+        flag: the command-line flag that named it.
+
+    Raises:
+        UnavailableError: it cannot be read.
+        UsageError: it is of no causal language model that SpS can use.
+    """
+    from transformers import AutoConfig
+
+    if name.endswith(".json") and not Path(name).is_file():
+        raise UnavailableError(f"{name} is not there.", flag=flag, remedy="Name a config.json or a folder.")
+    with explained(name, flag):
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    require_causal(config, name, flag)
+    return config
+
+
+def needed_bytes(config: Any, dtype: str) -> int:
+    """Bytes of the weights that a configuration asks for; nothing is allocated.
+
+    Args:
+        config: of ``read_config``.
+        dtype: ``auto`` for the configuration's own (float32 if it names none), or a name in ``DTYPES``.
+    """
+    with torch.device("meta"):
+        model = _built(config, dtype)
+    return sum(parameter.nbytes for parameter in model.parameters())
+
+
+def require_room(models: dict[str, Any], dtype: str, device: torch.device) -> None:
+    """Refuse configurations whose weights cannot fit on the device together.
+
+    Args:
+        models: configuration by the flag that named it.
+        dtype: see ``needed_bytes``.
+        device: where they would be.
+
+    Raises:
+        UsageError: with both numbers.
+    """
+    needed = sum(needed_bytes(config, dtype) for config in models.values())
+    available = available_bytes(device)
+    if available is not None and needed > available:
+        raise UsageError(
+            f"the weights need {needed / _GIB:.3g} GiB, but {device.type} has "
+            f"{available / _GIB:.3g} GiB free.",
+            flag=next(iter(models)),
+            remedy="Choose smaller models, --dtype bfloat16, or another --device.",
+        )
+
+
+def untrained(config: Any, dtype: str, device: torch.device, vocab_size: int, seed: int = 0) -> CausalLM:
+    """A model of that shape with weights as its architecture initialises them.
+
+    Args:
+        config: of ``read_config``.
+        dtype: see ``needed_bytes``.
+        device: where to.
+        vocab_size: logits that target and draft share.
+        seed: of the weights.
+    """
+    with torch.random.fork_rng(devices=[]), device:
+        torch.manual_seed(seed)
+        model = _built(config, dtype)
+    return CausalLM(model.eval(), vocab_size)
+
+
+def _built(config: Any, dtype: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    wanted = DTYPES.get(dtype) or getattr(config, "dtype", None) or torch.float32
+    return AutoModelForCausalLM.from_config(config, dtype=wanted)
