@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from spsbench.core.sampling import draw
 
@@ -49,11 +50,11 @@ def acceptance_probability(q: Tensor, p: Tensor) -> Tensor:
     """min(1, q(x)/p(x)) for the probabilities that target and draft give to the drafted tokens.
 
     Args:
-        q: [K] probability under the target.
-        p: [K] probability under the draft, above 0 since the tokens were drawn from it.
+        q: [...] probability under the target.
+        p: [...] probability under the draft, above 0 since the tokens were drawn from it.
 
     Returns:
-        [K] probabilities of acceptance.
+        [...] probabilities of acceptance.
     """
     return (q / p).clamp(max=1.0)
 
@@ -94,12 +95,12 @@ def verify(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     if k == 0:
         return Verdict(torch.zeros((), dtype=torch.int64, device=q.device), draw(q[0], u[0]))
     column = draft.tokens.unsqueeze(-1)
-    accept = u[:k] < acceptance_probability(
-        q[:k].gather(-1, column).squeeze(-1), draft.probs.gather(-1, column).squeeze(-1)
+    accept = u.narrow(0, 0, k).unsqueeze(-1) < acceptance_probability(
+        q.narrow(0, 0, k).gather(-1, column), draft.probs.gather(-1, column)
     )
-    accepted = accept.to(torch.int64).cumprod(0).sum()
+    accepted = accept.cumprod(0, dtype=torch.int64).sum()
     # Behind full acceptance nothing was drafted: a row of zeros leaves the target as it is.
-    p = torch.cat([draft.probs, torch.zeros_like(q[:1])])
+    p = pad(draft.probs, (0, 0, 0, 1))
     row = accepted.unsqueeze(0)
     weights = residual(q.index_select(0, row), p.index_select(0, row))
-    return Verdict(accepted, draw(weights, u[k:]).squeeze(0))
+    return Verdict(accepted, draw(weights, u.narrow(0, k, 1)).squeeze(0))

@@ -47,7 +47,7 @@ class PeerEngine:
         from transformers import GenerationConfig
 
         self.name, self._k, self._decoder = name, k, decoder
-        self._modes = [m.modes for m in (target, draft) if m is not None and m.modes is not None]
+        self._modes = [m.modes for m in (target, draft) if m is not None]
         self._target = target.model
         self._draft = None if draft is None else draft.model
         for model in self._models():

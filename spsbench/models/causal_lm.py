@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spsbench.models.cache import RewindCache
 from spsbench.models.direct import DirectForward
-from spsbench.models.packing import Modes
+from spsbench.models.product import Modes, Product
 
 
 class CausalLM:
@@ -22,7 +22,8 @@ class CausalLM:
         vocab_size: how many of its logits are used; the rest is padding of the embedding.
 
     Attributes:
-        modes: which numbers of rows are multiplied with packed weights; None if none is.
+        modes: which numbers of rows are multiplied with packed weights.
+        products: the matrix products of a forward, where it is ours; None where it is the model's own.
     """
 
     def __init__(self, model: Any, vocab_size: int | None = None) -> None:
@@ -31,8 +32,9 @@ class CausalLM:
         self.context_window = context_window(model.config)
         self.device = model.device
         self.cache = RewindCache()
-        self.modes: Modes | None = None
-        self._direct = DirectForward(model) if DirectForward.applies_to(model) else None
+        self.modes = Modes()
+        self._direct = DirectForward(model, self.modes) if DirectForward.applies_to(model) else None
+        self.products: list[Product] | None = None if self._direct is None else self._direct.products
 
     @property
     def length(self) -> int:
@@ -41,8 +43,7 @@ class CausalLM:
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         """See ``LanguageModel.score``."""
-        if self.modes is not None:
-            self.modes.begin(tokens.shape[0])
+        self.modes.begin(tokens.shape[0])
         if self._direct is not None:
             return self._direct(tokens, self.cache, last)[:, : self.vocab_size]
         output = self.model(

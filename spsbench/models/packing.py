@@ -1,72 +1,39 @@
-"""Linear layers in oneDNN's packed form, where a trial at load says that they are faster.
+"""Products in oneDNN's packed form, where a trial at load says that they are faster.
 
 On a CPU, torch's plain float32 product of a few rows can cost several times that of one row, and
-speculative sampling scores K+1 at once. Packed weights level that, but cost more per call, so one
-row may get slower. A mode that speeds K+1 rows by slowing one would buy speedup with a slow
-baseline: each number of rows gets the mode that is fastest for it, and the result names both.
+speculative sampling scores K+1 at once. Packed weights level that, but one row may get slower. A
+mode that speeds K+1 rows by slowing one would buy speedup with a slow baseline: each number of rows
+gets the mode that is fastest for it, and the result names both. Where one row stays plain and a
+block goes packed, the weights are there twice; that is done only where memory has room for it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+
+from spsbench.models.product import Modes, Product, ProductLinear, can_pack
+from spsbench.models.weights import available_bytes
 
 if TYPE_CHECKING:
     from spsbench.models.causal_lm import CausalLM
 
-# Larger models would pay for two copies of their weights; they stay plain.
-_MOST_PARAMETERS = 100_000_000
-_REPEATS = 11
+# Of what is free, packed copies may take so much.
+_SHARE_OF_FREE = 0.5
+_TRIAL_S = 1.0
+_FEWEST, _MOST = 5, 11
 # A trial is noisy, and a wrong choice for one row would slow the baseline: the unusual mode must
 # win clearly, by its best time as well as by its median.
 _CLEARLY = 0.95
 
 
-class Modes:
-    """Which numbers of rows a model multiplies packed.
-
-    Attributes:
-        packed_rows: those row counts; others are multiplied plain.
-        packed: whether the forward under way is one of them.
-    """
-
-    def __init__(self) -> None:
-        self.packed_rows: set[int] = set()
-        self.packed = False
-
-    def begin(self, rows: int) -> None:
-        """A forward of so many rows begins."""
-        self.packed = rows in self.packed_rows
-
-    def name(self, rows: int) -> str:
-        """``packed`` or ``plain``."""
-        return "packed" if rows in self.packed_rows else "plain"
-
-
-class _SwitchedLinear(nn.Module):
-    """A linear layer with both forms of its weight."""
-
-    def __init__(self, linear: nn.Linear, modes: Modes) -> None:
-        super().__init__()
-        self.weight = linear.weight
-        self.bias = linear.bias
-        self._modes = modes
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self._modes.packed:
-            product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
-            return product
-        return nn.functional.linear(x, self.weight, self.bias)
-
-
 @torch.inference_mode()
 def choose_modes(model: CausalLM, row_counts: Iterable[int]) -> dict[str, str]:
-    """Try both forms for each number of rows and keep what is faster; the plain layers if none gains.
+    """Try both forms for each number of rows and keep what is faster; all plain if none gains.
 
     Args:
         model: on a CPU; anything else stays plain.
@@ -76,34 +43,41 @@ def choose_modes(model: CausalLM, row_counts: Iterable[int]) -> dict[str, str]:
         the mode by number of rows, for the run's record, e.g. ``{"1": "plain", "5": "packed"}``.
     """
     rows = sorted(set(row_counts))
-    modes = Modes()
-    swapped = _swap(model.model, modes) if _can_pack(model.model) else []
-    if swapped:
-        model.modes = modes
+    products, swapped = _products(model)
+    for product in products:
+        product.pack()
+    modes = model.modes
+    if products:
         modes.packed_rows = {n for n in rows if _packed_wins(model, modes, n)}
-        if not modes.packed_rows:
-            for parent, name, linear in swapped:
-                setattr(parent, name, linear)
-            model.modes = None
+    if not modes.packed_rows:
+        for product in products:
+            product.unpack()
+        for parent, name, linear in swapped:
+            setattr(parent, name, linear)
     return {str(n): modes.name(n) for n in rows}
 
 
-def _can_pack(model: Any) -> bool:
-    """Whether the private operators are there and the weights are worth two copies."""
-    if model.device.type != "cpu" or not torch._C._has_mkldnn:
-        return False
-    if model.dtype not in (torch.float32, torch.bfloat16) or model.num_parameters() > _MOST_PARAMETERS:
-        return False
-    try:
-        probe = torch.ops.mkldnn._reorder_linear_weight(torch.zeros(16, 16, dtype=model.dtype), 8)
-        torch.ops.mkldnn._linear_pointwise(torch.zeros(1, 16, dtype=model.dtype), probe, None, "none", [], "")
-    except (AttributeError, RuntimeError, NotImplementedError):
-        return False
-    return True
+Swap = tuple[nn.Module, str, nn.Linear]
 
 
-def _swap(model: nn.Module, modes: Modes) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """Put switched layers in the place of plain ones; (parent, name, original) of each."""
+def _products(model: CausalLM) -> tuple[list[Product], list[Swap]]:
+    """What can be packed, if anything may be; with the layers that had to make room for it."""
+    if model.device.type != "cpu" or not can_pack(model.model.dtype) or not _has_room(model):
+        return [], []
+    if model.products is not None:
+        return model.products, []
+    swapped = _swap(model.model, model.modes)
+    return [getattr(parent, name).product for parent, name, _ in swapped], swapped
+
+
+def _has_room(model: CausalLM) -> bool:
+    free = available_bytes(model.device)
+    size = sum(parameter.nbytes for parameter in model.model.parameters())
+    return free is None or size <= _SHARE_OF_FREE * free
+
+
+def _swap(model: nn.Module, modes: Modes) -> list[Swap]:
+    """Put products in the place of linear layers; (parent, name, original) of each."""
     found = [
         (parent, name, child)
         for parent in model.modules()
@@ -111,7 +85,7 @@ def _swap(model: nn.Module, modes: Modes) -> list[tuple[nn.Module, str, nn.Linea
         if type(child) is nn.Linear
     ]
     for parent, name, linear in found:
-        setattr(parent, name, _SwitchedLinear(linear, modes))
+        setattr(parent, name, ProductLinear(linear, modes))
     return found
 
 
@@ -119,7 +93,10 @@ def _packed_wins(model: CausalLM, modes: Modes, rows: int) -> bool:
     """Time the forward of so many rows in both forms, turn by turn; compare best times and medians."""
     tokens = torch.zeros(rows, dtype=torch.int64, device=model.device)
     seconds: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(_REPEATS):
+    began = time.perf_counter()
+    while len(seconds[True]) < _FEWEST or (
+        len(seconds[True]) < _MOST and time.perf_counter() - began < _TRIAL_S
+    ):
         for packed in (False, True):
             modes.packed_rows = {rows} if packed else set()
             model.rollback(0)
@@ -128,4 +105,4 @@ def _packed_wins(model: CausalLM, modes: Modes, rows: int) -> bool:
             seconds[packed].append(time.perf_counter() - started)
     model.rollback(0)
     plain, packed_s = sorted(seconds[False]), sorted(seconds[True])
-    return all(packed_s[rank] < _CLEARLY * plain[rank] for rank in (0, _REPEATS // 2))
+    return all(packed_s[rank] < _CLEARLY * plain[rank] for rank in (0, len(plain) // 2))

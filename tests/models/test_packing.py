@@ -1,4 +1,4 @@
-"""Packed linears compute the same, are used for the chosen rows alone, and go away if none gains."""
+"""Packed products compute the same, are used for the chosen rows alone, and go away if none gains."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from torch import nn
 
 from spsbench.models import packing
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.product import ProductLinear
+
+needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
 
 def scored(model: CausalLM, rows: int) -> torch.Tensor:
@@ -20,26 +23,61 @@ def scored(model: CausalLM, rows: int) -> torch.Tensor:
     return logits
 
 
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
-def test_packed_rows_give_the_same_logits(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = CausalLM(make(config_of("llama")))
+@needs_onednn
+@pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])  # our own forward, and the model's
+def test_packed_rows_give_the_same_logits(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = CausalLM(make(config_of(architecture)))
+    assert (model.products is None) == (architecture == "gpt_neox")
     plain = {rows: scored(model, rows) for rows in (1, 5)}
     monkeypatch.setattr(packing, "_packed_wins", lambda model, modes, rows: rows == 5)
     assert packing.choose_modes(model, [5, 1]) == {"1": "plain", "5": "packed"}
-    assert model.modes is not None
     for rows, expected in plain.items():
         assert torch.allclose(scored(model, rows), expected, atol=1e-5)
         assert model.modes.packed == (rows == 5)
 
 
-def test_the_plain_layers_come_back_if_nothing_gains(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = CausalLM(make(config_of("llama")))
+@needs_onednn
+@pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])
+def test_the_packed_form_is_what_multiplies(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed weight is seen by the plain form alone, which it was packed from before."""
+    model = CausalLM(make(config_of(architecture)))
+    monkeypatch.setattr(packing, "_packed_wins", lambda model, modes, rows: rows == 5)
+    packing.choose_modes(model, [1, 5])
+    before = {rows: scored(model, rows) for rows in (1, 5)}
+    with torch.no_grad():
+        model.model.get_output_embeddings().weight.mul_(2)
+    assert torch.equal(scored(model, 5), before[5])
+    assert not torch.equal(scored(model, 1), before[1])
+
+
+@needs_onednn
+@pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])
+def test_everything_is_plain_again_if_nothing_gains(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = CausalLM(make(config_of(architecture)))
     monkeypatch.setattr(packing, "_packed_wins", lambda model, modes, rows: False)
     assert packing.choose_modes(model, [1, 5]) == {"1": "plain", "5": "plain"}
-    assert model.modes is None
-    assert type(model.model.lm_head) is nn.Linear
+    assert type(model.model.get_output_embeddings()) is nn.Linear
+    assert not any(isinstance(module, ProductLinear) for module in model.model.modules())
+    assert all(product._packed is None for product in model.products or [])
 
 
-def test_without_the_operators_everything_stays_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._C, "_has_mkldnn", False)
+def test_the_trial_itself_chooses_some_mode_for_every_row() -> None:
+    model = CausalLM(make(config_of("llama")))
+    modes = packing.choose_modes(model, [1, 5])
+    assert set(modes) == {"1", "5"}
+    assert set(modes.values()) <= {"plain", "packed"}
+    assert model.length == 0
+
+
+@pytest.mark.parametrize("missing", ["operators", "room"])
+def test_without_operators_or_room_everything_stays_plain(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing == "operators":
+        monkeypatch.setattr(torch._C, "_has_mkldnn", False)
+    else:
+        monkeypatch.setattr(packing, "available_bytes", lambda device: 1000)
+    monkeypatch.setattr(packing, "_packed_wins", lambda model, modes, rows: True)
     assert packing.choose_modes(CausalLM(make(config_of("llama"))), [1, 3]) == {"1": "plain", "3": "plain"}
