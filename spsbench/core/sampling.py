@@ -66,10 +66,11 @@ def _nucleus_edge(probs: Tensor, top_p: float) -> Tensor:
         top = probs.topk(head, dim=-1).values
         # The token that crosses top_p belongs to the nucleus.
         last = torch.searchsorted(top.cumsum(-1), wanted)
-        if head == size or int(last.max()) < head:
-            break
+        if head == size:
+            return top.gather(-1, last.clamp_(max=head - 1))  # rounding may leave even all below it
+        if int(last.max()) < head:
+            return top.gather(-1, last)
         head = min(head * _HEAD_GROWTH, size)
-    return top.gather(-1, last.clamp_(max=head - 1))  # rounding may leave even all below it
 
 
 def draw(probs: Tensor, u: Tensor) -> Tensor:

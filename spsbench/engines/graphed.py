@@ -104,6 +104,9 @@ class StaticSpS:
         sampling: temperature, top_k, top_p, greedy.
         capture: makes each stage into what is replayed.
         rule: judges drafts; modified rejection unless given.
+
+    Attributes:
+        stages: draft, verify, accept.
     """
 
     def __init__(
@@ -124,11 +127,11 @@ class StaticSpS:
         self._p = torch.zeros(k, vocab_size, dtype=target.wide, device=device)
         self._q = torch.zeros(k + 1, vocab_size, dtype=target.wide, device=device)
         self._answer = torch.zeros(k + 2, dtype=torch.int64, device=device)
-        self._stages = tuple(map(capture, (self._propose, self._score, self._accept)))
+        self.stages = tuple(map(capture, (self._propose, self._score, self._accept)))
 
     def loop(self, watch: Stopwatch) -> DecodedLoop:
         """See ``Decoder.loop``: three launches, and one wait for the answer."""
-        propose, score, accept = self._stages
+        propose, score, accept = self.stages
         watch.lap("other")
         propose()
         watch.lap("draft")

@@ -118,7 +118,8 @@ def _jobs(pairs: Iterable[Pair], timeout_s: float) -> Iterator[_Job]:
 
 def _run(work: _Work, count: int, rung: Rung) -> None:
     with ThreadPoolExecutor(max_workers=count) as pool:
-        futures = [pool.submit(_serve, work, rung) for _ in range(count)]
+        numbers = range(count) if count > 1 else [None]
+        futures = [pool.submit(_serve, work, rung, number) for number in numbers]
         try:
             for future in futures:
                 future.result()
@@ -126,11 +127,11 @@ def _run(work: _Work, count: int, rung: Rung) -> None:
             work.over = True  # after a failure or Ctrl-C the others stop at their next program
 
 
-def _serve(work: _Work, rung: Rung) -> None:
+def _serve(work: _Work, rung: Rung, number: int | None) -> None:
     job = work.take()
     if job is None:
         return
-    worker = _started(rung)
+    worker = _started(rung, number)
     try:
         while job is not None and not work.over:
             reply = _ask_twice(job.message, worker)
@@ -143,12 +144,12 @@ def _serve(work: _Work, rung: Rung) -> None:
         worker.close()
 
 
-def _started(rung: Rung) -> WorkerProcess:
+def _started(rung: Rung, number: int | None) -> WorkerProcess:
     try:
-        return WorkerProcess(rung.layers)
+        return WorkerProcess(rung.layers, number)
     except WorkerFailure:
         try:
-            return WorkerProcess(rung.layers)
+            return WorkerProcess(rung.layers, number)
         except WorkerFailure as failure:
             raise SpsbenchError(
                 f"the sandbox failed to start twice: {failure}.", remedy="No score was recorded."

@@ -28,7 +28,7 @@ PATIENCE_S = 20.0
 
 _INSIDE = Path(__file__).with_name("inside")
 # In the order in which they need each other.
-_MODULES = "kernel syscalls seccomp landlock limits identity frames wire program zygote"
+_MODULES = "kernel syscalls seccomp landlock limits locks identity frames wire program zygote"
 _ENVIRONMENT = {
     "PATH": "/nowhere",
     "LANG": "C.UTF-8",
@@ -89,7 +89,7 @@ class Sandbox:
         """
         their_requests, requests = os.pipe()
         replies, their_replies = os.pipe()
-        job = {"memory_bytes": MEMORY_BYTES, "cpu_s": math.ceil(cpu_s)}
+        job = {"cpu_s": math.ceil(cpu_s)}
         try:
             socket.send_fds(self._control, [json.dumps(job).encode()], [their_requests, their_replies])
         except OSError as error:
@@ -120,6 +120,7 @@ class Sandbox:
             "layers": sorted(layers),
             "readable": shown.paths() if "landlock" in layers else [],
             "packages": shown.packages,
+            "memory_bytes": MEMORY_BYTES,
         }
         hello = self._ask(json.dumps({"modules": _sources(), "settings": settings}).encode() + b"\n")
         if "error" in hello:

@@ -1,6 +1,6 @@
 """The judge's process: JSON lines in, JSON lines out; it owns one sandbox.
 
-Run as ``python -m spsbench.execution.worker LAYERS``. It holds no model and no thread. A job is
+Run as ``python -m spsbench.execution.worker LAYERS [NUMBER]``. It holds no model and no thread. A job is
 ``{"problem", "completion", "timeout_s"}``; the answer is ``{"result", "cpu_s"}``, or ``{"error"}`` for
 a fault of judge or sandbox, or ``{"broken"}`` for one of the problem. The first line, before any job,
 is ``{"hello"}`` with what the sandbox says of itself.
@@ -35,10 +35,17 @@ def answer(sandbox: Sandbox, job: dict[str, Any]) -> dict[str, Any]:
     return {"result": outcome.result, "cpu_s": outcome.cpu_s}
 
 
-def main(layers: list[str]) -> None:
-    """Serve jobs until stdin ends."""
+def main(layers: list[str], number: int | None = None) -> None:
+    """Serve jobs until stdin ends.
+
+    Args:
+        layers: of the sandbox.
+        number: of this worker among several, which then keep out of each other's way.
+    """
     jobs, answers = _private_streams()
     _be_modest()
+    if number is not None:
+        _settle(number)
     try:
         sandbox = Sandbox(layers)
     except SandboxFailure as failure:
@@ -55,6 +62,17 @@ def _be_modest() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     limits.lower_soft("AS", _MEMORY_BYTES)
+
+
+def _settle(number: int) -> None:
+    """Stay on one CPU with all that this process starts: judge, zygote and program take turns.
+
+    A message to another CPU wakes it up, which costs more than the message.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        allowed = sorted(os.sched_getaffinity(0))
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, {allowed[number % len(allowed)]})
 
 
 def _private_streams() -> tuple[TextIO, TextIO]:
@@ -74,4 +92,4 @@ def _write(answers: TextIO, message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1].split("+"))
+    main(sys.argv[1].split("+"), int(sys.argv[2]) if len(sys.argv) > 2 else None)

@@ -33,6 +33,7 @@ class WorkerProcess:
 
     Args:
         layers: of the sandbox that it owns.
+        number: among several workers, each of which stays on a CPU; None leaves it free.
 
     Attributes:
         hello: what the sandbox says of itself: ``uid``, ``landlock_abi``.
@@ -41,8 +42,8 @@ class WorkerProcess:
         WorkerFailure: it, or its sandbox, does not start.
     """
 
-    def __init__(self, layers: Collection[str]) -> None:
-        self._layers = layers
+    def __init__(self, layers: Collection[str], number: int | None = None) -> None:
+        self._layers, self._number = layers, number
         self._process: subprocess.Popen[str] | None = None
         self.hello = self._start()
 
@@ -85,7 +86,7 @@ class WorkerProcess:
                     stream.close()
 
     def _start(self) -> dict[str, Any]:
-        self._process = _spawn(self._layers)
+        self._process = _spawn(self._layers, self._number)
         try:
             hello: dict[str, Any] = _reply(self._read(_GRACE_S), "hello")["hello"]
         except WorkerFailure:
@@ -114,13 +115,14 @@ def _readable(descriptor: int, patience_s: float) -> bool:
     return bool(poll.poll(patience_s * 1000))
 
 
-def _spawn(layers: Collection[str]) -> subprocess.Popen[str]:
+def _spawn(layers: Collection[str], number: int | None) -> subprocess.Popen[str]:
     here = str(Path(spsbench.__file__).resolve().parent.parent)
     inherited = os.environ.get("PYTHONPATH")
     search_path = os.pathsep.join([here, inherited] if inherited else [here])
+    place = [] if number is None else [str(number)]
     return subprocess.Popen(
         # -P: a random.py in the current directory must not shadow the library's.
-        [sys.executable, "-P", "-m", "spsbench.execution.worker", "+".join(sorted(layers))],
+        [sys.executable, "-P", "-m", "spsbench.execution.worker", "+".join(sorted(layers)), *place],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -68,7 +68,7 @@ def test_a_lower_hard_limit_stays() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     code = (
         "import resource as r\nfrom spsbench.execution.inside import limits\n"
-        "r.setrlimit(r.RLIMIT_NOFILE, (20, 20))\nlimits.lower(1 << 30, 5)\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (20, 20))\nlimits.lower_common(1 << 30)\n"
         "assert r.getrlimit(r.RLIMIT_NOFILE) == (20, 20)\n"
         "assert r.getrlimit(r.RLIMIT_AS) == (1 << 30, 1 << 30)\n"
         "assert r.getrlimit(r.RLIMIT_FSIZE) == (0, 0)\n"

@@ -93,7 +93,7 @@ def fake_workers(monkeypatch: pytest.MonkeyPatch, answers: list[dict[str, Any]])
     started: list[int] = []
 
     class Fake:
-        def __init__(self, layers: Collection[str]) -> None:
+        def __init__(self, layers: Collection[str], number: int | None) -> None:
             started.append(1)
 
         def ask(self, message: dict[str, Any]) -> dict[str, Any]:

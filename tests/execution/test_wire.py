@@ -175,3 +175,16 @@ def test_nan_and_infinity() -> None:
     nan, infinity = loads(dumps([math.nan, math.inf]))
     assert math.isnan(nan)
     assert infinity == math.inf
+
+
+def test_flat_lists_cross_whole_and_are_counted() -> None:
+    for flat in (["a", None, 1.5, True], [1, -2, 3], []):
+        assert wire.loads(wire.dumps(flat)) == flat
+    mixed = [1, True, 2**60, "x"]
+    assert wire.loads(wire.dumps(mixed)) == mixed
+    assert wire.loads(wire.dumps([2**60, -(2**60)])) == [2**60, -(2**60)]
+    for long in (list(range(wire.MAX_NODES)), ["x"] * wire.MAX_NODES):
+        with pytest.raises(wire.WireError):
+            wire.dumps(long)
+        with pytest.raises(wire.WireError):
+            wire.loads(json.dumps(["list", long]).encode())

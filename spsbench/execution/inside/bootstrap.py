@@ -14,9 +14,12 @@ control = socket.socket(fileno=os.dup(0))
 os.dup2(1, 0)
 with control.makefile("rb") as stream:
     bundle = json.loads(stream.readline())
+# random would draw a new seed in every fork; programs get theirs from the judge.
+register, os.register_at_fork = os.register_at_fork, lambda **hooks: None
 for name, source in bundle["modules"]:
     module = types.ModuleType(name)
     module.__path__ = []
     sys.modules[name] = module
     exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
+os.register_at_fork = register
 sys.modules["spsbench.execution.inside.zygote"].serve(control, bundle["settings"])

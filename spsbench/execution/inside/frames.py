@@ -38,42 +38,46 @@ def send(descriptor: int, message: bytes, deadline: float | None = None) -> None
     """
     left = memoryview(len(message).to_bytes(4, "big") + message)
     while left:
-        _wait(descriptor, select.POLLOUT, deadline)
         try:
             left = left[os.write(descriptor, left[:_CHUNK_BYTES]) :]
         except BlockingIOError:
-            continue
+            _wait(descriptor, select.POLLOUT, deadline)
         except BrokenPipeError:
             raise PipeClosed from None
 
 
 def receive(descriptor: int, deadline: float | None = None) -> bytes:
-    """Read one message.
+    """Read one message, in one go if it is there: each side waits for the other's before it sends again.
 
     Raises:
         PipeClosed: the other side is gone, perhaps in the middle.
-        TooLong: it announces more than ``MAX_BYTES``; none of it was read.
+        TooLong: it announces more than ``MAX_BYTES``, or more came than it announced.
         DeadlinePassed: not there in time.
     """
-    size = int.from_bytes(_exactly(descriptor, 4, deadline), "big")
-    if size > MAX_BYTES:
+    message = bytearray()
+    wanted = 4
+    while len(message) < wanted:
+        message += _some(descriptor, deadline)
+        if wanted == 4 <= len(message):
+            size = int.from_bytes(message[:4], "big")
+            if size > MAX_BYTES:
+                raise TooLong
+            wanted += size
+    if len(message) > wanted:
         raise TooLong
-    return _exactly(descriptor, size, deadline)
+    return bytes(message[4:])
 
 
-def _exactly(descriptor: int, size: int, deadline: float | None) -> bytes:
-    parts: list[bytes] = []
-    while size:
+def _some(descriptor: int, deadline: float | None) -> bytes:
+    while True:
         _wait(descriptor, select.POLLIN, deadline)
         try:
-            part = os.read(descriptor, min(size, _CHUNK_BYTES))
+            part = os.read(descriptor, _CHUNK_BYTES)
         except BlockingIOError:
             continue
         if not part:
             raise PipeClosed
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+        return part
 
 
 def _wait(descriptor: int, event: int, deadline: float | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from spsbench.execution.inside import kernel
@@ -42,15 +42,19 @@ def confine(readable: Iterable[str]) -> None:
     _restrict(ruleset)
 
 
-def separate() -> None:
-    """A domain of its own: whoever is not in it can be neither traced nor signalled.
+def separation() -> Callable[[], int]:
+    """What puts the process that calls it in a domain of its own, where it can trace and signal itself alone.
+
+    It may be called in any number of forks of a process without new privileges; the rule set's descriptor
+    is theirs to close.
 
     Raises:
-        OSError: no Landlock, or the kernel refuses.
+        OSError: no Landlock, or the kernel refuses; so does what it returns.
     """
-    version = abi()
     # Making nodes is refused to the parent already; a ruleset must handle something.
-    _restrict(_ruleset(1 << 6, 0, _SCOPES if version >= 6 else 0))
+    ruleset = _ruleset(1 << 6, 0, _SCOPES if abi() >= 6 else 0)
+    numbers = ctypes.c_long(_RESTRICT_SELF), ctypes.c_int(ruleset), ctypes.c_uint32(0)
+    return kernel.prepared("syscall", *numbers)
 
 
 def _files(version: int) -> int:

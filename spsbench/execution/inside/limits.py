@@ -5,21 +5,20 @@ from __future__ import annotations
 import resource
 
 
-def lower(memory_bytes: int, cpu_s: int) -> None:
-    """Limit this process: memory, CPU time, no file, no core, few descriptors, no further process.
+def lower_common(memory_bytes: int) -> None:
+    """Limit this process and every fork of it: memory, no file, no core, few descriptors.
 
     A hard limit that is lower already stays.
     """
-    wanted = {
-        "AS": memory_bytes,
-        "CPU": cpu_s,
-        "FSIZE": 0,
-        "CORE": 0,
-        "NOFILE": 64,
-        "NPROC": 0,  # root is exempt; seccomp is not
-        "MEMLOCK": 0,
-        "MSGQUEUE": 0,
-    }
+    _lower({"AS": memory_bytes, "FSIZE": 0, "CORE": 0, "NOFILE": 64, "MEMLOCK": 0, "MSGQUEUE": 0})
+
+
+def lower_own(cpu_s: int) -> None:
+    """Limit this process alone: CPU time, no further process."""
+    _lower({"CPU": cpu_s, "NPROC": 0})  # root is exempt from the latter; seccomp is not
+
+
+def _lower(wanted: dict[str, int]) -> None:
     for name, value in wanted.items():
         number = getattr(resource, f"RLIMIT_{name}", None)  # not every system has every limit
         if number is not None:

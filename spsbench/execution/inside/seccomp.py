@@ -20,6 +20,7 @@ _NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 _X32_BIT = 0x40000000
 _MODE_FILTER = 2
 _INSTRUCTION = struct.Struct("HBBI")
+_OWN_PROCESS = -3  # the instruction that compares with it
 
 # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND, O_ASYNC and __O_TMPFILE: the same on both architectures.
 _WRITING_FLAGS = 0o1 | 0o2 | 0o100 | 0o1000 | 0o2000 | 0o20000 | 0o20000000
@@ -32,7 +33,7 @@ Instruction = tuple[int, int, int, int]
 
 
 def prepare(table: Table) -> bytes:
-    """The part of the filter that is the same for every process, which takes time to put together."""
+    """The filter, but for the process that it is for, which ``Filter.install`` fills in."""
     program = [
         (_LOAD, 0, 0, _ARCH_OFFSET),
         (_JUMP_EQUAL, 1, 0, table.audit_arch),
@@ -45,26 +46,34 @@ def prepare(table: Table) -> bytes:
         program += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]
     for name, number in table.judged.items():
         program += _block(number, _RULES[name])
-    return _packed(program)
-
-
-def install(prepared: bytes, table: Table, own_pid: int) -> None:
-    """Lock this process, for good, into the calls of ``table``; signals reach ``own_pid`` alone.
-
-    Raises:
-        OSError: the kernel has no seccomp filters, or refuses.
-    """
-    own = [i for number in table.own_process.values() for i in _block(number, _if_one_of(0, (own_pid,)))]
-    code = prepared + _packed([*own, _refuse(errno.EPERM)])
-    buffer = ctypes.create_string_buffer(code, len(code))
-    # struct sock_fprog: the length, padding, a pointer.
-    header = struct.pack("HxxxxxxP", len(code) // _INSTRUCTION.size, ctypes.addressof(buffer))
-    kernel.no_new_privileges()
-    kernel.prctl(kernel.PR_SET_SECCOMP, _MODE_FILTER, ctypes.c_char_p(header))
-
-
-def _packed(program: Sequence[Instruction]) -> bytes:
+    own = list(table.own_process.values())
+    program += [(_JUMP_EQUAL, len(own) - place, 0, number) for place, number in enumerate(own)]
+    program += [_refuse(errno.EPERM), _argument(0), (_JUMP_EQUAL, 1, 0, 0)]  # the process: _OWN_PROCESS
+    program += [_refuse(errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in program)
+
+
+class Filter:
+    """The filter of ``table``, put together once for any number of processes without new privileges."""
+
+    def __init__(self, table: Table) -> None:
+        code = prepare(table)
+        self._own_process = len(code) + _OWN_PROCESS * _INSTRUCTION.size
+        self._code = ctypes.create_string_buffer(code, len(code))
+        # struct sock_fprog: the length, padding, a pointer.
+        header = struct.pack("HxxxxxxP", len(code) // _INSTRUCTION.size, ctypes.addressof(self._code))
+        option, mode = ctypes.c_int(kernel.PR_SET_SECCOMP), ctypes.c_ulong(_MODE_FILTER)
+        nothing = ctypes.c_ulong(0)
+        self._install = kernel.prepared("prctl", option, mode, ctypes.c_char_p(header), nothing, nothing)
+
+    def install(self, own_pid: int) -> None:
+        """Lock this process, for good, into the calls of the table; signals reach ``own_pid`` alone.
+
+        Raises:
+            OSError: the kernel has no seccomp filters, or refuses.
+        """
+        _INSTRUCTION.pack_into(self._code, self._own_process, _JUMP_EQUAL, 1, 0, own_pid)
+        self._install()
 
 
 def _block(number: int, rule: Sequence[Instruction]) -> list[Instruction]:

@@ -22,6 +22,10 @@ _SAFE_INT = 1 << 53
 _MAX_EXPONENT = 1000
 
 
+_THEMSELVES = frozenset({str, float, bool, type(None)})
+_JSON_SCALARS = _THEMSELVES | {int}
+
+
 class WireError(Exception):
     """Data too large, too deep, or not in this format."""
 
@@ -65,8 +69,8 @@ class _Counter:
     def __init__(self) -> None:
         self._nodes = 0
 
-    def count(self, depth: int) -> None:
-        self._nodes += 1
+    def count(self, depth: int, nodes: int = 1) -> None:
+        self._nodes += nodes
         if self._nodes > MAX_NODES:
             raise WireError(f"more than {MAX_NODES} values")
         if depth > MAX_DEPTH:
@@ -107,7 +111,13 @@ class _Encoder(_Counter):
         return ["foreign", str(kind.__name__)[:100]]
 
     def items(self, values: Any, depth: int) -> list[Any]:
-        return [self.encode(value, depth) for value in itertools.islice(values, MAX_NODES + 1)]
+        taken = list(itertools.islice(values, MAX_NODES + 1))
+        kinds = set(map(type, taken))
+        # Most lists are long, flat and of one kind: these stand for themselves as a whole.
+        if kinds <= _THEMSELVES or (kinds == {int} and min(taken) > -_SAFE_INT and max(taken) < _SAFE_INT):
+            self.count(depth, len(taken))
+            return taken
+        return [self.encode(value, depth) for value in taken]
 
     def pairs(self, value: dict[Any, Any], depth: int) -> list[Any]:
         return [[self.encode(k, depth), self.encode(v, depth)] for k, v in value.items()]
@@ -163,6 +173,9 @@ class _Decoder(_Counter):
     def items(self, content: Any, depth: int) -> list[Any]:
         if not isinstance(content, list):
             raise WireError("not plain data (no list)")
+        if set(map(type, content)) <= _JSON_SCALARS:
+            self.count(depth, len(content))
+            return content.copy()
         return [self.decode(item, depth) for item in content]
 
     def pairs(self, content: Any, depth: int) -> dict[Any, Any]:

@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from spsbench.execution.inside import identity, kernel, landlock, program
+from spsbench.execution.inside.locks import Locks
 
 # What programs like to import; the rest of the standard library is read when asked for.
 _WARM = """
@@ -54,11 +55,11 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
 
     Args:
         control: the socket to the judge.
-        settings: ``layers``, ``readable`` (paths), ``packages`` (name to folder).
+        settings: ``layers``, ``readable`` (paths), ``packages`` (name to folder), ``memory_bytes``.
     """
     try:
         hello = _lock_up(settings)
-        prepared = program.prepare(settings["layers"])
+        locks = Locks(settings["layers"], settings["memory_bytes"])
     except OSError as error:
         hello = {"error": f"{type(error).__name__}: {error}"}
     _say(control, hello)
@@ -71,7 +72,7 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
         job = json.loads(data)
         child = os.fork()
         if child == 0:
-            _become(job, settings["layers"], prepared, descriptors)
+            _become(locks, job["cpu_s"], descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         asked = control.recv(16)
@@ -97,16 +98,17 @@ def _lock_up(settings: dict[str, Any]) -> dict[str, Any]:
     return {"uid": uid, "landlock_abi": version}
 
 
-def _become(job: dict[str, Any], layers: list[str], prepared: bytes, descriptors: list[int]) -> None:
+def _become(locks: Locks, cpu_s: int, descriptors: list[int]) -> None:
     """Turn this fork into the program's process; it never returns."""
     try:
+        locks.separate()
         high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in descriptors]
         for descriptor, wanted in zip(high, (_REQUESTS, _REPLIES), strict=True):
             os.dup2(descriptor, wanted)
         os.closerange(_REPLIES + 1, 1024)
         if sys.platform == "linux":
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        program.lock(layers, prepared, job["memory_bytes"], job["cpu_s"])
+        locks.put_on(cpu_s)
         program.run(_REQUESTS, _REPLIES)
     except BaseException:
         os._exit(1)

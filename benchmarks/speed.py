@@ -1,0 +1,305 @@
+"""Our loops against transformers' and against their own forwards, in one process, in turns.
+
+    python -m benchmarks.speed --pair mini|110m|1b [--dtype float32] [--rounds 12] [--tokens 48]
+
+Arms take turns in shuffled order, each round on another prompt with another seed; ratios are medians
+over rounds of ratios within a round, so that a slow moment hits both sides. Acceptance differs
+between loops with different uniform numbers, so SpS is compared by ms/token over rounds and the
+tokens per loop are printed beside it. Run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from benchmarks.pairs import build, linears
+from spsbench.bench.forced import NoText
+from spsbench.bench.forwards import time_forwards
+from spsbench.clock import Stopwatch, SystemClock
+from spsbench.config import resolve
+from spsbench.decoding import sps
+from spsbench.drafters.model import ModelDrafter
+from spsbench.engines.eager import EagerEngine
+from spsbench.engines.peers import ASSISTED, GENERATE, PeerEngine
+from spsbench.engines.uniforms import UniformStream
+from spsbench.environment import describe_environment
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.packing import choose_modes
+from spsbench.models.product import Modes, ProductLinear, can_pack
+from spsbench.models.threads import fastest_threads
+from spsbench.models.traffic import kv_bytes_per_token
+from spsbench.records import Generation, Request, SamplingParams
+from spsbench.runner import plan
+
+K = 4
+SAMPLING = SamplingParams(top_p=0.95)
+CONTEXT = 200
+_RESAMPLES = 2_000
+
+
+def main() -> None:
+    """Build, measure, print."""
+    given = _arguments()
+    imports_bytes = psutil.Process().memory_info().rss
+    dtype = getattr(torch, given.dtype)
+    target, draft = build(given.pair, dtype, torch.device("cpu"))
+    torch.set_num_threads(given.threads or fastest_threads(target))
+    modes = choose_modes(target, [1, K + 1]), choose_modes(draft, [1, 2])
+    facts = describe_environment()
+    print(f"{given.pair}, {given.dtype}, {facts['cpu']['model']}, {torch.get_num_threads()} threads")
+    print(f"products of the target {modes[0]}, of the draft {modes[1]}; load {facts['load_1m']:.1f}\n")
+    watched = _Watched(target, draft)
+    times = _measure(_arms(watched, given.with_packed), _prompts(given.pair), given)
+    memory = _memory(imports_bytes, target, draft, given.tokens)
+    print("| what | measured |\n|---|---|")
+    for what, value in [*_peers(times), *_own(times, watched), *_forwards(target, draft), *memory]:
+        print(f"| {what} | {value} |", flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--pair", default="mini")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--threads", type=int, default=0, help="0: the fastest number")
+    parser.add_argument("--no-packed", dest="with_packed", action="store_false", help="leave that peer out")
+    return parser.parse_args()
+
+
+@dataclass
+class _Watched:
+    """Our pair, with the time of every forward noted while it is switched on.
+
+    Attributes:
+        seconds: of forwards, by role and arm.
+    """
+
+    target: CausalLM
+    draft: CausalLM
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    @contextmanager
+    def watching(self, arm: str) -> Iterator[None]:
+        """Note forwards under ``<arm> target`` and ``<arm> draft``; prefills are left out."""
+        models = {"target": self.target, "draft": self.draft}
+        plain = {role: model.score for role, model in models.items()}
+        for role, model in models.items():
+            setattr(model, "score", self._timed(plain[role], f"{arm} {role}"))  # noqa: B010 - mypy
+        try:
+            yield
+        finally:
+            for model in models.values():
+                del model.score
+
+    def _timed(self, score: Callable[..., Any], name: str) -> Callable[..., Any]:
+        noted = self.seconds.setdefault(name, [])
+
+        def timed(tokens: torch.Tensor, last: int) -> torch.Tensor:
+            started = time.perf_counter()
+            logits: torch.Tensor = score(tokens, last)
+            if len(tokens) <= K + 1:
+                noted.append(time.perf_counter() - started)
+            return logits
+
+        return timed
+
+
+Times = dict[str, list[tuple[float, Generation | None]]]
+Arm = Callable[[Request], tuple[float, Generation | None]]
+
+
+def _arms(pair: _Watched, with_packed: bool) -> dict[str, Arm]:
+    text, clock, cpu = NoText(), SystemClock(), torch.device("cpu")
+    target, draft = pair.target, pair.draft
+    own = {
+        "ArS": EagerEngine(target, None, 0, text, cpu, clock),
+        "SpS": EagerEngine(target, draft, K, text, cpu, clock),
+    }
+    theirs = {
+        "generate": PeerEngine(GENERATE, target, None, 0, text),
+        "assisted": PeerEngine(ASSISTED, target, draft, K, text),
+    }
+    arms: dict[str, Arm] = {name: _decoding(engine) for name, engine in (own | theirs).items()}
+    arms |= {f"{name} watched": _watching(pair, name, own[name]) for name in own}
+    arms |= {"SpS bare": lambda r: (_bare(pair, r), None)}
+    if with_packed and can_pack(target.model.dtype):
+        swap = _Packed([target.model, draft.model])
+        arms |= {f"{name} packed": _packed(swap, engine) for name, engine in theirs.items()}
+    return arms
+
+
+def _decoding(engine: EagerEngine | PeerEngine) -> Arm:
+    def run(request: Request) -> tuple[float, Generation | None]:
+        found = engine.generate(request)
+        return found.decode_s / len(found.tokens), found
+
+    return run
+
+
+def _watching(pair: _Watched, name: str, engine: EagerEngine) -> Arm:
+    run = _decoding(engine)
+
+    def watched(request: Request) -> tuple[float, Generation | None]:
+        with pair.watching(name):
+            return run(request)
+
+    return watched
+
+
+def _bare(pair: _Watched, request: Request) -> float:
+    """Seconds a token of the algorithm alone: no stop rule, no ledger, nothing kept."""
+    device = torch.device("cpu")
+    read = request.prompt_ids[:-1]
+    with torch.inference_mode():
+        drafter = ModelDrafter(pair.draft, request.sampling, device)
+        pair.target.rollback(0)
+        pair.target.score(torch.tensor(read), last=1)
+        drafter.prefill(read)
+        uniforms, watch = UniformStream(request.seed, device), Stopwatch(SystemClock())
+        loops = sps(pair.target, drafter, request.prompt_ids, K, request.sampling, uniforms, watch)
+        started, emitted = time.perf_counter(), 0
+        while emitted < request.max_new_tokens:
+            emitted += len(next(loops).tokens)
+        # The engine cuts what is too long; the time was spent all the same.
+        return (time.perf_counter() - started) / request.max_new_tokens
+
+
+class _Packed:
+    """Our packed products in the place of the peers' linear layers, while it is entered."""
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        modes = Modes()
+        modes.packed = True
+        self._places = [place for model in models for place in linears(model)]
+        self._products = [ProductLinear(linear, modes) for *_, linear in self._places]
+        for layer in self._products:
+            layer.product.pack()
+
+    def __enter__(self) -> None:
+        for (parent, name, _), layer in zip(self._places, self._products, strict=True):
+            setattr(parent, name, layer)
+
+    def __exit__(self, *_: object) -> None:
+        for parent, name, linear in self._places:
+            setattr(parent, name, linear)
+
+
+def _packed(swap: _Packed, engine: PeerEngine) -> Arm:
+    run = _decoding(engine)
+
+    def packed(request: Request) -> tuple[float, Generation | None]:
+        with swap:
+            return run(request)
+
+    return packed
+
+
+def _prompts(pair: str) -> list[tuple[int, ...]]:
+    """Real prompts for the trained pair, whose rows are then as peaked as in a run; else random tokens."""
+    if pair == "mini":
+        return [prompt.ids[-CONTEXT:] for prompt in plan(resolve({"limit": 16})).prompts]
+    generator = torch.Generator().manual_seed(0)
+    return [tuple(row) for row in torch.randint(10, 500, (16, CONTEXT), generator=generator).tolist()]
+
+
+def _measure(arms: dict[str, Arm], prompts: list[tuple[int, ...]], given: argparse.Namespace) -> Times:
+    shuffler, order = random.Random(0), list(arms)
+    times: Times = {name: [] for name in arms}
+    for number in range(-1, given.rounds):  # the first is thrown away
+        prompt = prompts[number % len(prompts)]
+        request = Request(prompt, given.tokens, (), SAMPLING, seed=number + 1, fixed_length=True)
+        shuffler.shuffle(order)
+        for name in order:
+            result = arms[name](request)
+            if number >= 0:
+                times[name].append(result)
+    return times
+
+
+def _ratio(one: Sequence[float], other: Sequence[float]) -> str:
+    """Median of one/other within rounds, and its 95% interval over rounds."""
+    within = np.array(one) / np.array(other)
+    draws = np.random.default_rng(0).integers(len(within), size=(_RESAMPLES, len(within)))
+    low, high = np.quantile(np.median(within[draws], axis=1), [0.025, 0.975])
+    return f"{np.median(within):.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _peers(times: Times) -> Iterator[tuple[str, str]]:
+    seconds = {name: [s for s, _ in found] for name, found in times.items()}
+    for name, found in seconds.items():
+        loops = [len(g.loops) for _, g in times[name] if g is not None and g.loops]
+        tokens = [len(g.tokens) for _, g in times[name] if g is not None]
+        per_loop = f", {sum(tokens) / sum(loops):.2f} tokens/loop" if loops else ""
+        yield f"{name}, ms/token (median)", f"{1e3 * statistics.median(found):.2f}{per_loop}"
+    yield "ArS: generate() / ours, ms/token", _ratio(seconds["generate"], seconds["ArS"])
+    yield "SpS K=4: assisted / ours, ms/token", _ratio(seconds["assisted"], seconds["SpS"])
+    per_loop_s = {name: _per_loop(times[name]) for name in ("assisted", "SpS")}
+    yield "the same, ms/loop", _ratio(per_loop_s["assisted"], per_loop_s["SpS"])
+    if "assisted packed" in times:
+        yield "ArS: generate() packed / ours", _ratio(seconds["generate packed"], seconds["ArS"])
+        yield "SpS K=4: assisted packed / ours, ms/token", _ratio(seconds["assisted packed"], seconds["SpS"])
+        yield (
+            "the same, ms/loop",
+            _ratio(_per_loop(times["assisted packed"]), per_loop_s["SpS"]),
+        )
+    yield "speedup, ours: ArS / SpS", _ratio(seconds["ArS"], seconds["SpS"])
+    yield "recorder on / off (SpS)", _ratio(seconds["SpS"], seconds["SpS bare"])
+
+
+def _per_loop(found: Sequence[tuple[float, Generation | None]]) -> list[float]:
+    return [s * len(g.tokens) / len(g.loops) for s, g in found if g is not None and g.loops]
+
+
+def _own(times: Times, pair: _Watched) -> Iterator[tuple[str, str]]:
+    """What our loops cost beyond their forwards, and how near the speedup comes to theirs."""
+    step = statistics.fmean(pair.seconds["ArS target"])
+    drafted = K * statistics.fmean(pair.seconds["SpS draft"])
+    verified = statistics.fmean(pair.seconds["SpS target"])
+    ars_loop = statistics.fmean(_per_loop(times["ArS watched"]))
+    sps_loop = statistics.fmean(_per_loop(times["SpS watched"]))
+    rest = sps_loop - drafted - verified
+    yield "forwards in the loop, ms: target, K drafts, block", _three(step, drafted, verified)
+    yield (
+        "overhead per loop beyond the forwards",
+        f"{1e3 * rest:.2f} ms, {100 * rest / sps_loop:.1f}% of the loop",
+    )
+    yield (
+        "speedup / what the forwards allow",
+        f"{(ars_loop / sps_loop) / (step / (drafted + verified)):.3f}",
+    )
+
+
+def _three(*seconds: float) -> str:
+    return ", ".join(f"{1e3 * s:.2f}" for s in seconds)
+
+
+def _forwards(target: CausalLM, draft: CausalLM) -> Iterator[tuple[str, str]]:
+    found = time_forwards(target, (1, K + 1), CONTEXT, 10.0)
+    ratio, low, high = found.ratio(K + 1)
+    yield "verify t(5)/t(1)", f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _memory(imports_bytes: int, target: CausalLM, draft: CausalLM, tokens: int) -> list[tuple[str, str]]:
+    """Resident memory beyond the imports, against weights and keys and values."""
+    weights = sum(p.nbytes for model in (target, draft) for p in model.model.parameters())
+    kv = sum((kv_bytes_per_token(model.model) or 0) * (CONTEXT + tokens) for model in (target, draft))
+    taken = psutil.Process().memory_info().rss - imports_bytes
+    mib = 2**20
+    told = f"{taken / mib:.0f} MiB of {(weights + kv) / mib:.0f} MiB: {taken / (weights + kv):.2f}"
+    return [("resident beyond imports / (weights + KV), with the peers' packed copies", told)]
+
+
+if __name__ == "__main__":
+    main()
