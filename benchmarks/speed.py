@@ -44,13 +44,13 @@ from spsbench.runner import plan
 
 K = 4
 SAMPLING = SamplingParams(top_p=0.95)
-CONTEXT = 200
 _RESAMPLES = 2_000
 
 
 def main() -> None:
     """Build, measure, print."""
     given = _arguments()
+    _generate_once(*build("tiny", torch.float32, torch.device("cpu")))  # whatever is imported or set up late
     imports_bytes = psutil.Process().memory_info().rss
     dtype = getattr(torch, given.dtype)
     target, draft = build(given.pair, dtype, torch.device("cpu"))
@@ -60,10 +60,11 @@ def main() -> None:
     print(f"{given.pair}, {given.dtype}, {facts['cpu']['model']}, {torch.get_num_threads()} threads")
     print(f"products of the target {modes[0]}, of the draft {modes[1]}; load {facts['load_1m']:.1f}\n")
     watched = _Watched(target, draft)
-    times = _measure(_arms(watched, given.with_packed), _prompts(given.pair), given)
-    memory = _memory(imports_bytes, target, draft, given.tokens)
+    prompts = _prompts(given.pair, given.context)
+    memory = _memory(imports_bytes, watched, prompts[0], given)  # before there is anything of the peers
+    times = _measure(_arms(watched, given.with_packed), prompts, given)
     print("| what | measured |\n|---|---|")
-    for what, value in [*_peers(times), *_own(times, watched), *_forwards(target, draft), *memory]:
+    for what, value in [*_peers(times), *_own(times, watched), *_forwards(target, given.context), *memory]:
         print(f"| {what} | {value} |", flush=True)
 
 
@@ -73,6 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--context", type=int, default=200)
     parser.add_argument("--threads", type=int, default=0, help="0: the fastest number")
     parser.add_argument("--no-packed", dest="with_packed", action="store_false", help="leave that peer out")
     return parser.parse_args()
@@ -206,12 +208,12 @@ def _packed(swap: _Packed, engine: PeerEngine) -> Arm:
     return packed
 
 
-def _prompts(pair: str) -> list[tuple[int, ...]]:
+def _prompts(pair: str, context: int) -> list[tuple[int, ...]]:
     """Real prompts for the trained pair, whose rows are then as peaked as in a run; else random tokens."""
     if pair == "mini":
-        return [prompt.ids[-CONTEXT:] for prompt in plan(resolve({"limit": 16})).prompts]
+        return [prompt.ids[-context:] for prompt in plan(resolve({"limit": 16})).prompts]
     generator = torch.Generator().manual_seed(0)
-    return [tuple(row) for row in torch.randint(10, 500, (16, CONTEXT), generator=generator).tolist()]
+    return [tuple(row) for row in torch.randint(10, 500, (16, context), generator=generator).tolist()]
 
 
 def _measure(arms: dict[str, Arm], prompts: list[tuple[int, ...]], given: argparse.Namespace) -> Times:
@@ -285,20 +287,31 @@ def _three(*seconds: float) -> str:
     return ", ".join(f"{1e3 * s:.2f}" for s in seconds)
 
 
-def _forwards(target: CausalLM, draft: CausalLM) -> Iterator[tuple[str, str]]:
-    found = time_forwards(target, (1, K + 1), CONTEXT, 10.0)
+def _forwards(target: CausalLM, context: int) -> Iterator[tuple[str, str]]:
+    found = time_forwards(target, (1, K + 1), context, 10.0)
     ratio, low, high = found.ratio(K + 1)
     yield "verify t(5)/t(1)", f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def _memory(imports_bytes: int, target: CausalLM, draft: CausalLM, tokens: int) -> list[tuple[str, str]]:
-    """Resident memory beyond the imports, against weights and keys and values."""
-    weights = sum(p.nbytes for model in (target, draft) for p in model.model.parameters())
-    kv = sum((kv_bytes_per_token(model.model) or 0) * (CONTEXT + tokens) for model in (target, draft))
-    taken = psutil.Process().memory_info().rss - imports_bytes
+def _memory(
+    imports_bytes: int, pair: _Watched, prompt: tuple[int, ...], given: argparse.Namespace
+) -> list[tuple[str, str]]:
+    """Resident memory after a sequence, against the process before, weights, and keys and values."""
+    models = (pair.target, pair.draft)
+    _generate_once(*models, prompt, given.tokens)
+    weights = sum(p.nbytes for model in models for p in model.model.parameters())
+    kv = sum((kv_bytes_per_token(m.model) or 0) * (given.context + given.tokens) for m in models)
+    resident, expected = psutil.Process().memory_info().rss, imports_bytes + weights + kv
     mib = 2**20
-    told = f"{taken / mib:.0f} MiB of {(weights + kv) / mib:.0f} MiB: {taken / (weights + kv):.2f}"
-    return [("resident beyond imports / (weights + KV), with the peers' packed copies", told)]
+    told = f"{resident / mib:.0f} MiB / ({imports_bytes / mib:.0f} + {(weights + kv) / mib:.0f}) MiB"
+    return [("resident / (process before + weights + KV)", f"{told} = {resident / expected:.2f}")]
+
+
+def _generate_once(
+    target: CausalLM, draft: CausalLM, prompt: tuple[int, ...] = (5, 6, 7), tokens: int = 8
+) -> None:
+    engine = EagerEngine(target, draft, K, NoText(), torch.device("cpu"), SystemClock())
+    engine.generate(Request(prompt, tokens, (), SAMPLING, seed=0, fixed_length=True))
 
 
 if __name__ == "__main__":

@@ -70,6 +70,15 @@ def load_1m() -> float:
     return float(psutil.getloadavg()[0])
 
 
+def stolen_s() -> float | None:
+    """Seconds since its start that this virtual machine wanted a CPU and others had it; None if not told."""
+    try:
+        found = getattr(psutil.cpu_times(), "steal", None)
+    except (OSError, RuntimeError):
+        return None
+    return None if found is None else float(found)
+
+
 def cpu_frequency_mhz() -> float | None:
     """Current clock rate of the CPU; None where the machine does not tell."""
     try:

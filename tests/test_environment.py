@@ -21,6 +21,13 @@ def test_the_description_is_json_and_tells_the_essentials() -> None:
     assert described["load_1m"] >= 0
 
 
+def test_stolen_time_only_grows_or_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = environment.stolen_s(), environment.stolen_s()
+    assert first is None or (second is not None and 0 <= first <= second)
+    monkeypatch.setattr(psutil, "cpu_times", lambda: object())
+    assert environment.stolen_s() is None
+
+
 def test_an_absent_library_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "LIBRARIES", ("numpy", "no-such-library"))
     versions = environment.library_versions()

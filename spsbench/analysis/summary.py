@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PHASES = ("draft", "verify", "sample", "other", "loop")
 _METHOD_ORDER = {"ars": 0, "sps": 1, "draft": 2}
+_MUCH_STOLEN = 0.02
 _IDENTITY = ("arm", "method", "k", "engine", "sampling")
 
 
@@ -63,13 +64,24 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
         "losslessness": judged,
         **extras(by_arm, loops_of, rows, info),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
-        "warnings": [*_fallbacks(info), *warnings(rows, judged, quality)],
+        "warnings": [*_fallbacks(info), *_stolen(info), *warnings(rows, judged, quality)],
     }
 
 
 def _fallbacks(info: Mapping[str, Any]) -> list[str]:
     reasons = (info.get("engine_fallbacks") or {}).items()
     return [f"{arm} ran with the engine eager: {reason}." for arm, reason in reasons]
+
+
+def _stolen(info: Mapping[str, Any]) -> list[str]:
+    share = info.get("stolen_share")
+    if share is None or share < _MUCH_STOLEN:
+        return []
+    return [
+        f"{100 * share:.0f}% of a CPU was taken by other guests of this machine while it measured: such "
+        "bursts outlast a sequence, and the interval says too little of them. Use --processes, or a quieter "
+        "machine."
+    ]
 
 
 def _arms(samples: pd.DataFrame, info: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -55,6 +55,11 @@ class RewindCache(Cache):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(layer_class_to_replicate=RewindLayer)
 
+    @property
+    def length(self) -> int:
+        """How many tokens are held."""
+        return self.layers[0].used if self.layers else 0
+
     def layer(self, number: int) -> RewindLayer:
         """One layer, made if it is not there yet."""
         while len(self.layers) <= number:

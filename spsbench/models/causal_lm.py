@@ -39,13 +39,14 @@ class CausalLM:
     @property
     def length(self) -> int:
         """How many tokens the cache holds."""
-        return int(self.cache.get_seq_length())
+        return self.cache.length
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         """See ``LanguageModel.score``."""
         self.modes.begin(tokens.shape[0])
         if self._direct is not None:
-            return self._direct(tokens, self.cache, last)[:, : self.vocab_size]
+            direct = self._direct(tokens, self.cache, last)
+            return direct if direct.shape[-1] == self.vocab_size else direct[:, : self.vocab_size]
         output = self.model(
             input_ids=tokens.unsqueeze(0), past_key_values=self.cache, use_cache=True, logits_to_keep=last
         )

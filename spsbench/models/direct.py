@@ -62,7 +62,7 @@ class DirectForward:
 
     def __call__(self, tokens: Tensor, cache: RewindCache, last: int) -> Tensor:
         """Feed [n] tokens behind the cache; [last, V] logits."""
-        start, n = cache.get_seq_length(), tokens.shape[0]
+        start, n = cache.length, tokens.shape[0]
         hidden = F.embedding(tokens, self._inner.embed_tokens.weight)
         cos, sin = self._rotary(hidden, start, n)
         mask = self._mask(hidden, start, n)

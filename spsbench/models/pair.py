@@ -103,8 +103,9 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise UsageError(
-            f"device {name!r} cannot be used here: {next(iter(str(error).splitlines()), '')}",
+            f"device {name!r} cannot be used here: {reason}.",
             flag="--device",
             remedy="Use cpu, or auto.",
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 
 from spsbench.engines.engine import Engine
 from spsbench.engines.witness import rescore
-from spsbench.environment import load_1m
+from spsbench.environment import load_1m, stolen_s
 from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
 from spsbench.models.packing import choose_modes
 from spsbench.models.pair import Pair, load_pair
@@ -110,10 +111,17 @@ def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher
     store.note(models=pair.info, **modes, **_memory(plan.device), engine_fallbacks=backends.fallbacks)
     watcher.started(plan.total, plan.total - len(missing))
     _warm_up(plan, engines, missing[0])
+    began_s, stolen_before_s = time.perf_counter(), stolen_s()
     for sample in measure(plan, engines, missing, pair):
         store.append(sample)
         watcher.finished(sample)
-    store.note(peak_memory_bytes=peak_memory_bytes())
+    share = _share(stolen_before_s, stolen_s(), time.perf_counter() - began_s)
+    store.note(peak_memory_bytes=peak_memory_bytes(), stolen_share=share)
+
+
+def _share(before_s: float | None, after_s: float | None, wall_s: float) -> float | None:
+    """How much of one CPU others had while it was wanted here; None where the machine does not tell."""
+    return None if before_s is None or after_s is None else (after_s - before_s) / wall_s
 
 
 def load(plan: Plan) -> Pair:

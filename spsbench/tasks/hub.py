@@ -32,13 +32,13 @@ def fetch(sources: Sequence[HubSource], split: str) -> HubData:
     Raises:
         UnavailableError: no source could be had; names each with its reason and the other ways.
     """
-    reasons = []
+    tried: dict[str, list[str]] = {}
     for source in sources:
         try:
             return _fetch_one(source, split)
         except Exception as error:  # the client also raises whatever its HTTP library raised
-            name = f"{source.repository} at {source.revision}"
-            reasons.append(f"{name}: {_first_sentence(error)}")
+            tried.setdefault(_first_sentence(error), []).append(f"{source.repository} at {source.revision}")
+    reasons = [f"{', '.join(names)}: {reason}" for reason, names in tried.items()]
     raise UnavailableError(
         f"the split {split!r} could not be had from the hub ({'; '.join(reasons) or 'no source is named'}).",
         flag="--data official",

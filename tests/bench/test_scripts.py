@@ -1,0 +1,72 @@
+"""The benchmarks that wait for a quiet machine or a GPU run here at small size: every step, no timing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import gpu, speed
+from benchmarks.pairs import build
+from spsbench.engines.graphed import GraphedEngine
+
+
+def test_the_gpu_script_on_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "gpu.md"
+    flags = ["--tiny", "--device", "cpu", "--rounds", "2", "--tokens", "12", "--context", "20"]
+    monkeypatch.setattr(sys, "argv", ["gpu", *flags, "--out", str(out)])
+    assert gpu.main() == 0
+    text = out.read_text()
+    assert "graphed == eager for K = 0, 1, 4" in text
+    assert "within 2" in text
+    assert "Acceptance is synthetic" in text
+    for name in ("ArS eager", "ArS graphed", "ArS hf-generate", "SpS graphed", "SpS hf-assisted"):
+        assert f"| {name} |" in text
+    assert capsys.readouterr().out == text + "\n"
+
+
+def test_it_stops_where_graphs_and_eager_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = GraphedEngine.generate
+
+    def wrong(self: GraphedEngine, request: object) -> object:
+        found = real(self, request)  # type: ignore[arg-type]
+        found.tokens[-1] += 1
+        return found
+
+    monkeypatch.setattr(GraphedEngine, "generate", wrong)
+    with pytest.raises(SystemExit, match="disagree"):
+        list(gpu._agreement(torch.device("cpu")))
+
+
+def test_the_speed_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--pair", "tiny", "--rounds", "2", "--tokens", "8", "--context", "16", "--threads", "1"]
+    monkeypatch.setattr(sys, "argv", ["speed", *flags])
+    monkeypatch.setattr(
+        speed, "time_forwards", lambda model, rows, context, budget_s: _forwards(model, context)
+    )
+    speed.main()
+    said = capsys.readouterr().out
+    for what in ("generate() / ours", "assisted / ours", "overhead per loop", "verify t(5)/t(1)", "resident"):
+        assert what in said
+
+
+def _forwards(model: object, context: int) -> object:
+    from spsbench.bench.forwards import time_forwards
+
+    return time_forwards(model, (1, 5), context, 0.01)  # type: ignore[arg-type]
+
+
+def test_the_draft_of_random_weights_agrees_with_its_target_by_design() -> None:
+    target, draft = build("tiny", torch.float32, torch.device("cpu"))
+    with torch.inference_mode():
+        tokens = torch.arange(5, 60)
+        p, q = (model.score_uncached(tokens).softmax(-1) for model in (draft, target))
+        overlap = torch.minimum(p, q).sum(-1).mean()
+        stranger = build("tiny", torch.float32, torch.device("cpu"), seed=1)[0]
+        chance = torch.minimum(stranger.score_uncached(tokens).softmax(-1), q).sum(-1).mean()
+    assert 0.5 < float(overlap) < 0.99
+    assert float(chance) < 0.5 * float(overlap)
