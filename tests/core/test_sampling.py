@@ -62,13 +62,22 @@ def test_ties_at_the_edge_are_kept_together() -> None:
         assert warp(logits, params)[0].tolist() == pytest.approx([1 / 6] * 6)
 
 
-@pytest.mark.parametrize("size", [65, 600, 5000])
-def test_looking_at_the_head_first_changes_nothing(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [2, 31, 65, 600, 5000])
+def test_adding_up_the_head_on_the_host_changes_nothing(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(size)
-    logits = torch.randn(7, size, generator=generator, dtype=torch.float64) * torch.arange(7).unsqueeze(1)
-    fast = warp(logits, SamplingParams(top_p=0.95))
+    # From a flat row, whose nucleus reaches past any head, to peaked ones; ties everywhere.
+    logits = torch.randn(9, size, generator=generator, dtype=torch.float64) * torch.arange(9).unsqueeze(1)
+    logits = (logits * 2).round() / 2
+    params = SamplingParams(top_p=0.95)
+    each = torch.cat([warp(row, params) for row in logits.split(1)])
+    peaked = warp(logits[4:], params)
+    monkeypatch.setattr(sampling, "_cuts_in_head", lambda probs, top_p: None)
+    whole = warp(logits, params)
     monkeypatch.setattr(sampling, "_HEAD", size)
-    assert torch.equal(fast > 0, warp(logits, SamplingParams(top_p=0.95)) > 0)
+    assert torch.equal(whole > 0, warp(logits, params) > 0)
+    for found, expected in ((each, whole), (peaked, whole[4:])):
+        assert torch.equal(found > 0, expected > 0)
+        torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
 
 
 def test_half_precision_is_widened() -> None:
