@@ -1,7 +1,7 @@
 # make run       set up .venv and run the benchmark with the embedded pair
 # make test      what CI runs: ruff, mypy, pytest
 # make sweep     speed and acceptance against the lookahead K
-# make soak      the long tests: a hundred kills, every planted sampler at full effort
+# make soak      the long tests: new examples for the properties, a hundred kills, every planted sampler
 # make aa        ArS against ArS: whether the speedup's interval covers 1; minutes, on a quiet machine
 # make reference the report under results/reference/ anew: paper's table and figure; minutes, on a quiet machine
 # make mini      train the embedded pair again from its seed
@@ -27,6 +27,7 @@ test: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # a core for each worker: threads of both would wait for each other
 
 soak: $(VENV)/.installed-dev
+	$(BIN)/pytest --hypothesis-profile=exploring tests/core tests/analysis tests/test_store.py tests/cli/test_fuzz.py
 	$(BIN)/pytest -m soak -s
 	$(BIN)/spsbench verify --controls --effort full --sampling nucleus
 

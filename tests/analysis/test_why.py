@@ -40,7 +40,7 @@ def _sums(draw: st.DrawFn, k: int) -> ArmSums:
 
 
 @given(data=st.data(), k=st.integers(1, 12))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_the_product_is_the_measured_speedup(data: st.DataObject, k: int) -> None:
     ars, sps = data.draw(_sums(1)), data.draw(_sums(k))
     entry = explain(_row(k), ars, sps)

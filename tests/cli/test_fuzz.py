@@ -21,7 +21,7 @@ from spsbench.paths import data_dir, mini_dir
 from spsbench.report.figures import Gallery
 
 HF = mini_dir() / "data"
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 odd = st.one_of(
     st.none(),
