@@ -11,6 +11,7 @@ tokens per loop are printed beside it. Run it on a quiet machine.
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import statistics
 import time
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.pairs import build, linears
 from spsbench.bench.forced import NoText
@@ -55,16 +57,22 @@ def main() -> None:
     dtype = getattr(torch, given.dtype)
     target, draft = build(given.pair, dtype, torch.device("cpu"))
     torch.set_num_threads(given.threads or fastest_threads(target))
-    modes = choose_modes(target, [1, K + 1]), choose_modes(draft, [1, 2])
+    # Transformers' loops multiply with the model's own layers: only without them may these be let go.
+    modes = tuple(
+        choose_modes(model, rows, keep_plain=not given.memory)
+        for model, rows in ((target, [1, K + 1]), (draft, [1, 2]))
+    )
     facts = describe_environment()
     print(f"{given.pair}, {given.dtype}, {facts['cpu']['model']}, {torch.get_num_threads()} threads")
     print(f"products of the target {modes[0]}, of the draft {modes[1]}; load {facts['load_1m']:.1f}\n")
     watched = _Watched(target, draft)
     prompts = _prompts(given.pair, given.context)
-    memory = _memory(imports_bytes, watched, prompts[0], given)  # before there is anything of the peers
+    if given.memory:
+        print(_memory(imports_bytes, watched, prompts[0], given))
+        return
     times = _measure(_arms(watched, given.with_packed), prompts, given)
     print("| what | measured |\n|---|---|")
-    for what, value in [*_peers(times), *_own(times, watched), *_forwards(target, given.context), *memory]:
+    for what, value in [*_peers(times), *_own(times, watched), *_forwards(target, given.context)]:
         print(f"| {what} | {value} |", flush=True)
 
 
@@ -77,6 +85,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=200)
     parser.add_argument("--threads", type=int, default=0, help="0: the fastest number")
     parser.add_argument("--no-packed", dest="with_packed", action="store_false", help="leave that peer out")
+    parser.add_argument("--memory", action="store_true", help="measure memory alone, without peers")
     return parser.parse_args()
 
 
@@ -85,12 +94,12 @@ class _Watched:
     """Our pair, with the time of every forward noted while it is switched on.
 
     Attributes:
-        seconds: of forwards, by role and arm.
+        seconds: of forwards, by arm and role, a list for each sequence.
     """
 
     target: CausalLM
     draft: CausalLM
-    seconds: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, list[list[float]]] = field(default_factory=dict)
 
     @contextmanager
     def watching(self, arm: str) -> Iterator[None]:
@@ -105,8 +114,13 @@ class _Watched:
             for model in models.values():
                 del model.score
 
+    def measured(self, name: str) -> list[list[float]]:
+        """Without the sequence that is thrown away."""
+        return self.seconds[name][1:]
+
     def _timed(self, score: Callable[..., Any], name: str) -> Callable[..., Any]:
-        noted = self.seconds.setdefault(name, [])
+        noted: list[float] = []
+        self.seconds.setdefault(name, []).append(noted)
 
         def timed(tokens: torch.Tensor, last: int) -> torch.Tensor:
             started = time.perf_counter()
@@ -118,6 +132,7 @@ class _Watched:
         return timed
 
 
+Floats = NDArray[np.float64]
 Times = dict[str, list[tuple[float, Generation | None]]]
 Arm = Callable[[Request], tuple[float, Generation | None]]
 
@@ -230,7 +245,7 @@ def _measure(arms: dict[str, Arm], prompts: list[tuple[int, ...]], given: argpar
     return times
 
 
-def _ratio(one: Sequence[float], other: Sequence[float]) -> str:
+def _ratio(one: Sequence[float] | Floats, other: Sequence[float] | Floats) -> str:
     """Median of one/other within rounds, and its 95% interval over rounds."""
     within = np.array(one) / np.array(other)
     draws = np.random.default_rng(0).integers(len(within), size=(_RESAMPLES, len(within)))
@@ -266,25 +281,19 @@ def _per_loop(found: Sequence[tuple[float, Generation | None]]) -> list[float]:
 
 def _own(times: Times, pair: _Watched) -> Iterator[tuple[str, str]]:
     """What our loops cost beyond their forwards, and how near the speedup comes to theirs."""
-    step = statistics.fmean(pair.seconds["ArS target"])
-    drafted = K * statistics.fmean(pair.seconds["SpS draft"])
-    verified = statistics.fmean(pair.seconds["SpS target"])
-    ars_loop = statistics.fmean(_per_loop(times["ArS watched"]))
-    sps_loop = statistics.fmean(_per_loop(times["SpS watched"]))
-    rest = sps_loop - drafted - verified
-    yield "forwards in the loop, ms: target, K drafts, block", _three(step, drafted, verified)
-    yield (
-        "overhead per loop beyond the forwards",
-        f"{1e3 * rest:.2f} ms, {100 * rest / sps_loop:.1f}% of the loop",
+    ars, sps = (np.array(_per_loop(times[f"{arm} watched"])) for arm in ("ArS", "SpS"))
+    loops = [len(g.loops) for _, g in times["SpS watched"] if g is not None and g.loops]
+    step = np.array([statistics.fmean(found) for found in pair.measured("ArS target")])
+    drafted, verified = (
+        np.array([sum(found) / n for found, n in zip(pair.measured(name), loops, strict=True)])
+        for name in ("SpS draft", "SpS target")
     )
-    yield (
-        "speedup / what the forwards allow",
-        f"{(ars_loop / sps_loop) / (step / (drafted + verified)):.3f}",
-    )
-
-
-def _three(*seconds: float) -> str:
-    return ", ".join(f"{1e3 * s:.2f}" for s in seconds)
+    rest = sps - drafted - verified
+    three = ", ".join(f"{1e3 * np.median(found):.2f}" for found in (step, drafted, verified))
+    yield "forwards in the loop, ms: target, K drafts, block", three
+    told = f"{1e3 * np.median(rest):.2f} ms, {100 * np.median(rest / sps):.1f}% of the loop"
+    yield "overhead per loop beyond the forwards", told
+    yield "speedup / what the forwards allow", _ratio(ars / sps, step / (drafted + verified))
 
 
 def _forwards(target: CausalLM, context: int) -> Iterator[tuple[str, str]]:
@@ -293,18 +302,19 @@ def _forwards(target: CausalLM, context: int) -> Iterator[tuple[str, str]]:
     yield "verify t(5)/t(1)", f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def _memory(
-    imports_bytes: int, pair: _Watched, prompt: tuple[int, ...], given: argparse.Namespace
-) -> list[tuple[str, str]]:
+def _memory(imports_bytes: int, pair: _Watched, prompt: tuple[int, ...], given: argparse.Namespace) -> str:
     """Resident memory after a sequence, against the process before, weights, and keys and values."""
     models = (pair.target, pair.draft)
     _generate_once(*models, prompt, given.tokens)
+    gc.collect()
     weights = sum(p.nbytes for model in models for p in model.model.parameters())
     kv = sum((kv_bytes_per_token(m.model) or 0) * (given.context + given.tokens) for m in models)
+    twice = sum(product.second_copy_bytes for model in models for product in model.products or ())
     resident, expected = psutil.Process().memory_info().rss, imports_bytes + weights + kv
     mib = 2**20
-    told = f"{resident / mib:.0f} MiB / ({imports_bytes / mib:.0f} + {(weights + kv) / mib:.0f}) MiB"
-    return [("resident / (process before + weights + KV)", f"{told} = {resident / expected:.2f}")]
+    parts = f"({imports_bytes / mib:.0f} before + {(weights + kv) / mib:.0f} weights and KV) MiB"
+    ratio = f"{resident / mib:.0f} MiB resident / {parts} = {resident / expected:.2f}"
+    return f"{ratio}; packed beside plain: {twice / mib:.0f} MiB"
 
 
 def _generate_once(

@@ -61,7 +61,10 @@ def study(target: CausalLM, draft: CausalLM, asked: Asked) -> dict[str, Any]:
         asked: what.
     """
     rows = tuple(sorted({*range(1, LARGEST_ROWS + 1), *(k + 1 for k in asked.ks)}))
-    modes = {"target": choose_modes(target, rows), "draft": choose_modes(draft, [1, 2])}
+    modes = {
+        "target": choose_modes(target, rows, keep_plain=False),
+        "draft": choose_modes(draft, [1, 2], keep_plain=False),
+    }
     times = {
         "target": time_forwards(target, rows, asked.context, 0.8 * asked.budget_s, asked.seed),
         "draft": time_forwards(draft, (1, 2), asked.context, 0.2 * asked.budget_s, asked.seed),

@@ -8,6 +8,7 @@ from typing import Any
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from spsbench.report.wording import milliseconds, percent, speedup
 
@@ -37,24 +38,21 @@ def _models(facts: Mapping[str, Any]) -> Table:
     return table
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        header_style="not bold dim",
-    )
+def _titled(title: str, table: Table) -> Group:
+    """A title of the table's own would be wrapped to the table's width."""
+    return Group(Text(title, style="bold"), "", table)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="not bold dim")
     for column in columns:
         table.add_column(column, justify="right")
     return table
 
 
-def _forwards(facts: Mapping[str, Any]) -> Table:
+def _forwards(facts: Mapping[str, Any]) -> Group:
     title = f"Forwards behind {facts['context']} tokens, {facts['device']}, {facts['threads']} threads"
-    table = _table(title, "model", "rows", "ms", "t(n)/t(1) [95%]", "floor ms", "of floor")
+    table = _table("model", "rows", "ms", "t(n)/t(1) [95%]", "floor ms", "of floor")
     for role in ("target", "draft"):
         modes = facts["modes"][role]
         for row in facts["forwards"][role]:
@@ -68,7 +66,7 @@ def _forwards(facts: Mapping[str, Any]) -> Table:
                 milliseconds(row["floor_ms"]),
                 percent(row["share"]),
             )
-    return table
+    return _titled(title, table)
 
 
 def _memory(facts: Mapping[str, Any]) -> str:
@@ -78,9 +76,9 @@ def _memory(facts: Mapping[str, Any]) -> str:
     return speed + told
 
 
-def _grid(found: Mapping[str, Any]) -> Table:
+def _grid(found: Mapping[str, Any]) -> Group:
     ks = list(found["costs"])
-    table = _table("Predicted speedup, forwards alone, independent tests", "alpha", *(f"K={k}" for k in ks))
+    table = _table("alpha", *(f"K={k}" for k in ks))
     for row in found["grid"]:
         cells = [
             f"[bold]{value:.2f}[/bold]" if k == row["best_k"] else f"{value:.2f}"
@@ -89,17 +87,17 @@ def _grid(found: Mapping[str, Any]) -> Table:
         table.add_row(f"{row['alpha']:.2f}", *cells)
     needed = found["break_even"]
     table.add_row("pays from", *("never" if needed[k] is None else f"{needed[k]:.2f}" for k in ks))
-    return table
+    return _titled("Predicted speedup, forwards alone, independent tests", table)
 
 
-def _forced(found: Mapping[str, Any]) -> Table:
+def _forced(found: Mapping[str, Any]) -> Group:
     shares = " ".join(f"{p:.2f}" for p in found["acceptance_by_position"])
     title = f"Measured with SYNTHETIC acceptance ({shares}), {found['rounds']} rounds"
-    table = _table(title, "arm", "ms/token", "tokens/loop", "speedup [95%]", "predicted")
+    table = _table("arm", "ms/token", "tokens/loop", "speedup [95%]", "predicted")
     for arm in found["arms"]:
         name = f"SpS (K={arm['k']})" if arm["k"] else "ArS"
         predicted = "-" if arm["predicted"] is None else f"{arm['predicted']:.2f}x"
         own = speedup(arm["speedup"]) if arm["k"] else "1x"
         cells = milliseconds(arm["ms_per_token"]), f"{arm['tokens_per_loop']:.2f}"
         table.add_row(name, *cells, own, predicted)
-    return table
+    return _titled(title, table)

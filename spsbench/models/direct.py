@@ -39,7 +39,7 @@ class DirectForward:
 
     def __init__(self, model: Any, modes: Modes) -> None:
         self._inner = model.model
-        self._head = Product(model.lm_head.weight, model.lm_head.bias, modes)
+        self._head = _joined([model.lm_head], modes)
         self._layers = [_Layer(layer, number, modes) for number, layer in enumerate(model.model.layers)]
         self._norm = _Norm(model.model.norm)
         self._device = model.device
@@ -175,11 +175,11 @@ class _Layer:
 def _joined(linears: list[nn.Linear], modes: Modes) -> Product:
     """Several layers of the same input as one product; their weights become views of it."""
     if len(linears) == 1:
-        return Product(linears[0].weight, linears[0].bias, modes)
+        return Product(linears[0].weight, linears[0].bias, modes, linears)
     weight, bias = _beside(linears, "weight"), None
     if linears[0].bias is not None:
         bias = _beside(linears, "bias")
-    return Product(weight, bias, modes)
+    return Product(weight, bias, modes, linears)
 
 
 def _beside(linears: list[nn.Linear], name: str) -> Tensor:

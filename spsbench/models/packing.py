@@ -4,7 +4,8 @@ On a CPU, torch's plain float32 product of a few rows can cost several times tha
 speculative sampling scores K+1 at once. Packed weights level that, but one row may get slower. A
 mode that speeds K+1 rows by slowing one would buy speedup with a slow baseline: each number of rows
 gets the mode that is fastest for it, and the result names both. Where one row stays plain and a
-block goes packed, the weights are there twice; that is done only where memory has room for it.
+block goes packed, the weights are there twice, which is done only where memory has room for it;
+where everything goes packed, a model of some size keeps that form alone.
 """
 
 from __future__ import annotations
@@ -29,15 +30,19 @@ _FEWEST, _MOST = 5, 11
 # A trial is noisy, and a wrong choice for one row would slow the baseline: the unusual mode must
 # win clearly, by its best time as well as by its median.
 _CLEARLY = 0.95
+# Below this a second copy does not matter, and the plain one is at hand.
+_SMALL_PARAMETERS = 100_000_000
 
 
 @torch.inference_mode()
-def choose_modes(model: CausalLM, row_counts: Iterable[int]) -> dict[str, str]:
+def choose_modes(model: CausalLM, row_counts: Iterable[int], *, keep_plain: bool = True) -> dict[str, str]:
     """Try both forms for each number of rows and keep what is faster; all plain if none gains.
 
     Args:
         model: on a CPU; anything else stays plain.
         row_counts: how many rows the arms will score at once.
+        keep_plain: whether others multiply with the model's own layers, and often. If not, a large
+            model that is packed for every number of rows lets go of its plain weights.
 
     Returns:
         the mode by number of rows, for the run's record, e.g. ``{"1": "plain", "5": "packed"}``.
@@ -54,7 +59,19 @@ def choose_modes(model: CausalLM, row_counts: Iterable[int]) -> dict[str, str]:
             product.unpack()
         for parent, name, linear in swapped:
             setattr(parent, name, linear)
+    elif not keep_plain and modes.packed_rows == set(rows):
+        _let_plain_go(model)
     return {str(n): modes.name(n) for n in rows}
+
+
+def _let_plain_go(model: CausalLM) -> None:
+    """Keep the packed form alone where the forward is ours and the model large."""
+    inner = model.model
+    if sum(parameter.numel() for parameter in inner.parameters()) < _SMALL_PARAMETERS:
+        return
+    for product in model.products or ():
+        if product.weight is not inner.get_input_embeddings().weight:  # a tied head is looked up as well
+            product.keep_packed_alone()
 
 
 Swap = tuple[nn.Module, str, nn.Linear]

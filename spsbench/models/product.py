@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,21 +35,43 @@ class Product:
     """x W^T + b with W plain, and packed where it was made so.
 
     Args:
-        weight: [out, in].
+        weight: [out, in], one layer's or that of several, one under the other.
         bias: [out], or None.
         modes: of the model that it belongs to.
+        layers: the model's own layers whose weights it holds, in order.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, modes: Modes) -> None:
-        self.weight, self.bias = weight, bias
-        self._modes = modes
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        modes: Modes,
+        layers: Sequence[nn.Linear] = (),
+    ) -> None:
+        self.bias = bias
+        self._plain: Tensor | None = weight
         self._packed: Tensor | None = None
+        self._modes = modes
+        self._layers = list(layers)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, in] -> [n, out]."""
-        if self._packed is not None and self._modes.packed:
+        if self._packed is not None and (self._modes.packed or self._plain is None):
             return _packed_product(x, self._packed, self.bias)
         return nn.functional.linear(x, self.weight, self.bias)
+
+    @property
+    def weight(self) -> Tensor:
+        """[out, in]; unpacked anew at each call where only the packed form is kept."""
+        if self._plain is not None:
+            return self._plain
+        assert self._packed is not None
+        return self._packed.to_dense()
+
+    @property
+    def second_copy_bytes(self) -> int:
+        """Size of the packed form where the plain one is kept beside it."""
+        return 0 if self._plain is None or self._packed is None else self._plain.nbytes
 
     def pack(self) -> None:
         """Keep the weight in both forms."""
@@ -56,6 +80,25 @@ class Product:
     def unpack(self) -> None:
         """Let go of the packed form."""
         self._packed = None
+
+    def keep_packed_alone(self) -> None:
+        """Let go of the plain form, also in the model's own layers.
+
+        These keep a parameter of the same shape without storage, so that sizes are counted as before,
+        and unpack the weight whenever the model's own forward asks for it: slow, and exact.
+        """
+        first = 0
+        for layer in self._layers:
+            hollow = torch.empty_like(layer.weight, device="meta")
+            layer.weight = nn.Parameter(hollow, requires_grad=False)
+            own = partial(self._part, layer.bias, first, len(hollow))
+            setattr(layer, "forward", own)  # noqa: B010 - mypy
+            first += len(hollow)
+        self._plain = None
+
+    def _part(self, bias: Tensor | None, first: int, rows: int, x: Tensor) -> Tensor:
+        """The product of one of several layers."""
+        return nn.functional.linear(x, self.weight.narrow(0, first, rows), bias)
 
 
 def can_pack(dtype: torch.dtype) -> bool:

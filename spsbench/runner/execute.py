@@ -102,7 +102,7 @@ def execute(plan: Plan, directory: Path, *, resume: bool, watcher: Watcher) -> O
 def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher) -> None:
     """Load the pair and write every missing sequence into the store, each as soon as it is there."""
     watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
-    pair = load(plan)
+    pair = load(plan, keep_plain=any(arm.engine != EAGER for arm in plan.arms))
     backends = Backends(pair, plan.slots)
     engines = backends.all(plan.arms)
     for arm, reason in backends.fallbacks.items():
@@ -124,13 +124,18 @@ def _share(before_s: float | None, after_s: float | None, wall_s: float) -> floa
     return None if before_s is None or after_s is None else (after_s - before_s) / wall_s
 
 
-def load(plan: Plan) -> Pair:
-    """Load the pair of a plan and set the number of CPU threads that suits it."""
+def load(plan: Plan, *, keep_plain: bool = True) -> Pair:
+    """Load the pair of a plan, set the number of CPU threads that suits it, choose how it multiplies.
+
+    Args:
+        plan: what will run.
+        keep_plain: see ``choose_modes``.
+    """
     pair = load_pair(plan.source, plan.config.model_dtype, plan.device)
     pair.info["threads"] = _set_threads(plan, pair)
     ks = [arm.k for arm in plan.arms]
-    pair.info["target"]["modes"] = choose_modes(pair.target, [1, *(k + 1 for k in ks)])
-    pair.info["draft"]["modes"] = choose_modes(pair.draft, [1, 2])
+    pair.info["target"]["modes"] = choose_modes(pair.target, [1, *(k + 1 for k in ks)], keep_plain=keep_plain)
+    pair.info["draft"]["modes"] = choose_modes(pair.draft, [1, 2], keep_plain=keep_plain)
     return pair
 
 
