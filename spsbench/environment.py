@@ -97,6 +97,8 @@ def library_versions() -> dict[str, str | None]:
 def git_state(root: Path) -> dict[str, Any] | None:
     """Commit of the checkout at ``root`` and whether it has changes; None if it is no checkout.
 
+    What lies under ``results/`` is no change: it is being written by the run that asks.
+
     Only ``root`` itself counts: a package installed inside someone's other repository is not of its commit.
     """
     if not (root / ".git").exists():
@@ -104,7 +106,7 @@ def git_state(root: Path) -> dict[str, Any] | None:
     commit = _output("git", "-C", str(root), "rev-parse", "HEAD")
     if not commit:
         return None
-    changes = _output("git", "-C", str(root), "status", "--porcelain")
+    changes = _output("git", "-C", str(root), "status", "--porcelain", "--", ".", ":!results")
     return {"commit": commit, "dirty": None if changes is None else changes != ""}
 
 

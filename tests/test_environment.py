@@ -44,6 +44,8 @@ def test_git_state_tells_commit_and_changes(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("one")
     git("add", "file")
     git("commit", "-m", "one")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "run.json").write_text("being written")
     clean = environment.git_state(tmp_path)
     (tmp_path / "file").write_text("two")
     dirty = environment.git_state(tmp_path)
