@@ -28,7 +28,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     | {"num_attention_heads": 12, "num_key_value_heads": 12, "draft_layers": 1, "later": 0.1},
     "1b": _LLAMA
     | {"vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
-    | {"num_attention_heads": 32, "num_key_value_heads": 8, "draft_layers": 1, "later": 0.1},
+    | {"num_attention_heads": 32, "num_key_value_heads": 8, "draft_layers": 1, "later": 0.03},
     "8b": _LLAMA
     | {"vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32}
     | {"num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": False}
