@@ -50,8 +50,20 @@ def test_the_speed_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     )
     speed.main()
     said = capsys.readouterr().out
-    for what in ("generate() / ours", "assisted / ours", "overhead per loop", "verify t(5)/t(1)", "resident"):
+    for what in ("generate() / ours", "assisted / ours", "overhead per loop", "verify t(5)/t(1)"):
         assert what in said
+
+
+def test_the_speed_script_measures_memory_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--pair", "tiny", "--tokens", "8", "--context", "16", "--threads", "1", "--memory"]
+    monkeypatch.setattr(sys, "argv", ["speed", *flags])
+    speed.main()
+    said = capsys.readouterr().out
+    assert "MiB resident / (" in said
+    assert "packed beside plain: 0 MiB" in said
+    assert "generate() / ours" not in said
 
 
 def _forwards(model: object, context: int) -> object:

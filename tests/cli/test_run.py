@@ -97,9 +97,14 @@ def test_ctrl_c_tells_how_to_continue_and_the_continued_run_is_whole(
             yield sample
             os.kill(os.getpid(), signal.SIGINT)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(executing, "measure", interrupted)
-        stopped = cli("run", *SMALL, "--out", "run one")
+    # Who starts the tests in the background of a script starts them deaf to Ctrl-C.
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(executing, "measure", interrupted)
+            stopped = cli("run", *SMALL, "--out", "run one")
+    finally:
+        signal.signal(signal.SIGINT, heard)
     assert stopped.code == 130
     assert "spsbench run --resume 'run one'" in stopped.err
     assert len(lines(tmp_path / "run one")) == 1
