@@ -144,11 +144,27 @@ def test_the_summary_turns_what_json_lacks_into_null(store: RunStore) -> None:
 
 
 def test_facts_learnt_later_go_into_the_run_file(store: RunStore) -> None:
-    store.note(models={"target": Path("a/b")})
+    store.note(models={"target": {"name": Path("a/b")}})
     again = RunStore.open(store.directory).run_info()
     assert again == store.run_info()
-    assert again["models"] == {"target": "a/b"}
+    assert again["models"] == {"target": {"name": "a/b"}}
     assert again["identity"] == IDENTITY
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("headline_metric", True),
+        ("models", {"target": {"parameters": "many"}}),
+        ("arms", [{"arm": "ars", "method": "ars"}]),
+        ("stolen_share", "much"),
+        ("engine_fallbacks", [1]),
+    ],
+)
+def test_a_run_file_that_means_nothing_is_damaged(store: RunStore, field: str, value: object) -> None:
+    store.note(**{field: value})
+    with pytest.raises(UsageError, match=rf"run\.json is damaged \({field}"):
+        RunStore.open(store.directory)
 
 
 def test_the_report_is_text_in_utf8(store: RunStore) -> None:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from spsbench.errors import SpsbenchError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -189,4 +191,6 @@ def _cells(prompts: pd.DataFrame) -> Floats:
 
 
 def _column(prompts: pd.DataFrame, name: str) -> Floats:
+    if name not in prompts:
+        raise SpsbenchError(f"the evidence of losslessness lacks {name}: the run is damaged.")
     return np.asarray(prompts[name].to_numpy(dtype=np.float64))

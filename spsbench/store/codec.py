@@ -61,10 +61,16 @@ def check_sample(row: Row) -> None:
     _require(all(isinstance(row[name], (int, float)) for name in _SECONDS), "seconds")
     _require(all(isinstance(row[name], dict) for name in _MAPPINGS), "mapping")
     _require(row["error"] is None or isinstance(row["error"], str), "error")
-    _require(row["losslessness"] is None or isinstance(row["losslessness"], dict), "losslessness")
+    _require(row["losslessness"] is None or _are_numbers(row["losslessness"]), "losslessness")
     _require(isinstance(row["token_ids"], list), "token_ids")
     _check_columns(row["loops"], LOOP_COLUMNS)
     _check_columns(row["trace"], TRACE_COLUMNS)
+
+
+def _are_numbers(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return all(number is None or isinstance(number, (int, float)) for number in value.values())
 
 
 def check_scores(row: Row) -> None:

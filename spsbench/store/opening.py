@@ -13,7 +13,7 @@ import yaml
 
 from spsbench.errors import UsageError
 from spsbench.records import SCHEMA_VERSION, Prompt
-from spsbench.store import files, identities, lock
+from spsbench.store import files, identities, lock, shape
 from spsbench.store import prompts as prompt_file
 from spsbench.store.catalogue import RUN_FILE
 from spsbench.store.journal import Row
@@ -49,13 +49,15 @@ def take(directory: Path) -> int:
 
 
 def read_run(directory: Path) -> Row:
-    """What ``run.json`` says; UsageError if there is none or its schema is another."""
+    """What ``run.json`` says; UsageError if there is none, it is damaged or its schema is another."""
     path = directory / RUN_FILE
     if not path.exists():
         raise UsageError(
             f"{directory} holds no run.", flag="RUN", remedy=f"Name a directory with a {RUN_FILE} in it."
         )
-    return checked_schema(path)
+    content = checked_schema(path)
+    shape.require_shape(path, content)
+    return content
 
 
 def checked_schema(path: Path) -> Row:

@@ -41,6 +41,7 @@ SAMPLE_COLUMNS = {
     "losslessness": "map",
     "error": "string",
 }
+_KEY = ("example_id", "sample_index", "arm")
 _STAMP = b"spsbench_journal_bytes"
 _TOKEN_TYPES = {"loop": "int32", "position": "int32", "token_id": "int32", "fate": "string"}
 
@@ -98,7 +99,7 @@ def write_tables(directory: Path, tables: dict[str, Any], stamp: str) -> None:
 
 
 def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
-    """The tables from Parquet; None if one is missing, unreadable or shows another state than ``stamp``.
+    """The tables from Parquet; None if one is missing or damaged or shows another state than ``stamp``.
 
     Args:
         directory: the run directory.
@@ -116,8 +117,17 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
             return None
         if stamp is not None and (table.schema.metadata or {}).get(_STAMP) != stamp.encode():
             return None
+        if not _columns(name) <= set(table.column_names):
+            return None
         tables[name] = table
     return tables
+
+
+def _columns(name: str) -> set[str]:
+    """The columns that a table always has."""
+    if name == "samples":
+        return set(SAMPLE_COLUMNS)
+    return {*_KEY, *(("loop", *LOOP_COLUMNS) if name == "loops" else TRACE_COLUMNS)}
 
 
 def to_frames(tables: dict[str, Any]) -> Frames:
@@ -161,7 +171,7 @@ class _Blocks:
 
         lengths = np.asarray(self._lengths, dtype=np.int64)
         owners = pa.array(np.repeat(np.asarray(self._owners, dtype=np.int64), lengths))
-        arrays = {name: samples[name].take(owners) for name in ("example_id", "sample_index", "arm")}
+        arrays = {name: samples[name].take(owners) for name in _KEY}
         if numbered:
             starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
             arrays["loop"] = pa.array((np.arange(len(owners)) - starts).astype(np.int32))
