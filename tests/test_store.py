@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.records import Generation, Loop, Method, Prompt, Sample, TracedToken
-from spsbench.store import Frames, RunStore, fresh_directory, latest, read_frames
+from spsbench.store import Frames, RunStore, codec, fresh_directory, latest, read_frames
 from spsbench.store.journal import Journal
 
 IDENTITY = {"task": "xsum", "models": {"target": "abc", "draft": "def"}, "arms": ["ars", "sps-k4"], "seed": 0}
@@ -253,6 +255,28 @@ def test_stale_or_damaged_parquet_is_not_believed(store: RunStore) -> None:
         changed = bytes([content[place] ^ 0xFF])
         (store.directory / "samples.parquet").write_bytes(content[:place] + changed + content[place + 1 :])
         assert read_frames(store.directory).samples.equals(whole)
+
+
+@pytest.mark.parametrize(("name", "column"), [("loops", b"beta_sum"), ("tokens", b"target_prob")])
+def test_a_table_without_a_column_of_its_own_is_not_believed(
+    store: RunStore, name: str, column: bytes
+) -> None:
+    """A flipped byte in the footer, which has no checksum, is enough to rename a column."""
+    fill(store).write_parquet()
+    whole = read_frames(store.directory)
+    path = store.directory / f"{name}.parquet"
+    path.write_bytes(path.read_bytes().replace(column, column.swapcase()))
+    assert column.decode() not in pq.read_table(path).column_names
+    assert_same(read_frames(store.directory), whole)
+
+
+def test_evidence_is_made_of_numbers(store: RunStore) -> None:
+    store.append(make_sample("e1", 0))
+    journal = store.directory / "samples.jsonl"
+    row = json.loads(journal.read_text().splitlines()[0])
+    for told, right in (({"positions": 2.0}, True), ({"positions": "two"}, False), ([2.0], False)):
+        with nullcontext() if right else pytest.raises(ValueError, match="losslessness"):
+            codec.check_sample(row | {"losslessness": told})
 
 
 # --- which directory

@@ -12,6 +12,7 @@ from simulated_evidence import rescored, run, samples, sequence
 
 from spsbench.analysis import sums
 from spsbench.core.evidence import BINS, MIXTURES, POWERS, evidence
+from spsbench.errors import SpsbenchError
 
 
 @pytest.mark.parametrize("leakage", [0.0, 0.01, 0.05])
@@ -161,3 +162,11 @@ def test_without_a_draft_there_is_no_leakage() -> None:
     _, prompts = sums.per_prompt(samples([sequence(30, 0.0, generator, drafted=False)]))
     assert sums.leakage(prompts) is None
     assert set(sums.e_values(prompts)) == {"power_0.8", "power_1.25", "transform", "mean"}
+
+
+def test_a_sum_that_is_missing_is_damage_and_no_zero() -> None:
+    generator = torch.Generator().manual_seed(11)
+    _, prompts = sums.per_prompt(samples([sequence(30, 0.1, generator)]))
+    for name in ("log_score", "leak_score"):
+        with pytest.raises(SpsbenchError, match=f"lacks {name}"):
+            (sums.log_score if name == "log_score" else sums.leakage)(prompts.drop(columns=name))
