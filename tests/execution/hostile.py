@@ -15,6 +15,7 @@ from execution.attacks import CLAIMS, GUESSES, PREAMBLE, SLOW
 from execution.scene import Scene
 
 from spsbench.execution.exposure import exposure
+from spsbench.execution.seeds import Seeds
 from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
 
 CLAIMED = "worked"
@@ -87,7 +88,9 @@ def _one(worker: WorkerProcess, scene: Scene, text: str, answer: str) -> list[st
 
 
 def _ask(worker: WorkerProcess, problem: Mapping[str, str], completion: str, timeout_s: float) -> str:
-    reply = worker.ask({"problem": dict(problem), "completion": completion, "timeout_s": timeout_s})
+    seeds = Seeds("the tests'", "the program's").message()
+    job = {"problem": dict(problem), "completion": completion, "timeout_s": timeout_s, "seeds": seeds}
+    reply = worker.ask(job)
     return str(reply["result"])
 
 

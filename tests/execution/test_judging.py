@@ -14,6 +14,7 @@ from execution.scene import processes
 from spsbench.errors import SpsbenchError
 from spsbench.execution import judge, judge_all, judging, probe, verdict, worker_process
 from spsbench.execution.sandbox import Sandbox, SandboxFailure, mark
+from spsbench.execution.seeds import Seeds
 from spsbench.execution.verdict import Verdict
 from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
 
@@ -39,7 +40,9 @@ def pid_of(one: WorkerProcess) -> int:
 
 
 def job(completion: str, timeout_s: float = 3.0, **changed: str) -> dict[str, Any]:
-    return {"problem": {**PROBLEM, **changed}, "completion": completion, "timeout_s": timeout_s}
+    problem = {**PROBLEM, **changed}
+    seeds = Seeds.of(b"secret", problem["task_id"]).message()
+    return {"problem": problem, "completion": completion, "timeout_s": timeout_s, "seeds": seeds}
 
 
 def test_verdicts_keep_the_order_of_the_input() -> None:
