@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import os
 import time
 from typing import Any
 
@@ -11,6 +12,8 @@ from spsbench.execution import verdict
 from spsbench.execution.inside import frames, wire
 from spsbench.execution.inside.frames import DeadlinePassed
 from spsbench.execution.sandbox import PATIENCE_S, SandboxFailure
+
+_UNASKED = verdict.failed("ProtocolError", "an answer to no question")
 
 
 class ProgramOver(BaseException):
@@ -27,6 +30,9 @@ class Raised(Exception):
 
 class Session:
     """Messages with one program; after the first ``ProgramOver`` every call raises it again.
+
+    Each question begins with bytes drawn for it, which its answer must repeat. So what a program wrote
+    before it was asked is an answer to nothing, however it was timed.
 
     Args:
         requests: descriptor to write to.
@@ -51,7 +57,7 @@ class Session:
             SandboxFailure: it did not.
         """
         try:
-            if self._receive() == ["locked"]:
+            if wire.loads(frames.receive(self._replies, self.deadline)) == ["locked"]:
                 return
         except (frames.PipeClosed, frames.TooLong, wire.WireError, DeadlinePassed):
             pass
@@ -95,9 +101,15 @@ class Session:
         raise self._over(verdict.failed("ProtocolError", "not an answer"))
 
     def _exchange(self, request: bytes) -> Any:
+        question = _new_question()
         try:
-            frames.send(self._requests, request, self.deadline)
-            return self._receive()
+            if frames.waiting(self._replies):
+                raise self._over(_UNASKED)
+            frames.send(self._requests, question + request, self.deadline)
+            answer = frames.receive(self._replies, self.deadline)
+            if answer[: len(question)] != question:
+                raise self._over(_UNASKED)
+            return wire.loads(answer[len(question) :])
         except frames.PipeClosed:
             raise self._over(verdict.ENDED) from None
         except frames.TooLong:
@@ -107,12 +119,13 @@ class Session:
         except DeadlinePassed:
             raise self._over(verdict.TIMED_OUT) from None
 
-    def _receive(self) -> Any:
-        return wire.loads(frames.receive(self._replies, self.deadline))
-
     def _over(self, label: str) -> ProgramOver:
         self.label = label
         return ProgramOver(label)
+
+
+def _new_question() -> bytes:
+    return os.urandom(frames.QUESTION_BYTES)
 
 
 def _label(name: str, message: str) -> str:
