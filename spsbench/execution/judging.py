@@ -42,7 +42,7 @@ def judge(
         timeout_s: wall seconds for a program with its check (upstream's default is 3).
         workers: judges at work; by default one per CPU core.
         unsafe: see ``ladder.probe``.
-        secret: what random draws are seeded from; a new one if not given. Where a test draws its inputs
+        secret: at most 64 bytes that random draws are seeded from; new ones if not given. Where a test draws its inputs
             they are the same for all programs of one call, and others in the next call.
 
     Raises:
