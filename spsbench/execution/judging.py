@@ -42,8 +42,8 @@ def judge(
         timeout_s: wall seconds for a program with its check (upstream's default is 3).
         workers: judges at work; by default one per CPU core.
         unsafe: see ``ladder.probe``.
-        secret: at most 64 bytes that random draws are seeded from; new ones if not given. Where a test draws its inputs
-            they are the same for all programs of one call, and others in the next call.
+        secret: at most 64 bytes that random draws are seeded from; new ones if not given. Where a test
+            draws its inputs they are the same for all programs of one call, and others in the next.
 
     Raises:
         UsageError: there is no sandbox here.
