@@ -13,6 +13,7 @@ from execution.scene import processes
 
 from spsbench.errors import SpsbenchError
 from spsbench.execution import judge, judge_all, judging, probe, verdict, worker_process
+from spsbench.execution.ladder import RUNGS
 from spsbench.execution.sandbox import Sandbox, SandboxFailure, mark
 from spsbench.execution.seeds import Seeds
 from spsbench.execution.verdict import Verdict
@@ -210,6 +211,22 @@ def test_closing_a_worker_leaves_no_process() -> None:
     while processes(token) and time.monotonic() < until:
         time.sleep(0.01)
     assert processes(token) == set()
+
+
+@pytest.mark.parametrize("layers", RUNGS, ids="+".join)
+def test_a_judge_that_is_killed_leaves_no_process(layers: tuple[str, ...]) -> None:
+    try:
+        one = WorkerProcess((*layers, "limits"))
+    except WorkerFailure as failure:
+        pytest.skip(f"{'+'.join(layers)}: {failure}")
+    token = mark(pid_of(one))
+    assert processes(token)
+    os.kill(pid_of(one), signal.SIGKILL)  # it alone: nothing tells its sandbox to end
+    until = time.monotonic() + 10
+    while processes(token) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert processes(token) == set()
+    one.close()
 
 
 def test_a_worker_that_keeps_failing_is_an_error_not_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
