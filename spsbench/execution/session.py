@@ -6,7 +6,6 @@ import builtins
 import contextlib
 import os
 import time
-from collections.abc import Collection
 from typing import Any
 
 from spsbench.execution import verdict
@@ -91,7 +90,7 @@ class Session:
             raise ProgramOver(self.label)
         match self._exchange(self._request(arguments, keywords)):
             case ["value", value, None]:
-                self._gave = self._gave or isinstance(value, Collection)
+                self._gave = self._gave or not isinstance(value, int | float | str | None)
                 return value
             case ["value", value, list(changed)]:
                 self._gave = True
