@@ -45,7 +45,7 @@ def main() -> None:
         process.start()
     print(f"sandbox: {sandbox_rung()}; load: {os.getloadavg()[0]:.1f}", flush=True)
     for number in range(given.rounds):
-        _canonical(number, list(problems.values()))
+        _canonical(number, list(problems.values()), given.seed)
     if given.per_kind:
         _mutants(problems, given.per_kind, given.seed, given.limit)
     for process in busy:
@@ -57,9 +57,10 @@ def _burn() -> None:
         pass
 
 
-def _canonical(number: int, problems: list[dict[str, Any]]) -> None:
+def _canonical(number: int, problems: list[dict[str, Any]], seed: int) -> None:
     start = time.monotonic()
-    verdicts = judge(problems, [problem["canonical_solution"] for problem in problems])
+    secret = f"{seed} {number}".encode()  # other inputs in every round, where tests draw them
+    verdicts = judge(problems, [problem["canonical_solution"] for problem in problems], secret=secret)
     bad = [f"{p['task_id']} {v.result}" for p, v in zip(problems, verdicts, strict=True) if not v.passed]
     passed = len(problems) - len(bad)
     print(f"round {number}: {passed}/{len(problems)} in {time.monotonic() - start:.1f} s {bad}", flush=True)
@@ -69,7 +70,8 @@ def _mutants(problems: dict[str, dict[str, Any]], per_kind: int, seed: int, limi
     found = [mutant for problem in problems.values() for mutant in mutants(problem, per_kind, seed)]
     if limit is not None:
         found = random.Random(seed).sample(found, limit)
-    ours = judge([problems[m.task_id] for m in found], [m.completion for m in found])
+    secret = str(seed).encode()
+    ours = judge([problems[m.task_id] for m in found], [m.completion for m in found], secret=secret)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         theirs = list(pool.map(lambda m: _theirs(problems[m.task_id], m), found))
     counts: Counter[str] = Counter()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 from spsbench.execution.exposure import Exposure
 
@@ -40,25 +39,15 @@ def command(program: str, exposure: Exposure) -> list[str]:
 
 
 def _mounts(exposure: Exposure) -> Iterator[str]:
-    packages = (*exposure.packages.values(), *exposure.beside)
-    for parent in _parents(exposure.folders, packages):  # made by --ro-bind they would be for root alone
-        yield from ("--dir", parent)
-    for folder in exposure.folders:
-        yield from ("--ro-bind", folder, folder)
-    for top in ("lib", "lib64"):
-        link = Path("/") / top
-        if link.is_symlink():
-            yield from ("--symlink", str(link.readlink()), str(link))
-    for folder in exposure.hidden:
-        yield from ("--tmpfs", folder)
-    for folder in packages:
-        yield from ("--ro-bind", folder, folder)
+    for kind, path, *target in exposure.tree():
+        match kind:
+            case "folder":  # made by --ro-bind it would be for root alone
+                yield from ("--dir", path)
+            case "show":
+                yield from ("--ro-bind", path, path)
+            case "link":
+                yield from ("--symlink", *target, path)
+            case "hide":
+                yield from ("--tmpfs", path)
     for folder in exposure.hidden:
         yield from ("--remount-ro", folder)
-
-
-def _parents(folders: tuple[str, ...], packages: tuple[str, ...]) -> list[str]:
-    above = {parent for path in (*folders, *packages) for parent in Path(path).parents}
-    bound = [Path(folder) for folder in folders]
-    made = [path for path in above if not any(path.is_relative_to(folder) for folder in bound)]
-    return [str(path) for path in sorted(made) if path != Path("/")]

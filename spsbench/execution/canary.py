@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from spsbench.execution import verdict
+from spsbench.execution.seeds import Seeds, new_secret
 from spsbench.execution.worker_process import ProblemFailure, WorkerFailure, WorkerProcess
 
 _TIMEOUT_S = 10.0
@@ -89,7 +90,8 @@ def _ask(layers: Collection[str], questions: list[tuple[str, str, bool]]) -> str
         for entry_point, test, right in questions:
             problem = {"task_id": "canary", "prompt": "", "entry_point": entry_point, "test": test}
             job = {"problem": problem, "completion": _PROGRAM, "timeout_s": _TIMEOUT_S}
-            result = worker.ask(job)["result"]
+            seeds = Seeds.of(new_secret(), "canary").message()
+            result = worker.ask({**job, "seeds": seeds})["result"]
             if (result == verdict.PASSED) is not right:
                 return str(result).removeprefix("failed: AssertionError: ")
     except (WorkerFailure, ProblemFailure) as failure:

@@ -18,6 +18,7 @@ from spsbench.execution import verdict
 from spsbench.execution.inside.frames import DeadlinePassed
 from spsbench.execution.inside.wire import WireError
 from spsbench.execution.sandbox import Sandbox, SandboxFailure
+from spsbench.execution.seeds import Seeds
 from spsbench.execution.session import ProgramOver, Session
 
 # A test that computes in C with what a program answered is deaf to the alarm; this much later the
@@ -37,7 +38,9 @@ class Outcome:
     cpu_s: float
 
 
-def judge_program(sandbox: Sandbox, problem: dict[str, str], completion: str, timeout_s: float) -> Outcome:
+def judge_program(
+    sandbox: Sandbox, problem: dict[str, str], completion: str, timeout_s: float, seeds: Seeds
+) -> Outcome:
     """Run ``check(candidate)`` of a problem on a program.
 
     Args:
@@ -45,6 +48,7 @@ def judge_program(sandbox: Sandbox, problem: dict[str, str], completion: str, ti
         problem: task_id, prompt, entry_point and test; its texts are trusted and run here.
         completion: what follows the prompt; not trusted.
         timeout_s: wall seconds for the program and its check together.
+        seeds: of the random draws of either side.
 
     Raises:
         SandboxFailure: the sandbox is broken.
@@ -55,7 +59,7 @@ def judge_program(sandbox: Sandbox, problem: dict[str, str], completion: str, ti
         session.deadline = time.monotonic() + timeout_s
         try:
             with _alarm(session.deadline):
-                result = _judged(session, problem, completion)
+                result = _judged(session, problem, completion, seeds)
         except DeadlinePassed:
             result = verdict.TIMED_OUT
         ending = sandbox.end()
@@ -72,10 +76,10 @@ def _program(sandbox: Sandbox, timeout_s: float) -> Iterator[Session]:
             os.close(descriptor)
 
 
-def _judged(session: Session, problem: dict[str, str], completion: str) -> str:
+def _judged(session: Session, problem: dict[str, str], completion: str, seeds: Seeds) -> str:
     try:
-        session.start(problem["prompt"] + completion, problem["entry_point"], problem["task_id"])
-        _check(session, problem)
+        session.start(problem["prompt"] + completion, problem["entry_point"], seeds.program)
+        _check(session, problem, seeds.tests)
     except ProgramOver as over:
         return over.label
     except (DeadlinePassed, BrokenProblem, SandboxFailure):
@@ -89,8 +93,8 @@ def _judged(session: Session, problem: dict[str, str], completion: str) -> str:
     return verdict.PASSED if time.monotonic() <= session.deadline else verdict.TIMED_OUT
 
 
-def _check(session: Session, problem: dict[str, str]) -> None:
-    random.seed(problem["task_id"])  # some tests draw their inputs
+def _check(session: Session, problem: dict[str, str], seed: str) -> None:
+    random.seed(seed)  # some tests draw their inputs
     head, test = _code(problem["prompt"], problem["test"])
     namespace: dict[str, Any] = {}
     candidate = _proxy(session, problem)

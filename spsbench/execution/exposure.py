@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,36 @@ class Exposure:
         """Readable paths with the hidden folders left out, for a lock that only knows "beneath"."""
         found = [path for folder in self.folders for path in _without(Path(folder), self.hidden)]
         return [*found, *self.packages.values(), *self.beside]
+
+    def tree(self) -> list[list[str]]:
+        """How to build a root that holds this and nothing else, in order; each a kind and its paths.
+
+        ``folder`` is to be made; ``show`` is mounted as it is; ``link`` comes with what it points to;
+        ``hide`` lies over a folder that is shown.
+        """
+        return [list(step) for step in self._steps()]
+
+    def _steps(self) -> Iterator[tuple[str, ...]]:
+        packages = (*self.packages.values(), *self.beside)
+        for parent in _parents(self.folders, packages):
+            yield "folder", parent
+        for folder in self.folders:
+            yield "show", folder
+        for top in ("lib", "lib64"):
+            link = Path("/") / top
+            if link.is_symlink():
+                yield "link", str(link), str(link.readlink())
+        for folder in self.hidden:
+            yield "hide", folder
+        for folder in packages:
+            yield "show", folder
+
+
+def _parents(folders: tuple[str, ...], packages: tuple[str, ...]) -> list[str]:
+    above = {parent for path in (*folders, *packages) for parent in Path(path).parents}
+    bound = [Path(folder) for folder in folders]
+    made = [path for path in above if not any(path.is_relative_to(folder) for folder in bound)]
+    return [str(path) for path in sorted(made) if path != Path("/")]
 
 
 def _without(path: Path, hidden: tuple[str, ...]) -> list[str]:

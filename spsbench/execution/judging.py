@@ -13,6 +13,7 @@ from typing import Any
 from spsbench.errors import SpsbenchError
 from spsbench.execution import verdict
 from spsbench.execution.ladder import Rung, probe
+from spsbench.execution.seeds import Seeds, new_secret
 from spsbench.execution.verdict import Verdict
 from spsbench.execution.worker_process import ProblemFailure, WorkerFailure, WorkerProcess
 
@@ -31,6 +32,7 @@ def judge(
     timeout_s: float = 3.0,
     workers: int | None = None,
     unsafe: bool = False,
+    secret: bytes | None = None,
 ) -> list[Verdict]:
     """Judge ``completions[i]`` against ``problems[i]``; verdicts in the same order.
 
@@ -40,20 +42,26 @@ def judge(
         timeout_s: wall seconds for a program with its check (upstream's default is 3).
         workers: judges at work; by default one per CPU core.
         unsafe: see ``ladder.probe``.
+        secret: at most 64 bytes that random draws are seeded from; new ones if not given. Where a test
+            draws its inputs they are the same for all programs of one call, and others in the next.
 
     Raises:
         UsageError: there is no sandbox here.
         SpsbenchError: judge or sandbox failed twice for a program. A fault of ours is not a 0.
     """
-    return judge_all(zip(problems, completions, strict=True), timeout_s, workers, unsafe)
+    return judge_all(zip(problems, completions, strict=True), timeout_s, workers, unsafe, secret)
 
 
 def judge_all(
-    pairs: Iterable[Pair], timeout_s: float = 3.0, workers: int | None = None, unsafe: bool = False
+    pairs: Iterable[Pair],
+    timeout_s: float = 3.0,
+    workers: int | None = None,
+    unsafe: bool = False,
+    secret: bytes | None = None,
 ) -> list[Verdict]:
     """As ``judge``, for pairs that are read one by one and not kept: memory does not grow with them."""
     rung = probe(unsafe)
-    work = _Work(_jobs(pairs, timeout_s))
+    work = _Work(_jobs(pairs, timeout_s, secret or new_secret()))
     _run(work, workers or os.cpu_count() or 1, rung)
     starved, work.starved = work.starved, []
     if starved:
@@ -108,12 +116,13 @@ class _Work:
         self.results[job.key] = result
 
 
-def _jobs(pairs: Iterable[Pair], timeout_s: float) -> Iterator[_Job]:
+def _jobs(pairs: Iterable[Pair], timeout_s: float, secret: bytes) -> Iterator[_Job]:
     for problem, completion in pairs:
         fields = {name: str(problem[name]) for name in _FIELDS}
         text = "\0".join((*fields.values(), completion))
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        yield _Job(key, {"problem": fields, "completion": completion, "timeout_s": timeout_s})
+        message = {"problem": fields, "completion": completion, "timeout_s": timeout_s}
+        yield _Job(key, {**message, "seeds": Seeds.of(secret, fields["task_id"]).message()})
 
 
 def _run(work: _Work, count: int, rung: Rung) -> None:

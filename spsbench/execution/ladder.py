@@ -13,10 +13,12 @@ from spsbench.execution.canary import holds, works
 
 RUNGS = (
     ("bubblewrap", "landlock", "seccomp"),
+    ("namespaces", "landlock", "seccomp"),
     ("landlock", "seccomp"),
     ("bubblewrap", "seccomp"),
 )
 _LIMITS = "limits"  # on every rung
+_NONE = len(RUNGS) + 2  # between them stands a container of the user's own, of which nothing is known here
 _PARTIAL: tuple[tuple[str, ...], ...] = (("seccomp", _LIMITS), (_LIMITS,))
 
 
@@ -25,7 +27,7 @@ class Rung:
     """What stands between a program and this machine.
 
     Attributes:
-        number: 1 to 3 from the top; 5 is no sandbox.
+        number: 1 to 4 from the top; 6 is no sandbox.
         name: of the layers, ``bubblewrap+landlock+seccomp``; ``unsafe (...)`` without a sandbox.
         layers: of each program's sandbox, in the names of ``sandbox``.
         missing: why the rungs above are not in force.
@@ -88,7 +90,7 @@ def _unsafe(missing: tuple[str, ...]) -> Rung:
     where = "in a container" if _in_container() else "not in a container"
     for layers in _PARTIAL:
         if works(layers) is None:
-            return Rung(5, f"unsafe ({'+'.join(layers)}, {where})", layers, missing)
+            return Rung(_NONE, f"unsafe ({'+'.join(layers)}, {where})", layers, missing)
     raise UsageError(
         f"generated programs cannot be run on this machine at all ({'; '.join(missing)}).",
         remedy="Generate with --no-score and judge the samples on Linux with `spsbench judge`.",

@@ -1,6 +1,6 @@
 """The judge's side of a sandbox: start the zygote, begin a program, end it, close.
 
-Layers are named ``bubblewrap``, ``landlock``, ``seccomp`` and ``limits``.
+Layers are named ``bubblewrap``, ``namespaces``, ``landlock``, ``seccomp`` and ``limits``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ PATIENCE_S = 20.0
 
 _INSIDE = Path(__file__).with_name("inside")
 # In the order in which they need each other.
-_MODULES = "kernel syscalls seccomp landlock limits locks identity frames wire program zygote"
+_MODULES = (
+    "kernel syscalls seccomp landlock limits locks namespaces imports identity frames wire program zygote"
+)
 _ENVIRONMENT = {
     "PATH": "/nowhere",
     "LANG": "C.UTF-8",
@@ -119,6 +121,7 @@ class Sandbox:
         settings = {
             "layers": sorted(layers),
             "readable": shown.paths() if "landlock" in layers else [],
+            "tree": shown.tree() if "namespaces" in layers else [],
             "packages": shown.packages,
             "memory_bytes": MEMORY_BYTES,
         }

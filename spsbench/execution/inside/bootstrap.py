@@ -14,7 +14,8 @@ control = socket.socket(fileno=os.dup(0))
 os.dup2(1, 0)
 with control.makefile("rb") as stream:
     bundle = json.loads(stream.readline())
-# random would draw a new seed in every fork; programs get theirs from the judge.
+# random would draw a new seed in every fork; each program gets one from the judge, which tells
+# nothing of the tests' own.
 register, os.register_at_fork = os.register_at_fork, lambda **hooks: None
 for name, source in bundle["modules"]:
     module = types.ModuleType(name)

@@ -9,6 +9,9 @@ import time
 MAX_BYTES = 4 << 20
 """Longest message that is accepted from a program."""
 
+QUESTION_BYTES = 8
+"""Of a message to a program after the first, and of its answer, so many tell which question it is."""
+
 _CHUNK_BYTES = 1 << 16
 
 
@@ -66,6 +69,13 @@ def receive(descriptor: int, deadline: float | None = None) -> bytes:
     if len(message) > wanted:
         raise TooLong
     return bytes(message[4:])
+
+
+def waiting(descriptor: int) -> bool:
+    """Whether something was written that nobody has read yet."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return any(event & select.POLLIN for _, event in poll.poll(0))
 
 
 def _some(descriptor: int, deadline: float | None) -> bytes:

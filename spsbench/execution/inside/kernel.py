@@ -44,6 +44,34 @@ def prepared(name: str, *arguments: Any) -> Callable[[], int]:
     return lambda: _checked(function(*arguments))
 
 
+def unshare(namespaces: int) -> None:
+    """``unshare(2)``.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    _checked(_libc.unshare(ctypes.c_int(namespaces)))
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None) -> None:
+    """``mount(2)``.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
+    _checked(_libc.mount(*texts[:3], ctypes.c_ulong(flags), texts[3]))
+
+
+def umount(target: str, flags: int) -> None:
+    """``umount2(2)``.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    _checked(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)))
+
+
 def no_new_privileges() -> None:
     """No exec can gain rights any more; Landlock and seccomp ask for it."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)

@@ -39,10 +39,12 @@ def run(requests: int, replies: int) -> NoReturn:
     It says ``["locked"]``; before that the judge sends nothing, so that a failure to lock can be told
     from anything a program does. The first request is ``[program, entry_point, seed]``, each further
     one ``[arguments, keywords]``. Replies are ``["ready"]``, ``["value", result, arguments]`` (null if
-    they did not change) or ``["raised", type, message]``.
+    they did not change) or ``["raised", type, message]``. Each request comes after the bytes of its
+    question, which its reply repeats.
     """
     frames.send(replies, wire.dumps(["locked"]))
-    source, entry_point, seed = wire.loads(frames.receive(requests))
+    question, request = _asked(requests)
+    source, entry_point, seed = wire.loads(request)
     random.seed(seed)
     nowhere = _Nowhere()
     sys.stdin = sys.stdout = sys.stderr = nowhere
@@ -55,10 +57,15 @@ def run(requests: int, replies: int) -> NoReturn:
         reply = ["ready"]
     except BaseException as error:
         reply = _raised(error)
-    frames.send(replies, wire.dumps(reply))
+    frames.send(replies, question + wire.dumps(reply))
     while True:
-        request = frames.receive(requests)
-        frames.send(replies, _answer(namespace.get(entry_point), request))
+        question, request = _asked(requests)
+        frames.send(replies, question + _answer(namespace.get(entry_point), request))
+
+
+def _asked(requests: int) -> tuple[bytes, bytes]:
+    message = frames.receive(requests)
+    return message[: frames.QUESTION_BYTES], message[frames.QUESTION_BYTES :]
 
 
 def _answer(function: Any, request: bytes) -> bytes:

@@ -30,6 +30,14 @@ class WireError(Exception):
     """Data too large, too deep, or not in this format."""
 
 
+class TooLarge(WireError):
+    """More values than ``MAX_NODES``, or deeper than ``MAX_DEPTH``."""
+
+
+class ForeignData(WireError):
+    """A ``Foreign`` object where plain data must be."""
+
+
 class Foreign:
     """An object of the program that is not plain data: equal to nothing but itself."""
 
@@ -45,7 +53,7 @@ def dumps(value: Any, strict: bool = False) -> bytes:
 
     Args:
         value: whatever it is.
-        strict: refuse what would cross as its type's name alone.
+        strict: refuse what would cross as its type's name alone (``ForeignData``: it did already).
 
     Raises:
         WireError: more than ``MAX_NODES`` values, or deeper than ``MAX_DEPTH``.
@@ -72,9 +80,9 @@ class _Counter:
     def count(self, depth: int, nodes: int = 1) -> None:
         self._nodes += nodes
         if self._nodes > MAX_NODES:
-            raise WireError(f"more than {MAX_NODES} values")
+            raise TooLarge(f"more than {MAX_NODES} values")
         if depth > MAX_DEPTH:
-            raise WireError(f"deeper than {MAX_DEPTH}")
+            raise TooLarge(f"deeper than {MAX_DEPTH}")
 
 
 class _Encoder(_Counter):
@@ -106,6 +114,8 @@ class _Encoder(_Counter):
             return self.encode(value.item(), depth + 1)
         if isinstance(value, Iterator):
             return ["iter", self.items(value, depth + 1)]
+        if self._strict and kind is Foreign:
+            raise ForeignData(f"{value} is not plain data")
         if self._strict:
             raise WireError(f"{kind.__name__} is not plain data")
         return ["foreign", str(kind.__name__)[:100]]

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from spsbench.execution.inside import identity, kernel, landlock, program
+from spsbench.execution.inside import identity, imports, kernel, landlock, namespaces, program
 from spsbench.execution.inside.locks import Locks
 
 # What programs like to import; the rest of the standard library is read when asked for.
@@ -55,7 +55,8 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
 
     Args:
         control: the socket to the judge.
-        settings: ``layers``, ``readable`` (paths), ``packages`` (name to folder), ``memory_bytes``.
+        settings: ``layers``, ``readable`` (paths), ``tree`` (see ``namespaces``), ``packages`` (name to
+            folder), ``memory_bytes``.
     """
     try:
         hello = _lock_up(settings)
@@ -88,6 +89,10 @@ def _lock_up(settings: dict[str, Any]) -> dict[str, Any]:
         importlib.import_module(name)
     sys.meta_path += [_OnePackage(name, folder) for name, folder in settings["packages"].items()]
     importlib.util.find_spec("no_such_module")  # lists the library's folders while they can be listed
+    if "seccomp" in settings["layers"]:
+        imports.open_before_looking()
+    if "namespaces" in settings["layers"]:
+        namespaces.enter(settings["tree"])
     uid = identity.lower()
     if sys.platform == "linux":
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
