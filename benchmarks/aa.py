@@ -23,11 +23,12 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from scipy.stats import binomtest
 
+from spsbench.analysis.contention import contention
 from spsbench.analysis.speedup import pair as pair_times
 from spsbench.analysis.speedup import speedup
 from spsbench.config import resolve
 from spsbench.engines.engine import Engine
-from spsbench.environment import describe_environment
+from spsbench.environment import describe_environment, taken, taken_since
 from spsbench.records import Arm, Request, Speedup
 from spsbench.runner import Plan, plan
 from spsbench.runner.backends import Backends
@@ -37,10 +38,11 @@ from spsbench.runner.schedule import Turn, turns
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """One A/A run: the ratio of the two equal arms, and its size."""
+    """One A/A run: the ratio of the two equal arms, its size, and whether a run would trust its times."""
 
     result: Speedup
     tokens: int
+    trusted: bool
 
     @property
     def covers(self) -> bool:
@@ -63,7 +65,7 @@ def main(arguments: list[str]) -> int:
         repeats.append(repeat)
         low, high = repeat.result.low, repeat.result.high
         interval = "-" if low is None or high is None else f"[{low:.4f}, {high:.4f}]"
-        covers = "yes" if repeat.covers else "NO"
+        covers = ("yes" if repeat.covers else "NO") + ("" if repeat.trusted else ", NOT TRUSTED")
         print(
             f"| {number} | {repeat.tokens} | {repeat.result.ratio:.4f} | {interval} | {covers} |", flush=True
         )
@@ -114,11 +116,13 @@ def _generate(order: list[Turn], engines: dict[Arm, Engine], ready: Plan) -> lis
     rows: list[dict[str, object]] = []
     for turn in order:
         request = Request(turn.prompt.ids, ready.max_new_tokens, ready.stop, turn.arm.sampling, turn.seed)
+        before = taken()
         generation = engines[turn.arm].generate(request)
+        lost = {"conditions": taken_since(before)}
         row = {"example_id": turn.prompt.example_id, "sample_index": turn.sample_index, "arm": turn.arm.name}
         times = {"prefill_s": generation.prefill_s, "decode_s": generation.decode_s, "error": None}
         reason = {"finish_reason": generation.finish_reason, "new_tokens": len(generation.tokens)}
-        rows.append(row | times | reason)
+        rows.append(row | times | reason | lost)
     return rows
 
 
@@ -126,11 +130,24 @@ def _judge(rows: pd.DataFrame, arms: tuple[Arm, Arm]) -> Repeat:
     one, other = (rows[rows["arm"] == arm.name] for arm in arms)
     result = speedup(pair_times(one, other))
     assert result is not None  # every prompt has run in both arms, or an exception has ended this
-    return Repeat(result, int(rows["new_tokens"].sum()))
+    return Repeat(result, int(rows["new_tokens"].sum()), contention(rows, {})["trusted"])
 
 
 def _conclusion(repeats: list[Repeat]) -> str:
-    """Coverage with its own exact interval, and how far equal arms lay apart."""
+    """Coverage with its own exact interval, and how far equal arms lay apart.
+
+    A run prints no interval where others had the CPU; such repeats are counted apart.
+    """
+    printed = [repeat for repeat in repeats if repeat.trusted]
+    apart = (
+        f"{len(repeats) - len(printed)} of {len(repeats)} repeats were not to be trusted, and a run says so. "
+    )
+    if not printed:
+        return apart
+    return (apart if len(printed) < len(repeats) else "") + _coverage(printed)
+
+
+def _coverage(repeats: list[Repeat]) -> str:
     hits = sum(repeat.covers for repeat in repeats)
     interval = binomtest(hits, len(repeats)).proportion_ci(0.95)
     ratios = [repeat.result.ratio for repeat in repeats]

@@ -93,6 +93,17 @@ def waited_s() -> float | None:
     return sum(waits) / 1e9 if waits else None
 
 
+def taken() -> dict[str, float | None]:
+    """Seconds so far that others had a CPU which was wanted here: ``waited_s`` and ``stolen_s``."""
+    return {"waited_s": waited_s(), "stolen_s": stolen_s()}
+
+
+def taken_since(before: dict[str, float | None]) -> dict[str, float]:
+    """What others took since ``taken`` answered ``before``, as far as the machine tells."""
+    changes = ((name, before[name], now) for name, now in taken().items())
+    return {name: now - then for name, then, now in changes if now is not None and then is not None}
+
+
 def cpu_frequency_mhz() -> float | None:
     """Current clock rate of the CPU; None where the machine does not tell."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 
 import pytest
@@ -17,8 +16,9 @@ settings.load_profile("repeatable")
 @pytest.fixture(scope="session", autouse=True)
 def _alone() -> Iterator[None]:
     """As if nobody else had used the CPU: what a run says of a busy machine is tested by itself."""
-    execute = importlib.import_module("spsbench.runner.execute")
+    from spsbench import environment
+
     with pytest.MonkeyPatch.context() as patch:
         for name in ("waited_s", "stolen_s"):
-            patch.setattr(execute, name, lambda: 0.0)
+            patch.setattr(environment, name, lambda: 0.0)
         yield

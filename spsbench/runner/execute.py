@@ -12,7 +12,7 @@ import torch
 
 from spsbench.engines.engine import Engine
 from spsbench.engines.witness import rescore
-from spsbench.environment import load_1m, stolen_s, waited_s
+from spsbench.environment import load_1m, taken, taken_since
 from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
 from spsbench.models.packing import use_kernels
 from spsbench.models.pair import Pair, load_pair
@@ -168,29 +168,17 @@ def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: P
     for turn in missing:
         trace = turn.prompt.example_id in traced and turn.sample_index == 0
         engine = engines[turn.arm]
-        before = _taken()
+        before = taken()
         try:
             generation = engine.generate(_request(plan, turn, trace))
-            taken = _since(before)
+            lost = taken_since(before)
             if turn.prompt.example_id in witnessed and turn.sample_index == 0:
                 _read_again(turn, generation, pair)
-            yield _sample(turn, engine, generation, None, taken)
+            yield _sample(turn, engine, generation, None, lost)
         except (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
             failed = Generation([], "", None, 0.0, 0.0, "error")
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            yield _sample(turn, engine, failed, reason, _since(before))
-
-
-def _taken() -> dict[str, float | None]:
-    """Seconds so far that others had a CPU which was wanted here."""
-    return {"waited_s": waited_s(), "stolen_s": stolen_s()}
-
-
-def _since(before: dict[str, float | None]) -> dict[str, float]:
-    """What was taken meanwhile, as far as the machine tells, and the load."""
-    changes = ((name, before[name], now) for name, now in _taken().items())
-    taken = {name: now - then for name, then, now in changes if now is not None and then is not None}
-    return taken | {"load_1m": load_1m()}
+            yield _sample(turn, engine, failed, reason, taken_since(before))
 
 
 def _witnessed(plan: Plan) -> set[str]:
@@ -224,7 +212,7 @@ def _request(plan: Plan, turn: Turn, trace: bool) -> Request:
 
 
 def _sample(
-    turn: Turn, engine: Engine, generation: Generation, error: str | None, taken: dict[str, float]
+    turn: Turn, engine: Engine, generation: Generation, error: str | None, lost: dict[str, float]
 ) -> Sample:
     return Sample(
         example_id=turn.prompt.example_id,
@@ -237,7 +225,7 @@ def _sample(
         prompt_tokens=len(turn.prompt.ids),
         generation=generation,
         order=turn.order,
-        conditions=taken,
+        conditions=lost | {"load_1m": load_1m()},
         error=error,
     )
 
