@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -93,9 +93,13 @@ def waited_s() -> float | None:
     return sum(waits) / 1e9 if waits else None
 
 
+TAKERS: dict[str, Callable[[], float | None]] = {"waited_s": waited_s, "stolen_s": stolen_s}
+"""What tells the seconds that others took, by the name under which a sequence keeps them."""
+
+
 def taken() -> dict[str, float | None]:
     """Seconds so far that others had a CPU which was wanted here: ``waited_s`` and ``stolen_s``."""
-    return {"waited_s": waited_s(), "stolen_s": stolen_s()}
+    return {name: clock() for name, clock in TAKERS.items()}
 
 
 def taken_since(before: dict[str, float | None]) -> dict[str, float]:

@@ -19,6 +19,6 @@ def _alone() -> Iterator[None]:
     from spsbench import environment
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("waited_s", "stolen_s"):
-            patch.setattr(environment, name, lambda: 0.0)
+        for name in environment.TAKERS:
+            patch.setitem(environment.TAKERS, name, lambda: 0.0)
         yield

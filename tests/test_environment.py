@@ -79,3 +79,28 @@ def test_describing_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_waiting_for_a_cpu_only_grows_or_is_not_told() -> None:
+    before, after = environment.waited_s(), environment.waited_s()
+    assert (before is None and after is None) or 0 <= (before or 0.0) <= (after or 0.0)
+
+
+def test_where_the_kernel_keeps_no_waits_none_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_OWN_THREADS", tmp_path)
+    assert environment.waited_s() is None
+    for thread, waits in (("1", "10 2500000000 7"), ("2", "1 500000000 1")):
+        (tmp_path / thread).mkdir()
+        (tmp_path / thread / "schedstat").write_text(waits)
+    assert environment.waited_s() == 3.0
+    (tmp_path / "2/schedstat").write_text("gone")
+    assert environment.waited_s() is None
+
+
+def test_what_was_taken_is_a_difference_of_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([1.0, 2.5])
+    monkeypatch.setitem(environment.TAKERS, "waited_s", lambda: next(told))
+    monkeypatch.setitem(environment.TAKERS, "stolen_s", lambda: None)
+    assert environment.taken_since(environment.taken()) == {"waited_s": 1.5}
