@@ -90,6 +90,14 @@ def _beta_sums(loops: Sequence[Finished]) -> list[float]:
     return values
 
 
+def proposed_tokens(loops: Sequence[Finished]) -> list[list[int]]:
+    """Per loop the drafted ids at the positions of its emitted tokens, the rejected one among them."""
+    drafts = [None if loop.decoded.draft is None else loop.decoded.draft.tokens[: loop.kept] for loop in loops]
+    found = [tokens for tokens in drafts if tokens is not None]
+    ids = iter(torch.cat(found).tolist() if found else [])
+    return [[] if tokens is None else [next(ids) for _ in range(len(tokens))] for tokens in drafts]
+
+
 def traced_tokens(loops: Sequence[Finished], first: int = 0, position: int = 0) -> list[TracedToken]:
     """One entry a drafted and tested or emitted token of the output, in order.
 
