@@ -54,7 +54,7 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
         rows.append(row | _told(arm, info))
     _add_alpha_leviathan(rows, by_arm)
     rows = plain(rows)
-    judged = plain(losslessness(by_arm, rows, _target_dtype(info)))
+    judged = plain(losslessness(by_arm, rows, _target_dtype(info), info.get("proof")))
     quality = plain(parity(by_arm, rows, info.get("headline_metric")))
     return {
         "schema_version": SCHEMA_VERSION,

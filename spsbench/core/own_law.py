@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spsbench.records import SamplingParams
 
-_SLACK = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+_SLACK = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """How far rounding may move a logit, in units of the best logit's distance from the mean of its row.
 
 Measured on 16 architectures: see ``docs/losslessness.md``. Far above what was seen, far below what a

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Any, Protocol
 import torch
 
 from spsbench.engines.engine import Engine
-from spsbench.engines.witness import rescore
 from spsbench.environment import load_1m, stolen_s
 from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
 from spsbench.models.packing import choose_modes
@@ -22,13 +20,9 @@ from spsbench.records import Arm, Generation, Request, Sample
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
 from spsbench.runner.conclude import conclude, peak_memory_bytes, score
 from spsbench.runner.plan import Plan
-from spsbench.runner.schedule import Turn, derive_seed, turns
+from spsbench.runner.proof import drawn_by_lot, is_cheap, prove, read_again
+from spsbench.runner.schedule import Turn, turns
 from spsbench.store import RunStore
-
-# A few per cent of a long run is plenty. Short ones need all they have: where most positions leave
-# nothing to chance, a handful of outputs would be no evidence.
-_RESCORED_SHARE = 0.05
-_RESCORED_LEAST = 300
 
 _MODES = {GRAPHED: "graphs"}  # others than ours run the stock model
 
@@ -50,6 +44,10 @@ class Watcher(Protocol):
 
     def finished(self, sample: Sample) -> None:
         """A sequence is done and on the disk."""
+        ...
+
+    def proving(self, total: int) -> None:
+        """At most ``total`` sequences are drawn for the proof of losslessness alone."""
         ...
 
     def scoring(self, total: int) -> None:
@@ -91,7 +89,7 @@ def execute(plan: Plan, directory: Path, *, resume: bool, watcher: Watcher) -> O
         directory, identity=plan.identity(), config=settings, info=plan.info(), prompts=plan.prompts
     ) as store:
         missing = [turn for turn in _turns(plan) if turn.key not in store.done()]
-        if missing:
+        if missing or store.run_info().get("proof", "none was begun") is None:
             _generate(plan, store, missing, watcher)
         if plan.config.score:
             score(plan.task, store, watcher.scoring)
@@ -109,10 +107,26 @@ def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher
         watcher.warned(f"{arm} runs with the engine eager: {reason}.")
     modes = _modes(engines, pair)
     store.note(models=pair.info, **modes, **_memory(plan.device), engine_fallbacks=backends.fallbacks)
+    began_s = time.perf_counter()
+    if missing:
+        _measure_all(plan, store, engines, missing, pair, watcher)
+    prove(plan, store, pair, backends, time.perf_counter() - began_s, watcher)
+
+
+def _measure_all(
+    plan: Plan,
+    store: RunStore,
+    engines: dict[Arm, Engine],
+    missing: list[Turn],
+    pair: Pair,
+    watcher: Watcher,
+) -> None:
+    """Warm up, and write every missing sequence into the store."""
     watcher.started(plan.total, plan.total - len(missing))
-    _warm_up(plan, engines, missing[0])
+    warmed = _warm_up(plan, engines, missing[0])
+    store.note(proof=None, reread=_reread(store, warmed, pair))
     began_s, stolen_before_s = time.perf_counter(), stolen_s()
-    for sample in measure(plan, engines, missing, pair):
+    for sample in measure(plan, engines, missing, pair, everything=store.run_info()["reread"] == "all"):
         store.append(sample)
         watcher.finished(sample)
     share = _share(stolen_before_s, stolen_s(), time.perf_counter() - began_s)
@@ -156,39 +170,33 @@ def _memory(device: torch.device) -> dict[str, float | None]:
     return {"bandwidth_bytes_per_s": measured_bandwidth(device), "cache_bytes": cache_bytes(device)}
 
 
-def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: Pair) -> Iterator[Sample]:
+def _reread(store: RunStore, warmed: list[tuple[Turn, Generation]], pair: Pair) -> str:
+    """Whether all outputs are read again or those that are drawn; a continued run keeps to it."""
+    known = store.run_info().get("reread")
+    return str(known or ("all" if is_cheap(warmed, pair) else "drawn"))
+
+
+def measure(
+    plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: Pair, *, everything: bool
+) -> Iterator[Sample]:
     """Generate the missing sequences, one sample each; a failure is a recorded failure.
 
-    Those that are drawn for it are read again by an uncached forward, between two sequences.
+    Those that are drawn for it, or all, are read again by an uncached forward, between two sequences.
     """
     traced = set(plan.everyone[: plan.config.trace])
-    witnessed = _witnessed(plan)
+    witnessed = drawn_by_lot(plan)
     for turn in missing:
         trace = turn.prompt.example_id in traced and turn.sample_index == 0
         engine = engines[turn.arm]
         try:
             generation = engine.generate(_request(plan, turn, trace))
-            if turn.prompt.example_id in witnessed and turn.sample_index == 0:
-                _read_again(turn, generation, pair)
+            if everything or (turn.prompt.example_id in witnessed and turn.sample_index == 0):
+                read_again(turn.arm, turn.prompt, generation, turn.seed, pair)
             yield _sample(turn, engine, generation, None)
         except (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
             failed = Generation([], "", None, 0.0, 0.0, "error")
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
             yield _sample(turn, engine, failed, reason)
-
-
-def _witnessed(plan: Plan) -> set[str]:
-    """Examples whose outputs are read again: a few per cent, drawn by seed, but at least a handful."""
-    count = max(math.ceil(len(plan.everyone) * _RESCORED_SHARE), _RESCORED_LEAST)
-    by_lot = sorted(plan.everyone, key=lambda name: derive_seed(plan.config.seed, name, 0, "rescore"))
-    return set(by_lot[:count])
-
-
-def _read_again(turn: Turn, generation: Generation, pair: Pair) -> None:
-    """Add the sums of an independent re-score; the draft-only arm has the draft as its target."""
-    target = pair.draft if turn.arm.method == "draft" else pair.target
-    sums = rescore(target, pair.draft, turn.prompt.ids, generation.tokens, turn.arm.sampling, turn.seed)
-    generation.losslessness = (generation.losslessness or {}) | sums
 
 
 def _turns(plan: Plan) -> Iterator[Turn]:
@@ -224,12 +232,12 @@ def _sample(turn: Turn, engine: Engine, generation: Generation, error: str | Non
     )
 
 
-def _warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> None:
+def _warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> list[tuple[Turn, Generation]]:
     """One full sequence an arm, thrown away: the first of a shape is slow and no arm should pay it."""
-    if plan.config.warmup:
-        for arm, engine in engines.items():
-            turn = Turn(first.prompt, first.sample_index, arm, 0, first.seed)
-            engine.generate(_request(plan, turn, trace=False))
+    if not plan.config.warmup:
+        return []
+    asked = [Turn(first.prompt, first.sample_index, arm, 0, first.seed) for arm in engines]
+    return [(turn, engines[turn.arm].generate(_request(plan, turn, trace=False))) for turn in asked]
 
 
 def _set_threads(plan: Plan, pair: Pair) -> int:

@@ -1,0 +1,186 @@
+"""What a run does for its proof alone: read outputs again, and draw some that leave more to chance.
+
+Re-reading is an uncached forward of both models over prompt and output, between two sequences. Where it
+is cheap all outputs are read again; where not, those that are drawn by lot.
+
+Under a narrow nucleus most positions leave no choice, and few sequences bound leakage badly. So after
+the measured sequences each SpS arm writes some at temperature 1 without truncation. They are in no
+table and no journal, and nobody times them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spsbench.analysis.losslessness import RESCORED, decisions_of, evidence_of, is_precise
+from spsbench.engines.engine import Engine
+from spsbench.engines.witness import rescore_and_rederive
+from spsbench.models.pair import Pair
+from spsbench.records import Arm, Generation, Prompt, Request, SamplingParams
+from spsbench.runner.backends import EAGER, GRAPHED, Backends
+from spsbench.runner.plan import Plan
+from spsbench.runner.schedule import Turn, derive_seed
+from spsbench.store import RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROOF_SAMPLING = SamplingParams()
+"""Temperature 1, every token possible: the most that a text can tell of its distribution."""
+
+_SEQUENCES = 40
+_LEAST_S = 15.0
+_RUN_SHARE = 0.05
+
+# A few per cent of a long run is plenty. Short ones need all they have: where most positions leave
+# nothing to chance, a handful of outputs would be no evidence.
+_RESCORED_SHARE = 0.05
+_RESCORED_LEAST = 300
+_CHEAP = 0.1  # of the time of generating; what is read first is slow, so half of what is bearable
+
+_FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError)
+
+
+class Listener(Protocol):
+    """Whoever is told what goes on; see ``Watcher``."""
+
+    def warned(self, message: str) -> None:
+        """Something is not as it was asked for."""
+        ...
+
+    def proving(self, total: int) -> None:
+        """At most ``total`` sequences are drawn for the proof alone."""
+        ...
+
+
+def is_cheap(warmed: Sequence[tuple[Turn, Generation]], pair: Pair) -> bool:
+    """Whether reading outputs again takes little beside generating them; False without an output.
+
+    Args:
+        warmed: outputs that are thrown away.
+        pair: the models.
+    """
+    began_s = time.perf_counter()
+    for turn, generation in warmed:
+        read_again(turn.arm, turn.prompt, generation, turn.seed, pair)
+    read_s = time.perf_counter() - began_s
+    generated_s = sum(generation.prefill_s + generation.decode_s for _, generation in warmed)
+    return read_s < _CHEAP * generated_s
+
+
+def drawn_by_lot(plan: Plan) -> set[str]:
+    """Examples whose first outputs are read again at any cost: a few per cent, but at least a handful."""
+    count = max(math.ceil(len(plan.everyone) * _RESCORED_SHARE), _RESCORED_LEAST)
+    by_lot = sorted(plan.everyone, key=lambda name: derive_seed(plan.config.seed, name, 0, "rescore"))
+    return set(by_lot[:count])
+
+
+def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
+    """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
+    target = pair.draft if arm.method == "draft" else pair.target
+    sums = rescore_and_rederive(target, pair.draft, prompt.ids, generation, arm.sampling, arm.k, seed)
+    generation.losslessness = (generation.losslessness or {}) | sums
+
+
+def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
+    """The SpS arms of our own engines under ``PROOF_SAMPLING``, each engine and K once."""
+    own = [arm for arm in arms if arm.method == "sps" and arm.engine in (EAGER, GRAPHED)]
+    return list(
+        dict.fromkeys(replace(arm, sampling_name="proof", sampling=PROOF_SAMPLING) for arm in own)
+    )
+
+
+def sequences_due(plan: Plan) -> int:
+    """How many sequences a proof has at most: one a prompt and arm."""
+    return min(_SEQUENCES, len(plan.prompts)) * len(proof_arms(plan.arms)) if plan.config.proof else 0
+
+
+def prove(
+    plan: Plan, store: RunStore, pair: Pair, backends: Backends, run_s: float, watcher: Listener
+) -> None:
+    """``draw_proof`` into run.json under ``proof``. Should it fail, the run is none the worse for it."""
+    if due := sequences_due(plan):
+        watcher.proving(due)
+    try:
+        found = draw_proof(plan, pair, backends, run_s)
+    except _FAILURES as error:
+        found = {"error": f"{type(error).__name__}: {error}"}
+        watcher.warned(f"No sequences were drawn for the proof of losslessness: {error}")
+    store.note(proof=found)
+
+
+def draw_proof(plan: Plan, pair: Pair, backends: Backends, run_s: float) -> dict[str, Any]:
+    """Write sequences at temperature 1 until there are enough or their time is over; judge them.
+
+    Args:
+        plan: the run; its prompts are asked, its limits hold.
+        pair: the models.
+        backends: builds the engines.
+        run_s: how long the run measured.
+
+    Returns:
+        ``sampling``, ``arms`` (see ``_judged``) and ``seconds``; nothing where there is nothing to prove.
+    """
+    if not sequences_due(plan):
+        return {}
+    arms = proof_arms(plan.arms)
+    engines = backends.all(arms)
+    began_s = time.perf_counter()
+    until_s = began_s + max(_LEAST_S, _RUN_SHARE * run_s)
+    rows: dict[Arm, list[dict[str, Any]]] = {arm: [] for arm in arms}
+    for prompt, arm in product(plan.prompts[:_SEQUENCES], arms):
+        if time.perf_counter() > until_s:
+            break
+        rows[arm].append(_row(plan, prompt, arm, engines[arm], pair))
+    return {
+        "sampling": asdict(PROOF_SAMPLING),
+        "arms": list(_judged(rows, engines, str(pair.target.model.dtype).removeprefix("torch."))),
+        "seconds": time.perf_counter() - began_s,
+    }
+
+
+def _row(plan: Plan, prompt: Prompt, arm: Arm, engine: Engine, pair: Pair) -> dict[str, Any]:
+    """One sequence as a row of ``samples``; a failure is one of them."""
+    seed = derive_seed(plan.config.seed, prompt.example_id, 0, f"proof {arm.name}")
+    request = Request(prompt.ids, plan.max_new_tokens, plan.stop, arm.sampling, seed, plan.config.fixed_length)
+    row: dict[str, Any] = {"example_id": prompt.example_id, "error": None}
+    try:
+        generation = engine.generate(request)
+        read_again(arm, prompt, generation, seed, pair)
+    except _FAILURES as error:
+        failed = {"new_tokens": 0, "finish_reason": "error", "losslessness": None}
+        return row | failed | {"error": f"{type(error).__name__}: {error}"}
+    return row | {
+        "new_tokens": len(generation.tokens),
+        "finish_reason": generation.finish_reason,
+        "losslessness": generation.losslessness,
+    }
+
+
+def _judged(
+    rows: Mapping[Arm, list[dict[str, Any]]], engines: Mapping[Arm, Engine], dtype: str
+) -> Iterator[dict[str, Any]]:
+    """Per arm its engine and K, ``sequences``, ``failed``, ``rescored`` and ``decisions``."""
+    for arm, found in rows.items():
+        frame = _frame(found)
+        failed = int(frame["error"].notna().sum())
+        yield {
+            "engine": engines[arm].name,
+            "k": arm.k,
+            "sequences": len(frame) - failed,
+            "failed": failed,
+            "rescored": evidence_of(frame, RESCORED, exact=is_precise(dtype)),
+            "decisions": decisions_of(frame, dtype),
+        }
+
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    names = ("example_id", "error", "new_tokens", "finish_reason", "losslessness")
+    return pd.DataFrame(rows, columns=list(names))
