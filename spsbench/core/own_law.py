@@ -37,7 +37,7 @@ class Law(NamedTuple):
         probs: [n, V] float64, each row sums to 1.
         doubtful: [n, V] tokens that rounding could move into the row's support or out of it.
         tolerance: [n] how much probability mass rounding may move from any set of tokens to the rest.
-        lead: [n] how surely the largest logit is the largest, as a mass: 0 for a tie, at most 1/2.
+        lead: [n] the share of the best token in the mass of the two best, above 1/2: 0 for a tie.
     """
 
     probs: Tensor

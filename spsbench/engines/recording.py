@@ -92,10 +92,11 @@ def _beta_sums(loops: Sequence[Finished]) -> list[float]:
 
 def proposed_tokens(loops: Sequence[Finished]) -> list[list[int]]:
     """Per loop the drafted ids at the positions of its emitted tokens, the rejected one among them."""
-    drafts = [None if loop.decoded.draft is None else loop.decoded.draft.tokens[: loop.kept] for loop in loops]
-    found = [tokens for tokens in drafts if tokens is not None]
-    ids = iter(torch.cat(found).tolist() if found else [])
-    return [[] if tokens is None else [next(ids) for _ in range(len(tokens))] for tokens in drafts]
+    drafts = [(loop.decoded.draft, loop.kept) for loop in loops]
+    parts = [torch.empty(0) if draft is None else draft.tokens[:kept] for draft, kept in drafts]
+    found = [part for part in parts if len(part)]
+    ids = iter(torch.cat(found).tolist() if found else [])  # one wait of the host for all of them
+    return [[next(ids) for _ in range(len(part))] for part in parts]
 
 
 def traced_tokens(loops: Sequence[Finished], first: int = 0, position: int = 0) -> list[TracedToken]:

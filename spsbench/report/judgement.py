@@ -89,8 +89,8 @@ def decisions(arms: list[dict[str, Any]]) -> str:
     beside = f"; {rounding:,} more within rounding" if rounding else ""
     closest = f"closest call {min(one['closest'] for one in found):.0e}".replace("e-0", "e-")
     return (
-        f"Every decision{'' if whole else sequences} re-derived: {total - rounding:,} of {total:,} follow from "
-        f"{rows}; {closest}{beside})."
+        f"Every decision{'' if whole else sequences} re-derived: {total - rounding:,} of {total:,} follow "
+        f"from {rows}; {closest}{beside})."
     )
 
 

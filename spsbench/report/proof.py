@@ -76,7 +76,8 @@ def _decisions(arms: list[dict[str, Any]]) -> list[str]:
         for name, told in found
         if told is not None
     ]
-    header = ["arm", "sequences", "decisions", "only by rounding", "contradicted", "closest", "dtype", "verdict"]
+    header = ["arm", "sequences", "decisions", "only by rounding", "contradicted", "closest"]
+    header += ["dtype", "verdict"]
     return ["", *table(header, cells, "l" + "r" * 5 + "ll"), "", DECISIONS_LEGEND] if cells else []
 
 

@@ -90,9 +90,7 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
 def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
     """The SpS arms of our own engines under ``PROOF_SAMPLING``, each engine and K once."""
     own = [arm for arm in arms if arm.method == "sps" and arm.engine in (EAGER, GRAPHED)]
-    return list(
-        dict.fromkeys(replace(arm, sampling_name="proof", sampling=PROOF_SAMPLING) for arm in own)
-    )
+    return list(dict.fromkeys(replace(arm, sampling_name="proof", sampling=PROOF_SAMPLING) for arm in own))
 
 
 def sequences_due(plan: Plan) -> int:
@@ -147,7 +145,8 @@ def draw_proof(plan: Plan, pair: Pair, backends: Backends, run_s: float) -> dict
 def _row(plan: Plan, prompt: Prompt, arm: Arm, engine: Engine, pair: Pair) -> dict[str, Any]:
     """One sequence as a row of ``samples``; a failure is one of them."""
     seed = derive_seed(plan.config.seed, prompt.example_id, 0, f"proof {arm.name}")
-    request = Request(prompt.ids, plan.max_new_tokens, plan.stop, arm.sampling, seed, plan.config.fixed_length)
+    limits = (plan.max_new_tokens, plan.stop, arm.sampling)
+    request = Request(prompt.ids, *limits, seed, plan.config.fixed_length)
     row: dict[str, Any] = {"example_id": prompt.example_id, "error": None}
     try:
         generation = engine.generate(request)

@@ -21,7 +21,10 @@ FLAG = "SHARD"
 MIXED = "mixed"
 
 _PER_ARM = ("target_mode", "draft_mode")
-_OWN = ("environment", "proof", "models", "target_mode", "draft_mode", "peak_memory_bytes", "bandwidth_bytes_per_s")
+_OWN = (
+    *("environment", "models", "target_mode", "draft_mode", "peak_memory_bytes", "bandwidth_bytes_per_s"),
+    "proof",
+)
 
 
 def merge(directories: Sequence[Path], out: Path) -> None:
