@@ -126,7 +126,7 @@ def _measure_all(
     warmed = _warm_up(plan, engines, missing[0])
     store.note(proof=None, reread=_reread(store, warmed, pair))
     began_s, stolen_before_s = time.perf_counter(), stolen_s()
-    for sample in measure(plan, engines, missing, pair, everything=store.run_info()["reread"] == "all"):
+    for sample in measure(plan, engines, missing, pair, store.run_info()["reread"] == "all"):
         store.append(sample)
         watcher.finished(sample)
     share = _share(stolen_before_s, stolen_s(), time.perf_counter() - began_s)
@@ -177,7 +177,7 @@ def _reread(store: RunStore, warmed: list[tuple[Turn, Generation]], pair: Pair) 
 
 
 def measure(
-    plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: Pair, *, everything: bool
+    plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: Pair, everything: bool
 ) -> Iterator[Sample]:
     """Generate the missing sequences, one sample each; a failure is a recorded failure.
 
