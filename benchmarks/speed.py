@@ -30,6 +30,7 @@ from spsbench.bench.forced import NoText
 from spsbench.bench.forwards import time_forwards
 from spsbench.clock import Stopwatch, SystemClock
 from spsbench.config import resolve
+from spsbench.config.kernels import KERNELS, chosen_kernels
 from spsbench.decoding import sps
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.eager import EagerEngine
@@ -37,9 +38,9 @@ from spsbench.engines.peers import ASSISTED, GENERATE, PeerEngine
 from spsbench.engines.uniforms import UniformStream
 from spsbench.environment import describe_environment
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.packing import choose_modes
+from spsbench.models.packing import use_kernels
 from spsbench.models.product import Modes, ProductLinear, can_pack
-from spsbench.models.threads import fastest_threads
+from spsbench.models.threads import suitable_threads
 from spsbench.models.traffic import kv_bytes_per_token
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.runner import plan
@@ -56,12 +57,9 @@ def main() -> None:
     imports_bytes = psutil.Process().memory_info().rss
     dtype = getattr(torch, given.dtype)
     target, draft = build(given.pair, dtype, torch.device("cpu"))
-    torch.set_num_threads(given.threads or fastest_threads(target))
+    torch.set_num_threads(given.threads or suitable_threads(target))
     # Transformers' loops multiply with the model's own layers: only without them may these be let go.
-    modes = tuple(
-        choose_modes(model, rows, keep_plain=not given.memory)
-        for model, rows in ((target, [1, K + 1]), (draft, [1, 2]))
-    )
+    modes = tuple(use_kernels(model, given.kernels, keep_plain=not given.memory) for model in (target, draft))
     facts = describe_environment()
     print(f"{given.pair}, {given.dtype}, {facts['cpu']['model']}, {torch.get_num_threads()} threads")
     print(f"products of the target {modes[0]}, of the draft {modes[1]}; load {facts['load_1m']:.1f}\n")
@@ -83,7 +81,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--context", type=int, default=200)
-    parser.add_argument("--threads", type=int, default=0, help="0: the fastest number")
+    parser.add_argument("--threads", type=int, default=0, help="0: what suits the model's size")
+    parser.add_argument("--kernels", choices=KERNELS, default=chosen_kernels())
     parser.add_argument("--no-packed", dest="with_packed", action="store_false", help="leave that peer out")
     parser.add_argument("--memory", action="store_true", help="measure memory alone, without peers")
     return parser.parse_args()

@@ -37,6 +37,7 @@ LIBRARIES = (
     "pydantic",
 )
 
+_OWN_THREADS = Path("/proc/self/task")
 _TOOL_TIMEOUT_S = 10.0
 
 
@@ -77,6 +78,19 @@ def stolen_s() -> float | None:
     except (OSError, RuntimeError):
         return None
     return None if found is None else float(found)
+
+
+def waited_s() -> float | None:
+    """Seconds that this process's threads were ready to run while others had the CPU; None if not told.
+
+    Linux keeps it for each thread (``/proc/PID/task/TID/schedstat``). Unlike the load it belongs to this
+    process alone, and unlike stolen time it also shows neighbours on the same system.
+    """
+    try:
+        waits = [int(file.read_text().split()[1]) for file in _OWN_THREADS.glob("*/schedstat")]
+    except (OSError, ValueError, IndexError):
+        return None
+    return sum(waits) / 1e9 if waits else None
 
 
 def cpu_frequency_mhz() -> float | None:

@@ -209,8 +209,10 @@ class Prompt:
 class Sample:
     """One finished (or failed) sequence: a line of the journal.
 
-    ``conditions`` holds what the machine was doing meanwhile (e.g. ``load_1m``). ``error`` is a
-    sentence if the sequence failed; its ``finish_reason`` is then ``error``.
+    ``conditions`` holds what the machine was doing meanwhile: ``load_1m``, ``waited_s`` and ``stolen_s``.
+    ``condition`` is the index of the settings, versions and hardware it was measured under in
+    ``run.json``'s list ``conditions``. ``error`` is a sentence if the sequence failed; its
+    ``finish_reason`` is then ``error``.
     """
 
     example_id: str
@@ -225,6 +227,7 @@ class Sample:
     order: int = 0
     scores: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, float] = field(default_factory=dict)
+    condition: int = 0
     error: str | None = None
 
     @property

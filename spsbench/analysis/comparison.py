@@ -8,13 +8,15 @@ in its interval.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from spsbench.analysis.contention import contention
 from spsbench.analysis.differing import Reasons, reasons
+from spsbench.analysis.identity import identity
 from spsbench.analysis.numbers import plain
 from spsbench.analysis.pooled import pooled_interval
 from spsbench.analysis.quality import PASSED, score_table
@@ -53,16 +55,19 @@ def compare(a: Side, b: Side) -> dict[str, Any]:
         another machine, what else may explain a difference), ``prompts`` in common, ``only_a`` and
         ``only_b`` (arms) and ``arms``: per common arm its identity, ``prompts``, ``a_ms_per_token``,
         ``b_ms_per_token``, ``time_ratio`` (B over A with interval; above 1 B is slower), ``a_speedup``,
-        ``b_speedup`` and ``metrics`` (``difference`` is B - A).
+        ``b_speedup``, ``metrics`` (``difference`` is B - A) and ``tokens``: which outputs are the same
+        (see ``identity``), null where the seeds differ and the sampling is not greedy.
     """
     shared = [example for example in a.prompts if a.prompts[example] == b.prompts.get(example)]
     names = [_arms(side.samples) for side in (a, b)]
     common = [arm for arm in names[0] if arm in names[1]]
     found = reasons(a.run, b.run, common)
     found = _prompt_reasons(found, a, b, len(shared), bool(common))
+    taken = _contended(a, b)
+    found = replace(found, machine=(*found.machine, *taken))
     sides = [_by_arm(side.samples, shared) for side in (a, b)]
-    found_arms = (_arm(names[0][arm], *sides) for arm in common)
-    arms = [arm for arm in found_arms if arm is not None]
+    found_arms = (_arm(names[0][arm], *sides, alike=_alike(a, b, arm)) for arm in common)
+    arms = [_without_interval(arm) if taken else arm for arm in found_arms if arm is not None]
     result = {
         "a": a.name,
         "b": b.name,
@@ -102,6 +107,20 @@ def undecided(compared: Mapping[str, Any], allowed: float) -> list[str]:
     ]
 
 
+def _contended(a: Side, b: Side) -> list[str]:
+    """A sentence for each run in which others had the CPU: its intervals would be too narrow."""
+    found = ((side.name, contention(side.samples, side.run)["reasons"]) for side in (a, b))
+    return [
+        f"the times of {name} are not to be trusted: {'; '.join(reasons)}"
+        for name, reasons in found
+        if reasons
+    ]
+
+
+def _without_interval(arm: dict[str, Any]) -> dict[str, Any]:
+    return arm | {"time_ratio": arm["time_ratio"] | {"low": None, "high": None}}
+
+
 def _prompt_reasons(found: Reasons, a: Side, b: Side, shared: int, any_arm: bool) -> Reasons:
     both = sum(example in b.prompts for example in a.prompts)
     refusals, warnings = list(found.refusals), list(found.warnings)
@@ -128,10 +147,10 @@ def _by_arm(samples: pd.DataFrame, examples: list[str]) -> dict[str, pd.DataFram
 
 
 def _arm(
-    identity: dict[str, Any], a: Mapping[str, pd.DataFrame], b: Mapping[str, pd.DataFrame]
+    entry: dict[str, Any], a: Mapping[str, pd.DataFrame], b: Mapping[str, pd.DataFrame], *, alike: bool
 ) -> dict[str, Any] | None:
     """One arm that both runs have; None where no sequence was finished in both."""
-    name = identity["arm"]
+    name = entry["arm"]
     if name not in a or name not in b:
         return None
     times = pair(b[name], a[name])
@@ -139,26 +158,43 @@ def _arm(
     if found is None:
         return None
     return {
-        **identity,
+        **entry,
         "prompts": len(times),
         "a_ms_per_token": 1e3 * float(times.arm_s.sum() / times.arm_tokens.sum()),
         "b_ms_per_token": 1e3 * float(times.baseline_s.sum() / times.baseline_tokens.sum()),
         "time_ratio": {"ratio": found.ratio, "low": found.low, "high": found.high},
-        "a_speedup": _speedup(identity, a),
-        "b_speedup": _speedup(identity, b),
+        "a_speedup": _speedup(entry, a),
+        "b_speedup": _speedup(entry, b),
         "metrics": list(_metrics(a[name], b[name])),
+        "tokens": identity(a[name], b[name]) if alike else None,
     }
 
 
-def _speedup(identity: Mapping[str, Any], side: Mapping[str, pd.DataFrame]) -> float | None:
+def _alike(a: Side, b: Side, arm: str) -> bool:
+    """Whether the arm should have written the same in both: by the same seeds, or greedily."""
+    ours, theirs = ((side.run.get("identity") or {}) for side in (a, b))
+    if ours.get("seed") == theirs.get("seed"):
+        return True
+    arms = a.run.get("arms") or []
+    return any(entry.get("arm") == arm and _greedy(entry, ours) for entry in arms)
+
+
+def _greedy(arm: Mapping[str, Any], identity: Mapping[str, Any]) -> bool:
+    """By the sampling's parameters: its name is the task's to choose."""
+    known = identity.get("arms") or []
+    named = (entry.get("sampling") for entry in known if entry.get("sampling_name") == arm.get("sampling"))
+    return any(isinstance(sampling, Mapping) and sampling.get("greedy") is True for sampling in named)
+
+
+def _speedup(entry: Mapping[str, Any], side: Mapping[str, pd.DataFrame]) -> float | None:
     """Over the fastest ArS arm of the same sampling, within one run."""
     ratios = []
     for samples in side.values():
         first = samples.iloc[0]
-        if first["method"] == "ars" and first["sampling"] == identity["sampling"]:
-            ratios.append(pair(samples, side[identity["arm"]]).ratio())
+        if first["method"] == "ars" and first["sampling"] == entry["sampling"]:
+            ratios.append(pair(samples, side[entry["arm"]]).ratio())
     known = [ratio for ratio in ratios if ratio is not None]
-    return min(known) if known and identity["method"] != "ars" else None
+    return min(known) if known and entry["method"] != "ars" else None
 
 
 def _metrics(a: pd.DataFrame, b: pd.DataFrame) -> Iterator[dict[str, Any]]:

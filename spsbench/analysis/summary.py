@@ -7,6 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spsbench.analysis.acceptance import acceptance, disagreement
+from spsbench.analysis.conditions import separated
+from spsbench.analysis.contention import contention
 from spsbench.analysis.extras import extras
 from spsbench.analysis.losslessness import alpha_leviathan, losslessness
 from spsbench.analysis.numbers import finite, plain, ratio
@@ -14,6 +16,7 @@ from spsbench.analysis.parity import parity
 from spsbench.analysis.processes import pair_processes, speedup_over_processes
 from spsbench.analysis.quality import metrics
 from spsbench.analysis.speedup import drifted, finished, halves, pair, share_slower, speedup
+from spsbench.analysis.token_hash import token_hash
 from spsbench.analysis.warning import warnings
 from spsbench.records import SCHEMA_VERSION, Speedup
 
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
 
 PHASES = ("draft", "verify", "sample", "other", "loop")
 _METHOD_ORDER = {"ars": 0, "sps": 1, "draft": 2}
-_MUCH_STOLEN = 0.02
 _IDENTITY = ("arm", "method", "k", "engine", "sampling")
 
 
@@ -42,6 +44,11 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
     Returns:
         a dict of JSON's own types: null where a number does not exist, never NaN.
     """
+    return separated(samples, loops, info, _summarise)
+
+
+def _summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for sequences of one and the same conditions."""
     by_arm = {str(arm): part for arm, part in samples.groupby("arm", sort=False)}
     loops_of = {str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {}
     arms = _arms(samples, info)
@@ -53,7 +60,8 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
         row |= _from_loops(_loops_of_finished(loops_of.get(arm["arm"], loops.iloc[:0]), own), arm)
         rows.append(row | _told(arm, info))
     _add_alpha_leviathan(rows, by_arm)
-    rows = plain(rows)
+    taken = contention(samples, info)
+    rows = plain(rows if taken["trusted"] else _without_intervals(rows))
     judged = plain(losslessness(by_arm, rows, _target_dtype(info), info.get("proof")))
     quality = plain(parity(by_arm, rows, info.get("headline_metric")))
     return {
@@ -62,9 +70,11 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
         "rows": rows,
         "parity": quality,
         "losslessness": judged,
-        **extras(by_arm, loops_of, rows, info),
+        **_explained(by_arm, loops_of, rows, info, trusted=taken["trusted"]),
+        "contention": plain(taken),
+        "token_sha256": token_hash(samples),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
-        "warnings": [*_fallbacks(info), *_stolen(info), *warnings(rows, judged, quality)],
+        "warnings": [*_fallbacks(info), *_tokens_differ(samples), *warnings(rows, judged, quality)],
     }
 
 
@@ -73,15 +83,30 @@ def _fallbacks(info: Mapping[str, Any]) -> list[str]:
     return [f"{arm} ran with the engine eager: {reason}." for arm, reason in reasons]
 
 
-def _stolen(info: Mapping[str, Any]) -> list[str]:
-    share = info.get("stolen_share")
-    if share is None or share < _MUCH_STOLEN:
+def _without_intervals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Others had the CPU in bursts: an interval over prompts would say too little of them."""
+    bare = {"low": None, "high": None}
+    names = ("speedup", "end_to_end_speedup")
+    return [row | {name: row[name] and row[name] | bare for name in names} for row in rows]
+
+
+def _explained(
+    by_arm: Mapping[str, pd.DataFrame],
+    loops_of: Mapping[str, pd.DataFrame],
+    rows: list[dict[str, Any]],
+    info: Mapping[str, Any],
+    *,
+    trusted: bool,
+) -> dict[str, Any]:
+    """``extras``; nothing is recommended from times that are not to be trusted."""
+    found = extras(by_arm, loops_of, rows, info)
+    return found if trusted else found | {"recommendation": None}
+
+
+def _tokens_differ(samples: pd.DataFrame) -> list[str]:
+    if "process" not in samples or finished(samples).empty or token_hash(samples) is not None:
         return []
-    return [
-        f"{100 * share:.0f}% of a CPU was taken by other guests of this machine while it measured: such "
-        "bursts outlast a sequence, and the interval says too little of them. Use --processes, or a quieter "
-        "machine."
-    ]
+    return ["The processes wrote different tokens from the same seeds. `spsbench compare` shows where."]
 
 
 def _arms(samples: pd.DataFrame, info: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -12,11 +12,12 @@ from spsbench.bench.forced import Coins, NoText, measure_forced
 from spsbench.bench.forwards import Forwards, time_forwards
 from spsbench.bench.payoff import loop_cost, payoff, verdict
 from spsbench.clock import SystemClock
+from spsbench.config.kernels import PLAIN
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
 from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.packing import choose_modes
+from spsbench.models.packing import use_kernels
 from spsbench.models.traffic import forward_bytes, kv_bytes_per_token
 from spsbench.records import SamplingParams
 
@@ -38,6 +39,7 @@ class Asked:
         sampling: of both models under forced acceptance.
         coins: forced acceptance; None for none.
         seed: of tokens, order and coins.
+        kernels: ``plain`` or ``packed``.
     """
 
     ks: tuple[int, ...]
@@ -46,6 +48,7 @@ class Asked:
     sampling: SamplingParams
     coins: Coins | None
     seed: int
+    kernels: str = PLAIN
 
     @property
     def tokens(self) -> int:
@@ -62,8 +65,8 @@ def study(target: CausalLM, draft: CausalLM, asked: Asked) -> dict[str, Any]:
     """
     rows = tuple(sorted({*range(1, LARGEST_ROWS + 1), *(k + 1 for k in asked.ks)}))
     modes = {
-        "target": choose_modes(target, rows, keep_plain=False),
-        "draft": choose_modes(draft, [1, 2], keep_plain=False),
+        "target": use_kernels(target, asked.kernels, keep_plain=False),
+        "draft": use_kernels(draft, asked.kernels, keep_plain=False),
     }
     times = {
         "target": time_forwards(target, rows, asked.context, 0.8 * asked.budget_s, asked.seed),

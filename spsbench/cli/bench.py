@@ -57,6 +57,7 @@ def bench(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
+    kernels: options.Kernels = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from spsbench.config.kernels import PACKED
 from spsbench.report.wording import milliseconds, percent, speedup
 
 _MILLION, _GB = 1e6, 1e9
@@ -54,10 +55,9 @@ def _forwards(facts: Mapping[str, Any]) -> Group:
     title = f"Forwards behind {facts['context']} tokens, {facts['device']}, {facts['threads']} threads"
     table = _table("model", "rows", "ms", "t(n)/t(1) [95%]", "floor ms", "of floor")
     for role in ("target", "draft"):
-        modes = facts["modes"][role]
+        packed = " packed" if facts["modes"][role] == PACKED else ""
         for row in facts["forwards"][role]:
             own = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" if row["rows"] > 1 else "1"
-            packed = " packed" if modes.get(str(row["rows"])) == "packed" else ""
             table.add_row(
                 role + packed,
                 str(row["rows"]),

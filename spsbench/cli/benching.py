@@ -13,13 +13,14 @@ from spsbench.bench.study import Asked, study
 from spsbench.cli.bench_screen import screen
 from spsbench.cli.console import out, print_json, say
 from spsbench.config import ModelRef, PairConfig, load_pair, parse_ks
+from spsbench.config.kernels import chosen_kernels
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, context_window, text_config
 from spsbench.models.loading import load
 from spsbench.models.pair import find_pair, resolve_device
 from spsbench.models.quiet import quiet_libraries
-from spsbench.models.threads import fastest_threads
+from spsbench.models.threads import suitable_threads
 from spsbench.models.untrained import read_config, require_room, untrained
 from spsbench.models.weights import DTYPES, require_memory
 from spsbench.records import SamplingParams
@@ -46,7 +47,7 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     quiet_libraries()
     names, target, draft = (_built if random_weights else _loaded)(params, asked, dtype, device)
     if device.type == "cpu":
-        torch.set_num_threads(wanted or fastest_threads(target))
+        torch.set_num_threads(wanted or suitable_threads(target))
     say(f"Timing forwards behind {asked.context} tokens", quiet=quiet)
     facts = {
         "target": _told(names[0], target, random_weights),
@@ -72,6 +73,7 @@ def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> Asked:
         sampling=sampling,
         coins=_coins(params),
         seed=int(_number(params["seed"], "--seed", 0, 0, whole=True)),
+        kernels=chosen_kernels(params["kernels"]),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from spsbench.analysis.comparison import Side, compare, slower, undecided
 from spsbench.cli.console import out, print_json, say
+from spsbench.cli.parting import ask_again
 from spsbench.errors import GateFailed, UsageError
 from spsbench.store import RunStore, read_frames
 
@@ -24,6 +25,7 @@ def compare_runs(
     allowed = None if gate is None else read_share(gate)
     compared = compare(_side(a), _side(b))
     _require_comparable(compared, gated=allowed is not None, force=force)
+    ask_again(compared, a, b)
     if as_json:
         print_json(compared)
     else:
@@ -70,9 +72,9 @@ def _require_comparable(compared: Mapping[str, Any], *, gated: bool, force: bool
         )
     if gated and compared["machine"]:
         raise UsageError(
-            f"a gate between machines would judge the machines: {'; '.join(compared['machine'])}.",
+            f"this gate would judge the machine: {'; '.join(compared['machine'])}.",
             flag="--gate",
-            remedy="Run both on one machine, or give --force.",
+            remedy="Run both on one quiet machine, or give --force.",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from spsbench.cli.console import out, print_json, say
 from spsbench.cli.progress import watching
 from spsbench.cli.resume import resume_command
 from spsbench.cli.settings import gates_of, read_settings
-from spsbench.errors import GateFailed, IncompleteError
+from spsbench.errors import GateFailed, IncompleteError, UsageError
 from spsbench.paths import results_dir
 from spsbench.store import fresh_directory
 
@@ -24,6 +25,7 @@ def measure(params: Mapping[str, Any]) -> None:
         IncompleteError: some sequences failed; the results are shown all the same.
     """
     config = read_settings(params)
+    expected = _expected(params["expect"])
     quiet: bool = params["quiet"]
     say("Checking task, data and models", quiet=quiet)
     from spsbench.runner import execute, plan
@@ -32,13 +34,42 @@ def measure(params: Mapping[str, Any]) -> None:
     named: Path | None = params["resume"] or params["out"]
     directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
     with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
-        outcome = execute(ready, directory, resume=named is not None, watcher=watcher)
+        outcome = execute(
+            ready,
+            directory,
+            resume=named is not None,
+            watcher=watcher,
+            allow_mixed=params["allow_mixed"],
+        )
     show_summary(outcome.summary, as_json=params["json"])
     say(f"Everything is in {outcome.directory}", quiet=quiet)
     say(f"Figures and a page with every token: spsbench report {outcome.directory} --html", quiet=quiet)
     if not outcome.complete:
         raise _incomplete(outcome.summary, directory)
     _judge(outcome.summary, gates_of(params["fail_on"]))
+    _require_tokens(outcome.summary, expected)
+
+
+def _expected(text: str | None) -> str | None:
+    """What ``--expect`` gives, checked before anything is loaded."""
+    if text is None or re.fullmatch(r"[0-9a-f]{8,64}", text):
+        return text
+    raise UsageError(
+        f"{text!r} is not a hash.",
+        flag="--expect",
+        remedy="Give the 16 digits that a run prints as the hash of all token ids, or at least 8 of them.",
+    )
+
+
+def _require_tokens(summary: dict[str, Any], expected: str | None) -> None:
+    """Raise ``GateFailed`` unless the run wrote the tokens that ``--expect`` names."""
+    found = summary["token_sha256"] or ""
+    if expected is not None and not found.startswith(expected):
+        raise GateFailed(
+            f"the token ids hash to {found[: len(expected)]}, not to {expected}.",
+            flag="--expect",
+            remedy="`spsbench compare` of both runs shows the first token that differs.",
+        )
 
 
 def _judge(summary: dict[str, Any], gates: list[str]) -> None:

@@ -17,6 +17,7 @@ def merge(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Where the whole run goes.", show_default=False)
     ],
+    allow_mixed: options.AllowMixed = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -28,7 +29,7 @@ def merge(
     from spsbench.store import RunStore
     from spsbench.store.merging import merge as put_together
 
-    put_together(shards, out)
+    put_together(shards, out, allow_mixed=allow_mixed)
     with RunStore.open(out, writable=True) as store:
         summary = conclude(store, None)
     show_summary(summary, as_json=json)

@@ -108,7 +108,11 @@ Engine = Annotated[
 Device = Annotated[str | None, _option("--device", "NAME", MACHINE, "auto, cpu, cuda, cuda:N or mps.")]
 Dtype = Annotated[str | None, _option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16 or float16.")]
 Threads = Annotated[
-    str | None, _option("--threads", "auto|N", MACHINE, "CPU threads. Default: auto, the fastest number.")
+    str | None, _option("--threads", "auto|N", MACHINE, "CPU threads. Default: auto, by the target's size.")
+]
+Kernels = Annotated[
+    str | None,
+    _option("--kernels", "plain|packed", MACHINE, "Matrix products on a CPU. Default: plain."),
 ]
 
 Processes = Annotated[
@@ -127,6 +131,14 @@ Trace = Annotated[str | None, _option("--trace", "N", OUTPUT, "Keep every token 
 FailOn = Annotated[
     str | None,
     _option("--fail-on", "LIST", OUTPUT, "Exit 4 unless passed: lossless, parity. Incomplete exits 5."),
+]
+Expect = Annotated[
+    str | None,
+    _option("--expect", "HASH", OUTPUT, "Exit 4 unless the hash of all token ids begins so."),
+]
+AllowMixed = Annotated[
+    bool,
+    _option("--allow-mixed", "", OUTPUT, "Continue under other threads, kernels, versions or hardware."),
 ]
 Json = Annotated[bool, _option("--json", "", OUTPUT, "Print JSON alone on stdout.")]
 Quiet = Annotated[bool, _option("--quiet", "", OUTPUT, "No progress and no messages.")]

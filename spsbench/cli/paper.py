@@ -45,6 +45,7 @@ def paper(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
+    kernels: options.Kernels = None,
     out: options.Out = None,
     resume: options.Resume = None,
     json: options.Json = False,

@@ -72,17 +72,35 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool) -> Non
 
     from spsbench.analysis.summary import summarise
     from spsbench.cli.measure import show_summary
-    from spsbench.store import RunStore, read_frames
+    from spsbench.store import read_frames
+    from spsbench.store.conditions import condition, joined
     from spsbench.store.files import write_json
 
     directories = [out / f"process-{index}" for index in range(count)]
     frames = [read_frames(directory) for directory in directories]
-    samples = pd.concat([f.samples.assign(process=i) for i, f in enumerate(frames)], ignore_index=True)
+    infos = [_info(directory) for directory in directories]
+    conditions = joined(infos, [f.samples["condition"] for f in frames])
+    samples = pd.concat(
+        [
+            f.samples.assign(
+                process=i,
+                condition=[conditions.index(condition(infos[i], c)) for c in f.samples["condition"]],
+            )
+            for i, f in enumerate(frames)
+        ],
+        ignore_index=True,
+    )
     loops = pd.concat([f.loops.assign(process=i) for i, f in enumerate(frames)], ignore_index=True)
-    with RunStore.open(directories[0]) as store:
-        info = store.run_info()
-    expected = int(info["expected_sequences"]) * count
-    summary = summarise(samples, loops, info | {"expected_sequences": expected})
+    expected = int(infos[0]["expected_sequences"]) * count
+    info = infos[0] | {"expected_sequences": expected, "conditions": conditions}
+    summary = summarise(samples, loops, info)
     write_json(out / "summary.json", summary)
     show_summary(summary, as_json=as_json)
     say(f"{count} processes of {config.task}; everything is in {out}")
+
+
+def _info(directory: Path) -> dict[str, Any]:
+    from spsbench.store import RunStore
+
+    with RunStore.open(directory) as store:
+        return store.run_info()

@@ -26,7 +26,7 @@ ALL = "all"
 
 _OPTIONS = (
     *("pair", "data", "limit", "samples", "no_score", "allow_code_exec", "unsafe_exec"),
-    *("seed", "device", "dtype", "threads"),
+    *("seed", "device", "dtype", "threads", "kernels"),
 )
 _NUMBERS = ("limit", "samples", "seed", "threads")
 
@@ -106,7 +106,7 @@ def reproduce(params: Mapping[str, Any]) -> None:
 def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
     """The configuration of one part under the options that were given."""
     given: dict[str, Any] = dict(part.settings)
-    for name in ("data", "seed", "device", "dtype", "threads"):
+    for name in ("data", "seed", "device", "dtype", "threads", "kernels"):
         if options[name] is not None:
             given[name] = options[name]
     if options["limit"] is not None:

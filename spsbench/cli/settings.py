@@ -12,7 +12,7 @@ from spsbench.errors import UsageError
 
 _ABOUT_THE_COMMAND = {
     *("pair", "protocol", "config", "set"),  # sources of settings, not settings
-    *("out", "resume", "fail_on", "json", "quiet", "debug", "no_score", "no_proof"),
+    *("out", "resume", "fail_on", "json", "quiet", "debug", "no_score", "no_proof", "expect", "allow_mixed"),
 }
 _NUMBERS = (
     *("limit", "samples", "max_new_tokens", "seed", "trace", "threads"),

@@ -152,6 +152,7 @@ class RunConfig(Limits):
     )
     dtype: Dtype = Field(default="auto", description="auto, float32, bfloat16 or float16")
     threads: Literal["auto"] | Count = Field(default="auto", description="auto or a whole number from 1")
+    kernels: Literal["plain", "packed"] = Field(default="plain", description="plain or packed")
     seed: int = Field(default=0, ge=0, lt=2**63, strict=True, description="a whole number from 0 to 2**63-1")
     trace: int = Field(default=8, ge=0, strict=True, description="a whole number, 0 for none")
     score: Flag = Field(default=True, description="true or false")

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from spsbench.config.kernels import chosen_kernels
 from spsbench.config.models import ModelRef, PairConfig, RunConfig
 from spsbench.config.shipped import load_pair, load_protocol
 from spsbench.config.validation import validate
@@ -66,6 +67,8 @@ def _beneath(settings: dict[str, Any]) -> dict[str, Any]:
     pair, protocol = settings["pair"], settings.get("protocol", DEFAULT_PROTOCOL)
     synthetic = isinstance(pair, dict) and pair.get("synthetic") is True
     defaults: dict[str, Any] = {"protocol": protocol, "data": "mini" if synthetic else "official"}
+    if "kernels" not in settings:
+        defaults["kernels"] = chosen_kernels()
     if isinstance(protocol, str):
         defaults |= load_protocol(protocol).settings(str(settings.get("task", "xsum")))
     return defaults | settings

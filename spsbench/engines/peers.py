@@ -64,9 +64,9 @@ class PeerEngine:
         watcher = _Watcher(stop, len(request.prompt_ids))
         prompt = torch.tensor([request.prompt_ids], device=self._target.device)
         torch.manual_seed(request.seed)
-        for modes in self._modes:
-            modes.begin(0)  # plain products: packed ones are ours
         with torch.inference_mode(), ExitStack() as stack:
+            for modes in self._modes:
+                stack.enter_context(modes.stock())  # packed products are ours
             seen = [stack.enter_context(_timed(model)) for model in self._models()]
             started = _now(prompt.device)
             self._target.generate(

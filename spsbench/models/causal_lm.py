@@ -22,7 +22,7 @@ class CausalLM:
         vocab_size: how many of its logits are used; the rest is padding of the embedding.
 
     Attributes:
-        modes: which numbers of rows are multiplied with packed weights.
+        modes: whether it multiplies with packed weights.
         products: the matrix products of a forward, where it is ours; None where it is the model's own.
     """
 
@@ -43,7 +43,6 @@ class CausalLM:
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         """See ``LanguageModel.score``."""
-        self.modes.begin(tokens.shape[0])
         if self._direct is not None:
             direct = self._direct(tokens, self.cache, last)
             return direct if direct.shape[-1] == self.vocab_size else direct[:, : self.vocab_size]

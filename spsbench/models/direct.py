@@ -31,7 +31,7 @@ class DirectForward:
 
     Args:
         model: a ``PreTrainedModel`` with a language-model head.
-        modes: which numbers of rows are multiplied packed.
+        modes: whether it multiplies with packed weights.
 
     Attributes:
         products: every matrix product of a forward.

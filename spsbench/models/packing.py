@@ -1,67 +1,56 @@
-"""Products in oneDNN's packed form, where a trial at load says that they are faster.
+"""Matrix products in oneDNN's packed form, where a run asks for them.
 
 On a CPU, torch's plain float32 product of a few rows can cost several times that of one row, and
-speculative sampling scores K+1 at once. Packed weights level that, but one row may get slower. A
-mode that speeds K+1 rows by slowing one would buy speedup with a slow baseline: each number of rows
-gets the mode that is fastest for it, and the result names both. Where one row stays plain and a
-block goes packed, the weights are there twice, which is done only where memory has room for it;
-where everything goes packed, a model of some size keeps that form alone.
+speculative sampling scores K+1 at once. Packed weights level that, but one row may get slower. Which
+of the two a run uses is a setting of the run, recorded with it: a choice by a timing at load would
+differ between two processes, and with it the last bits of every logit (ADR 0012).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
+from spsbench.config.kernels import PACKED, PLAIN
+from spsbench.errors import UsageError
 from spsbench.models.product import Modes, Product, ProductLinear, can_pack
 from spsbench.models.weights import available_bytes
 
 if TYPE_CHECKING:
     from spsbench.models.causal_lm import CausalLM
 
-# Of what is free, packed copies may take so much.
-_SHARE_OF_FREE = 0.5
-_TRIAL_S = 1.0
-_FEWEST, _MOST = 5, 11
-# A trial is noisy, and a wrong choice for one row would slow the baseline: the unusual mode must
-# win clearly, by its best time as well as by its median.
-_CLEARLY = 0.95
 # Below this a second copy does not matter, and the plain one is at hand.
 _SMALL_PARAMETERS = 100_000_000
+_GIB = 1 << 30
 
 
-@torch.inference_mode()
-def choose_modes(model: CausalLM, row_counts: Iterable[int], *, keep_plain: bool = True) -> dict[str, str]:
-    """Try both forms for each number of rows and keep what is faster; all plain if none gains.
+def use_kernels(model: CausalLM, kernels: str, *, keep_plain: bool = True) -> str:
+    """Multiply plain or packed from now on.
 
     Args:
-        model: on a CPU; anything else stays plain.
-        row_counts: how many rows the arms will score at once.
+        model: plain so far.
+        kernels: ``plain`` or ``packed``.
         keep_plain: whether others multiply with the model's own layers, and often. If not, a large
-            model that is packed for every number of rows lets go of its plain weights.
+            packed model lets go of its plain weights.
 
     Returns:
-        the mode by number of rows, for the run's record, e.g. ``{"1": "plain", "5": "packed"}``.
+        what is used: ``plain`` also where this device, dtype or torch has no packed form.
+
+    Raises:
+        UsageError: there is no memory for the packed form. Falling back would change the logits from
+            one run to the next with whatever else the machine is doing.
     """
-    rows = sorted(set(row_counts))
-    products, swapped = _products(model)
+    if kernels == PLAIN or model.device.type != "cpu" or not can_pack(model.model.dtype):
+        return PLAIN
+    _require_room(model)
+    products = _swap(model.model, model.modes) if model.products is None else model.products
     for product in products:
         product.pack()
-    modes = model.modes
-    if products:
-        modes.packed_rows = {n for n in rows if _packed_wins(model, modes, n)}
-    if not modes.packed_rows:
-        for product in products:
-            product.unpack()
-        for parent, name, linear in swapped:
-            setattr(parent, name, linear)
-    elif not keep_plain and modes.packed_rows == set(rows):
+    model.modes.packed = bool(products)
+    if products and not keep_plain:
         _let_plain_go(model)
-    return {str(n): modes.name(n) for n in rows}
+    return PACKED if products else PLAIN
 
 
 def _let_plain_go(model: CausalLM) -> None:
@@ -74,52 +63,26 @@ def _let_plain_go(model: CausalLM) -> None:
             product.keep_packed_alone()
 
 
-Swap = tuple[nn.Module, str, nn.Linear]
-
-
-def _products(model: CausalLM) -> tuple[list[Product], list[Swap]]:
-    """What can be packed, if anything may be; with the layers that had to make room for it."""
-    if model.device.type != "cpu" or not can_pack(model.model.dtype) or not _has_room(model):
-        return [], []
-    if model.products is not None:
-        return model.products, []
-    swapped = _swap(model.model, model.modes)
-    return [getattr(parent, name).product for parent, name, _ in swapped], swapped
-
-
-def _has_room(model: CausalLM) -> bool:
+def _require_room(model: CausalLM) -> None:
     free = available_bytes(model.device)
     size = sum(parameter.nbytes for parameter in model.model.parameters())
-    return free is None or size <= _SHARE_OF_FREE * free
+    if free is not None and size > free:
+        raise UsageError(
+            f"packed weights need {size / _GIB:.3g} GiB more, {free / _GIB:.3g} GiB are free.",
+            flag="--kernels",
+            remedy="Use plain.",
+        )
 
 
-def _swap(model: nn.Module, modes: Modes) -> list[Swap]:
-    """Put products in the place of linear layers; (parent, name, original) of each."""
+def _swap(model: nn.Module, modes: Modes) -> list[Product]:
+    """Put products in the place of linear layers."""
     found = [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
         if type(child) is nn.Linear
     ]
-    for parent, name, linear in found:
-        setattr(parent, name, ProductLinear(linear, modes))
-    return found
-
-
-def _packed_wins(model: CausalLM, modes: Modes, rows: int) -> bool:
-    """Time the forward of so many rows in both forms, turn by turn; compare best times and medians."""
-    tokens = torch.zeros(rows, dtype=torch.int64, device=model.device)
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    began = time.perf_counter()
-    while len(seconds[True]) < _FEWEST or (
-        len(seconds[True]) < _MOST and time.perf_counter() - began < _TRIAL_S
-    ):
-        for packed in (False, True):
-            modes.packed_rows = {rows} if packed else set()
-            model.rollback(0)
-            started = time.perf_counter()
-            model.score(tokens, last=rows)
-            seconds[packed].append(time.perf_counter() - started)
-    model.rollback(0)
-    plain, packed_s = sorted(seconds[False]), sorted(seconds[True])
-    return all(packed_s[rank] < _CLEARLY * plain[rank] for rank in (0, len(plain) // 2))
+    layers = [(parent, name, ProductLinear(linear, modes)) for parent, name, linear in found]
+    for parent, name, layer in layers:
+        setattr(parent, name, layer)
+    return [layer.product for *_, layer in layers]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,24 +12,23 @@ from torch import Tensor, nn
 
 
 class Modes:
-    """Which numbers of rows a model multiplies packed.
+    """How a model multiplies at the moment.
 
     Attributes:
-        packed_rows: those row counts; others are multiplied plain.
-        packed: whether the forward under way is one of them.
+        packed: with packed weights, where there are any.
     """
 
     def __init__(self) -> None:
-        self.packed_rows: set[int] = set()
         self.packed = False
 
-    def begin(self, rows: int) -> None:
-        """A forward of so many rows begins."""
-        self.packed = rows in self.packed_rows
-
-    def name(self, rows: int) -> str:
-        """``packed`` or ``plain``."""
-        return "packed" if rows in self.packed_rows else "plain"
+    @contextmanager
+    def stock(self) -> Iterator[None]:
+        """Plain products while the block lasts: what others' loops multiply with."""
+        packed, self.packed = self.packed, False
+        try:
+            yield
+        finally:
+            self.packed = packed
 
 
 class Product:
@@ -76,10 +76,6 @@ class Product:
     def pack(self) -> None:
         """Keep the weight in both forms."""
         self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), 8)
-
-    def unpack(self) -> None:
-        """Let go of the packed form."""
-        self._packed = None
 
     def keep_packed_alone(self) -> None:
         """Let go of the plain form, also in the model's own layers.

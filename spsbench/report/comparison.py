@@ -31,6 +31,9 @@ def screen(compared: Mapping[str, Any]) -> RenderableType:
     metrics = [*_metrics(compared["arms"])]
     if metrics:
         parts += [Text(), *map(Text, metrics)]
+    tokens = [*_tokens(compared["arms"])]
+    if tokens:
+        parts += [Text(), *map(Text, tokens)]
     told = [*compared["refusals"], *compared["machine"], *compared["warnings"]]
     told += [f"{arm} is in A only" for arm in compared["only_a"]]
     told += [f"{arm} is in B only" for arm in compared["only_b"]]
@@ -67,6 +70,40 @@ def _times_faster(value: float | None) -> str:
 def _ratio(found: Mapping[str, Any]) -> str:
     interval = "" if found["low"] is None else f" [{found['low']:.3f}, {found['high']:.3f}]"
     return f"{found['ratio']:.3f}{interval}"
+
+
+def _tokens(arms: list[dict[str, Any]]) -> Iterator[str]:
+    """Which outputs are the same, and how close the decision was where two first parted."""
+    for arm in arms:
+        same = arm["tokens"]
+        if same is None:
+            continue
+        name, count = f"{label(arm)}, {arm['sampling']}", same["sequences"]
+        identical = round(same["identical"] * count)
+        if identical == count:
+            yield f"{name}: identical tokens in all {count} outputs"
+            continue
+        place = same["first_divergence"]
+        gap = _gap(place) if "gap" in place else ""
+        yield (
+            f"{name}: {identical} of {count} outputs identical; the earliest difference is token "
+            f"{place['position']} of {wording.printable(place['example_id'])}{gap}"
+        )
+
+
+def _gap(place: Mapping[str, Any]) -> str:
+    ours, theirs = (_token(place, side) for side in ("a", "b"))
+    told = f": {ours} in A, {theirs} in B; "
+    if place["gap"] is None:
+        return f"{told}the gap of the two largest logits there is unknown ({place['gap_unknown']})"
+    return f"{told}the two largest logits there are {place['gap']:.2g} apart ({place['dtype']})"
+
+
+def _token(place: Mapping[str, Any], side: str) -> str:
+    if place[f"{side}_token"] is None:
+        return "the end"
+    text = place.get(f"{side}_text")
+    return f"{place[f'{side}_token']}" + (f" {wording.printable(text)!r}" if text else "")
 
 
 def _metrics(arms: list[dict[str, Any]]) -> Iterator[str]:

@@ -13,7 +13,16 @@ from typing import Any
 from spsbench.analysis.acceptance import LEGEND, PER_POSITION
 from spsbench.analysis.summary import PHASES
 from spsbench.analysis.warning import label
-from spsbench.report import gallery, judgement, proof, reasons, sections_latency, sections_why, wording
+from spsbench.report import (
+    conditions,
+    gallery,
+    judgement,
+    proof,
+    reasons,
+    sections_latency,
+    sections_why,
+    wording,
+)
 from spsbench.report.markup import escape, fence, table
 
 Summary = Mapping[str, Any]
@@ -45,7 +54,7 @@ def render(summary: dict[str, Any], run: Run) -> str:
 
 def _heading(summary: Summary, run: Run) -> list[str]:
     lines = [f"# {escape(wording.title(dict(summary)))}"]
-    told = [*wording.sentences(summary["rows"]), *reasons.headline(summary)]
+    told = [*conditions.untrusted(summary), *wording.sentences(summary["rows"]), *reasons.headline(summary)]
     told += judgement.alarms(dict(summary))
     lines += ["", *(f"**{escape(text)}**" + "  " for text in told)]
     lines += [f"{escape(text)}  " for text in judgement.losslessness(dict(summary))]
@@ -176,6 +185,7 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
 
 def _environment(summary: Summary, run: Run) -> list[str]:
     facts = [(name, value) for name, value in _flat(run.get("environment") or {}) if name != "command"]
+    facts += [("sha256 of all token ids", digest)] if (digest := summary.get("token_sha256")) else []
     return ["## Environment", "", *table(["what", "value"], facts, "ll")] if facts else []
 
 
@@ -202,6 +212,7 @@ def _reproduce(summary: Summary, run: Run) -> list[str]:
 SECTIONS: tuple[Section, ...] = (
     _heading,
     _results,
+    conditions.section,
     gallery.figures,
     _quality,
     _timing,

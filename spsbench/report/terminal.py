@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spsbench.analysis.warning import label
-from spsbench.report import judgement, reasons, wording
+from spsbench.report import conditions, judgement, reasons, wording
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -30,14 +30,29 @@ def screen(summary: dict[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [Text(), _heading(summary), Text()]
     if not rows:
         return Group(*parts, Padding(Text("Nothing was measured."), _INDENT), Text())
-    parts += [Padding(_results(summary), _INDENT), Text()]
+    for line in conditions.untrusted(summary):
+        parts += [Padding(_text(line, style="bold red"), _INDENT), Text()]
+    parts += [Padding(_results(rows, summary), _INDENT), Text(), *_by_condition(summary)]
     for sentence in [*wording.sentences(rows), *reasons.headline(summary)]:
         parts.append(Padding(_text(sentence, style="bold"), _INDENT))
     speculative = [row for row in rows if row["acceptance"]]
     if speculative:
         parts += [Text(), Padding(_acceptance(speculative), _INDENT)]
     parts += [*_reasons(summary), *_judgements(summary), *_rules(rows), *_warnings(summary)]
+    if digest := conditions.token_hash(summary):
+        parts += [Text(), Padding(_text(digest, style="dim"), _INDENT)]
     return Group(*parts, Text())
+
+
+def _by_condition(summary: dict[str, Any]) -> list[RenderableType]:
+    """A table of times for each of several conditions; nothing for a run of one."""
+    entries = summary.get("conditions") or []
+    parts: list[RenderableType] = []
+    if entries:
+        parts += [Padding(_text(conditions.sentence(summary), style="bold"), _INDENT), Text()]
+    for entry, title in zip(entries, conditions.titles(summary), strict=True):
+        parts += [Padding(_text(title), _INDENT), Padding(_results(entry["rows"], summary), _INDENT), Text()]
+    return parts
 
 
 def _heading(summary: dict[str, Any]) -> RenderableType:
@@ -51,7 +66,7 @@ def _heading(summary: dict[str, Any]) -> RenderableType:
     return Padding(text, _INDENT)
 
 
-def _results(summary: dict[str, Any]) -> Table:
+def _results(rows: list[dict[str, Any]], summary: dict[str, Any]) -> Table:
     table = _table()
     shown = wording.headline_metric(summary)
     table.add_column("arm", overflow="fold")
@@ -61,7 +76,7 @@ def _results(summary: dict[str, Any]) -> Table:
     table.add_column("speedup [95%]", no_wrap=True)
     table.add_column("tokens/loop", justify="right", no_wrap=True)
     previous = None
-    for row in summary["rows"]:
+    for row in rows:
         if previous is not None and row["sampling"] != previous:
             table.add_section()
         previous = row["sampling"]

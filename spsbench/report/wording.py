@@ -47,7 +47,8 @@ def speedup(value: dict[str, Any] | None) -> str:
 
 def row_speedup(row: dict[str, Any]) -> str:
     """The cell of the table: the baseline of a sampling reads ``1x``."""
-    is_baseline = row["method"] == "ars" and row["baseline"] is None and row["sequences"]
+    timed = row["sequences"] and row["ms_per_token"] is not None
+    is_baseline = row["method"] == "ars" and row["baseline"] is None and timed
     return "1x" if is_baseline else speedup(row["speedup"])
 
 

@@ -11,14 +11,15 @@ from typing import Any, Protocol
 import torch
 
 from spsbench.engines.engine import Engine
-from spsbench.environment import load_1m, stolen_s
+from spsbench.environment import load_1m, stolen_s, waited_s
 from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
-from spsbench.models.packing import choose_modes
+from spsbench.models.packing import use_kernels
 from spsbench.models.pair import Pair, load_pair
-from spsbench.models.threads import fastest_threads
+from spsbench.models.threads import suitable_threads
 from spsbench.records import Arm, Generation, Request, Sample
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
 from spsbench.runner.conclude import conclude, peak_memory_bytes, score
+from spsbench.runner.conditions import Conditions, conditions_of, require_unchanged, settle, threads_of
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import drawn_by_lot, is_cheap, prove, read_again
 from spsbench.runner.schedule import Turn, turns
@@ -70,7 +71,9 @@ class Outcome:
     complete: bool
 
 
-def execute(plan: Plan, directory: Path, *, resume: bool, watcher: Watcher) -> Outcome:
+def execute(
+    plan: Plan, directory: Path, *, resume: bool, watcher: Watcher, allow_mixed: bool = False
+) -> Outcome:
     """Measure what is still missing of a plan in a run directory.
 
     Args:
@@ -78,29 +81,35 @@ def execute(plan: Plan, directory: Path, *, resume: bool, watcher: Watcher) -> O
         directory: made if need be.
         resume: continue a run that is there already, if it is the same.
         watcher: told of the progress.
+        allow_mixed: continue even under other threads, kernels, versions or hardware than before.
 
     Raises:
-        UsageError: the directory is foreign, in use, or holds another run.
+        UsageError: the directory is foreign, in use, holds another run or was measured under other
+            conditions.
         KeyboardInterrupt: as it came; what was finished is on the disk.
     """
     opener = RunStore.open_or_create if resume else RunStore.create
-    settings = plan.config.model_dump(mode="json")
+    settings, info = plan.config.model_dump(mode="json"), plan.info()
+    now = conditions_of(plan, info["environment"])
+    if resume and not allow_mixed:
+        require_unchanged(directory, plan, list(_turns(plan)), now)
     with opener(
-        directory, identity=plan.identity(), config=settings, info=plan.info(), prompts=plan.prompts
+        directory, identity=plan.identity(), config=settings, info=info, prompts=plan.prompts
     ) as store:
         missing = [turn for turn in _turns(plan) if turn.key not in store.done()]
         if missing or store.run_info().get("proof", "none was begun") is None:
-            _generate(plan, store, missing, watcher)
+            _generate(plan, store, missing, watcher, now)
         if plan.config.score:
             score(plan.task, store, watcher.scoring)
         summary = conclude(store, plan.source.tokenizer)
     return Outcome(directory, summary, bool(summary["complete"]))
 
 
-def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher) -> None:
+def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher, now: Conditions) -> None:
     """Load the pair and write every missing sequence into the store, each as soon as it is there."""
     watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
-    pair = load(plan, keep_plain=any(arm.engine != EAGER for arm in plan.arms))
+    keep_plain = any(arm.engine != EAGER for arm in plan.arms)
+    pair = load(plan, keep_plain=keep_plain, threads=threads_of(plan, store))
     backends = Backends(pair, plan.slots)
     engines = backends.all(plan.arms)
     for arm, reason in backends.fallbacks.items():
@@ -109,7 +118,8 @@ def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher
     store.note(models=pair.info, **modes, **_memory(plan.device), engine_fallbacks=backends.fallbacks)
     began_s = time.perf_counter()
     if missing:
-        _measure_all(plan, store, engines, missing, pair, watcher)
+        condition = settle(store, now | {"threads": pair.info["threads"]})
+        _measure_all(plan, store, engines, missing, pair, watcher, condition)
     prove(plan, store, pair, backends, time.perf_counter() - began_s, watcher)
 
 
@@ -120,48 +130,42 @@ def _measure_all(
     missing: list[Turn],
     pair: Pair,
     watcher: Watcher,
+    condition: int,
 ) -> None:
     """Warm up, and write every missing sequence into the store."""
     watcher.started(plan.total, plan.total - len(missing))
     warmed = _warm_up(plan, engines, missing[0])
     store.note(proof=None, reread=_reread(store, warmed, pair))
-    began_s, stolen_before_s = time.perf_counter(), stolen_s()
     for sample in measure(plan, engines, missing, pair, store.run_info()["reread"] == "all"):
+        sample.condition = condition
         store.append(sample)
         watcher.finished(sample)
-    share = _share(stolen_before_s, stolen_s(), time.perf_counter() - began_s)
-    store.note(peak_memory_bytes=peak_memory_bytes(), stolen_share=share)
+    store.note(peak_memory_bytes=peak_memory_bytes())
 
 
-def _share(before_s: float | None, after_s: float | None, wall_s: float) -> float | None:
-    """How much of one CPU others had while it was wanted here; None where the machine does not tell."""
-    return None if before_s is None or after_s is None else (after_s - before_s) / wall_s
-
-
-def load(plan: Plan, *, keep_plain: bool = True) -> Pair:
-    """Load the pair of a plan, set the number of CPU threads that suits it, choose how it multiplies.
+def load(plan: Plan, *, keep_plain: bool = True, threads: int | None = None) -> Pair:
+    """Load the pair of a plan, set the number of CPU threads, multiply as the plan says.
 
     Args:
         plan: what will run.
-        keep_plain: see ``choose_modes``.
+        keep_plain: see ``use_kernels``.
+        threads: how many; if not given as the plan asks, ``auto`` by the target's size.
     """
     pair = load_pair(plan.source, plan.config.model_dtype, plan.device)
-    pair.info["threads"] = _set_threads(plan, pair)
-    ks = [arm.k for arm in plan.arms]
-    pair.info["target"]["modes"] = choose_modes(pair.target, [1, *(k + 1 for k in ks)], keep_plain=keep_plain)
-    pair.info["draft"]["modes"] = choose_modes(pair.draft, [1, 2], keep_plain=keep_plain)
+    pair.info["threads"] = _set_threads(plan, pair, threads)
+    for role, model in (("target", pair.target), ("draft", pair.draft)):
+        pair.info[role]["kernels"] = use_kernels(model, plan.config.kernels, keep_plain=keep_plain)
     return pair
 
 
 def _modes(engines: Mapping[Arm, Engine], pair: Pair) -> dict[str, dict[str, str]]:
-    """How each arm multiplies: for the target by its rows a forward, for the draft by one row."""
-    target, draft = pair.info["target"]["modes"], pair.info["draft"]["modes"]
-    own = {"ars": target["1"], "draft": draft["1"]}
+    """How each arm multiplies."""
+    target, draft = (pair.info[role]["kernels"] for role in ("target", "draft"))
     ours = [arm for arm, engine in engines.items() if engine.name == EAGER]
     stock = {arm.name: _MODES.get(engine.name, "stock") for arm, engine in engines.items() if arm not in ours}
     return {
-        "target_mode": {arm.name: own.get(arm.method) or target[str(arm.k + 1)] for arm in ours} | stock,
-        "draft_mode": {arm.name: draft["1"] for arm in ours if arm.method == "sps"},
+        "target_mode": {arm.name: draft if arm.method == "draft" else target for arm in ours} | stock,
+        "draft_mode": {arm.name: draft for arm in ours if arm.method == "sps"},
     }
 
 
@@ -188,15 +192,29 @@ def measure(
     for turn in missing:
         trace = turn.prompt.example_id in traced and turn.sample_index == 0
         engine = engines[turn.arm]
+        before = _taken()
         try:
             generation = engine.generate(_request(plan, turn, trace))
+            taken = _since(before)
             if everything or (turn.prompt.example_id in witnessed and turn.sample_index == 0):
                 read_again(turn.arm, turn.prompt, generation, turn.seed, pair)
-            yield _sample(turn, engine, generation, None)
+            yield _sample(turn, engine, generation, None, taken)
         except (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
             failed = Generation([], "", None, 0.0, 0.0, "error")
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            yield _sample(turn, engine, failed, reason)
+            yield _sample(turn, engine, failed, reason, _since(before))
+
+
+def _taken() -> dict[str, float | None]:
+    """Seconds so far that others had a CPU which was wanted here."""
+    return {"waited_s": waited_s(), "stolen_s": stolen_s()}
+
+
+def _since(before: dict[str, float | None]) -> dict[str, float]:
+    """What was taken meanwhile, as far as the machine tells, and the load."""
+    changes = ((name, before[name], now) for name, now in _taken().items())
+    taken = {name: now - then for name, then, now in changes if now is not None and then is not None}
+    return taken | {"load_1m": load_1m()}
 
 
 def _turns(plan: Plan) -> Iterator[Turn]:
@@ -215,7 +233,9 @@ def _request(plan: Plan, turn: Turn, trace: bool) -> Request:
     )
 
 
-def _sample(turn: Turn, engine: Engine, generation: Generation, error: str | None) -> Sample:
+def _sample(
+    turn: Turn, engine: Engine, generation: Generation, error: str | None, taken: dict[str, float]
+) -> Sample:
     return Sample(
         example_id=turn.prompt.example_id,
         sample_index=turn.sample_index,
@@ -227,7 +247,7 @@ def _sample(turn: Turn, engine: Engine, generation: Generation, error: str | Non
         prompt_tokens=len(turn.prompt.ids),
         generation=generation,
         order=turn.order,
-        conditions={"load_1m": load_1m()},
+        conditions=taken,
         error=error,
     )
 
@@ -240,9 +260,9 @@ def _warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> list[tuple[
     return [(turn, engines[turn.arm].generate(_request(plan, turn, trace=False))) for turn in asked]
 
 
-def _set_threads(plan: Plan, pair: Pair) -> int:
-    """Use as many CPU threads as asked for, or as are fastest for one row of the target."""
-    wanted = plan.config.threads
+def _set_threads(plan: Plan, pair: Pair, threads: int | None) -> int:
+    """Use so many CPU threads, or as many as asked for, or as suit the target's size."""
     if plan.device.type == "cpu":
-        torch.set_num_threads(fastest_threads(pair.target) if wanted == "auto" else wanted)
+        asked = plan.config.threads
+        torch.set_num_threads(threads or (suitable_threads(pair.target) if asked == "auto" else asked))
     return torch.get_num_threads()

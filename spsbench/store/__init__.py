@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from spsbench.store.catalogue import fresh_directory, latest
+from spsbench.store.files import plain
+from spsbench.store.identities import differences
 from spsbench.store.run import Key, RunStore, read_frames
 from spsbench.store.tables import Frames
 
-__all__ = ["Frames", "Key", "RunStore", "fresh_directory", "latest", "read_frames"]
+__all__ = [
+    "Frames",
+    "Key",
+    "RunStore",
+    "differences",
+    "fresh_directory",
+    "latest",
+    "plain",
+    "read_frames",
+]

@@ -27,6 +27,7 @@ def encode_sample(sample: Sample) -> Row:
     """A sample as a row; everything in it is JSON."""
     generation = sample.generation
     row: Row = {name: getattr(sample, name) for name in (*_NAMES, *_COUNTS, *_MAPPINGS)}
+    row["condition"] = sample.condition
     row["error"] = None if sample.error is None else _storable(sample.error)
     row |= {"finish_reason": generation.finish_reason, "text": _storable(generation.text)}
     row["losslessness"] = generation.losslessness
@@ -51,13 +52,14 @@ def decode_sample(row: Row) -> Sample:
         losslessness=row["losslessness"],
     )
     fields = {name: row[name] for name in (*_NAMES, *_COUNTS, *_MAPPINGS, "error")}
-    return Sample(generation=generation, **fields)
+    return Sample(generation=generation, condition=row.get("condition", 0), **fields)
 
 
 def check_sample(row: Row) -> None:
     """Raise ValueError, KeyError or TypeError for a row that is no sample."""
     _require(all(isinstance(row[name], str) for name in (*_NAMES, "finish_reason", "text")), "text")
     _require(all(type(row[name]) is int for name in _COUNTS), "count")
+    _require(type(row.get("condition", 0)) is int, "condition")
     _require(all(isinstance(row[name], (int, float)) for name in _SECONDS), "seconds")
     _require(all(isinstance(row[name], dict) for name in _MAPPINGS), "mapping")
     _require(row["error"] is None or isinstance(row["error"], str), "error")

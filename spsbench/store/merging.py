@@ -13,6 +13,7 @@ import yaml
 
 from spsbench.errors import IncompleteError, UsageError
 from spsbench.records import Prompt, Sample
+from spsbench.store.conditions import condition, joined
 from spsbench.store.identities import differences
 from spsbench.store.opening import CONFIG_FILE
 from spsbench.store.run import RunStore
@@ -27,15 +28,17 @@ _OWN = (
 )
 
 
-def merge(directories: Sequence[Path], out: Path) -> None:
+def merge(directories: Sequence[Path], out: Path, *, allow_mixed: bool = False) -> None:
     """Put the shards of a run together into a new run directory.
 
     Args:
         directories: of all shards, in any order.
         out: missing or empty.
+        allow_mixed: even if they were measured under other threads, kernels, versions or hardware.
 
     Raises:
-        UsageError: they are not the shards of one run, one is missing or there twice, or they overlap.
+        UsageError: they are not the shards of one run, one is missing or there twice, they overlap, or
+            were measured under different conditions.
         IncompleteError: a shard lacks sequences.
     """
     with ExitStack() as stack:
@@ -45,17 +48,20 @@ def merge(directories: Sequence[Path], out: Path) -> None:
         prompts = _dealt_back([shard.prompts() for shard in shards])
         for shard, info in zip(shards, infos, strict=True):
             _require_complete(shard, info)
+        conditions = joined(infos, [{sample.condition for sample in shard.samples()} for shard in shards])
+        if len(conditions) > 1 and not allow_mixed:
+            raise _mixed(conditions)
         config = yaml.safe_load((shards[0].directory / CONFIG_FILE).read_text(encoding="utf-8"))
         merged = stack.enter_context(
             RunStore.create(
                 out,
                 identity=identity,
                 config=config | {"shard": None},
-                info=_told(shards, infos),
+                info=_told(shards, infos) | {"conditions": conditions},
                 prompts=prompts,
             )
         )
-        for sample in _samples(shards, prompts):
+        for sample in _samples(shards, infos, prompts, conditions):
             merged.append(sample)
             if sample.scores:
                 merged.append_scores(sample.key, sample.scores)
@@ -122,10 +128,30 @@ def _require_complete(shard: RunStore, info: Mapping[str, Any]) -> None:
         )
 
 
-def _samples(shards: Sequence[RunStore], prompts: Sequence[Prompt]) -> list[Sample]:
-    """Every sample, prompt by prompt."""
+def _mixed(conditions: Sequence[Mapping[str, Any]]) -> UsageError:
+    lines = [line for other in conditions[1:] for line in differences(conditions[0], other)]
+    head = f"the shards were measured under {len(conditions)} conditions (the first's value -> another's):"
+    return UsageError(
+        "\n".join([head, *dict.fromkeys(lines), ""]),
+        flag="--allow-mixed",
+        remedy="Measure them alike, with --threads given, or add --allow-mixed: the report then shows the "
+        "times under each and pools none.",
+    )
+
+
+def _samples(
+    shards: Sequence[RunStore],
+    infos: Sequence[Mapping[str, Any]],
+    prompts: Sequence[Prompt],
+    conditions: Sequence[Mapping[str, Any]],
+) -> list[Sample]:
+    """Every sample, prompt by prompt; its condition counts in the whole run's list."""
     place = {prompt.example_id: number for number, prompt in enumerate(prompts)}
-    found = chain.from_iterable(shard.samples() for shard in shards)
+    found = []
+    for shard, info in zip(shards, infos, strict=True):
+        for sample in shard.samples():
+            sample.condition = conditions.index(condition(info, sample.condition))
+            found.append(sample)
     return sorted(found, key=lambda sample: place[sample.example_id])
 
 

@@ -58,6 +58,7 @@ class _Run(_Told):
     models: _Models | None = None
     bandwidth_bytes_per_s: FiniteFloat | None = Field(default=None, gt=0)
     cache_bytes: int | None = Field(default=None, ge=0)
+    conditions: list[dict[str, Any]] | None = None
     stolen_share: FiniteFloat | None = None
     environment: dict[str, Any] | None = None
     token_texts: dict[str, str] | None = None

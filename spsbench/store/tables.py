@@ -40,7 +40,11 @@ SAMPLE_COLUMNS = {
     "scores": "map",
     "losslessness": "map",
     "error": "string",
+    "condition": "int32",
+    "conditions": "map",
 }
+# What runs of the first versions lack; a sample without it was measured under the only conditions there were.
+_LATER: dict[str, Any] = {"condition": 0, "conditions": None}
 _KEY = ("example_id", "sample_index", "arm")
 _STAMP = b"spsbench_journal_bytes"
 _TOKEN_TYPES = {"loop": "int32", "position": "int32", "token_id": "int32", "fate": "string"}
@@ -69,7 +73,7 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
     loops, tokens = _Blocks(LOOP_COLUMNS, _loop_type), _Blocks(TRACE_COLUMNS, _token_type)
     for row in rows:
         for name, values in samples.items():
-            values.append(len(row["token_ids"]) if name == "new_tokens" else row[name])
+            values.append(_cell(row, name))
         index = len(samples["example_id"]) - 1
         try:
             loops.add(index, row["loops"])
@@ -82,6 +86,12 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
     except (ValueError, TypeError, OverflowError) as problem:
         raise SpsbenchError(f"a sample in the journal is damaged ({problem}).") from problem
     return {"samples": table, "loops": loops.table(table, numbered=True), "tokens": tokens.table(table)}
+
+
+def _cell(row: Row, name: str) -> Any:
+    if name == "new_tokens":
+        return len(row["token_ids"])
+    return row.get(name, _LATER[name]) if name in _LATER else row[name]
 
 
 def write_tables(directory: Path, tables: dict[str, Any], stamp: str) -> None:
@@ -126,7 +136,7 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
 def _columns(name: str) -> set[str]:
     """The columns that a table always has."""
     if name == "samples":
-        return set(SAMPLE_COLUMNS)
+        return SAMPLE_COLUMNS.keys() - _LATER.keys()
     return {*_KEY, *(("loop", *LOOP_COLUMNS) if name == "loops" else TRACE_COLUMNS)}
 
 
@@ -135,7 +145,9 @@ def to_frames(tables: dict[str, Any]) -> Frames:
     samples = tables["samples"].to_pandas(maps_as_pydicts="strict")
     lists = [[] if ids is None else ids.tolist() for ids in samples["token_ids"]]
     samples["token_ids"] = _objects(lists, samples.index)
-    for name in ("scores", "losslessness"):
+    for name in _LATER.keys() - set(samples.columns):
+        samples[name] = _LATER[name]
+    for name in ("scores", "losslessness", "conditions"):
         samples[name] = _objects(list(samples[name]), samples.index)
     return Frames(samples, tables["loops"].to_pandas(), tables["tokens"].to_pandas())
 

@@ -189,10 +189,3 @@ def test_several_processes_are_resampled_too(make_samples: Make, make_loops: Mak
     assert row["speedup"]["ratio"] == pytest.approx(alone["speedup"]["ratio"] * 2 / 2.2)
     width = row["speedup"]["high"] - row["speedup"]["low"]
     assert width > 5 * (alone["speedup"]["high"] - alone["speedup"]["low"])
-
-
-def test_stolen_time_is_told_where_it_is_much(make_samples: Make, make_loops: Make) -> None:
-    samples, loops = _run(make_samples, make_loops)
-    for share, told in ((None, False), (0.001, False), (0.07, True)):
-        found = summarise(samples, loops, {"stolen_share": share})["warnings"]
-        assert any("7% of a CPU was taken" in sentence for sentence in found) is told

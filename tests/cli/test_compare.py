@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commandline import Cli, Result
@@ -17,11 +19,14 @@ def runs(finished: tuple[Path, Result], tmp_path: Path) -> tuple[Path, Path]:
     a, b = tmp_path / "a", tmp_path / "b"
     for directory in (a, b):
         shutil.copytree(finished[0], directory)
-    lines = [json.loads(line) for line in (b / "samples.jsonl").read_text().splitlines()]
-    for line in lines:
-        line["decode_s"] *= 1.5
-    (b / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    _edit_samples(b, lambda line: {"decode_s": 1.5 * line["decode_s"]})
     return a, b
+
+
+def _edit_samples(directory: Path, changes: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    lines = [json.loads(line) for line in (directory / "samples.jsonl").read_text().splitlines()]
+    edited = [line | changes(line) for line in lines]
+    (directory / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in edited))
 
 
 def _edit(directory: Path, **identity: object) -> None:
@@ -63,7 +68,7 @@ def test_another_machine_is_a_warning_but_no_ground_for_a_gate(cli: Cli, runs: t
     assert "! the device differs (cpu, cuda)" in cli("compare", *runs).out
     gated = cli("compare", *runs, "--gate", "2%")
     assert gated.code == 2
-    assert "would judge the machines" in gated.err
+    assert "would judge the machine" in gated.err
     assert cli("compare", *runs, "--gate", "2%", "--force").code == 4
 
 
@@ -83,3 +88,49 @@ def test_shares(text: str, share: float) -> None:
 def test_what_is_no_share(text: str) -> None:
     with pytest.raises(UsageError):
         read_share(text)
+
+
+def test_the_earliest_differing_token_and_how_close_it_was(cli: Cli, runs: tuple[Path, Path]) -> None:
+    same = json.loads(cli("compare", *runs, "--json").out)
+    assert [arm["tokens"]["identical"] for arm in same["arms"]] == [1.0, 1.0]
+    assert "identical tokens in all 1 outputs" in " ".join(cli("compare", *runs).out.split())
+
+    def change(line: dict[str, Any]) -> dict[str, Any]:
+        ids = line["token_ids"]
+        return {"token_ids": [*ids[:3], ids[3] + 1, *ids[4:]]} if line["arm"] == "ars-nucleus" else {}
+
+    _edit_samples(runs[1], change)
+    found = {arm["arm"]: arm["tokens"] for arm in json.loads(cli("compare", *runs, "--json").out)["arms"]}
+    place = found["ars-nucleus"]["first_divergence"]
+    assert (place["position"], place["b_token"] - place["a_token"]) == (3, 1)
+    assert place["gap"] > 0
+    assert found["sps-k4-nucleus"]["first_divergence"] is None
+    shown = " ".join(cli("compare", *runs).out.split())
+    assert "the earliest difference is token 3 of" in shown
+    assert f"the two largest logits there are {place['gap']:.2g} apart (float32)" in shown
+
+
+def test_without_the_models_the_gap_is_unknown_and_the_rest_is_told(
+    cli: Cli, runs: tuple[Path, Path]
+) -> None:
+    config = runs[0] / "config.yaml"
+    config.write_text(config.read_text().replace("embedded:mini/target", "./gone"))
+    _edit_samples(runs[1], lambda line: {"token_ids": [7, *line["token_ids"]]})
+    shown = " ".join(cli("compare", *runs).out.split())
+    assert "the gap of the two largest logits there is unknown (./gone is no folder of a model)" in shown
+
+
+def test_other_seeds_write_other_outputs_and_only_greedy_ones_are_compared(
+    cli: Cli, runs: tuple[Path, Path]
+) -> None:
+    _edit(runs[1], seed=1)
+    assert [arm["tokens"] for arm in json.loads(cli("compare", *runs, "--json").out)["arms"]] == [None, None]
+
+
+def test_times_taken_on_a_busy_machine_decide_no_gate(cli: Cli, runs: tuple[Path, Path]) -> None:
+    _edit_samples(runs[1], lambda line: {"conditions": {"waited_s": 5.0}})
+    gated = cli("compare", *runs, "--gate", "2%")
+    assert gated.code == 2
+    assert "are not to be trusted" in gated.err
+    told = json.loads(cli("compare", *runs, "--json").out)
+    assert all(arm["time_ratio"]["low"] is None for arm in told["arms"])

@@ -22,6 +22,8 @@ _FIGURES: dict[str, Callable[[Measured], Drawing]] = {
     "Tails": tails.draw,
 }
 
+_MIXED = "the run was measured under several conditions, whose times are not pooled"
+
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
@@ -38,6 +40,8 @@ class Gallery:
 
 def draw(measured: Measured) -> Gallery:
     """Every figure that the run has the data for."""
+    if measured.summary.get("conditions"):
+        return Gallery((), tuple((title, _MIXED) for title in _FIGURES))
     plates, left_out = [], []
     with quiet():
         for title, figure in _FIGURES.items():

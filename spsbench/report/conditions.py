@@ -1,0 +1,77 @@
+"""What times may not be read without: who else had the CPU, and under how many conditions they were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spsbench.analysis.warning import label
+from spsbench.report import wording
+from spsbench.report.markup import escape, table
+
+Summary = Mapping[str, Any]
+
+_UNTOLD = "unknown"
+_SHORT_HASH = 16
+
+
+def untrusted(summary: Summary) -> list[str]:
+    """One sentence where others took the CPU while the run measured."""
+    parts = [part.get("contention") or {} for part in summary.get("conditions") or [summary]]
+    found = dict.fromkeys(reason for part in parts for reason in part.get("reasons", ()))
+    if not found:
+        return []
+    return [
+        f"DO NOT TRUST THESE TIMES: {'; '.join(found)}. No interval is given: it would be too narrow. Repeat "
+        "on a quiet machine."
+    ]
+
+
+def titles(summary: Summary) -> list[str]:
+    """What sets each of several conditions apart, e.g. ``threads 1, kernels plain``."""
+    entries = summary.get("conditions") or []
+    return [
+        ", ".join(f"{name} {_shown(value)}" for name, value in entry["differ"].items()) for entry in entries
+    ]
+
+
+def sentence(summary: Summary) -> str:
+    """Why the main table has no times; empty for a run of one condition."""
+    count = len(summary.get("conditions") or [])
+    if not count:
+        return ""
+    return f"Measured under {count} different conditions; times are shown under each and not pooled."
+
+
+def section(summary: Summary, run: Mapping[str, Any]) -> list[str]:
+    """The times of a run of several conditions, under each."""
+    entries = summary.get("conditions") or []
+    if not entries:
+        return []
+    lines = ["## Times by condition", "", sentence(summary)]
+    for entry, title in zip(entries, titles(summary), strict=True):
+        header = ["arm", "sampling", "sequences", "ms/token", "speedup [95%]"]
+        cells = [
+            [
+                label(row),
+                row["sampling"],
+                row["sequences"],
+                wording.milliseconds(row["ms_per_token"]),
+                wording.row_speedup(row),
+            ]
+            for row in entry["rows"]
+        ]
+        lines += ["", f"### {escape(title)}", "", *table(header, cells, "llrrl")]
+    return lines
+
+
+def token_hash(summary: Summary) -> str:
+    """The first digits of the hash over all token ids, as ``--expect`` takes them; empty if there is none."""
+    found = summary.get("token_sha256")
+    return f"Hash of all token ids: {found[:_SHORT_HASH]}" if found else ""
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == []:
+        return _UNTOLD
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

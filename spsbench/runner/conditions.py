@@ -1,0 +1,106 @@
+"""What a sequence is measured under besides the run's identity: kept for each, never mixed in silence.
+
+Threads, kernels, versions and hardware may change tokens (in the last bits of a logit) and do change
+times. A run that goes on under others would pool the speeds of two configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import UsageError
+from spsbench.runner.plan import Plan
+from spsbench.runner.schedule import Turn
+from spsbench.store import RunStore, differences, plain
+
+AUTO = "auto"
+FLAG = "--allow-mixed"
+_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
+
+Conditions = dict[str, Any]
+
+
+def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
+    """The conditions that a plan would be measured under now; ``threads`` as asked for, perhaps ``auto``.
+
+    Args:
+        plan: the run.
+        environment: of ``describe_environment``.
+    """
+    libraries, git = environment["libraries"], environment["git"] or {}
+    return {
+        "threads": plan.config.threads,
+        "kernels": plan.config.kernels,
+        "cpu": environment["cpu"]["model"],
+        "cores": environment["cpu"]["usable_threads"],
+        "gpus": [gpu.get("name") for gpu in environment["gpus"]],
+        "python": environment["python"],
+        "spsbench": environment["spsbench"],
+        "commit": git.get("commit"),
+        **{name: libraries.get(name) for name in _LIBRARIES},
+    }
+
+
+def require_unchanged(directory: Path, plan: Plan, turns: Sequence[Turn], now: Conditions) -> None:
+    """Refuse to continue a run under other conditions than its last sequence was measured under.
+
+    Nothing is written, so that a refused attempt leaves the run as it was. A directory without a run,
+    a run of another identity or one that lacks nothing is not this function's business.
+
+    Raises:
+        UsageError: with one line per difference, and the flag that allows it.
+    """
+    if not (directory / "run.json").is_file():
+        return
+    with RunStore.open(directory) as store:
+        info, done = store.run_info(), store.done()
+    same_run = not differences(info.get("identity"), plain(plan.identity()))
+    if not same_run or not done or all(turn.key in done for turn in turns):
+        return
+    before = _last(info.get("conditions"))
+    lines = differences(before, plain(_resolved(now, before)))
+    if lines:
+        raise UsageError(
+            "\n".join([f"{directory} was measured under other conditions (its value -> yours):", *lines, ""]),
+            flag=FLAG,
+            remedy=f"Use the same, or name another --out. {FLAG} continues all the same: the report then "
+            "shows the times under each and pools none.",
+        )
+
+
+def threads_of(plan: Plan, store: RunStore) -> int | None:
+    """How many CPU threads to use: as asked, else as recorded; None if the model's size is to decide."""
+    if plan.config.threads != AUTO:
+        return int(plan.config.threads)
+    recorded = _last(store.run_info().get("conditions")).get("threads") if store.done() else None
+    return None if recorded is None else int(recorded)
+
+
+def settle(store: RunStore, now: Conditions) -> int:
+    """Note the conditions that the next sequences are measured under; their index in the run's list.
+
+    Args:
+        store: open for writing.
+        now: of ``conditions_of``, with the number of threads.
+    """
+    known = list(store.run_info().get("conditions") or []) if store.done() else []
+    if store.done() and not known:
+        known = [{}]  # a run of a version that kept none
+    found = plain(now)
+    if found not in known:
+        known.append(found)
+    store.note(conditions=known)
+    return known.index(found)
+
+
+def _resolved(now: Conditions, before: Conditions) -> Conditions:
+    """``auto`` is decided once for a run: what was recorded is used again."""
+    if now["threads"] == AUTO and "threads" in before:
+        return now | {"threads": before["threads"]}
+    return now
+
+
+def _last(known: Sequence[Conditions] | None) -> Conditions:
+    return dict(known[-1]) if known else {}

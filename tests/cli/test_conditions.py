@@ -1,0 +1,216 @@
+"""The same settings give the same tokens; other threads, kernels or versions are never mixed in silence."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commandline import Cli, Result
+
+from spsbench.models import threads
+
+execute = importlib.import_module("spsbench.runner.execute")
+FLAGS = ("--max-new-tokens", "6", "--set", "warmup=false", "--trace", "0", "--quiet")
+
+
+def journal(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "samples.jsonl").read_text().splitlines()]
+
+
+def evidence(directory: Path) -> list[Any]:
+    return [
+        (row["example_id"], row["arm"], row["token_ids"], row["losslessness"]) for row in journal(directory)
+    ]
+
+
+def recorded(directory: Path) -> dict[str, Any]:
+    run: dict[str, Any] = json.loads((directory / "run.json").read_text())
+    return run
+
+
+def skewed(factor: float) -> Callable[[], float]:
+    """A clock on which each wait lasts ``factor`` times the one before.
+
+    Whoever times two things in turn finds the first faster if it is above 1, the second if below.
+    """
+    state = [0.0, 1.0]
+
+    def now() -> float:
+        state[0] += state[1]
+        state[1] = min(max(state[1] * factor, 1e-9), 1e9)
+        return state[0]
+
+    return now
+
+
+def test_no_clock_has_a_say_in_the_numbers(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes that time the machine differently: a choice by timing would be opposite in them."""
+    found = []
+    for factor in (1.05, 1 / 1.05):
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "perf_counter", skewed(factor))
+            result = cli("run", "xsum", "--limit", "1", *FLAGS, "--out", tmp_path / f"{factor}")
+        assert result.code == 0, result.err
+        found.append((evidence(tmp_path / f"{factor}"), recorded(tmp_path / f"{factor}")["conditions"]))
+    assert found[0] == found[1]
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+def test_the_comparison_of_evidence_sees_other_kernels(cli: Cli, tmp_path: Path) -> None:
+    """The control of the test above: kernels do change the last bits."""
+    for kernels in ("plain", "packed"):
+        done = cli(
+            *("run", "xsum", "--limit", "1", "--threads", "1", *FLAGS),
+            *("--kernels", kernels, "--out", tmp_path / kernels),
+        )
+        assert done.code == 0, done.err
+        assert [entry["kernels"] for entry in recorded(tmp_path / kernels)["conditions"]] == [kernels]
+    assert evidence(tmp_path / "plain") != evidence(tmp_path / "packed")
+
+
+def test_kernels_come_from_the_environment_unless_given(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPSBENCH_KERNELS", "packed")
+    for name, given in (("a", ()), ("b", ("--kernels", "plain"))):
+        assert cli("run", "xsum", "--limit", "1", *FLAGS, *given, "--out", tmp_path / name).code == 0
+    assert [recorded(tmp_path / name)["conditions"][0]["kernels"] for name in "ab"] == ["packed", "plain"]
+    monkeypatch.setenv("SPSBENCH_KERNELS", "fast")
+    refused = cli("run", "xsum")
+    assert refused.code == 2
+    assert "SPSBENCH_KERNELS: 'fast' is unknown. Choose from plain, packed." in refused.err
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one prompt on one thread; not to be changed."""
+    from commandline import call
+
+    directory = tmp_path_factory.mktemp("short") / "run"
+    assert call("run", "xsum", "--limit", "1", "--threads", "1", *FLAGS, "--out", directory).code == 0
+    return directory
+
+
+def further(cli: Cli, directory: Path, *flags: object) -> Result:
+    return cli("run", "xsum", "--limit", "2", *FLAGS, "--out", directory, *flags)
+
+
+def test_other_threads_are_refused_and_nothing_is_changed(cli: Cli, short: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(short, tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+    refused = further(cli, directory, "--threads", "2")
+    assert refused.code == 2
+    assert "--allow-mixed" in refused.err
+    assert "threads: 1 -> 2" in refused.err
+    assert {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()} == before
+
+
+def test_other_versions_are_refused(
+    cli: Cli, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = shutil.copytree(short, tmp_path / "run")
+    whole = execute.conditions_of
+    monkeypatch.setattr(
+        execute, "conditions_of", lambda *given: whole(*given) | {"torch": "9.9", "cpu": "Z80"}
+    )
+    refused = further(cli, directory, "--threads", "1")
+    assert refused.code == 2
+    assert "torch: " in refused.err
+    assert "-> 9.9" in refused.err
+    assert "-> Z80" in refused.err
+
+
+def test_what_is_finished_is_no_matter_of_conditions(cli: Cli, short: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(short, tmp_path / "run")
+    assert cli("run", "xsum", "--limit", "1", *FLAGS, "--threads", "2", "--out", directory).code == 0
+    assert {row["condition"] for row in journal(directory)} == {0}
+
+
+def test_mixed_conditions_are_shown_apart_and_not_pooled(cli: Cli, short: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(short, tmp_path / "run")
+    done = further(cli, directory, "--threads", "2", "--allow-mixed")
+    assert done.code == 0, done.err
+    assert [entry["threads"] for entry in recorded(directory)["conditions"]] == [1, 2]
+    assert [row["condition"] for row in journal(directory)] == [0, 0, 1, 1]
+    summary = json.loads((directory / "summary.json").read_text())
+    assert all(row["speedup"] is None and row["ms_per_token"] is None for row in summary["rows"])
+    assert summary["why"] is None
+    assert [entry["differ"] for entry in summary["conditions"]] == [{"threads": 1}, {"threads": 2}]
+    assert all(row["ms_per_token"] > 0 for entry in summary["conditions"] for row in entry["rows"])
+    screen = " ".join(done.out.split())
+    assert "Measured under 2 different conditions" in screen
+    assert "threads 1" in screen
+    assert "threads 2" in screen
+    report = (directory / "report.md").read_text()
+    assert "## Times by condition" in report
+    assert cli("report", directory, "--html").code == 0
+
+
+def test_auto_is_decided_once_for_a_run(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("run", "xsum", "--limit", "1", *FLAGS, "--out", tmp_path / "run").code == 0
+    first = recorded(tmp_path / "run")["conditions"][0]["threads"]
+    monkeypatch.setattr(execute, "suitable_threads", lambda model: first + 1)
+    assert further(cli, tmp_path / "run").code == 0
+    assert [entry["threads"] for entry in recorded(tmp_path / "run")["conditions"]] == [first]
+    monkeypatch.setattr(execute, "suitable_threads", threads.suitable_threads)
+
+
+def test_a_run_that_kept_no_conditions_is_not_continued_unasked(
+    cli: Cli, short: Path, tmp_path: Path
+) -> None:
+    directory = shutil.copytree(short, tmp_path / "run")
+    run = recorded(directory)
+    del run["conditions"]
+    (directory / "run.json").write_text(json.dumps(run))
+    assert cli("report", directory).code == 0
+    refused = further(cli, directory, "--threads", "1")
+    assert refused.code == 2
+    assert "threads: (absent) -> 1" in refused.err
+    assert further(cli, directory, "--threads", "1", "--allow-mixed").code == 0
+    assert {row["condition"] for row in journal(directory)} == {0, 1}
+
+
+def test_shards_of_other_conditions_are_merged_only_if_asked(cli: Cli, tmp_path: Path) -> None:
+    for number in (1, 2):
+        flags = ("--limit", "2", "--shard", f"{number}/2", "--threads", number)
+        assert cli("run", "xsum", *FLAGS, *flags, "--out", tmp_path / f"s{number}").code == 0
+    shards = (tmp_path / "s2", tmp_path / "s1")
+    refused = cli("merge", *shards, "--out", tmp_path / "refused")
+    assert refused.code == 2
+    assert "threads: 1 -> 2" in refused.err
+    assert not (tmp_path / "refused").exists()
+    merged = cli("merge", *shards, "--out", tmp_path / "merged", "--allow-mixed", "--json")
+    assert merged.code == 0, merged.err
+    assert [entry["differ"] for entry in json.loads(merged.out)["conditions"]] == [
+        {"threads": 1},
+        {"threads": 2},
+    ]
+    assert [row["condition"] for row in journal(tmp_path / "merged")] == [0, 0, 1, 1]
+
+
+def test_the_hash_is_printed_and_can_be_expected(cli: Cli, short: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(short, tmp_path / "run")
+    shown = cli("report", directory)
+    found = json.loads((directory / "summary.json").read_text())["token_sha256"]
+    assert f"Hash of all token ids: {found[:16]}" in shown.out
+    again = ("run", "xsum", "--limit", "1", "--threads", "1", *FLAGS)
+    assert cli(*again, "--out", tmp_path / "same", "--expect", found[:16]).code == 0
+    other = cli(*again, "--seed", "1", "--out", tmp_path / "other", "--expect", found[:16])
+    assert other.code == 4
+    assert f"not to {found[:16]}" in other.err
+    assert (tmp_path / "other/report.md").is_file()
+
+
+@pytest.mark.parametrize("text", ["", "abc", "XYZ12345", "0" * 65, "DEADBEEF"])
+def test_what_is_no_hash_is_refused_before_anything_is_loaded(cli: Cli, tmp_path: Path, text: str) -> None:
+    refused = cli("run", "xsum", "--expect", text, "--out", tmp_path / "run")
+    assert refused.code == 2
+    assert "--expect" in refused.err
+    assert not (tmp_path / "run").exists()
