@@ -154,6 +154,8 @@ class Generation:
         finish_reason: why generation ended.
         trace: one entry per drafted or emitted token if the request asked for it.
         losslessness: sums that the losslessness statistics are computed from; None if not kept.
+        proposed: per loop the drafted ids at the positions of its emitted tokens, the rejected one
+            among them; None if the engine cannot see them. Not stored.
     """
 
     tokens: list[int]
@@ -164,6 +166,7 @@ class Generation:
     finish_reason: FinishReason
     trace: list[TracedToken] | None = None
     losslessness: dict[str, float] | None = None
+    proposed: list[list[int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,10 @@ used: it covers every sequence, and is blind to a wrong row, a stale cache or a 
 *Losslessness* comes from one uncached forward over the finished text of some sequences: only that
 is independent of the loops, and only that earns the word.
 
+Where the loops are our own there is more than evidence: *decisions*. Every draft pick, acceptance test
+and draw of a sequence is derived anew from the independent rows and the recorded seed. Then nothing is
+estimated: the output is what Algorithm 2 makes of the models' rows, or it is not.
+
 ArS arms, and the draft alone under its own rows, are judged like the others: they are the controls
 that must come out clean.
 """
@@ -42,7 +46,10 @@ GREEDY = "greedy: token identity is checked by `spsbench verify`"
 
 
 def losslessness(
-    by_arm: Mapping[str, pd.DataFrame], rows: list[dict[str, Any]], dtype: str | None = None
+    by_arm: Mapping[str, pd.DataFrame],
+    rows: list[dict[str, Any]],
+    dtype: str | None = None,
+    proof: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Judge every arm of a run.
 
@@ -50,15 +57,20 @@ def losslessness(
         by_arm: rows of ``samples`` of each arm.
         rows: the arms' rows of the summary, with ``baseline`` and ``acceptance_z``.
         dtype: of the target's weights; None is taken as float32, the strictest.
+        proof: what sequences that were drawn for it said, as in run.json.
 
     Returns:
         ``verdict`` over all arms and ``arms``: per arm its identity, ``verdict``, ``reasons``,
         ``self_consistency`` and ``rescored`` (see ``evidence_of``; None where not recorded),
-        ``acceptance_z`` and ``identity`` with greedy ArS (None unless greedy). None without an arm.
+        ``decisions`` (see ``decisions_of``), ``proof`` (the same two of the sequences that were drawn for
+        it), ``acceptance_z`` and ``identity`` with greedy ArS (None unless greedy). None without an arm.
     """
     if not rows:
         return None
-    arms = [_judge_arm(row, by_arm, dtype in (None, "float32", "float64")) for row in rows]
+    proofs = {(arm["engine"], arm["k"]): arm for arm in (proof or {}).get("arms", ())}
+    arms = [
+        _judge_arm(row, by_arm, dtype or "float32", proofs.get((row["engine"], row["k"]))) for row in rows
+    ]
     verdicts = {arm["verdict"] for arm in arms if arm["method"] == "sps"} or {NO_EVIDENCE}
     if any(arm["verdict"] == ALARM for arm in arms):
         overall = ALARM
@@ -79,22 +91,33 @@ def alpha_leviathan(ars: pd.DataFrame) -> float | None:
     return ratio(float(prompts["overlap"].sum()), float(prompts["overlap_positions"].sum()))
 
 
-def _judge_arm(row: dict[str, Any], by_arm: Mapping[str, pd.DataFrame], exact: bool) -> dict[str, Any]:
+def is_precise(dtype: str) -> bool:
+    """Whether rounding of a dtype is so fine that one wrong token, or decision, proves a fault."""
+    return dtype in ("float32", "float64")
+
+
+def _judge_arm(
+    row: dict[str, Any], by_arm: Mapping[str, pd.DataFrame], dtype: str, proof: dict[str, Any] | None
+) -> dict[str, Any]:
     samples = by_arm.get(row["arm"])
-    own = independent = same = None
+    own = independent = same = decided = None
+    proof = proof if row["method"] == "sps" else None
     if samples is not None:
         own = evidence_of(samples, exact=True)
-        independent = evidence_of(samples, RESCORED, exact=exact)
+        independent = evidence_of(samples, RESCORED, exact=is_precise(dtype))
+        decided = decisions_of(samples, dtype)
         if row["baseline"] is not None and row["method"] != "draft" and _is_greedy(row, own):
             same = identity(by_arm[row["baseline"]], samples)
     entry = {key: row[key] for key in SAME_KEYS}
     entry |= {"acceptance_z": row["acceptance_z"], "identity": same}
     return (
         entry
-        | _verdict(own, independent, row["acceptance_z"])
+        | _verdict(own, independent, decided, row["acceptance_z"], proof or {})
         | {
             "self_consistency": own,
             "rescored": independent,
+            "decisions": decided,
+            "proof": proof,
         }
     )
 
@@ -141,6 +164,42 @@ def evidence_of(samples: pd.DataFrame, prefix: str = "", *, exact: bool = True) 
     return facts | _verdict_of_kind(facts, exact)
 
 
+def decisions_of(samples: pd.DataFrame, dtype: str) -> dict[str, Any] | None:
+    """What came of deriving the decisions of an arm's sequences anew.
+
+    Args:
+        samples: its rows.
+        dtype: of the target's weights.
+
+    Returns:
+        ``sequences`` that were looked at and their ``share``, ``decisions``, of these ``rounding`` that
+        only rounding explains and ``contradicted`` that nothing explains, ``closest`` (the least distance
+        of a decision from its edge, as a mass), ``dtype``, ``exact`` (every sequence was looked at, at a
+        precision that leaves no excuse, and nothing contradicted), ``verdict`` and ``reasons``. None where
+        no decision is known.
+    """
+    done = finished(samples)
+    carried, told = sums.decisions(done)
+    if carried.empty:
+        return None
+    names = ("", "_rounding", "_contradicted")
+    total, rounding, contradicted = (int(told.get(sums.DECIDED + name, 0.0)) for name in names)
+    precise = is_precise(dtype)
+    alarm = contradicted > (0 if precise else COARSE_TOLERANCE * total)
+    return {
+        "sequences": len(carried),
+        "share": len(carried) / len(done),
+        "decisions": total,
+        "rounding": rounding,
+        "contradicted": contradicted,
+        "closest": told[f"{sums.DECIDED}_closest"],
+        "dtype": dtype,
+        "exact": precise and total > 0 and not contradicted and len(carried) == len(done),
+        "verdict": ALARM if alarm else OK,
+        "reasons": [f"{contradicted} of {total} decisions contradict the models' rows"] if alarm else [],
+    }
+
+
 def _verdict_of_kind(facts: dict[str, Any], exact: bool) -> dict[str, Any]:
     reasons = []
     if facts["impossible"] > (0 if exact else COARSE_TOLERANCE * facts["tokens"]):
@@ -162,10 +221,20 @@ def _verdict_of_kind(facts: dict[str, Any], exact: bool) -> dict[str, Any]:
 
 
 def _verdict(
-    own: dict[str, Any] | None, independent: dict[str, Any] | None, z: float | None
+    own: dict[str, Any] | None,
+    independent: dict[str, Any] | None,
+    decided: dict[str, Any] | None,
+    z: float | None,
+    proof: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """An arm's verdict: an alarm from anywhere counts, but only a re-score can clear it."""
-    kinds = {"self-consistency": own, "independent re-score": independent}
+    """An arm's verdict: an alarm from anywhere counts, but only independent rows can clear it."""
+    kinds = {
+        "self-consistency": own,
+        "independent re-score": independent,
+        "decisions derived anew": decided,
+        "at temperature 1": proof.get("rescored"),
+        "decisions at temperature 1": proof.get("decisions"),
+    }
     alarms = [
         f"{name}: {reason}"
         for name, kind in kinds.items()
@@ -176,6 +245,9 @@ def _verdict(
         alarms.append(f"alpha_tested and alpha_beta differ by {abs(z):.1f} standard errors")
     if alarms:
         return {"verdict": ALARM, "reasons": alarms}
+    if decided is not None and decided["exact"]:
+        reasons = [] if independent is None else independent["reasons"]
+        return {"verdict": OK, "reasons": [*reasons, "every decision follows from independent rows"]}
     if independent is not None:
         return {"verdict": independent["verdict"], "reasons": independent["reasons"]}
     if own is None:

@@ -62,7 +62,7 @@ def _summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, An
     _add_alpha_leviathan(rows, by_arm)
     taken = contention(samples, info)
     rows = plain(rows if taken["trusted"] else _without_intervals(rows))
-    judged = plain(losslessness(by_arm, rows, _target_dtype(info)))
+    judged = plain(losslessness(by_arm, rows, _target_dtype(info), info.get("proof")))
     quality = plain(parity(by_arm, rows, info.get("headline_metric")))
     return {
         "schema_version": SCHEMA_VERSION,

@@ -34,6 +34,9 @@ FEWEST_IN_CELLS = 50
 SLOPES = (0.01, 0.03, 0.1, 0.3)
 """Stakes of the bets on the direction of the leakage score, for deviations of any size."""
 
+DECIDED = "decisions"
+"""What the names of re-derived decisions begin with: counts, and a distance that does not add up."""
+
 _SCORE_BOUND = 2.0  # the centred score: each part within [-1, 1]
 
 
@@ -46,9 +49,8 @@ def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, p
     """
     import pandas as pd
 
-    values = samples["losslessness"] if "losslessness" in samples else [None] * len(samples)
-    table = pd.DataFrame([value if isinstance(value, dict) else {} for value in values], index=samples.index)
-    own = [name for name in table.columns if name.startswith(prefix)]
+    table = _table(samples)
+    own = [name for name in table.columns if name.startswith(prefix) and not name.startswith(DECIDED)]
     table = table[own].rename(columns=lambda name: name.removeprefix(prefix))
     if "positions" not in table:
         return samples.iloc[:0], pd.DataFrame()
@@ -56,6 +58,32 @@ def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, p
     carried = samples[there]
     sums = table[there].astype(np.float64).fillna(0.0)
     return carried, sums.groupby(carried["example_id"], sort=False).sum()
+
+
+def decisions(samples: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
+    """The sequences whose decisions were derived anew, and what came of it.
+
+    Returns:
+        their rows; and the sums of ``spsbench.core.rederive``, of ``decisions_closest`` the least.
+    """
+    import pandas as pd
+
+    table = _table(samples)
+    if DECIDED not in table:
+        return samples.iloc[:0], {}
+    there = pd.to_numeric(table[DECIDED], errors="coerce").notna()
+    found = table.loc[there, [name for name in table if str(name).startswith(DECIDED)]].astype(np.float64)
+    closest = f"{DECIDED}_closest"
+    told = {str(name): float(found[name].sum()) for name in found if name != closest}
+    return samples[there], told | {closest: float(_column(found, closest).min(initial=1.0))}
+
+
+def _table(samples: pd.DataFrame) -> pd.DataFrame:
+    """One column a sum; a sequence without sums has an empty row."""
+    import pandas as pd
+
+    values = samples["losslessness"] if "losslessness" in samples else [None] * len(samples)
+    return pd.DataFrame([value if isinstance(value, dict) else {} for value in values], index=samples.index)
 
 
 def leakage(prompts: pd.DataFrame) -> dict[str, Any] | None:

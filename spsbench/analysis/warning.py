@@ -33,8 +33,9 @@ def warnings(
 def _of_evidence(arm: dict[str, Any]) -> Iterator[str]:
     """Alarms of the recorded evidence, and greedy outputs that parted from greedy ArS."""
     name = f"{label(arm)}, {arm['sampling']}"
-    for kind, title in (("self_consistency", "self-consistency"), ("rescored", "losslessness")):
-        evidence = arm[kind]
+    kinds = {"self_consistency": "self-consistency", "rescored": "losslessness", "decisions": "re-derivation"}
+    for kind, title in kinds.items():
+        evidence = arm.get(kind)
         if evidence is not None and evidence["verdict"] == "alarm":
             yield (
                 f"{name}: {title} fails: {'; '.join(evidence['reasons'])}. Do not use these numbers; run "

@@ -71,6 +71,9 @@ Set = Annotated[
     list[str] | None, _option("--set", "KEY=VALUE", WHAT, "One setting of config.yaml; may be repeated.")
 ]
 NoScore = Annotated[bool, _option("--no-score", "", WHAT, "Generate only, compute no metric.")]
+NoProof = Annotated[
+    bool, _option("--no-proof", "", WHAT, "Draw no sequences for the proof of losslessness alone.")
+]
 AllowCodeExec = Annotated[
     bool, _option("--allow-code-exec", "", WHAT, "Accepted, without effect: programs are sandboxed.")
 ]

@@ -124,6 +124,10 @@ class LogProgress:
             arms = "; ".join(f"{name}: {text}" for name, text in self._tallies.rows())
             self._line(f"{self._done}/{self._total}  {arms}")
 
+    def proving(self, total: int) -> None:
+        """See ``Watcher``."""
+        self._line(f"Drawing up to {total} sequences at temperature 1 for the proof of losslessness")
+
     def scoring(self, total: int) -> None:
         """See ``Watcher``."""
         self._line(f"Scoring {total} outputs")
@@ -174,6 +178,12 @@ class BarProgress:
         if time.monotonic() - self._drawn_s >= _REDRAW_S:
             self._live.refresh()
             self._drawn_s = time.monotonic()
+
+    def proving(self, total: int) -> None:
+        """See ``Watcher``."""
+        self.stop()
+        text = f"Drawing up to {total} sequences at temperature 1 for the proof of losslessness"
+        self._console.print(Text(text, style="dim"))
 
     def scoring(self, total: int) -> None:
         """See ``Watcher``."""

@@ -25,6 +25,7 @@ def run(
     config: options.Config = None,
     set: options.Set = None,
     no_score: options.NoScore = False,
+    no_proof: options.NoProof = False,
     allow_code_exec: options.AllowCodeExec = False,
     unsafe_exec: options.UnsafeExec = False,
     sampling: options.Sampling = None,

@@ -12,7 +12,7 @@ from spsbench.errors import UsageError
 
 _ABOUT_THE_COMMAND = {
     *("pair", "protocol", "config", "set"),  # sources of settings, not settings
-    *("out", "resume", "fail_on", "json", "quiet", "debug", "no_score", "expect", "allow_mixed"),
+    *("out", "resume", "fail_on", "json", "quiet", "debug", "no_score", "no_proof", "expect", "allow_mixed"),
 }
 _NUMBERS = (
     *("limit", "samples", "max_new_tokens", "seed", "trace", "threads"),
@@ -39,6 +39,8 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
     }
     if params["no_score"]:
         flags["score"] = False
+    if params.get("no_proof"):
+        flags["proof"] = False
     flags |= {name: _number(flags[name]) for name in _NUMBERS if name in flags}
     source = params["config"] if params["resume"] is None else params["resume"] / "config.yaml"
     return resolve(flags, source, params["set"] or (), params["protocol"], params["pair"])

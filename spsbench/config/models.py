@@ -120,6 +120,7 @@ class RunConfig(Limits):
         methods: the kinds of arm: ``ars`` (baseline), ``sps``, ``draft`` (the draft model alone).
         fixed_length: ignore EOS and stop strings, so that every sequence has the same length.
         trace: for so many examples every token is kept.
+        proof: draw some sequences at temperature 1 for the proof of losslessness alone.
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
     """
 
@@ -155,6 +156,7 @@ class RunConfig(Limits):
     seed: int = Field(default=0, ge=0, lt=2**63, strict=True, description="a whole number from 0 to 2**63-1")
     trace: int = Field(default=8, ge=0, strict=True, description="a whole number, 0 for none")
     score: Flag = Field(default=True, description="true or false")
+    proof: Flag = Field(default=True, description="true or false")
     allow_code_exec: Flag = Field(default=False, description="true or false")
     unsafe_exec: Flag = Field(default=False, description="true or false")
     chat_template: Literal["auto", "none"] = Field(default="auto", description="auto or none")

@@ -32,6 +32,10 @@ _CHUNK_ELEMENTS = 1 << 22
 
 Sums = dict[str, float]
 
+DECIDED = "decisions"
+CLOSEST = f"{DECIDED}_closest"
+"""A distance among the sums: of two the smaller one counts."""
+
 
 def evidence(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
     """Sums over the positions of one sequence.
@@ -57,8 +61,11 @@ def evidence(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
 
 
 def added(some: Sums, more: Sums) -> Sums:
-    """Both sums in one; a name that only one of them has keeps its value."""
-    return {name: some.get(name, 0.0) + more.get(name, 0.0) for name in some | more}
+    """Both sums in one; a name that only one of them has keeps its value, and ``CLOSEST`` is a minimum."""
+    sums = {name: some.get(name, 0.0) + more.get(name, 0.0) for name in some | more}
+    if CLOSEST in sums:
+        sums[CLOSEST] = min(each[CLOSEST] for each in (some, more) if CLOSEST in each)
+    return sums
 
 
 def _chunk(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:

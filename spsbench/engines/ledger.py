@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spsbench.core.evidence import Sums, added
-from spsbench.engines.recording import Finished, loop_records, traced_tokens
+from spsbench.engines.recording import Finished, loop_records, proposed_tokens, traced_tokens
 from spsbench.engines.witness import own_evidence
 from spsbench.records import Loop, TracedToken
 
@@ -27,6 +27,7 @@ class Ledger:
         records: of the settled loops.
         trace: of the settled loops; None if it is not kept.
         losslessness: sums over the settled loops, see ``own_evidence``.
+        proposed: of the settled loops, see ``proposed_tokens``.
     """
 
     def __init__(self, *, phases: bool, trace: bool, seed: int, most_bytes: int = _MOST_BYTES) -> None:
@@ -34,6 +35,7 @@ class Ledger:
         self.records: list[Loop] = []
         self.trace: list[TracedToken] | None = [] if trace else None
         self.losslessness: Sums = {}
+        self.proposed: list[list[int]] = []
         self._phases = phases
         self._seed = seed
         self._most_bytes = most_bytes
@@ -67,6 +69,7 @@ class Ledger:
             seed = self._seed + len(self.records)
             self.losslessness = added(self.losslessness, own_evidence(self._open, seed))
         self.records += loop_records(self._open, self._phases)
+        self.proposed += proposed_tokens(self._open)
         self._open, self._open_bytes = [], 0
 
     def _require_numbers(self) -> None:

@@ -61,6 +61,7 @@ class LoopingEngine(ABC):
             finish_reason=reason,
             trace=ledger.trace,
             losslessness=ledger.losslessness,
+            proposed=ledger.proposed,
         )
 
     def _decode(self, request: Request, stop: StopRule, ledger: Ledger) -> tuple[FinishReason, float]:

@@ -90,6 +90,15 @@ def _beta_sums(loops: Sequence[Finished]) -> list[float]:
     return values
 
 
+def proposed_tokens(loops: Sequence[Finished]) -> list[list[int]]:
+    """Per loop the drafted ids at the positions of its emitted tokens, the rejected one among them."""
+    drafts = [(loop.decoded.draft, loop.kept) for loop in loops]
+    parts = [torch.empty(0) if draft is None else draft.tokens[:kept] for draft, kept in drafts]
+    found = [part for part in parts if len(part)]
+    ids = iter(torch.cat(found).tolist() if found else [])  # one wait of the host for all of them
+    return [[next(ids) for _ in range(len(part))] for part in parts]
+
+
 def traced_tokens(loops: Sequence[Finished], first: int = 0, position: int = 0) -> list[TracedToken]:
     """One entry a drafted and tested or emitted token of the output, in order.
 

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from spsbench.core.evidence import Sums, evidence
+from spsbench.core.own_law import rounding_slack
+from spsbench.core.rederive import decisions_of, rederive
 from spsbench.core.sampling import warp
 from spsbench.engines.recording import Finished
 from spsbench.models.causal_lm import CausalLM
-from spsbench.records import SamplingParams
+from spsbench.records import Generation, SamplingParams
 
 RESCORED = "rescored_"
 
@@ -60,6 +62,7 @@ class Reading:
     Attributes:
         tokens: [n] the emitted ids.
         logits: [n, V] of the target.
+        draft_logits: [n, V] of the draft; None without one.
         q, p: [n, V] warped rows of target and draft; p is None without a draft.
         impossible: [n] whether the token has probability 0 under the target, rounding granted.
         edge: [n] whether only rounding puts it outside.
@@ -67,6 +70,7 @@ class Reading:
 
     tokens: Tensor
     logits: Tensor
+    draft_logits: Tensor | None
     q: Tensor
     p: Tensor | None
     impossible: Tensor
@@ -92,14 +96,15 @@ def read_again(
         dtype: the precision of whoever wrote the text, for its rounding; the target's if not given.
     """
     sequence = torch.tensor([*prompt, *tokens], device=target.device)
-    logits = target.score_uncached(sequence)[len(prompt) - 1 : -1]
+    logits = target.score_uncached(sequence[:-1], last=len(tokens))
     q = warp(logits, sampling)
-    p = None if draft is None else warp(draft.score_uncached(sequence)[len(prompt) - 1 : -1], sampling)
+    drafts = None if draft is None else draft.score_uncached(sequence[:-1], last=len(tokens))
+    p = None if drafts is None else warp(drafts, sampling)
     emitted = sequence[len(prompt) :]
     outside = q.gather(-1, emitted.unsqueeze(-1)).squeeze(-1) <= 0
     slack = max(_SLACK.get(kind, _COARSE_SLACK) for kind in (dtype or target.model.dtype, target.model.dtype))
     near = _at_the_edge(logits.float(), emitted, sampling, slack)
-    return Reading(emitted, logits, q, p, outside & ~near, outside & near)
+    return Reading(emitted, logits, drafts, q, p, outside & ~near, outside & near)
 
 
 def testimony(reading: Reading, seed: int) -> Sums:
@@ -129,8 +134,40 @@ def rescore(
     The draft's rows are there at every position, so that on ArS text ``overlap / overlap_positions``
     is Leviathan's alpha.
     """
-    sums = testimony(read_again(target, draft, prompt, tokens, sampling), seed)
-    return {RESCORED + name: value for name, value in sums.items()}
+    return _rescored(read_again(target, draft, prompt, tokens, sampling), seed)
+
+
+def rescore_and_rederive(
+    target: CausalLM,
+    draft: CausalLM,
+    prompt: Sequence[int],
+    generation: Generation,
+    sampling: SamplingParams,
+    k: int,
+    seed: int,
+) -> Sums:
+    """``rescore`` of an output, and from the same rows every decision of its loops once more.
+
+    Args:
+        target, draft: the models.
+        prompt: at least one id.
+        generation: of an engine of ours, or of another: that one's decisions cannot be known.
+        sampling: the warping of both.
+        k: lookahead; 0 if nothing was drafted.
+        seed: of the sequence.
+    """
+    reading = read_again(target, draft, prompt, generation.tokens, sampling)
+    sums = _rescored(reading, seed)
+    if generation.proposed is None or generation.loops is None:
+        return sums
+    decided = decisions_of(generation.tokens, generation.loops, generation.proposed, k, seed)
+    drafts = reading.draft_logits if k else None
+    slack = rounding_slack(target.model.dtype)
+    return sums | rederive(decided, reading.logits, drafts, sampling, slack)
+
+
+def _rescored(reading: Reading, seed: int) -> Sums:
+    return {RESCORED + name: value for name, value in testimony(reading, seed).items()}
 
 
 def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:

@@ -57,10 +57,15 @@ class CausalLM:
         """See ``LanguageModel.rollback``."""
         self.cache.rollback(length)
 
-    def score_uncached(self, tokens: Tensor) -> Tensor:
-        """Logits [n, V] of all n tokens in one forward without any cache: an independent witness."""
-        output = self.model(input_ids=tokens.unsqueeze(0), use_cache=False)
-        logits: Tensor = output.logits[0, :, : self.vocab_size]
+    def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
+        """Logits [n, V] of all n tokens in one forward without any cache: an independent witness.
+
+        Args:
+            tokens: [n].
+            last: of so many tokens alone, [last, V]; 0 for all.
+        """
+        output = self.model(input_ids=tokens.unsqueeze(0), use_cache=False, logits_to_keep=last)
+        logits: Tensor = output.logits[0, -last:, : self.vocab_size]
         return logits
 
 

@@ -42,6 +42,7 @@ def losslessness(summary: dict[str, Any]) -> list[str]:
         return []
     arms = [arm for arm in summary["losslessness"]["arms"] if arm["method"] == "sps"]
     sentences = [text for text in (_leakage(arms), _identity(arms)) if text]
+    sentences += [text for text in (decisions(arms), proof(arms)) if text]
     if arms and not sentences:
         return ["Losslessness: no evidence was recorded."]
     return sentences
@@ -70,6 +71,41 @@ def _identity(arms: list[dict[str, Any]]) -> str:
     total = sum(same["sequences"] for same in compared)
     same = round(sum(same["sequences"] * same["identical"] for same in compared))
     return f"Greedy: {same} of {total} SpS outputs are token for token those of ArS."
+
+
+def decisions(arms: list[dict[str, Any]]) -> str:
+    """How many decisions follow from the models' own rows, e.g. ``Every decision re-derived: ...``."""
+    found = [arm["decisions"] for arm in arms if arm.get("decisions") is not None]
+    if not found:
+        return ""
+    total, rounding, contradicted = (
+        sum(one[name] for one in found) for name in ("decisions", "rounding", "contradicted")
+    )
+    rows = f"the models' own rows (independent forward, {found[0]['dtype']}"
+    if contradicted:
+        return f"Decisions re-derived: {contradicted:,} of {total:,} contradict {rows})."
+    whole = all(one["share"] == 1 for one in found) and len(found) == len(arms)
+    sequences = f" of {_sequences({'sequences': sum(one['sequences'] for one in found)})}"
+    beside = f"; {rounding:,} more within rounding" if rounding else ""
+    closest = f"closest call {min(one['closest'] for one in found):.0e}".replace("e-0", "e-")
+    return (
+        f"Every decision{'' if whole else sequences} re-derived: {total - rounding:,} of {total:,} follow "
+        f"from {rows}; {closest}{beside})."
+    )
+
+
+def proof(arms: list[dict[str, Any]]) -> str:
+    """The bound of the sequences that were drawn at temperature 1, of the worst arm."""
+    judged = [arm["proof"]["rescored"] for arm in arms if arm.get("proof")]
+    found = [kind for kind in judged if kind is not None and kind["leakage"] is not None]
+    if not found:
+        return ""
+    worst = max(found, key=lambda kind: kind["leakage"]["bound"])
+    each = " an arm" if len(found) > 1 else ""
+    return (
+        f"At temperature 1 (no nucleus), {_sequences(worst)}{each} drawn for this: leakage at most "
+        f"{bound(worst['leakage']['bound'])} (95%)."
+    )
 
 
 def _sequences(kind: dict[str, Any]) -> str:

@@ -19,6 +19,12 @@ LOSSLESSNESS_LEGEND = (
     "finished text. The e-value may be looked at while a run grows; alarm at 10^3. z, p and intervals hold "
     "for a number of prompts fixed beforehand."
 )
+DECISIONS_LEGEND = (
+    "Every draft pick, acceptance test and draw was derived anew, in float64, from the seed and an uncached "
+    "forward over the finished text. Only by rounding: decided otherwise, with a uniform number so close to "
+    "the edge that the rounding of the dtype explains it. Closest: the least distance from the edge of a "
+    "decision that follows, as a probability. Exact: every sequence, and nothing contradicted."
+)
 PARITY_LEGEND = (
     "Paired by prompt. Equivalent: two one-sided tests put the difference within the margin (p < .05). "
     "Different: the interval leaves out 0. Normalised: (ArS - SpS) / (ArS - draft alone)."
@@ -47,7 +53,40 @@ def losslessness(summary: Summary, run: Run) -> list[str]:
         lines.append(
             f"* {escape(label(arm))}, {escape(arm['sampling'])}: {escape(arm['verdict'] + reasons)}."
         )
+    lines += [*_decisions(judged["arms"]), *_drawn(judged["arms"])]
     return [*lines, "", LOSSLESSNESS_LEGEND] if cells else lines
+
+
+def _decisions(arms: list[dict[str, Any]]) -> list[str]:
+    """Per arm what came of deriving its decisions anew, of the sequences drawn for it too."""
+    found = [(f"{label(arm)}, {arm['sampling']}", arm.get("decisions")) for arm in arms]
+    found += [
+        (f"{label(arm)}, at temperature 1", arm["proof"]["decisions"])
+        for arm in {(arm["engine"], arm["k"]): arm for arm in arms if arm.get("proof")}.values()
+    ]
+    cells = [
+        [
+            name,
+            f"{told['sequences']} ({wording.percent(told['share'])})",
+            *(f"{told[column]:,}" for column in ("decisions", "rounding", "contradicted")),
+            f"{told['closest']:.1e}",
+            told["dtype"],
+            "exact" if told["exact"] else told["verdict"],
+        ]
+        for name, told in found
+        if told is not None
+    ]
+    header = ["arm", "sequences", "decisions", "only by rounding", "contradicted", "closest"]
+    header += ["dtype", "verdict"]
+    return ["", *table(header, cells, "l" + "r" * 5 + "ll"), "", DECISIONS_LEGEND] if cells else []
+
+
+def _drawn(arms: list[dict[str, Any]]) -> list[str]:
+    """What the sequences that were drawn at temperature 1 say of leakage."""
+    drawn = {(arm["engine"], arm["k"]): arm for arm in arms if arm.get("proof")}
+    sentences = [(label(arm), judgement.proof([arm])) for arm in drawn.values()]
+    lines = [f"* {escape(name)}: {escape(text)}" for name, text in sentences if text]
+    return ["", *lines] if lines else []
 
 
 def _evidence(name: str, title: str, kind: dict[str, Any]) -> list[object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, Protocol
 import torch
 
 from spsbench.engines.engine import Engine
-from spsbench.engines.witness import rescore
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
 from spsbench.models.packing import use_kernels
@@ -22,13 +20,9 @@ from spsbench.runner.backends import EAGER, GRAPHED, Backends
 from spsbench.runner.conclude import conclude, peak_memory_bytes, score
 from spsbench.runner.conditions import Conditions, conditions_of, require_unchanged, settle, threads_of
 from spsbench.runner.plan import Plan
-from spsbench.runner.schedule import Turn, derive_seed, turns
+from spsbench.runner.proof import prove, read_again
+from spsbench.runner.schedule import Turn, turns
 from spsbench.store import RunStore
-
-# A few per cent of a long run is plenty. Short ones need all they have: where most positions leave
-# nothing to chance, a handful of outputs would be no evidence.
-_RESCORED_SHARE = 0.05
-_RESCORED_LEAST = 300
 
 _MODES = {GRAPHED: "graphs"}  # others than ours run the stock model
 
@@ -50,6 +44,10 @@ class Watcher(Protocol):
 
     def finished(self, sample: Sample) -> None:
         """A sequence is done and on the disk."""
+        ...
+
+    def proving(self, total: int) -> None:
+        """At most ``total`` sequences are drawn for the proof of losslessness alone."""
         ...
 
     def scoring(self, total: int) -> None:
@@ -98,7 +96,7 @@ def execute(
         directory, identity=plan.identity(), config=settings, info=info, prompts=plan.prompts
     ) as store:
         missing = [turn for turn in _turns(plan) if turn.key not in store.done()]
-        if missing:
+        if missing or store.run_info().get("proof", "none was begun") is None:
             _generate(plan, store, missing, watcher, now)
         if plan.config.score:
             score(plan.task, store, watcher.scoring)
@@ -111,15 +109,31 @@ def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher
     watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
     keep_plain = any(arm.engine != EAGER for arm in plan.arms)
     pair = load(plan, keep_plain=keep_plain, threads=threads_of(plan, store))
-    condition = settle(store, now | {"threads": pair.info["threads"]})
     backends = Backends(pair, plan.slots)
     engines = backends.all(plan.arms)
     for arm, reason in backends.fallbacks.items():
         watcher.warned(f"{arm} runs with the engine eager: {reason}.")
     modes = _modes(engines, pair)
     store.note(models=pair.info, **modes, **_memory(plan.device), engine_fallbacks=backends.fallbacks)
+    if missing:
+        condition = settle(store, now | {"threads": pair.info["threads"]})
+        _measure_all(plan, store, engines, missing, pair, watcher, condition)
+    prove(plan, store, pair, backends, watcher)
+
+
+def _measure_all(
+    plan: Plan,
+    store: RunStore,
+    engines: dict[Arm, Engine],
+    missing: list[Turn],
+    pair: Pair,
+    watcher: Watcher,
+    condition: int,
+) -> None:
+    """Warm up, and write every missing sequence into the store."""
     watcher.started(plan.total, plan.total - len(missing))
     _warm_up(plan, engines, missing[0])
+    store.note(proof=None)
     for sample in measure(plan, engines, missing, pair):
         sample.condition = condition
         store.append(sample)
@@ -161,10 +175,9 @@ def _memory(device: torch.device) -> dict[str, float | None]:
 def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: Pair) -> Iterator[Sample]:
     """Generate the missing sequences, one sample each; a failure is a recorded failure.
 
-    Those that are drawn for it are read again by an uncached forward, between two sequences.
+    Each is read again by an uncached forward, between two sequences.
     """
     traced = set(plan.everyone[: plan.config.trace])
-    witnessed = _witnessed(plan)
     for turn in missing:
         trace = turn.prompt.example_id in traced and turn.sample_index == 0
         engine = engines[turn.arm]
@@ -172,27 +185,12 @@ def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: P
         try:
             generation = engine.generate(_request(plan, turn, trace))
             lost = taken_since(before)
-            if turn.prompt.example_id in witnessed and turn.sample_index == 0:
-                _read_again(turn, generation, pair)
+            read_again(turn.arm, turn.prompt, generation, turn.seed, pair)
             yield _sample(turn, engine, generation, None, lost)
         except (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
             failed = Generation([], "", None, 0.0, 0.0, "error")
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
             yield _sample(turn, engine, failed, reason, taken_since(before))
-
-
-def _witnessed(plan: Plan) -> set[str]:
-    """Examples whose outputs are read again: a few per cent, drawn by seed, but at least a handful."""
-    count = max(math.ceil(len(plan.everyone) * _RESCORED_SHARE), _RESCORED_LEAST)
-    by_lot = sorted(plan.everyone, key=lambda name: derive_seed(plan.config.seed, name, 0, "rescore"))
-    return set(by_lot[:count])
-
-
-def _read_again(turn: Turn, generation: Generation, pair: Pair) -> None:
-    """Add the sums of an independent re-score; the draft-only arm has the draft as its target."""
-    target = pair.draft if turn.arm.method == "draft" else pair.target
-    sums = rescore(target, pair.draft, turn.prompt.ids, generation.tokens, turn.arm.sampling, turn.seed)
-    generation.losslessness = (generation.losslessness or {}) | sums
 
 
 def _turns(plan: Plan) -> Iterator[Turn]:

@@ -22,7 +22,10 @@ FLAG = "SHARD"
 MIXED = "mixed"
 
 _PER_ARM = ("target_mode", "draft_mode")
-_OWN = ("environment", "models", "target_mode", "draft_mode", "peak_memory_bytes", "bandwidth_bytes_per_s")
+_OWN = (
+    *("environment", "models", "target_mode", "draft_mode", "peak_memory_bytes", "bandwidth_bytes_per_s"),
+    "proof",
+)
 
 
 def merge(directories: Sequence[Path], out: Path, *, allow_mixed: bool = False) -> None:
@@ -160,6 +163,7 @@ def _told(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) -> dic
     texts: dict[str, str] = {}
     for info in infos:
         texts |= info.get("token_texts", {})
+    told.pop("proof", None)
     told |= {key: _common([info.get(key, {}) for info in infos]) for key in _PER_ARM}
     told |= {"shard": None, "token_texts": texts}
     told["peak_memory_bytes"] = max((info.get("peak_memory_bytes", 0) for info in infos), default=0)

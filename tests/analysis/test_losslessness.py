@@ -168,3 +168,67 @@ def test_alpha_leviathan_is_the_mean_overlap_over_re_scored_positions() -> None:
     assert alpha_leviathan(frame) == pytest.approx(expected)
     assert 0 < expected < 1
     assert alpha_leviathan(run(6, 0.0, seed=10)) is None
+
+
+def _decided(**last: float) -> pd.DataFrame:
+    """Four sequences with 5 positions and 50 decisions each; ``last`` changes the sums of the last one."""
+    frame = rescored(run(4, 0.0, seed=11, length=5))
+    for index, own in enumerate(frame["losslessness"]):
+        own |= {"decisions": 50.0, "decisions_rounding": 0.0, "decisions_contradicted": 0.0}
+        own["decisions_closest"] = 0.1 + index / 10
+    frame["losslessness"][3].update(last)
+    return frame
+
+
+def test_decisions_that_all_follow_clear_an_arm_that_has_too_few_positions() -> None:
+    arm = _judge(_decided())
+    assert arm["rescored"]["verdict"] == "no evidence"
+    assert (arm["verdict"], arm["reasons"][-1]) == ("ok", "every decision follows from independent rows")
+    told = arm["decisions"]
+    assert (told["decisions"], told["rounding"], told["contradicted"], told["closest"]) == (200, 0, 0, 0.1)
+    assert told["exact"]
+    assert (told["sequences"], told["share"], told["dtype"]) == (4, 1.0, "float32")
+
+
+def test_one_contradiction_is_an_alarm_and_rounding_is_none() -> None:
+    arm = _judge(_decided(decisions_rounding=1.0))
+    assert (arm["verdict"], arm["decisions"]["rounding"], arm["decisions"]["exact"]) == ("ok", 1, True)
+    arm = _judge(_decided(decisions_contradicted=1.0))
+    assert arm["verdict"] == "alarm"
+    assert arm["reasons"] == ["decisions derived anew: 1 of 200 decisions contradict the models' rows"]
+    assert not arm["decisions"]["exact"]
+
+
+def test_half_precision_is_never_exact_and_alarms_at_a_share() -> None:
+    coarse = _judge(_decided(decisions_contradicted=4.0), "bfloat16")
+    assert (coarse["decisions"]["verdict"], coarse["decisions"]["exact"]) == ("ok", False)
+    assert coarse["verdict"] == "no evidence"
+    assert _judge(_decided(decisions_contradicted=5.0), "bfloat16")["verdict"] == "alarm"
+
+
+def test_a_part_of_the_sequences_is_not_exact() -> None:
+    frame = _decided()
+    own = frame["losslessness"][0]
+    for name in [name for name in own if name.startswith("decisions")]:
+        del own[name]
+    told = _judge(frame)["decisions"]
+    assert (told["sequences"], told["share"], told["exact"], told["decisions"]) == (3, 0.75, False, 150)
+    assert _judge(rescored(run(3, 0.0, seed=1)))["decisions"] is None
+
+
+def test_what_was_drawn_for_the_proof_belongs_to_its_engine_and_k_and_may_alarm() -> None:
+    frame = _decided()
+    row = _row()
+    drawn = {"engine": row["engine"], "k": row["k"], "decisions": None}
+    drawn["rescored"] = {"verdict": "ok", "reasons": []}
+    found = losslessness({ARM: frame}, [row], None, {"arms": [drawn]})
+    assert found is not None
+    assert (found["arms"][0]["proof"], found["verdict"]) == (drawn, "ok")
+    leaky = drawn | {"rescored": {"verdict": "alarm", "reasons": ["e-value 10^4.0, alarm at 10^3"]}}
+    found = losslessness({ARM: frame}, [row], None, {"arms": [leaky]})
+    assert found is not None
+    assert found["verdict"] == "alarm"
+    assert found["arms"][0]["reasons"] == ["at temperature 1: e-value 10^4.0, alarm at 10^3"]
+    found = losslessness({ARM: frame}, [row], None, {"arms": [leaky | {"k": row["k"] + 1}]})
+    assert found is not None
+    assert (found["arms"][0]["proof"], found["verdict"]) == (None, "ok")

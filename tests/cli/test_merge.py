@@ -44,6 +44,10 @@ def test_the_merged_run_is_the_whole_one(runs: Path, cli: Cli, tmp_path: Path) -
     assert [[row.get(k) for k in keys] for row in merged] == [[row.get(k) for k in keys] for row in whole]
     expected = json.loads((runs / "whole/summary.json").read_text())
     found = json.loads(result.out)
+    drawn = [arm.pop("proof") for arm in expected["losslessness"]["arms"]]
+    assert drawn[1]["sequences"] == 5
+    # What a shard drew for its proof is its own: it is no part of the samples that are put together.
+    assert [arm.pop("proof") for arm in found["losslessness"]["arms"]] == [None, None]
     for part in ("parity", "losslessness", "complete", "task_label"):
         assert untimed(found[part]) == untimed(expected[part]), part
     for row, other in zip(found["rows"], expected["rows"], strict=True):
@@ -53,6 +57,7 @@ def test_the_merged_run_is_the_whole_one(runs: Path, cli: Cli, tmp_path: Path) -
     assert prompts[0] == prompts[1]
     told = json.loads((tmp_path / "merged/run.json").read_text())
     assert [shard["shard"] for shard in told["shards"]] == ["1/2", "2/2"]
+    assert [shard["proof"]["arms"][0]["sequences"] for shard in told["shards"]] == [3, 2]
 
 
 @pytest.mark.parametrize(

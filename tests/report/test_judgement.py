@@ -168,3 +168,63 @@ def test_sections_without_numbers_still_say_so(
     assert "* SpS (K=4), nucleus: no evidence: no evidence was recorded." in text
     assert "--arms ars,sps,draft measures it" in text
     assert "None" not in text
+
+
+def _decisions(**changes: Any) -> dict[str, Any]:
+    told = {"sequences": 40, "share": 1.0, "decisions": 2_912, "rounding": 0, "contradicted": 0}
+    told |= {"closest": 0.00031, "dtype": "float32", "exact": True, "verdict": "ok", "reasons": []}
+    return told | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {},
+            "Every decision re-derived: 2,912 of 2,912 follow from the models' own rows (independent "
+            "forward, float32; closest call 3e-4).",
+        ),
+        (
+            {"share": 0.5, "rounding": 2},
+            "Every decision of 40 sequences re-derived: 2,910 of 2,912 follow from the models' own rows "
+            "(independent forward, float32; closest call 3e-4; 2 more within rounding).",
+        ),
+        (
+            {"contradicted": 12},
+            "Decisions re-derived: 12 of 2,912 contradict the models' own rows (independent forward, "
+            "float32).",
+        ),
+    ],
+)
+def test_decisions_in_words(
+    changes: dict[str, Any], text: str, make_summary: Make, make_judged_arm: Make
+) -> None:
+    arm = make_judged_arm(decisions=_decisions(**changes))
+    control = make_judged_arm(method="ars", decisions=_decisions(decisions=1))
+    assert judgement.losslessness(make_summary(losslessness=_judged(arm, control)))[1:] == [text]
+
+
+def test_the_sequences_drawn_for_the_proof_in_words_and_in_the_report(
+    make_summary: Make, make_judged_arm: Make, make_kind: Make
+) -> None:
+    leakage = make_kind()["leakage"] | {"bound": 0.0119}
+    drawn = {
+        "engine": "eager",
+        "k": 4,
+        "decisions": _decisions(sequences=9),
+        "rescored": make_kind(sequences=9),
+    }
+    worse = drawn | {"rescored": make_kind(sequences=8, leakage=leakage)}
+    arms = [make_judged_arm(decisions=_decisions(), proof=drawn), make_judged_arm(k=7, proof=worse)]
+    summary = make_summary(losslessness=_judged(*arms))
+    assert judgement.losslessness(summary)[-1] == (
+        "At temperature 1 (no nucleus), 8 sequences an arm drawn for this: leakage at most 1.2% (95%)."
+    )
+    text = render(summary, {})
+    assert "| SpS (K=4), nucleus | 40 (100%) | 2,912 | 0 | 0 | 3.1e-04 | float32 | exact |" in text
+    assert "| SpS (K=4), at temperature 1 | 9 (100%) | 2,912 | 0 | 0 | 3.1e-04 | float32 | exact |" in text
+    assert (
+        "* SpS (K=7): At temperature 1 (no nucleus), 8 sequences drawn for this: leakage at most 1.2%" in text
+    )
+    unread = make_judged_arm(proof=drawn | {"rescored": None, "decisions": None})
+    assert len(judgement.losslessness(make_summary(losslessness=_judged(unread)))) == 1

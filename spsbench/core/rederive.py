@@ -1,0 +1,224 @@
+"""Every decision of a sequence once more, from rows and words that decoding did not use.
+
+What a loop decided follows from its uniform numbers and the rows of both models: each draft pick, each
+acceptance test, and the draw behind them. Given rows of an independent forward of the finished text,
+the decisions are derived anew and compared. A sampler that is wrong in a formula, a row, a cache or a
+random number decides otherwise within a few sequences: there is nothing to estimate.
+
+Nothing of ``core.rejection``, ``core.sampling`` or the engines is used. Each decision is judged behind
+the tokens that were really emitted, so that one which rounding turned does not make others look wrong.
+Drafted tokens behind a rejected one influenced nothing and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from spsbench.core.evidence import CLOSEST, DECIDED, Sums, added
+from spsbench.core.own_law import Law, own_law
+from spsbench.records import Loop, SamplingParams
+
+_BLOCK = 1024  # uniform numbers are drawn in blocks; a loop's lie in one block
+_CHUNK_ELEMENTS = 1 << 22
+_NOTHING = 1e-12  # mass that float64 leaves where there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was decided at the n positions of a text, and the numbers it was decided with.
+
+    Attributes:
+        tokens: [n] emitted ids.
+        drafted: [n] the drafted id at this position; -1 where none was looked at.
+        stood: [n] whether the drafted token was accepted.
+        drawn: [n] whether the emitted token was drawn behind the draft, or without one.
+        pick_u, test_u, draw_u: [n] float64 uniform numbers of the draft's pick, the test and the draw.
+    """
+
+    tokens: Tensor
+    drafted: Tensor
+    stood: Tensor
+    drawn: Tensor
+    pick_u: Tensor
+    test_u: Tensor
+    draw_u: Tensor
+
+    def part(self, part: slice) -> Decided:
+        """Some of the positions."""
+        return Decided(*(getattr(self, field.name)[part] for field in fields(self)))
+
+    def to(self, device: torch.device) -> Decided:
+        """The same on a device."""
+        return Decided(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+
+def rederive(
+    decided: Decided, target: Tensor, draft: Tensor | None, sampling: SamplingParams, slack: float
+) -> Sums:
+    """Derive the decisions of a text anew.
+
+    Args:
+        decided: what the loops did.
+        target: [n, V] the target's logits at the positions of the text, from an independent forward.
+        draft: [n, V] the draft's; None if nothing was drafted.
+        sampling: the warping of both.
+        slack: see ``own_law.rounding_slack``.
+
+    Returns:
+        ``decisions``, of these ``decisions_rounding``: other ones, but so close to the edge that rounding
+        explains it, and ``decisions_contradicted``: other ones that nothing explains. ``decisions_closest``
+        is the least distance, as a probability mass, from the edge of a decision that follows; 1 if none
+        has an edge.
+    """
+    decided = decided.to(target.device)
+    rows = max(_CHUNK_ELEMENTS // target.shape[-1], 1)
+    sums: Sums = {}
+    for start in range(0, len(decided.tokens), rows):
+        part = slice(start, start + rows)
+        q = own_law(target[part], sampling, slack)
+        p = None if draft is None else own_law(draft[part], sampling, slack)
+        sums = added(sums, _chunk(decided.part(part), q, p, greedy=sampling.greedy))
+    return sums
+
+
+def decisions_of(
+    tokens: Sequence[int], loops: Sequence[Loop], proposed: Sequence[Sequence[int]], k: int, seed: int
+) -> Decided:
+    """Lay out what the loops of a sequence decided, with the numbers that its seed gives.
+
+    Args:
+        tokens: emitted ids.
+        loops: in order.
+        proposed: per loop the drafted ids at the positions of its emitted tokens.
+        k: lookahead; 0 if nothing was drafted.
+        seed: of the sequence's stream.
+    """
+    u = _uniform_numbers(seed, len(loops), 2 * k + 1)
+    rows: list[tuple[int, bool, bool, float, float, float]] = []
+    for loop, drafts, numbers in zip(loops, proposed, u.tolist(), strict=True):
+        for j in range(loop.emitted):
+            looked = j < len(drafts)
+            rows.append(
+                (
+                    drafts[j] if looked else -1,
+                    j < loop.accepted,
+                    j >= loop.accepted,
+                    numbers[j] if looked else 0.0,
+                    numbers[k + j] if looked else 0.0,
+                    numbers[-1],
+                )
+            )
+    drafted, stood, drawn, *numbers = zip(*rows, strict=True) if rows else ((),) * 6
+    return Decided(
+        torch.tensor(tokens, dtype=torch.int64),
+        torch.tensor(drafted, dtype=torch.int64),
+        torch.tensor(stood, dtype=torch.bool),
+        torch.tensor(drawn, dtype=torch.bool),
+        *(torch.tensor(column, dtype=torch.float64) for column in numbers),
+    )
+
+
+def _uniform_numbers(seed: int, loops: int, each: int) -> Tensor:
+    """[loops, each] the numbers of every loop: consecutive ones of blocks, a rest of a block unused."""
+    generator = torch.Generator().manual_seed(seed)
+    fit = max(_BLOCK // each, 1)
+    blocks = [
+        torch.rand(max(each, _BLOCK), generator=generator)[: fit * each].view(fit, each)
+        for _ in range(0, loops, fit)
+    ]
+    return torch.cat(blocks)[:loops].double() if blocks else torch.empty(0, each, dtype=torch.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """Decisions of one kind: whether each follows, else whether rounding explains it, and its distance."""
+
+    follows: Tensor
+    rounding: Tensor
+    margin: Tensor
+
+    def sums(self) -> Sums:
+        other = ~self.follows
+        margins = self.margin[self.follows]
+        return {
+            DECIDED: float(len(self.follows)),
+            f"{DECIDED}_rounding": float((other & self.rounding).sum()),
+            f"{DECIDED}_contradicted": float((other & ~self.rounding).sum()),
+            CLOSEST: min(1.0, float(margins.min())) if len(margins) else 1.0,
+        }
+
+
+def _chunk(decided: Decided, q: Law, p: Law | None, *, greedy: bool) -> Sums:
+    looked = decided.drafted >= 0
+    if p is None:
+        p, looked = Law(*(torch.zeros_like(part) for part in q)), torch.zeros_like(looked)
+    picks = _draws(_at(p, looked), decided.drafted[looked], decided.pick_u[looked], greedy=greedy)
+    tests = _tests(decided, q, p, looked, greedy=greedy)
+    drawn = decided.drawn
+    behind = _behind(_at(q, drawn), _at(p, drawn), looked[drawn])
+    draws = _draws(behind, decided.tokens[drawn], decided.draw_u[drawn], greedy=greedy)
+    sums: Sums = {}
+    for kind in (picks, tests, draws):
+        sums = added(sums, kind.sums())
+    return sums
+
+
+def _at(law: Law, where: Tensor) -> Law:
+    return Law(*(part[where] for part in law))
+
+
+def _behind(q: Law, p: Law, rejected: Tensor) -> Law:
+    """What is drawn from: (q - p)+ behind a rejection, not normalised; elsewhere the target's row."""
+    rest = torch.where(q.probs > p.probs, q.probs - p.probs, 0.0)
+    # Where nothing remains, only rounding can have rejected: the rule is then the target's own row.
+    takes = rejected.unsqueeze(-1) & (rest.sum(-1, keepdim=True) > 0)
+    tolerance = q.tolerance + torch.where(rejected, p.tolerance, 0.0)
+    open_ = q.doubtful | (rejected.unsqueeze(-1) & (p.doubtful | _level(q, p, tolerance)))
+    possible = (q.probs > 0) | q.doubtful
+    lead = torch.where(rejected, torch.minimum(q.lead, p.lead), q.lead)
+    return Law(torch.where(takes, rest, q.probs), open_ & possible, tolerance, lead)
+
+
+def _level(q: Law, p: Law, tolerance: Tensor) -> Tensor:
+    """Tokens as probable under both models as far as rounding can tell: the residual may hold them."""
+    return (q.probs - p.probs).abs() <= tolerance.unsqueeze(-1)
+
+
+def _draws(law: Law, tokens: Tensor, u: Tensor, *, greedy: bool) -> _Compared:
+    """Whether each token is where its number falls in the cumulative weights of its row."""
+    cumulative = law.probs.cumsum(-1)
+    total = cumulative[:, -1]
+    point = u * total
+    column = tokens.unsqueeze(-1)
+    weight = law.probs.gather(-1, column).squeeze(-1)
+    upper = cumulative.gather(-1, column).squeeze(-1)
+    lower = upper - weight
+    follows = (cumulative <= point.unsqueeze(-1)).sum(-1) == tokens
+    possible = (weight > 0) | law.doubtful.gather(-1, column).squeeze(-1)
+    outside = torch.maximum(lower - point, point - upper)
+    # An end of the whole is no edge: no number lies beyond it.
+    below = torch.where(lower > _NOTHING, point - lower, torch.inf)
+    above = torch.where(total - upper > _NOTHING, upper - point, torch.inf)
+    margin = law.lead if greedy else torch.minimum(below, above)
+    return _Compared(follows, possible & (outside <= law.tolerance), margin)
+
+
+def _tests(decided: Decided, q: Law, p: Law, looked: Tensor, *, greedy: bool) -> _Compared:
+    """Whether each drafted token stood or fell as u < q/p says, and was emitted if it stood."""
+    column = decided.drafted[looked].unsqueeze(-1)
+    q, p, u, stood = _at(q, looked), _at(p, looked), decided.test_u[looked], decided.stood[looked]
+    of_q, of_p = (law.probs.gather(-1, column).squeeze(-1) for law in (q, p))
+    doubtful = (q.doubtful | p.doubtful).gather(-1, column).squeeze(-1)
+    level = torch.where(of_p > 0, of_q / of_p, torch.where(of_q > 0, torch.inf, 0.0))
+    says = u < level
+    emitted = ~stood | (decided.tokens[looked] == decided.drafted[looked])
+    margin = (level - u).abs()
+    near = margin <= 2 * (q.tolerance + p.tolerance)
+    certain = (of_q <= 0) | ((of_q >= 1) & (of_p >= 1))
+    lead = torch.minimum(q.lead, p.lead)
+    margin = lead if greedy else torch.where(certain, torch.inf, margin)
+    return _Compared((says == stood) & emitted, emitted & (doubtful | (near & ~certain)), margin)

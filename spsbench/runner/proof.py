@@ -1,0 +1,157 @@
+"""What a run does for its proof alone: read outputs again, and draw some that leave more to chance.
+
+Re-reading is an uncached forward of both models over prompt and output, between two sequences.
+
+Under a narrow nucleus most positions leave no choice, and few sequences bound leakage badly. So after
+the measured sequences each SpS arm writes some at temperature 1 without truncation. They are in no
+table and no journal, and nobody times them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spsbench.analysis.losslessness import RESCORED, decisions_of, evidence_of, is_precise
+from spsbench.engines.engine import Engine
+from spsbench.engines.witness import rescore_and_rederive
+from spsbench.models.pair import Pair
+from spsbench.records import Arm, Generation, Prompt, Request, SamplingParams
+from spsbench.runner.backends import EAGER, GRAPHED, Backends
+from spsbench.runner.plan import Plan
+from spsbench.runner.schedule import derive_seed
+from spsbench.store import RunStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROOF_SAMPLING = SamplingParams()
+"""Temperature 1, every token possible: the most that a text can tell of its distribution."""
+
+# Enough to bound leakage at one or two per cent with the embedded pair; never more than half as many as
+# there are prompts, so that a short run stays short. A number, not a time: no clock decides what is proved.
+_SEQUENCES = 40
+_PROMPT_SHARE = 0.5
+_LEAST_AN_ARM = 4
+
+_FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError)
+
+
+class Listener(Protocol):
+    """Whoever is told what goes on; see ``Watcher``."""
+
+    def warned(self, message: str) -> None:
+        """Something is not as it was asked for."""
+        ...
+
+    def proving(self, total: int) -> None:
+        """So many sequences are drawn for the proof alone."""
+        ...
+
+
+def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
+    """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
+    target = pair.draft if arm.method == "draft" else pair.target
+    sums = rescore_and_rederive(target, pair.draft, prompt.ids, generation, arm.sampling, arm.k, seed)
+    generation.losslessness = (generation.losslessness or {}) | sums
+
+
+def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
+    """The SpS arms of our own engines under ``PROOF_SAMPLING``, each engine and K once."""
+    own = [arm for arm in arms if arm.method == "sps" and arm.engine in (EAGER, GRAPHED)]
+    return list(dict.fromkeys(replace(arm, sampling_name="proof", sampling=PROOF_SAMPLING) for arm in own))
+
+
+def proof_prompts(plan: Plan) -> tuple[Prompt, ...]:
+    """The prompts that every arm of the proof is asked; the first ones of the run."""
+    arms = len(proof_arms(plan.arms))
+    if not (plan.config.proof and arms):
+        return ()
+    in_all = min(_SEQUENCES, math.ceil(_PROMPT_SHARE * len(plan.prompts)))
+    return plan.prompts[: max(math.ceil(in_all / arms), _LEAST_AN_ARM)]
+
+
+def prove(plan: Plan, store: RunStore, pair: Pair, backends: Backends, watcher: Listener) -> None:
+    """``draw_proof`` into run.json under ``proof``. Should it fail, the run is none the worse for it."""
+    if due := len(proof_prompts(plan)) * len(proof_arms(plan.arms)):
+        watcher.proving(due)
+    try:
+        found = draw_proof(plan, pair, backends)
+    except _FAILURES as error:
+        found = {"error": f"{type(error).__name__}: {error}"}
+        watcher.warned(f"No sequences were drawn for the proof of losslessness: {error}")
+    store.note(proof=found)
+
+
+def draw_proof(plan: Plan, pair: Pair, backends: Backends) -> dict[str, Any]:
+    """Write sequences at temperature 1 and judge them.
+
+    Args:
+        plan: the run; its prompts are asked, its limits hold.
+        pair: the models.
+        backends: builds the engines.
+
+    Returns:
+        ``sampling``, ``arms`` (see ``_judged``) and ``seconds``; nothing where there is nothing to prove.
+    """
+    prompts = proof_prompts(plan)
+    if not prompts:
+        return {}
+    arms = proof_arms(plan.arms)
+    engines = backends.all(arms)
+    began_s = time.perf_counter()
+    rows: dict[Arm, list[dict[str, Any]]] = {arm: [] for arm in arms}
+    for prompt, arm in product(prompts, arms):
+        rows[arm].append(_row(plan, prompt, arm, engines[arm], pair))
+    return {
+        "sampling": asdict(PROOF_SAMPLING),
+        "arms": list(_judged(rows, engines, str(pair.target.model.dtype).removeprefix("torch."))),
+        "seconds": time.perf_counter() - began_s,
+    }
+
+
+def _row(plan: Plan, prompt: Prompt, arm: Arm, engine: Engine, pair: Pair) -> dict[str, Any]:
+    """One sequence as a row of ``samples``; a failure is one of them."""
+    seed = derive_seed(plan.config.seed, prompt.example_id, 0, f"proof {arm.name}")
+    limits = (plan.max_new_tokens, plan.stop, arm.sampling)
+    request = Request(prompt.ids, *limits, seed, plan.config.fixed_length)
+    row: dict[str, Any] = {"example_id": prompt.example_id, "error": None}
+    try:
+        generation = engine.generate(request)
+        read_again(arm, prompt, generation, seed, pair)
+    except _FAILURES as error:
+        failed = {"new_tokens": 0, "finish_reason": "error", "losslessness": None}
+        return row | failed | {"error": f"{type(error).__name__}: {error}"}
+    return row | {
+        "new_tokens": len(generation.tokens),
+        "finish_reason": generation.finish_reason,
+        "losslessness": generation.losslessness,
+    }
+
+
+def _judged(
+    rows: Mapping[Arm, list[dict[str, Any]]], engines: Mapping[Arm, Engine], dtype: str
+) -> Iterator[dict[str, Any]]:
+    """Per arm its engine and K, ``sequences``, ``failed``, ``rescored`` and ``decisions``."""
+    for arm, found in rows.items():
+        frame = _frame(found)
+        failed = int(frame["error"].notna().sum())
+        yield {
+            "engine": engines[arm].name,
+            "k": arm.k,
+            "sequences": len(frame) - failed,
+            "failed": failed,
+            "rescored": evidence_of(frame, RESCORED, exact=is_precise(dtype)),
+            "decisions": decisions_of(frame, dtype),
+        }
+
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    names = ("example_id", "error", "new_tokens", "finish_reason", "losslessness")
+    return pd.DataFrame(rows, columns=list(names))

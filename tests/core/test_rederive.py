@@ -1,0 +1,152 @@
+"""Decisions over rows that are written down: what follows, what rounding explains, what contradicts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from spsbench.core import rederive as rederiving
+from spsbench.core.evidence import added
+from spsbench.core.rederive import Decided, decisions_of, rederive
+from spsbench.engines.uniforms import UniformStream
+from spsbench.records import Loop, SamplingParams
+
+CPU = torch.device("cpu")
+SLACK = 1e-5
+PLAIN = SamplingParams()
+TARGET, DRAFT = (0.5, 0.3, 0.2), (0.2, 0.3, 0.5)
+
+
+def decided(
+    token: int, drafted: int, *, stood: bool, pick: float = 0.0, test: float = 0.0, draw: float = 0.0
+) -> Decided:
+    numbers = (torch.tensor([u], dtype=torch.float64) for u in (pick, test, draw))
+    flags = (torch.tensor([flag]) for flag in (stood, not stood))
+    return Decided(torch.tensor([token]), torch.tensor([drafted]), *flags, *numbers)
+
+
+def judged(
+    one: Decided, target: tuple[float, ...] = TARGET, sampling: SamplingParams = PLAIN
+) -> tuple[float, float, float]:
+    """(decisions, explained by rounding, contradicted)."""
+    q, p = (torch.tensor([row], dtype=torch.float64).log() for row in (target, DRAFT))
+    sums = rederive(one, q, p, sampling, SLACK)
+    return sums["decisions"], sums["decisions_rounding"], sums["decisions_contradicted"]
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        # The draft's cumulative edges: .2, .5. Token 2 stands below .2/.5 = .4.
+        # Behind its rejection is (q - p)+ = (.3, 0, 0).
+        (decided(2, 2, stood=True, pick=0.7, test=0.39), (2, 0, 0)),
+        (decided(2, 2, stood=True, pick=0.5 - 1e-7, test=0.39), (2, 1, 0)),
+        (decided(2, 2, stood=True, pick=0.45, test=0.39), (2, 0, 1)),
+        (decided(2, 2, stood=True, pick=0.7, test=0.41), (2, 0, 1)),
+        (decided(2, 2, stood=True, pick=0.7, test=0.4 + 1e-7), (2, 1, 0)),
+        (decided(0, 2, stood=False, pick=0.7, test=0.41, draw=0.9), (3, 0, 0)),
+        (decided(0, 2, stood=False, pick=0.7, test=0.39, draw=0.9), (3, 0, 1)),
+        (decided(1, 2, stood=False, pick=0.7, test=0.41, draw=0.9), (3, 0, 1)),
+        # Equally probable under both: by rounding the residual may hold it, at the end of token 0's share.
+        (decided(1, 2, stood=False, pick=0.7, test=0.41, draw=1 - 1e-7), (3, 1, 0)),
+        # What was emitted is not what was accepted.
+        (decided(1, 2, stood=True, pick=0.7, test=0.39), (2, 0, 1)),
+        # Nothing drafted: a draw from the target.
+        (decided(1, -1, stood=False, draw=0.7), (1, 0, 0)),
+        (decided(1, -1, stood=False, draw=0.8 + 1e-7), (1, 1, 0)),
+        (decided(1, -1, stood=False, draw=0.9), (1, 0, 1)),
+    ],
+)
+def test_a_decision_follows_or_rounding_explains_it_or_it_contradicts(
+    one: Decided, expected: tuple[int, int, int]
+) -> None:
+    assert judged(one) == expected
+
+
+def test_no_rounding_makes_an_impossible_token_possible() -> None:
+    cut = SamplingParams(top_p=0.7)
+    assert judged(decided(2, -1, stood=False, draw=1 - 1e-9), sampling=cut) == (1, 0, 1)
+    assert judged(decided(1, -1, stood=False, draw=1 - 1e-9), sampling=cut) == (1, 0, 0)
+
+
+def test_where_rounding_alone_rejected_the_row_of_the_target_is_drawn_from() -> None:
+    same = decided(1, 2, stood=False, pick=0.7, test=1 - 1e-8, draw=0.4)
+    assert judged(same, target=DRAFT) == (3, 1, 0)
+
+
+@pytest.mark.parametrize(("target", "gap"), [((0.5, 0.3, 0.2), 0.125), ((0.4, 0.4 - 1e-7, 0.2), 6.25e-8)])
+def test_the_closest_call_of_greedy_is_the_lead_of_the_best(target: tuple[float, ...], gap: float) -> None:
+    logits = torch.tensor([target], dtype=torch.float64).log()
+    one = decided(0, -1, stood=False, draw=0.9)
+    sums = rederive(one, logits, None, SamplingParams(greedy=True), SLACK)
+    assert sums["decisions_closest"] == pytest.approx(gap, rel=1e-4)
+
+
+def test_the_closest_call_is_the_least_distance_from_an_edge_with_something_behind_it() -> None:
+    logits = torch.tensor([TARGET], dtype=torch.float64).log()
+    for draw, distance in ((0.51, 0.01), (0.79, 0.01), (0.001, 0.499), (0.999, 0.199)):
+        token = 0 if draw < 0.5 else 1 if draw < 0.8 else 2
+        sums = rederive(decided(token, -1, stood=False, draw=draw), logits, None, PLAIN, SLACK)
+        assert sums["decisions_closest"] == pytest.approx(distance)
+
+
+def test_in_parts_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    n, size = 50, 7
+    q, p = (torch.randn(n, size, generator=generator) for _ in range(2))
+    stood = torch.rand(n, generator=generator) < 0.5
+    ids = [torch.randint(size, (n,), generator=generator) for _ in range(2)]
+    numbers = [torch.rand(n, generator=generator, dtype=torch.float64) for _ in range(3)]
+    one = Decided(*ids, stood, ~stood, *numbers)
+    whole = rederive(one, q, p, PLAIN, SLACK)
+    monkeypatch.setattr(rederiving, "_CHUNK_ELEMENTS", 3 * size)
+    assert rederive(one, q, p, PLAIN, SLACK) == whole
+    assert whole["decisions_contradicted"] > 10
+
+
+def test_the_closest_of_sums_is_a_minimum() -> None:
+    one, other = {"decisions": 3.0, "decisions_closest": 0.2}, {"decisions": 4.0, "decisions_closest": 0.1}
+    assert added(one, other) == {"decisions": 7.0, "decisions_closest": 0.1}
+    assert added({}, one) == added(one, {}) == one
+    assert "decisions_closest" not in added({"positions": 1.0}, {})
+
+
+@pytest.mark.parametrize("k", [0, 1, 4, 7, 600])
+def test_the_numbers_are_those_of_the_stream(k: int) -> None:
+    loops = 1500 if k < 600 else 3
+    stream = UniformStream(5, CPU)
+    expected = torch.stack([stream(2 * k + 1) for _ in range(loops)]).double()
+    one = _laid_out(loops, k)
+    assert torch.equal(one.draw_u, expected[:, -1])
+    if k:
+        assert torch.equal(one.pick_u, expected[:, 0])
+        assert torch.equal(one.test_u, expected[:, k])
+
+
+def _laid_out(loops: int, k: int) -> Decided:
+    """Loops that rejected their first token."""
+    record = Loop(k, 0, 1, min(k, 1), 0.0, 0, None, None, None, None, 0.0)
+    return decisions_of([1] * loops, [record] * loops, [[2] if k else []] * loops, k, seed=5)
+
+
+def test_positions_of_a_loop_that_was_cut() -> None:
+    """K = 2: both stand with a bonus; one stands, one falls; the output ends inside the draft."""
+    loops = [
+        Loop(2, accepted, emitted, 2, 0.0, 0, None, None, None, None, 0.0)
+        for accepted, emitted in ((2, 3), (1, 2), (2, 1))
+    ]
+    one = decisions_of([1, 2, 3, 4, 5, 6], loops, [[1, 2], [4, 9], [6]], 2, seed=0)
+    assert one.drafted.tolist() == [1, 2, -1, 4, 9, 6]
+    assert one.stood.tolist() == [True, True, False, True, False, True]
+    assert one.drawn.tolist() == [False, False, True, False, True, False]
+    assert _empty().tokens.shape == (0,)
+
+
+def _empty() -> Decided:
+    return decisions_of([], [], [], 4, seed=0)
+
+
+def test_no_decision_has_no_sums() -> None:
+    nothing: Tensor = torch.empty(0, 3)
+    assert rederive(_empty(), nothing, nothing, PLAIN, SLACK) == {}
