@@ -15,7 +15,7 @@ from spsbench.config import RunConfig
 from spsbench.errors import GateFailed, UsageError
 from spsbench.runner import Plan, plan
 from spsbench.runner.execute import load
-from spsbench.verify.controls import CONTROLS
+from spsbench.verify.controls import NAMES
 from spsbench.verify.finding import Finding
 from spsbench.verify.subject import Subject
 from spsbench.verify.verification import TESTS, Effort, control_matrix, findings
@@ -105,10 +105,10 @@ def _subjects(
 
 def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     """The run's settings, with as many prompts as the tests read, and both samplings by default."""
-    needed = max(effort.prompts, effort.outputs)
     own = {"control", "controls", "effort", "quiet", "json", "debug"}
     asked = {name: value for name, value in params.items() if name not in own}
-    asked |= {"quiet": False, "json": False, "debug": False, "limit": str(needed), "max_new_tokens": None}
+    asked |= {"quiet": False, "json": False, "debug": False, "limit": str(effort.needed)}
+    asked |= {"max_new_tokens": None}
     asked |= {"fixed_length": False, "engine": None, "trace": None, "unsafe_exec": False}
     asked |= {"allow_code_exec": False}
     if asked["sampling"] is None:
@@ -124,11 +124,11 @@ def _effort(params: Mapping[str, Any], default: str) -> Effort:
 
 
 def _known_control(name: str | None) -> None:
-    if name is not None and name not in CONTROLS:
-        close = get_close_matches(name, CONTROLS, n=1)
+    if name is not None and name not in NAMES:
+        close = get_close_matches(name, NAMES, n=1)
         hint = f"Did you mean {close[0]}? " if close else ""
         raise UsageError(
-            f"{name!r} is unknown.", flag="--control", remedy=f"{hint}Choose from {', '.join(CONTROLS)}."
+            f"{name!r} is unknown.", flag="--control", remedy=f"{hint}Choose from {', '.join(NAMES)}."
         )
 
 

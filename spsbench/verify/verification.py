@@ -8,15 +8,18 @@ from dataclasses import dataclass, replace
 from spsbench.tasks.stopping import TextDecoder
 from spsbench.verify.analytic import analytic
 from spsbench.verify.contexts import telling_contexts
-from spsbench.verify.controls import CONTROLS
+from spsbench.verify.controls import NAMES, planted, planted_everywhere
 from spsbench.verify.finding import Finding
 from spsbench.verify.greedy import greedy_identity
 from spsbench.verify.outputs import rescored_outputs
 from spsbench.verify.rows import row_difference
 from spsbench.verify.sampling import end_to_end_draws, remembered_draws
+from spsbench.verify.streams import independent_uniforms
 from spsbench.verify.subject import Subject
+from spsbench.verify.timing import booked_time
+from spsbench.verify.warping import same_warp
 
-TESTS = ("rows", "analytic", "greedy", "sampling", "end to end", "outputs")
+TESTS = ("rows", "warp", "uniforms", "clock", "analytic", "greedy", "sampling", "end to end", "outputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Effort:
         draws: a context, on remembered rows; 20,000 find a total variation of .023 with 99% power.
         end_to_end: draws in one context with every forward done anew.
         contexts: where draws are made.
-        prompts: read by the analytic and the greedy test.
+        prompts: read by the tests of the warper, of the formulas and of greedy.
         outputs: generated and read again.
     """
 
@@ -40,7 +43,12 @@ class Effort:
     @classmethod
     def reduced(cls) -> Effort:
         """Enough to catch every control, in seconds each."""
-        return cls(draws=1_500, end_to_end=300, contexts=1, prompts=4, outputs=10)
+        return cls(draws=300, end_to_end=300, contexts=10, prompts=4, outputs=10)
+
+    @property
+    def needed(self) -> int:
+        """How many prompts the tests want; each gives one context at most."""
+        return max(self.prompts, self.contexts, self.outputs)
 
 
 def findings(
@@ -57,14 +65,31 @@ def findings(
     Yields:
         one finding a test, as soon as it is there.
     """
-    honest = replace(subject, control=None)
-    rows = row_difference(honest, prompts[:2])
-    yield rows
-    yield analytic(subject, prompts[: effort.prompts])
+    with planted_everywhere(subject.control):
+        yield from _of_parts(subject, prompts[: effort.prompts], decoder)
+        yield from _of_whole(subject, prompts, decoder, effort)
+
+
+def _of_parts(subject: Subject, prompts: Sequence[Sequence[int]], decoder: TextDecoder) -> Iterator[Finding]:
+    """What the sampler is made of: rows, warper, uniform numbers, clock."""
+    yield row_difference(replace(subject, control=None), prompts[:2])
+    with planted(subject.control, subject.target):
+        yield same_warp(subject, prompts)
+        yield independent_uniforms(subject)
+        yield booked_time(subject.k, decoder)
+
+
+def _of_whole(
+    subject: Subject, prompts: Sequence[Sequence[int]], decoder: TextDecoder, effort: Effort
+) -> Iterator[Finding]:
+    """What the sampler writes."""
+    honest, few = replace(subject, control=None), prompts[: effort.prompts]
+    yield analytic(subject, few)
     if subject.sampling.greedy:
-        yield greedy_identity(subject, prompts[: effort.prompts], float(rows.numbers["difference"] or 0))
+        difference = row_difference(honest, prompts[:2]).numbers["difference"]
+        yield greedy_identity(subject, few, float(difference or 0))
     else:
-        contexts = telling_contexts(honest, prompts[: effort.prompts], effort.contexts)
+        contexts = telling_contexts(honest, prompts[: max(effort.prompts, effort.contexts)], effort.contexts)
         yield remembered_draws(subject, contexts, effort.draws)
         yield end_to_end_draws(subject, contexts[:1], effort.end_to_end)
     yield rescored_outputs(subject, prompts[: effort.outputs], decoder)
@@ -88,7 +113,7 @@ def control_matrix(
         done: told after each control, for progress.
     """
     matrix: dict[str, Row] = {}
-    for name in CONTROLS:
+    for name in NAMES:
         found = list(findings(replace(subject, control=name), prompts, decoder, effort))
         matrix[name] = {finding.test: not finding.passed for finding in found}
         done(name, found)
