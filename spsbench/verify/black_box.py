@@ -59,9 +59,8 @@ class _Asked:
         self._rule, self._q, self._draft, self._j = rule, q, draft, j
 
     def answer(self, test: float, final: float) -> tuple[int, int]:
-        """(accepted, token). Tests before ``j`` pass at 0; those behind it must not matter."""
-        k, j = len(self._draft.tokens), self._j
-        tests = [0.0] * j + [test] * (j < k) + [0.5] * (k - j - 1)
+        """(accepted, token). All other tests pass at 0; those behind ``j`` must not matter if it fails."""
+        tests = [test if i == self._j else 0.0 for i in range(len(self._draft.tokens))]
         u = torch.tensor([*tests, final], dtype=self._q.dtype).clamp_(0.0, _BELOW_ONE)
         verdict = self._rule(self._q, self._draft, u)
         return int(verdict.accepted), int(verdict.token)

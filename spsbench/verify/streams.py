@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from spsbench.engines.uniforms import UniformStream
 from spsbench.records import Arm, Prompt
@@ -19,7 +19,7 @@ FALSE_ALARM = 1e-4
 LONG = 64 * 1024
 SHORT = 1024
 _EXAMPLES, _SAMPLES, _LAGS = 8, 3, 32
-# Four numbers of 24 bits: two equal windows among so many come by chance once in 10^19 runs.
+# Four numbers of 24 bits: two equal windows among so many come by chance once in 10^18 runs.
 _WINDOW = 4
 
 Numbers = NDArray[np.float32]
@@ -33,9 +33,9 @@ def independent_uniforms(subject: Subject) -> Finding:
     """
     seeds = run_seeds(subject)
     long = [long_stream(subject, n) for n in (1, 2 * subject.k + 1)]
-    runs = np.stack([drawn(UniformStream(seed, subject.device), SHORT, 1) for seed in seeds])
+    runs = np.stack([drawn(UniformStream(seed, subject.device), SHORT, SHORT) for seed in seeds])
     repeated = sum(repeats([stream]) for stream in long) + repeats(list(runs))
-    parts = [stream[:LONG].reshape(-1, SHORT) for stream in long]
+    parts = [stream.reshape(-1, SHORT) for stream in long]
     p_values = {
         "uniform": min(1.0, len(long) * min(uniform_p(stream) for stream in long)),
         "uniform_first": uniform_p(runs[:, 0]),
@@ -68,14 +68,15 @@ def run_seeds(subject: Subject) -> list[int]:
 
 
 def long_stream(subject: Subject, n: int) -> Numbers:
-    """[LONG or a few more] numbers of one sequence, taken ``n`` at a time as a loop takes them."""
+    """[LONG] numbers of one sequence, taken ``n`` at a time as a loop takes them."""
     return drawn(UniformStream(subject.seed, subject.device), LONG, n)
 
 
 def drawn(stream: UniformStream, count: int, n: int) -> Numbers:
-    """At least ``count`` numbers, ``n`` a call."""
-    taken: list[Tensor] = [stream(n) for _ in range(math.ceil(count / n))]
-    return np.concatenate([part.cpu().numpy() for part in taken])
+    """[count] numbers, ``n`` a call."""
+    taken = torch.cat([stream(n) for _ in range(math.ceil(count / n))])
+    numbers: Numbers = taken[:count].cpu().numpy()
+    return numbers
 
 
 def repeats(streams: Sequence[Numbers]) -> int:

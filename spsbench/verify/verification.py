@@ -14,6 +14,7 @@ from spsbench.verify.greedy import greedy_identity
 from spsbench.verify.outputs import rescored_outputs
 from spsbench.verify.rows import row_difference
 from spsbench.verify.sampling import end_to_end_draws, remembered_draws
+from spsbench.verify.shared_faults import SHARED
 from spsbench.verify.streams import independent_uniforms
 from spsbench.verify.subject import Subject
 from spsbench.verify.timing import booked_time
@@ -43,7 +44,7 @@ class Effort:
     @classmethod
     def reduced(cls) -> Effort:
         """Enough to catch every control, in seconds each."""
-        return cls(draws=300, end_to_end=300, contexts=10, prompts=4, outputs=10)
+        return cls(draws=200, end_to_end=300, contexts=10, prompts=4, outputs=10)
 
     @property
     def needed(self) -> int:
@@ -51,8 +52,15 @@ class Effort:
         return max(self.prompts, self.contexts, self.outputs)
 
 
+Contexts = list[tuple[int, ...]]
+
+
 def findings(
-    subject: Subject, prompts: Sequence[Sequence[int]], decoder: TextDecoder, effort: Effort
+    subject: Subject,
+    prompts: Sequence[Sequence[int]],
+    decoder: TextDecoder,
+    effort: Effort,
+    contexts: Contexts | None = None,
 ) -> Iterator[Finding]:
     """Run every test that says something about the subject's sampling.
 
@@ -61,13 +69,14 @@ def findings(
         prompts: of the task, at least one.
         decoder: of the pair's tokens.
         effort: sizes.
+        contexts: where draws are made, if that is known.
 
     Yields:
         one finding a test, as soon as it is there.
     """
     with planted_everywhere(subject.control):
         yield from _of_parts(subject, prompts[: effort.prompts], decoder)
-        yield from _of_whole(subject, prompts, decoder, effort)
+        yield from _of_whole(subject, prompts, decoder, effort, contexts)
 
 
 def _of_parts(subject: Subject, prompts: Sequence[Sequence[int]], decoder: TextDecoder) -> Iterator[Finding]:
@@ -80,19 +89,28 @@ def _of_parts(subject: Subject, prompts: Sequence[Sequence[int]], decoder: TextD
 
 
 def _of_whole(
-    subject: Subject, prompts: Sequence[Sequence[int]], decoder: TextDecoder, effort: Effort
+    subject: Subject,
+    prompts: Sequence[Sequence[int]],
+    decoder: TextDecoder,
+    effort: Effort,
+    contexts: Contexts | None,
 ) -> Iterator[Finding]:
     """What the sampler writes."""
-    honest, few = replace(subject, control=None), prompts[: effort.prompts]
+    few = prompts[: effort.prompts]
     yield analytic(subject, few)
     if subject.sampling.greedy:
-        difference = row_difference(honest, prompts[:2]).numbers["difference"]
+        difference = row_difference(replace(subject, control=None), prompts[:2]).numbers["difference"]
         yield greedy_identity(subject, few, float(difference or 0))
     else:
-        contexts = telling_contexts(honest, prompts[: max(effort.prompts, effort.contexts)], effort.contexts)
+        contexts = contexts or _contexts(subject, prompts, effort)
         yield remembered_draws(subject, contexts, effort.draws)
         yield end_to_end_draws(subject, contexts[:1], effort.end_to_end)
     yield rescored_outputs(subject, prompts[: effort.outputs], decoder)
+
+
+def _contexts(subject: Subject, prompts: Sequence[Sequence[int]], effort: Effort) -> Contexts:
+    """Where draws are made: chosen without the sampler, so with any sampler in place."""
+    return telling_contexts(subject, prompts[: max(effort.prompts, effort.contexts)], effort.contexts)
 
 
 Row = dict[str, bool]
@@ -113,8 +131,11 @@ def control_matrix(
         done: told after each control, for progress.
     """
     matrix: dict[str, Row] = {}
+    # A wrong sampler does not change them; a fault that is shared does, and chooses its own.
+    contexts = None if subject.sampling.greedy else _contexts(subject, prompts, effort)
     for name in NAMES:
-        found = list(findings(replace(subject, control=name), prompts, decoder, effort))
+        shared = None if name in SHARED else contexts
+        found = list(findings(replace(subject, control=name), prompts, decoder, effort, shared))
         matrix[name] = {finding.test: not finding.passed for finding in found}
         done(name, found)
     return matrix
