@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spsbench import decoding
 from spsbench.core import sampling as law
-from spsbench.core.rejection import Draft
+from spsbench.core.rejection import Draft, Rule
 from spsbench.decoding import DecodedLoop
 from spsbench.verify.black_box import emitted_law
 from spsbench.verify.finding import Finding
@@ -102,8 +102,9 @@ def _loop_laws(loop: DecodedLoop, drawn: Tensor) -> Iterator[_Law]:
     columns = weight.topk(min(_COLUMNS, len(weight))).indices.sort().values
     q, told, really = (_lumped(part, columns) for part in rows)
     draft = Draft(_places(loop.draft.tokens.cpu(), columns), told)
+    rule: Rule = vars(decoding)["verify"]  # as the loop finds it, with whatever is planted there
     for j in range(loop.accepted + 1):
-        yield _Law(columns, emitted_law(decoding.verify, q, draft, really, j))
+        yield _Law(columns, emitted_law(rule, q, draft, really, j))
 
 
 def _lumped(rows: Tensor, columns: Tensor) -> Tensor:

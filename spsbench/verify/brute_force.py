@@ -33,7 +33,7 @@ def brute_force(logits: Sequence[float] | Row, params: SamplingParams) -> Row:
     scores = scores / params.temperature
     if 0 < params.top_k < len(scores):
         scores = np.where(scores < np.sort(scores)[-params.top_k], -np.inf, scores)
-    probs = np.exp(scores - scores.max())
+    probs: Row = np.exp(scores - scores.max())
     probs /= probs.sum()
     if params.top_p < 1.0:
         probs[probs < _edge(probs, params.top_p)] = 0.0

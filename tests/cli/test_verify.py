@@ -25,7 +25,8 @@ def test_the_real_sampler_passes_and_tells_what_was_tested(cli: Cli) -> None:
     answer = json.loads(result.out)
     assert answer["passed"] is True
     tests = [finding["test"] for finding in answer["findings"]["nucleus"]]
-    assert tests == ["rows", "analytic", "sampling", "end to end", "outputs"]
+    parts = ["rows", "warp", "uniforms", "clock"]
+    assert tests == [*parts, "analytic", "sampling", "end to end", "outputs"]
     assert all(finding["bounds"] for finding in answer["findings"]["nucleus"])
 
 
@@ -34,6 +35,12 @@ def test_a_planted_sampler_ends_with_4_and_what_caught_it(cli: Cli) -> None:
     assert result.code == 4
     assert "FAILED" in result.out
     assert "--control inverted-ratio: the sampler is wrong: caught by analytic (nucleus)" in result.err
+
+
+def test_a_fault_outside_of_the_sampler_can_be_planted_too(cli: Cli) -> None:
+    result = cli("verify", *FLAGS, "--control", "nucleus-at-one")
+    assert result.code == 4
+    assert "--control nucleus-at-one: the sampler is wrong: caught by warp (nucleus)" in result.err
 
 
 def test_greedy_is_compared_token_by_token(cli: Cli) -> None:
