@@ -149,11 +149,13 @@ def _verdicts(name: str, found: list[Finding]) -> Table:
 
 
 def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> Table:
-    table = Table(title=f"Controls ({name})", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    """Marks fit on a screen of 80 characters where words would be cut."""
+    title = f"Controls ({name}): x where a test caught what was planted"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("planted", no_wrap=True)
     tests = [test for test in TESTS if any(test in row for row in matrix.values())]
     for test in tests:
         table.add_column(test)
     for control, row in matrix.items():
-        table.add_row(control, *("caught" if row.get(test) else "-" for test in tests))
+        table.add_row(control, *("x" if row.get(test) else "-" for test in tests))
     return table

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 from commandline import Cli
+from rich.console import Console
 
 from spsbench.cli import verifying
-from spsbench.verify.verification import Effort
+from spsbench.verify.controls import NAMES
+from spsbench.verify.verification import TESTS, Effort
 
 TINY = Effort(draws=80, end_to_end=10, contexts=1, prompts=2, outputs=1)
 FLAGS = ("--effort", "full", "--threads", "1", "--sampling", "nucleus", "--top-p", "1")
@@ -60,3 +63,13 @@ def test_bad_input(cli: Cli, arguments: list[str], said: str) -> None:
     result = cli("verify", *arguments)
     assert result.code == 2
     assert said in result.err
+
+
+def test_the_table_of_controls_fits_a_narrow_screen() -> None:
+    """Every test but greedy, which has no controls, against the longest name."""
+    row = {test: test == "warp" for test in TESTS if test != "greedy"}
+    file = io.StringIO()
+    Console(file=file, width=80).print(verifying._matrix("nucleus", {max(NAMES, key=len): row}))
+    lines = file.getvalue().splitlines()
+    assert "…" not in file.getvalue()
+    assert lines[-1].split() == [max(NAMES, key=len), *("x" if row[test] else "-" for test in row)]
