@@ -34,7 +34,7 @@ FLOORS = {
     "analysis": 5,
     "report": 6,
     "runner": 7,
-    "verify": 7,
+    "verify": 8,
     "bench": 8,
     "cli": 9,
     "__main__": 10,

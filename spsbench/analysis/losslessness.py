@@ -63,7 +63,9 @@ def losslessness(
         ``verdict`` over all arms and ``arms``: per arm its identity, ``verdict``, ``reasons``,
         ``self_consistency`` and ``rescored`` (see ``evidence_of``; None where not recorded),
         ``decisions`` (see ``decisions_of``), ``proof`` (the same two of the sequences that were drawn for
-        it), ``acceptance_z`` and ``identity`` with greedy ArS (None unless greedy). None without an arm.
+        it), ``acceptance_z`` and ``identity`` with greedy ArS (None unless greedy). ``bound``, of each arm
+        and the largest of the SpS arms, is the leakage above which there is no sign (95%); None where
+        none was re-scored, or nothing left to chance. None without an arm.
     """
     if not rows:
         return None
@@ -76,7 +78,8 @@ def losslessness(
         overall = ALARM
     else:
         overall = OK if verdicts == {OK} else NO_EVIDENCE
-    return {"verdict": overall, "arms": arms}
+    bounds = [arm["bound"] for arm in arms if arm["method"] == "sps" and arm["bound"] is not None]
+    return {"verdict": overall, "bound": max(bounds, default=None), "arms": arms}
 
 
 def alpha_leviathan(ars: pd.DataFrame) -> float | None:
@@ -114,12 +117,23 @@ def _judge_arm(
         entry
         | _verdict(own, independent, decided, row["acceptance_z"], proof or {})
         | {
+            "bound": leakage_bound(independent),
             "self_consistency": own,
             "rescored": independent,
             "decisions": decided,
             "proof": proof,
         }
     )
+
+
+def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
+    """What a verdict of ok rests on: the one-sided 95% bound of the leakage; None without one.
+
+    Args:
+        facts: see ``evidence_of``; None if there is no such evidence.
+    """
+    leakage = None if facts is None else facts["leakage"]
+    return None if leakage is None else float(leakage["bound"])
 
 
 def _is_greedy(row: dict[str, Any], own: dict[str, Any] | None) -> bool:

@@ -11,6 +11,7 @@ from rich.table import Table
 from spsbench.cli.console import out, print_json, say
 from spsbench.config import ModelRef, load_pair
 from spsbench.errors import GateFailed, UsageError
+from spsbench.report.judgement import bound, told
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +56,7 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
 
 
 def _show(found: Audit, names: list[str], params: Mapping[str, Any]) -> None:
-    from spsbench.analysis.losslessness import ALARM, NO_EVIDENCE
+    from spsbench.analysis.losslessness import ALARM, NO_EVIDENCE, leakage_bound
 
     facts = found.judged()
     if params["json"]:
@@ -70,7 +71,11 @@ def _show(found: Audit, names: list[str], params: Mapping[str, Any]) -> None:
         say(f"No evidence either way: {reasons}.", quiet=params["quiet"])
         return
     tail = f" ({reasons})" if reasons else ""
-    say(f"Consistent with {names[0]}{tail}.", quiet=params["quiet"])
+    limit = leakage_bound(facts)
+    more = "" if limit is None else f": no sign of a leak above {bound(limit)}"
+    if len(names) == 1 and not facts["greedy"]:
+        more = "; no bound on a leak without --draft"
+    say(f"Consistent with {names[0]}{more}{tail}.", quiet=params["quiet"])
 
 
 def _table(facts: Mapping[str, Any]) -> Table:
@@ -84,6 +89,8 @@ def _table(facts: Mapping[str, Any]) -> Table:
 
 
 def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from spsbench.analysis.losslessness import leakage_bound
+
     kinds = ", ".join(f"{name} ({count})" for name, count in facts["samplings"].items())
     lines = [("texts", f"{facts['texts']} of {facts['prompts']} prompts, {facts['tokens']} tokens")]
     lines += [("drawn with", kinds)]
@@ -106,7 +113,7 @@ def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         *lines,
         ("e-value", f"10^{facts['log10_e_value']:.1f}; alarm at 10^3"),
-        ("verdict", facts["verdict"]),
+        ("verdict", told(facts["verdict"], leakage_bound(facts))),
     ]
 
 

@@ -15,7 +15,7 @@ from spsbench.config import RunConfig
 from spsbench.errors import GateFailed, UsageError
 from spsbench.runner import Plan, plan
 from spsbench.runner.execute import load
-from spsbench.verify.controls import CONTROLS
+from spsbench.verify.controls import NAMES
 from spsbench.verify.finding import Finding
 from spsbench.verify.subject import Subject
 from spsbench.verify.verification import TESTS, Effort, control_matrix, findings
@@ -105,10 +105,10 @@ def _subjects(
 
 def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     """The run's settings, with as many prompts as the tests read, and both samplings by default."""
-    needed = max(effort.prompts, effort.outputs)
     own = {"control", "controls", "effort", "quiet", "json", "debug"}
     asked = {name: value for name, value in params.items() if name not in own}
-    asked |= {"quiet": False, "json": False, "debug": False, "limit": str(needed), "max_new_tokens": None}
+    asked |= {"quiet": False, "json": False, "debug": False, "limit": str(effort.needed)}
+    asked |= {"max_new_tokens": None}
     asked |= {"fixed_length": False, "engine": None, "trace": None, "unsafe_exec": False}
     asked |= {"allow_code_exec": False}
     if asked["sampling"] is None:
@@ -124,11 +124,11 @@ def _effort(params: Mapping[str, Any], default: str) -> Effort:
 
 
 def _known_control(name: str | None) -> None:
-    if name is not None and name not in CONTROLS:
-        close = get_close_matches(name, CONTROLS, n=1)
+    if name is not None and name not in NAMES:
+        close = get_close_matches(name, NAMES, n=1)
         hint = f"Did you mean {close[0]}? " if close else ""
         raise UsageError(
-            f"{name!r} is unknown.", flag="--control", remedy=f"{hint}Choose from {', '.join(CONTROLS)}."
+            f"{name!r} is unknown.", flag="--control", remedy=f"{hint}Choose from {', '.join(NAMES)}."
         )
 
 
@@ -149,11 +149,13 @@ def _verdicts(name: str, found: list[Finding]) -> Table:
 
 
 def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> Table:
-    table = Table(title=f"Controls ({name})", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    """Marks fit on a screen of 80 characters where words would be cut."""
+    title = f"Controls ({name}): x where a test caught what was planted"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("planted", no_wrap=True)
     tests = [test for test in TESTS if any(test in row for row in matrix.values())]
     for test in tests:
         table.add_column(test)
     for control, row in matrix.items():
-        table.add_row(control, *("caught" if row.get(test) else "-" for test in tests))
+        table.add_row(control, *("x" if row.get(test) else "-" for test in tests))
     return table

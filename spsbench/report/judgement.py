@@ -26,6 +26,18 @@ def bound(value: float) -> str:
     return f"{math.ceil(percent / unit - 1e-9) * unit:.3g}%"
 
 
+def told(name: str, leakage_bound: float | None) -> str:
+    """A verdict on losslessness; "ok" never stands without the bound that it rests on, if there is one.
+
+    Args:
+        name: ``ok``, ``alarm`` or ``no evidence``.
+        leakage_bound: one-sided, 95%; None where nothing bounds the leakage.
+    """
+    if name != "ok" or leakage_bound is None:
+        return name
+    return f"ok: no sign of a leak above {bound(leakage_bound)}"
+
+
 def alarms(summary: dict[str, Any]) -> list[str]:
     """One sentence per arm whose output is not what the target would write."""
     arms = (summary["losslessness"] or {"arms": []})["arms"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from spsbench.analysis.losslessness import leakage_bound
 from spsbench.analysis.warning import label
 from spsbench.report import judgement, wording
 from spsbench.report.markup import escape, table
@@ -50,9 +51,8 @@ def losslessness(summary: Summary, run: Run) -> list[str]:
     lines += [*table(header, cells, "ll" + "r" * 8 + "l"), ""] if cells else []
     for arm in judged["arms"]:
         reasons = f": {'; '.join(arm['reasons'])}" if arm["reasons"] else ""
-        lines.append(
-            f"* {escape(label(arm))}, {escape(arm['sampling'])}: {escape(arm['verdict'] + reasons)}."
-        )
+        verdict = judgement.told(arm["verdict"], arm.get("bound")) + reasons
+        lines.append(f"* {escape(label(arm))}, {escape(arm['sampling'])}: {escape(verdict)}.")
     lines += [*_decisions(judged["arms"]), *_drawn(judged["arms"])]
     return [*lines, "", LOSSLESSNESS_LEGEND] if cells else lines
 
@@ -102,7 +102,7 @@ def _evidence(name: str, title: str, kind: dict[str, Any]) -> list[object]:
         wording.number(None if score is None else score["z"], 1),
         wording.number(None if cells is None else cells["p_value"], 3),
         kind["impossible"],
-        kind["verdict"],
+        judgement.told(kind["verdict"], leakage_bound(kind)),
     ]
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-from spsbench.core import rejection
+from spsbench import decoding
 from spsbench.core import sampling as law
+from spsbench.core.rejection import Draft, Rule
 from spsbench.decoding import DecodedLoop
+from spsbench.verify.black_box import emitted_law
 from spsbench.verify.finding import Finding
 from spsbench.verify.subject import Subject
 
@@ -20,33 +24,54 @@ _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
 _COARSE_TOLERANCE = 2e-2
 
 
+# More tokens than this become one, "the rest", before a rule is asked hundreds of times.
+_COLUMNS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Law:
+    """What the sampler implies for one emitted token.
+
+    Attributes:
+        columns: [n] tokens that are looked at one by one.
+        probs: [n + 1] their probabilities and that of the rest.
+    """
+
+    columns: Tensor
+    probs: Tensor
+
+    def distance(self, row: Tensor) -> float:
+        """Total variation from a row [V]."""
+        return float((self.probs - _lumped(row.double().cpu(), self.columns)).abs().sum()) / 2
+
+
 @torch.inference_mode()
 def analytic(subject: Subject, prompts: Sequence[Sequence[int]]) -> Finding:
-    """Is accepted mass plus residual mass the target's row, over the whole vocabulary?
+    """Does each emitted token, by the rule as a black box, follow the target's row?
 
-    Acceptance and residual come from the production functions with the rows that verification used;
-    the drafted mass comes from the row that the draft token was really drawn from; the row that all
-    this must add up to comes from one forward without a cache. So a wrong formula is found as well
-    as a wrong row, a stale cache, a wrong position, or a draft that draws from another row than it
-    tells. What the uniform numbers decide is left to the sampling tests.
+    The rule that the loop really calls is asked for its law with the rows that verification used; the
+    drafted mass comes from the row that the draft token was really drawn from; the row that all this
+    must give comes from one forward without a cache. So a wrong formula is found as well as a wrong
+    row or number within the rule, a stale cache, a wrong position, or a draft that draws from another
+    row than it tells. Whether the uniform numbers are uniform is left to others.
     """
-    errors, skipped = [], 0
+    errors: list[float] = []
+    skipped = 0
     for index, prompt in enumerate(prompts):
         laws, sequence = _laws(subject, prompt, subject.seed + index)
         rows, steady = subject.true_rows(sequence, len(prompt))
-        distance = (laws - rows[: len(laws)]).abs().sum(-1) / 2
-        errors.append(distance[steady[: len(laws)]])
-        skipped += int((~steady[: len(laws)]).sum())
-    error = torch.cat(errors)
-    mean, worst = (float(error.mean()), float(error.max())) if len(error) else (0.0, 0.0)
+        for implied, row, sure in zip(laws, rows, steady.tolist(), strict=False):
+            errors += [implied.distance(row)] if sure else []
+            skipped += not sure
+    mean, worst = (math.fsum(errors) / len(errors), max(errors)) if errors else (0.0, 0.0)
     tolerance = _TOLERANCE.get(subject.target.model.dtype, _COARSE_TOLERANCE)
     return Finding(
         "analytic",
-        len(error) > 0 and mean <= tolerance,
-        f"mean total variation {mean:.1e}, worst {worst:.1e}, over {len(error)} positions",
+        len(errors) > 0 and mean <= tolerance,
+        f"mean total variation {mean:.1e}, worst {worst:.1e}, over {len(errors)} positions",
         f"a mean total variation above {tolerance:g} at the positions visited",
         {
-            "positions": len(error),
+            "positions": len(errors),
             "skipped_at_an_edge": skipped,
             "mean": mean,
             "worst": worst,
@@ -55,29 +80,43 @@ def analytic(subject: Subject, prompts: Sequence[Sequence[int]]) -> Finding:
     )
 
 
-def _laws(subject: Subject, prompt: Sequence[int], seed: int) -> tuple[Tensor, list[int]]:
-    """[n, V] law of each emitted token as the sampler implies it, and prompt with output."""
-    sequence, laws = list(prompt), []
+def _laws(subject: Subject, prompt: Sequence[int], seed: int) -> tuple[list[_Law], list[int]]:
+    """The law of each emitted token as the sampler implies it, and prompt with output."""
+    sequence, laws = list(prompt), list[_Law]()
     with observed() as drawn, subject.loops(subject.target, subject.draft, prompt, seed) as begin:
         for loop in begin():
-            laws.append(_loop_laws(loop, torch.cat(drawn)))
+            laws += _loop_laws(loop, torch.cat(drawn))
             drawn.clear()
             sequence += loop.tokens
             if len(sequence) >= len(prompt) + TOKENS:
                 break
-    return torch.cat(laws), sequence
+    return laws, sequence
 
 
-def _loop_laws(loop: DecodedLoop, drawn: Tensor) -> Tensor:
-    """[accepted + 1, V] laws of a loop's tokens; ``drawn`` [K, V] is what the draft drew from."""
+def _loop_laws(loop: DecodedLoop, drawn: Tensor) -> Iterator[_Law]:
+    """The laws of a loop's tokens; ``drawn`` [K, V] is what the draft drew from."""
     assert loop.draft is not None
-    q, p = loop.target_probs, loop.draft.probs
-    n = min(loop.accepted + 1, len(p))
-    accepted = drawn[:n] * rejection.acceptance_probability(q[:n], p[:n]).nan_to_num(0.0)
-    rest = rejection.residual(q[:n], p[:n])
-    missing = (1 - accepted.sum(-1, keepdim=True)).clamp(min=0)
-    laws = accepted + missing * rest / rest.sum(-1, keepdim=True)
-    return torch.cat([laws, q[-1:]]) if loop.accepted == len(p) else laws
+    rows = [part.cpu() for part in (loop.target_probs, loop.draft.probs, drawn)]
+    weight = sum(part.sum(0) for part in rows)
+    assert isinstance(weight, Tensor)
+    columns = weight.topk(min(_COLUMNS, len(weight))).indices.sort().values
+    q, told, really = (_lumped(part, columns) for part in rows)
+    draft = Draft(_places(loop.draft.tokens.cpu(), columns), told)
+    rule: Rule = vars(decoding)["verify"]  # as the loop finds it, with whatever is planted there
+    for j in range(loop.accepted + 1):
+        yield _Law(columns, emitted_law(rule, q, draft, really, j))
+
+
+def _lumped(rows: Tensor, columns: Tensor) -> Tensor:
+    """[..., n + 1] the named columns of [..., V] rows, and the sum of all others."""
+    others = rows.index_fill(-1, columns, 0.0).sum(-1, keepdim=True)
+    return torch.cat([rows.index_select(-1, columns), others], dim=-1)
+
+
+def _places(tokens: Tensor, columns: Tensor) -> Tensor:
+    """Which column stands for each token; the last one for the rest."""
+    same = tokens.unsqueeze(-1) == columns
+    return torch.where(same.any(-1), same.int().argmax(-1), len(columns))
 
 
 @contextmanager

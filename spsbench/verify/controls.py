@@ -1,7 +1,7 @@
 """Samplers that are known to be wrong, planted into the real code path: each must be found out.
 
 Most are as fast as the real one or faster, and several have shipped in well-known code. Who trusts
-the tests should see them fail.
+the tests should see them fail. Faults outside of the sampler are in ``shared_faults``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -24,6 +23,7 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.uniforms import UniformStream
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.language_model import LanguageModel
+from spsbench.verify.shared_faults import SHARED, Swap
 
 _verify = rejection.verify
 _LENIENCE = 0.9
@@ -60,6 +60,31 @@ def _bonus_from_draft(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
 def _row_off_by_one(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     """Tests each draft token against the row before its own."""
     return _verify(q.roll(1, 0), draft, u)
+
+
+def _residual_row(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Corrects from the row behind the rejected one."""
+    verdict = _verify(q, draft, u)
+    n = int(verdict.accepted)
+    if n == len(draft.tokens):
+        return verdict
+    return Verdict(verdict.accepted, draw(rejection.residual(q[n + 1], draft.probs[n]), u[-1]))
+
+
+def _one_uniform(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Tests every draft token with the first one's number."""
+    return _verify(q, draft, torch.cat([u[:1].expand(len(draft.tokens)), u[-1:]]))
+
+
+def _unscaled_residual(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Draws from the residual as if it added up to 1; what is beyond its mass falls to the last token."""
+    verdict = _verify(q, draft, u)
+    n = int(verdict.accepted)
+    if n == len(draft.tokens):
+        return verdict
+    weights = rejection.residual(q[n], draft.probs[n])
+    token = torch.searchsorted(weights.cumsum(-1), u[-1:], right=True).squeeze(0)
+    return Verdict(verdict.accepted, token.clamp(max=int(weights.nonzero().max())))
 
 
 def _raw_draft(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
@@ -100,9 +125,6 @@ def _shifted(target: CausalLM, tokens: Tensor, last: int) -> Tensor:
     return logits
 
 
-Swap = tuple[Any, str, Any]
-
-
 def _everywhere(*swaps: Swap) -> Callable[[LanguageModel], Iterable[Swap]]:
     return lambda target: swaps
 
@@ -115,6 +137,9 @@ CONTROLS: dict[str, Callable[[LanguageModel], Iterable[Swap]]] = {
     "raw-draft": _everywhere((ModelDrafter, "draft", _raw_draft)),
     "bonus-from-draft": _everywhere((decoding, "verify", _bonus_from_draft)),
     "row-off-by-one": _everywhere((decoding, "verify", _row_off_by_one)),
+    "residual-row": _everywhere((decoding, "verify", _residual_row)),
+    "one-uniform": _everywhere((decoding, "verify", _one_uniform)),
+    "unscaled-residual": _everywhere((decoding, "verify", _unscaled_residual)),
     "stale-cache": lambda target: [(target, "rollback", _stale(target.rollback))],
     "wrong-position": lambda target: (
         [(target, "score", partial(_shifted, target))] if isinstance(target, CausalLM) else []
@@ -123,16 +148,37 @@ CONTROLS: dict[str, Callable[[LanguageModel], Iterable[Swap]]] = {
 }
 """Name of each wrong sampler and what it replaces, given the target model that is sampled."""
 
+NAMES = (*CONTROLS, *SHARED)
+"""Everything that can be planted."""
+
 
 @contextmanager
 def planted(name: str | None, target: LanguageModel) -> Iterator[None]:
-    """Run with a wrong sampler in place; None plants nothing.
+    """Run with a wrong sampler in place; None or a fault outside of the sampler plants nothing.
 
     Args:
-        name: a key of ``CONTROLS``.
+        name: one of ``NAMES``.
         target: the model that stands for the target meanwhile.
     """
+    swaps = () if name is None or name in SHARED else CONTROLS[name](target)
+    with _swapped(swaps):
+        yield
+
+
+@contextmanager
+def planted_everywhere(name: str | None) -> Iterator[None]:
+    """Run whole tests with a fault in the code that they share with the sampler.
+
+    Args:
+        name: one of ``NAMES``; None or a wrong sampler plants nothing.
+    """
+    with _swapped(SHARED[name]() if name in SHARED else ()):
+        yield
+
+
+@contextmanager
+def _swapped(swaps: Iterable[Swap]) -> Iterator[None]:
     with ExitStack() as stack:
-        for place, attribute, wrong in CONTROLS[name](target) if name else ():
+        for place, attribute, wrong in list(swaps):
             stack.enter_context(patch.object(place, attribute, wrong))
         yield

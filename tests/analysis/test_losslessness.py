@@ -27,6 +27,7 @@ def _judge(frame: pd.DataFrame, dtype: str | None = None, **changes: Any) -> dic
     json.dumps(found, allow_nan=False)
     (arm,) = found["arms"]
     assert found["verdict"] == arm["verdict"]
+    assert found["bound"] == (arm["bound"] if arm["method"] == "sps" else None)
     return dict(arm)
 
 
@@ -44,6 +45,7 @@ def _greedy(impossible: int = 0, n: int = 20, length: int = 10) -> pd.DataFrame:
 def test_a_lossless_run_that_was_re_scored_is_ok() -> None:
     arm = _judge(rescored(run(30, 0.0, seed=1), every=10))
     assert (arm["verdict"], arm["reasons"]) == ("ok", [])
+    assert arm["bound"] == arm["rescored"]["leakage"]["bound"] > 0
     assert (arm["rescored"]["sequences"], arm["rescored"]["share"]) == (3, pytest.approx(0.1))
     assert arm["self_consistency"]["sequences"] == 30
     assert arm["self_consistency"]["positions"] == 900
@@ -57,6 +59,7 @@ def test_self_consistency_alone_is_no_evidence_of_losslessness() -> None:
     assert arm["reasons"] == ["no sequence was re-scored independently"]
     assert arm["self_consistency"]["verdict"] == "ok"
     assert arm["rescored"] is None
+    assert arm["bound"] is None
 
 
 def test_a_leak_alarms_from_either_kind() -> None:

@@ -12,6 +12,7 @@ from commandline import Cli
 from foreign_texts import TOKENS, written
 
 from spsbench.paths import mini_dir
+from spsbench.report import judgement
 
 TARGET = ("--target", mini_dir() / "target", "--dtype", "float32")
 
@@ -30,7 +31,9 @@ def test_the_targets_own_text_passes_and_leakage_is_bounded(cli: Cli, tmp_path: 
     assert (facts["verdict"], facts["impossible"], facts["texts"]) == ("ok", 0, 48)
     assert facts["samplings"] == {"temperature 1": 48}
     assert facts["leakage"]["bound"] < 0.1
-    assert "Consistent with embedded:mini/target" in result.err
+    limit = judgement.bound(facts["leakage"]["bound"])
+    said = " ".join(result.err.split())
+    assert f"Consistent with embedded:mini/target: no sign of a leak above {limit}" in said
 
 
 @pytest.mark.parametrize(

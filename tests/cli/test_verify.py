@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 from commandline import Cli
+from rich.console import Console
 
 from spsbench.cli import verifying
-from spsbench.verify.verification import Effort
+from spsbench.verify.controls import NAMES
+from spsbench.verify.verification import TESTS, Effort
 
 TINY = Effort(draws=80, end_to_end=10, contexts=1, prompts=2, outputs=1)
 FLAGS = ("--effort", "full", "--threads", "1", "--sampling", "nucleus", "--top-p", "1")
@@ -25,7 +28,8 @@ def test_the_real_sampler_passes_and_tells_what_was_tested(cli: Cli) -> None:
     answer = json.loads(result.out)
     assert answer["passed"] is True
     tests = [finding["test"] for finding in answer["findings"]["nucleus"]]
-    assert tests == ["rows", "analytic", "sampling", "end to end", "outputs"]
+    parts = ["rows", "warp", "uniforms", "clock"]
+    assert tests == [*parts, "analytic", "sampling", "end to end", "outputs"]
     assert all(finding["bounds"] for finding in answer["findings"]["nucleus"])
 
 
@@ -34,6 +38,12 @@ def test_a_planted_sampler_ends_with_4_and_what_caught_it(cli: Cli) -> None:
     assert result.code == 4
     assert "FAILED" in result.out
     assert "--control inverted-ratio: the sampler is wrong: caught by analytic (nucleus)" in result.err
+
+
+def test_a_fault_outside_of_the_sampler_can_be_planted_too(cli: Cli) -> None:
+    result = cli("verify", *FLAGS, "--control", "nucleus-at-one")
+    assert result.code == 4
+    assert "--control nucleus-at-one: the sampler is wrong: caught by warp (nucleus)" in result.err
 
 
 def test_greedy_is_compared_token_by_token(cli: Cli) -> None:
@@ -53,3 +63,13 @@ def test_bad_input(cli: Cli, arguments: list[str], said: str) -> None:
     result = cli("verify", *arguments)
     assert result.code == 2
     assert said in result.err
+
+
+def test_the_table_of_controls_fits_a_narrow_screen() -> None:
+    """Every test but greedy, which has no controls, against the longest name."""
+    row = {test: test == "warp" for test in TESTS if test != "greedy"}
+    file = io.StringIO()
+    Console(file=file, width=80).print(verifying._matrix("nucleus", {max(NAMES, key=len): row}))
+    lines = file.getvalue().splitlines()
+    assert "…" not in file.getvalue()
+    assert lines[-1].split() == [max(NAMES, key=len), *("x" if row[test] else "-" for test in row)]

@@ -10,7 +10,7 @@ import torch
 from fakes import Letters
 from scipy.stats import power_divergence
 
-from spsbench.clock import FakeClock
+from spsbench.clock import FakeClock, Phase, Stopwatch
 from spsbench.engines.eager import EagerEngine
 from spsbench.models.table import TableModel, random_rows
 from spsbench.records import Generation, Request, SamplingParams
@@ -74,11 +74,90 @@ def test_records_are_consistent_whatever_ends_the_output(k: int | None) -> None:
     assert reasons.keys() == {"eos", "stop", "length"}
 
 
-def test_loop_times_add_up_to_the_decode_time_but_for_its_edges() -> None:
-    generation = engine(3).generate(request(3, stop=(), fixed_length=True))
+TICK_S = 2.0**-10  # sums of it are exact
+LAPS = {
+    None: {"draft_s": 0, "verify_s": 1, "sample_s": 1, "other_s": 2},
+    3: {"draft_s": 1, "verify_s": 1, "sample_s": 1, "other_s": 2},
+}
+"""Laps of a loop by phase: ``other`` has one before the forwards and one behind the stop rule."""
+
+
+def looks(k: int | None) -> list[str]:
+    """What a clock that moves by a tick at each look tells otherwise than it should, over one output."""
+    draft = None if k is None else table(2)
+    arm = EagerEngine(table(1), draft, k or 0, LETTERS, CPU, FakeClock(TICK_S))
+    generation = arm.generate(request(3, stop=(), fixed_length=True, max_new_tokens=9))
     assert generation.loops is not None
+    assert len(generation.loops) >= 3
+    wrong = [
+        f"{phase} of loop {number}"
+        for number, loop in enumerate(generation.loops)
+        for phase, laps in LAPS[k].items()
+        if getattr(loop, phase) != laps * TICK_S
+    ]
     total = sum(loop.loop_s for loop in generation.loops)
-    assert total <= generation.decode_s <= total + 0.0031  # a few ticks of the fake clock
+    # Before the first lap lies the watch's start, behind the last one the end.
+    if generation.decode_s != total + 2 * TICK_S:
+        wrong.append("decode")
+    if generation.prefill_s != TICK_S:
+        wrong.append("prefill")
+    return wrong
+
+
+@pytest.mark.parametrize("k", [None, 3])
+def test_every_lap_of_every_loop_is_booked(k: int | None) -> None:
+    assert looks(k) == []
+
+
+@pytest.mark.parametrize("way", ["not taken", "skipped", "taken twice"])
+@pytest.mark.parametrize("number", range(15))
+@pytest.mark.parametrize("k", [None, 3])
+def test_a_single_wrong_lap_is_seen(
+    k: int | None, number: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any of the first loops' laps: left to the next phase, left out of all, or taken once more."""
+    lap, taken = Stopwatch.lap, [0]
+
+    def wrong(self: Stopwatch, phase: Phase) -> None:
+        taken[0] += 1
+        if taken[0] - 1 != number or way == "taken twice":
+            lap(self, phase)
+        if taken[0] - 1 == number and way == "skipped":
+            self.skip()
+        elif taken[0] - 1 == number and way == "taken twice":
+            lap(self, phase)
+
+    monkeypatch.setattr(Stopwatch, "lap", wrong)
+    assert looks(k) != []
+
+
+class Slow(TableModel):
+    """A table whose forwards take a known time."""
+
+    def __init__(self, clock: FakeClock, seconds: float, seed: int) -> None:
+        super().__init__(random_rows(SIZE, seed), SIZE)
+        self.clock, self.seconds = clock, seconds
+
+    def score(self, tokens: torch.Tensor, last: int) -> torch.Tensor:
+        self.clock.advance(self.seconds)
+        return super().score(tokens, last)
+
+
+@pytest.mark.parametrize("k", [None, 1, 4])
+def test_the_phases_of_all_loops_are_the_decode_time(k: int | None) -> None:
+    """A clock that only forwards move: nothing lies between the loops, to the last digit."""
+    clock = FakeClock(0.0)
+    draft = None if k is None else Slow(clock, 0.5, 2)
+    arm = EagerEngine(Slow(clock, 8.0, 1), draft, k or 0, LETTERS, CPU, clock)
+    for seed in range(5):
+        generation = arm.generate(request(seed, stop=(), fixed_length=True, max_new_tokens=20))
+        assert generation.loops is not None
+        for loop in generation.loops:
+            phases = (loop.draft_s, loop.verify_s, loop.sample_s, loop.other_s)
+            assert phases == (0.5 * (k or 0), 8.0, 0.0, 0.0)
+        assert generation.decode_s == sum(loop.loop_s for loop in generation.loops)
+        assert generation.decode_s == len(generation.loops) * (8.0 + 0.5 * (k or 0))
+        assert generation.prefill_s == 8.0 + (0.0 if k is None else 0.5)
 
 
 @pytest.mark.parametrize("k", [1, 3])

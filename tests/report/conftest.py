@@ -129,7 +129,7 @@ def _kind(**changes: Any) -> dict[str, Any]:
 
 def _judged_arm(**changes: Any) -> dict[str, Any]:
     row = {name: _row()[name] for name in ("arm", "method", "k", "engine", "sampling")}
-    found = {"verdict": "ok", "reasons": [], "acceptance_z": 0.2, "identity": None}
+    found = {"verdict": "ok", "bound": 0.00281, "reasons": [], "acceptance_z": 0.2, "identity": None}
     return row | found | {"self_consistency": _kind(), "rescored": _kind(sequences=12, share=0.24)} | changes
 
 

@@ -28,6 +28,19 @@ def test_a_bound_is_rounded_up(value: float, text: str) -> None:
     assert judgement.bound(value) == text
 
 
+@pytest.mark.parametrize(
+    ("name", "limit", "text"),
+    [
+        ("ok", 0.0901, "ok: no sign of a leak above 9.1%"),
+        ("ok", None, "ok"),
+        ("alarm", 0.0901, "alarm"),
+        ("no evidence", 0.0901, "no evidence"),
+    ],
+)
+def test_ok_is_never_said_without_what_it_excludes(name: str, limit: float | None, text: str) -> None:
+    assert judgement.told(name, limit) == text
+
+
 def test_the_headline_is_the_bound_of_the_independent_evidence(
     make_summary: Make, make_judged_arm: Make
 ) -> None:
@@ -134,10 +147,11 @@ def test_the_sections_of_the_report(make_summary: Make, make_judged_arm: Make, m
         "target_over_draft": [better],
     }
     text = render(make_summary(losslessness=_judged(make_judged_arm()), parity=parity), {})
-    row = "12 (24%) | 1200 | 0.1% \\[-0.12%, 0.32%\\] | 0.29% | -0.7 | 0.4 | 0.534 | 0 | ok |"
-    assert f"| SpS (K=4), nucleus | losslessness (re-scored) | {row}" in text
+    row = "12 (24%) | 1200 | 0.1% \\[-0.12%, 0.32%\\] | 0.29% | -0.7 | 0.4 | 0.534 | 0"
+    verdict = "ok: no sign of a leak above 0.29%"
+    assert f"| SpS (K=4), nucleus | losslessness (re-scored) | {row} | {verdict} |" in text
     assert "| SpS (K=4), nucleus | self-consistency | 50 (100%) |" in text
-    assert "* SpS (K=4), nucleus: ok." in text
+    assert "* SpS (K=4), nucleus: ok: no sign of a leak above 0.29%." in text
     assert "## Parity of ROUGE-2" in text
     assert "| +0.0020 \\[-0.0100, +0.0140\\] | -0.010 | ±0.0100 | 0.090 | underpowered |" in text
     assert "* ROUGE-2 of the target over the draft alone, nucleus: 3.10x \\[2.80, 3.40\\]." in text

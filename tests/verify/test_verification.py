@@ -11,16 +11,21 @@ import torch
 from fakes import Letters
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spsbench.core import rejection
+from spsbench import decoding
+from spsbench.core import rejection, sampling
+from spsbench.engines import witness
+from spsbench.engines.uniforms import UniformStream
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
-from spsbench.verify.controls import CONTROLS, planted
+from spsbench.verify.controls import CONTROLS, NAMES, planted, planted_everywhere
+from spsbench.verify.shared_faults import SHARED
 from spsbench.verify.subject import Subject
 from spsbench.verify.verification import Effort, control_matrix, findings
 
 VOCAB = 40
 DECODER = Letters("x" * VOCAB)
 SHARP = SamplingParams(temperature=0.7, top_p=0.8)
+RIGHT, RIGHT_WARP = rejection.acceptance_probability, sampling.warp
 EFFORT = Effort(draws=250, end_to_end=30, contexts=1, prompts=2, outputs=2)
 
 
@@ -61,22 +66,46 @@ def test_the_real_sampler_passes(
     """With a fixed seed; over seeds the sampling tests raise a false alarm once in 10,000 each."""
     found = list(findings(replace(subject, sampling=sampling), prompts, DECODER, EFFORT))
     assert [f.test for f in found if not f.passed] == []
-    assert len(found) == (4 if sampling.greedy else 5)
+    assert len(found) == (7 if sampling.greedy else 8)
 
 
 def test_every_control_is_caught(subject: Subject, prompts: list[list[int]]) -> None:
     matrix = control_matrix(subject, prompts, DECODER, EFFORT, lambda name, found: None)
-    assert matrix.keys() == CONTROLS.keys()
+    assert matrix.keys() == set(NAMES)
     missed = [name for name, row in matrix.items() if not any(row.values())]
     assert missed == []
-    # What each kind of test is for: formulas, rows and caches by analysis, uniforms by sampling alone.
-    for name in ("inverted-ratio", "lecture-test", "no-residual", "raw-draft", "lenience"):
+    # What each kind of test is for: the rule, rows and caches by analysis, numbers by streams and sampling.
+    for name in CONTROLS.keys() - {"constant-uniform"}:
         assert matrix[name]["analytic"], name
-    for name in ("stale-cache", "wrong-position"):
-        assert matrix[name]["analytic"], name
-    for name in ("constant-uniform", "bonus-from-draft", "row-off-by-one"):
-        assert not matrix[name]["analytic"], name
+    for name in ("bonus-from-draft", "row-off-by-one"):
         assert matrix[name]["sampling"], name
+    assert not matrix["constant-uniform"]["analytic"]
+    for name in ("constant-uniform", "repeated-block", "one-seed"):
+        assert matrix[name]["uniforms"], name
+
+
+@pytest.mark.parametrize(
+    ("fault", "test"),
+    [
+        ("nucleus-at-one", "warp"),
+        ("nucleus-before-top-k", "warp"),
+        ("repeated-block", "uniforms"),
+        ("one-seed", "uniforms"),
+        ("untimed-draft", "clock"),
+    ],
+)
+def test_a_fault_that_all_share_is_seen_by_its_own_test_alone(
+    subject: Subject, prompts: list[list[int]], fault: str, test: str
+) -> None:
+    """At T = 1 without top-k too, where the faults of the warper change nothing that is sampled."""
+    plain = replace(subject, sampling=SamplingParams(top_p=0.8), control=fault)
+    found = {f.test: f.passed for f in findings(plain, prompts, DECODER, EFFORT)}
+    assert [name for name, passed in found.items() if not passed] == [test]
+
+
+def test_every_shared_fault_has_a_test_of_its_own() -> None:
+    marks = test_a_fault_that_all_share_is_seen_by_its_own_test_alone.pytestmark  # type: ignore[attr-defined]
+    assert {fault for fault, _ in marks[0].args[1]} == set(SHARED)
 
 
 def test_a_control_is_gone_when_its_block_ends(subject: Subject) -> None:
@@ -88,3 +117,16 @@ def test_a_control_is_gone_when_its_block_ends(subject: Subject) -> None:
     with planted("stale-cache", subject.target):
         assert subject.target.rollback != forget
     assert subject.target.rollback == forget
+    numbers = UniformStream.__call__
+    with planted_everywhere("repeated-block"):
+        assert UniformStream.__call__ is not numbers
+    assert UniformStream.__call__ is numbers
+
+
+def test_what_is_planted_everywhere_is_no_wrong_sampler(subject: Subject) -> None:
+    with planted("nucleus-at-one", subject.target), planted_everywhere("inverted-ratio"):
+        assert decoding.warp is sampling.warp
+        assert rejection.acceptance_probability is RIGHT
+    with planted_everywhere("nucleus-at-one"):
+        assert decoding.warp is witness.warp is sampling.warp
+        assert sampling.warp is not RIGHT_WARP

@@ -1,0 +1,97 @@
+"""Is every second of decoding booked? Both arms under a clock of which each second is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from spsbench.clock import FakeClock
+from spsbench.engines.eager import EagerEngine
+from spsbench.models.table import TableModel, random_rows
+from spsbench.records import Generation, Loop, Request, SamplingParams
+from spsbench.tasks.stopping import TextDecoder
+from spsbench.verify.finding import Finding
+
+# Powers of two: sums of them are exact, and tell which of them is missing.
+TARGET_S, DRAFT_S, TICK_S = 64.0, 4.0, 2.0**-10
+_TOKENS, _SIZE = 24, 4
+
+
+class Timed(TableModel):
+    """A table whose forwards take a known time.
+
+    Args:
+        clock: moved on by each forward.
+        forward_s: seconds of a forward.
+        seed: of the rows.
+    """
+
+    def __init__(self, clock: FakeClock, forward_s: float, seed: int) -> None:
+        super().__init__(random_rows(_SIZE, seed), _SIZE)
+        self._clock, self._forward_s = clock, forward_s
+
+    def score(self, tokens: Tensor, last: int) -> Tensor:
+        """See ``LanguageModel.score``."""
+        self._clock.advance(self._forward_s)
+        return super().score(tokens, last)
+
+
+def booked_time(k: int, decoder: TextDecoder) -> Finding:
+    """Compare what the engine booked in ArS and SpS with what passed, phase by phase and loop by loop."""
+    wrong: list[str] = []
+    loops = 0
+    for lookahead in (0, k):
+        generation = timed(lookahead, decoder)
+        loops += len(generation.loops or [])
+        wrong += [f"{'SpS' if lookahead else 'ArS'}, {text}" for text in differences(generation, lookahead)]
+    return Finding(
+        "clock",
+        not wrong,
+        wrong[0] if wrong else f"every second of {loops} loops is booked, each in its phase",
+        "a lap, a forward or a draft left out of an arm's time, booked twice or in another phase; on tables",
+        {"loops": loops, "differences": len(wrong)},
+    )
+
+
+def timed(k: int, decoder: TextDecoder) -> Generation:
+    """An output of the eager engine on tables, under the clock; ArS if ``k`` is 0."""
+    clock = FakeClock(TICK_S)
+    draft = Timed(clock, DRAFT_S, seed=2) if k else None
+    engine = EagerEngine(Timed(clock, TARGET_S, seed=1), draft, k, decoder, torch.device("cpu"), clock)
+    return engine.generate(Request((0, 1), _TOKENS, (), SamplingParams(), seed=0, fixed_length=True))
+
+
+def differences(generation: Generation, k: int) -> Iterator[str]:
+    """What is booked otherwise than it passed, in words; nothing if all is right.
+
+    A look at the clock takes a tick. A loop has four laps, or five with a draft: ``other`` before and
+    after, and one for each phase between. Around the loops lie two looks more.
+    """
+    loops = generation.loops or []
+    for number, loop in enumerate(loops):
+        for phase, seconds in _expected(k).items():
+            if getattr(loop, phase) != seconds:
+                yield f"loop {number}: {phase} {getattr(loop, phase):g} where {seconds:g} passed"
+    yield from _of_sums(generation, loops, k)
+
+
+def _expected(k: int) -> dict[str, float]:
+    """Seconds of a loop by phase."""
+    phases = {
+        "draft_s": k * DRAFT_S + TICK_S if k else 0.0,
+        "verify_s": TARGET_S + TICK_S,
+        "sample_s": TICK_S,
+        "other_s": 2 * TICK_S,
+    }
+    return phases | {"loop_s": sum(phases.values())}
+
+
+def _of_sums(generation: Generation, loops: list[Loop], k: int) -> Iterator[str]:
+    passed = sum(loop.loop_s for loop in loops) + 2 * TICK_S
+    if generation.decode_s != passed:
+        yield f"decoding {generation.decode_s:g} where the loops and its edges are {passed:g}"
+    read = TARGET_S + (DRAFT_S if k else 0.0) + TICK_S
+    if generation.prefill_s != read:
+        yield f"prefill {generation.prefill_s:g} where {read:g} passed"
