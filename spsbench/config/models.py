@@ -120,6 +120,7 @@ class RunConfig(Limits):
         methods: the kinds of arm: ``ars`` (baseline), ``sps``, ``draft`` (the draft model alone).
         fixed_length: ignore EOS and stop strings, so that every sequence has the same length.
         trace: for so many examples every token is kept.
+        extract: how code is taken from an answer; auto looks for a fence in the answers of a chat.
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
     """
 
@@ -157,6 +158,7 @@ class RunConfig(Limits):
     allow_code_exec: Flag = Field(default=False, description="true or false")
     unsafe_exec: Flag = Field(default=False, description="true or false")
     chat_template: Literal["auto", "none"] = Field(default="auto", description="auto or none")
+    extract: Literal["auto", "none", "fence"] = Field(default="auto", description="auto, none or fence")
     shard: Annotated[str, AfterValidator(_shard)] | None = Field(
         default=None, description="i/n with i from 1 to n, e.g. 1/4"
     )
