@@ -69,7 +69,7 @@ class Setting:
     @cached_property
     def outside(self) -> Floats:
         """[rows, 1] mass of the draft where the target has none."""
-        return np.where(self.possible, 0.0, self.p).sum(-1, keepdims=True)
+        return np.asarray(np.where(self.possible, 0.0, self.p).sum(-1, keepdims=True))
 
     @cached_property
     def ratio(self) -> Floats:
@@ -92,7 +92,7 @@ def _corrected(s: Setting, accepted: Floats) -> Floats:
     residual = np.maximum(s.q - s.p, 0.0)
     mass = residual.sum(-1, keepdims=True)
     residual = np.where(mass > 0, residual / np.maximum(mass, TINY), s.q)  # equal rows leave none
-    return accepted + (1 - accepted.sum(-1, keepdims=True)) * residual
+    return np.asarray(accepted + (1 - accepted.sum(-1, keepdims=True)) * residual)
 
 
 def increments(s: Setting) -> dict[str, Floats]:

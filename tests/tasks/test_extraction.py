@@ -11,6 +11,9 @@ import pytest
 from commandline import SMALL, call
 from tiny_models import config_of, make, make_tokenizer, save
 
+from spsbench.analysis.differing import reasons
+from spsbench.cli.reproduction import _OPTIONS, PARTS, settings
+
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"
@@ -158,9 +161,13 @@ def test_bad_values(
     assert choices in " ".join(result.err.split())
 
 
-def test_paper_takes_fences_in_its_code_alone() -> None:
-    from spsbench.cli.reproduction import _OPTIONS, PARTS, settings
+def test_runs_of_different_rules_are_compared_with_a_warning() -> None:
+    by_auto, by_none = {"identity": {}}, {"identity": {"extract": "none"}}
+    assert reasons(by_auto, by_none, []).warnings == ("how code is taken from answers differs (None, none)",)
+    assert reasons(by_none, by_none, []) == reasons(by_auto, by_auto, [])
 
+
+def test_paper_takes_fences_in_its_code_alone() -> None:
     options: dict[str, Any] = dict.fromkeys(_OPTIONS) | {"extract": "fence"}
     rules = {part.name: settings(part, options).extract for part in PARTS}
     assert {name for name, rule in rules.items() if rule == "fence"} == {
