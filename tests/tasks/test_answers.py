@@ -161,9 +161,12 @@ def test_no_answer_is_an_error(answer: str) -> None:
     assert isinstance(completion_of(answer, PROMPT, "area"), str)
 
 
-def test_a_staircase_of_fences_does_not_exhaust_the_stack() -> None:
-    stairs = "".join(f"{' ' * 4 * step}```\n" * 2 for step in range(1, 400))
-    assert isinstance(completion_of(stairs, PROMPT, "area"), str)
+def test_a_staircase_of_fences_is_climbed_once() -> None:
+    """Each step costs a reading and a frame of the stack: an answer must not decide how many."""
+    once = f"```\n```\n{behind(f'```python{chr(10)}{WHOLE}```{chr(10)}', 4)}"
+    assert completion_of(once, PROMPT, "area") == f"\n\n{WHOLE}"
+    twice = f"```\n```\n{behind(once, 4)}"
+    assert completion_of(twice, PROMPT, "area") == ""
 
 
 def test_completions_of_base_models_are_not_touched() -> None:
