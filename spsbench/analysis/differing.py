@@ -21,6 +21,7 @@ SETTINGS = {
     "pair": "the pair of models",
     "dtype": "the dtype",
     "seed": "the seed",
+    "extract": "how code is taken from answers",
 }
 """Keys of a run's identity that may well be the point of a comparison."""
 

@@ -169,7 +169,7 @@ def evidence_of(samples: pd.DataFrame, prefix: str = "", *, exact: bool = True) 
     facts["greedy"] = facts["positions"] == 0 and facts["tokens"] > 0
     log10 = sums.e_values(prompts)
     facts |= {
-        "leakage": sums.leakage(prompts),
+        "leakage": None if facts["greedy"] else sums.leakage(prompts, everywhere=exact),
         "log_score": sums.log_score(prompts),
         "transform": sums.transform(prompts),
         "log10_e_value": log10.pop("mean"),

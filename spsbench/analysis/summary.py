@@ -245,4 +245,5 @@ def _labels(info: Mapping[str, Any]) -> dict[str, Any]:
         "pair": info.get("pair"),
         "data": info.get("data"),
         "headline_metric": info.get("headline_metric"),
+        **({"extract": info["extract"]} if info.get("extract") else {}),
     }

@@ -56,7 +56,7 @@ def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, p
         return samples.iloc[:0], pd.DataFrame()
     there = pd.to_numeric(table["positions"], errors="coerce").notna()
     carried = samples[there]
-    sums = table[there].astype(np.float64).fillna(0.0)
+    sums = _with_all(table[there]).astype(np.float64).fillna(0.0)
     return carried, sums.groupby(carried["example_id"], sort=False).sum()
 
 
@@ -86,8 +86,20 @@ def _table(samples: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame([value if isinstance(value, dict) else {} for value in values], index=samples.index)
 
 
-def leakage(prompts: pd.DataFrame) -> dict[str, Any] | None:
+def _with_all(table: pd.DataFrame) -> pd.DataFrame:
+    """Sequences from before sums over all positions were kept give those over positions with a choice."""
+    names = [name for name in ("score", "information", "var") if f"leak_{name}" in table]
+    some = {f"leak_all_{name}": table[f"leak_{name}"] for name in names}
+    return table.assign(**{name: table.get(name, column).fillna(column) for name, column in some.items()})
+
+
+def leakage(prompts: pd.DataFrame, *, everywhere: bool = False) -> dict[str, Any] | None:
     """Share of the draft in the mixture with the target that fits the output best.
+
+    Args:
+        prompts: sums per prompt.
+        everywhere: take the positions that leave one token, too. A token of probability 0 then counts as
+            leaked, which only exact rows can tell from rounding.
 
     Returns:
         ``estimate`` (negative values are chance, or a sampler that shuns the draft), its two-sided
@@ -97,15 +109,16 @@ def leakage(prompts: pd.DataFrame) -> dict[str, Any] | None:
     """
     from scipy import stats
 
-    if "leak_information" not in prompts:
+    kind = "leak_all" if everywhere else "leak"
+    if f"{kind}_information" not in prompts:
         return None
-    prompts = prompts[prompts["leak_information"] > 0]
-    score, information = _column(prompts, "leak_score"), _column(prompts, "leak_information")
+    prompts = prompts[prompts[f"{kind}_information"] > 0]
+    score, information = _column(prompts, f"{kind}_score"), _column(prompts, f"{kind}_information")
     if not len(prompts):
         return None
     total = float(information.sum())
     estimate = float(score.sum()) / total
-    variance = float(_column(prompts, "leak_var").sum())
+    variance = float(_column(prompts, f"{kind}_var").sum())
     n = len(prompts)
     quantiles = [float(stats.norm.ppf(share)) for share in (0.95, 0.975)]
     spread = variance

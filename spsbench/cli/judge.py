@@ -11,7 +11,7 @@ import typer
 from spsbench.cli import judges, options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from spsbench.execution import Verdict
 
@@ -38,6 +38,7 @@ def judge(
         bool, typer.Option("--ignore-missing", help="Do without the problems that have no sample.")
     ] = False,
     unsafe_exec: judges.UnsafeExec = False,
+    extract: judges.Extract = "none",
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -50,6 +51,7 @@ def judge(
     from spsbench.execution import judge_all, sandbox_rung
     from spsbench.execution.samples import read_problems, read_samples
 
+    fences = judges.takes_fence(extract)
     ks, workers, timeout_s = judges.ks_of(k), judges.workers_of(n_workers), judges.timeout_of(timeout)
     target = _target(out, samples)
     problems = read_problems(problem_file)
@@ -57,15 +59,27 @@ def judge(
     _complain_of_missing(problems, present, ignore_missing, samples)
     sandbox = sandbox_rung(unsafe_exec)
     say(f"Judging {present.total()} samples of {len(present)} problems in {sandbox}.", quiet=quiet)
-    pairs = ((problems[row["task_id"]], row["completion"]) for row in read_samples(samples, problems))
-    verdicts = judge_all(pairs, timeout_s, workers, unsafe_exec)
+    verdicts = judge_all(_pairs(samples, problems, fences), timeout_s, workers, unsafe_exec)
     passed = _write(target, samples, problems, verdicts)
     result = _summary(present, passed, ks)
     say(f"Wrote {target}.", quiet=quiet)
     if json:
-        print_json({**result, "samples": present.total(), "problems": len(present), "sandbox": sandbox})
+        counts = {"samples": present.total(), "problems": len(present)}
+        print_json({**result, **counts, "sandbox": sandbox, "extract": extract})
     else:
         print("\n".join(f"{name:<9}{value:.4f}" for name, value in result.items()))
+
+
+def _pairs(
+    samples: Path, problems: dict[str, dict[str, Any]], fences: bool
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """(problem, what runs behind its prompt) of every sample."""
+    from spsbench.execution.samples import read_samples
+    from spsbench.tasks.answers import completion_of
+
+    for row in read_samples(samples, problems):
+        problem, text = problems[row["task_id"]], row["completion"]
+        yield problem, completion_of(text, problem["prompt"], problem["entry_point"]) if fences else text
 
 
 def _write(

@@ -17,6 +17,19 @@ Timeout = Annotated[
 UnsafeExec = Annotated[
     bool, typer.Option("--unsafe-exec", help="Run the programs even where no sandbox holds; it is recorded.")
 ]
+Extract = Annotated[
+    str,
+    typer.Option(
+        "--extract", metavar="none|fence", help="Code from an answer's fence, or the answer as it is."
+    ),
+]
+
+
+def takes_fence(text: str) -> bool:
+    """Whether code is taken from fences; UsageError for anything but none or fence."""
+    if text not in ("none", "fence"):
+        raise UsageError(f"{text!r} is not valid.", flag="--extract", remedy="Give none or fence.")
+    return text == "fence"
 
 
 def ks_of(text: str) -> list[int]:

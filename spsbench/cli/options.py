@@ -80,6 +80,13 @@ AllowCodeExec = Annotated[
 UnsafeExec = Annotated[
     bool, _option("--unsafe-exec", "", WHAT, "Run programs even where no sandbox holds; it is recorded.")
 ]
+Extract = Annotated[
+    str | None,
+    _option(
+        *("--extract", "auto|none|fence", WHAT),
+        "Code from an answer's fence, or the answer as it is. Default: auto, fence with a chat template.",
+    ),
+]
 
 Sampling = Annotated[
     str | None, _option("--sampling", "LIST", SAMPLING, "The task's samplings by name: nucleus,greedy.")

@@ -41,6 +41,7 @@ def paper(
     no_score: options.NoScore = False,
     allow_code_exec: options.AllowCodeExec = False,
     unsafe_exec: options.UnsafeExec = False,
+    extract: options.Extract = None,
     seed: options.Seed = None,
     device: options.Device = None,
     dtype: options.Dtype = None,

@@ -26,7 +26,7 @@ ALL = "all"
 
 _OPTIONS = (
     *("pair", "data", "limit", "samples", "no_score", "allow_code_exec", "unsafe_exec"),
-    *("seed", "device", "dtype", "threads", "kernels"),
+    *("seed", "device", "dtype", "threads", "kernels", "extract"),
 )
 _NUMBERS = ("limit", "samples", "seed", "threads")
 
@@ -117,6 +117,8 @@ def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
         given["score"] = False
     if options["allow_code_exec"]:
         given["allow_code_exec"] = True
+    if options.get("extract") is not None and given["task"] == "humaneval":
+        given["extract"] = options["extract"]
     if given["limit"] == ALL:
         del given["limit"]  # the paper's protocol sets none
     return resolve(given, None, (), "paper", options["pair"])

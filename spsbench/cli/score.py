@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spsbench.cli import judges, options
+
+if TYPE_CHECKING:
+    from spsbench.store import RunStore
+    from spsbench.tasks.task import Task
 
 
 def score(
@@ -18,6 +22,15 @@ def score(
     n_workers: judges.Workers = "auto",
     timeout: judges.Timeout = "3",
     unsafe_exec: judges.UnsafeExec = False,
+    extract: Annotated[
+        str | None,
+        typer.Option(
+            "--extract",
+            metavar="auto|none|fence",
+            help="Code from an answer's fence, or the answer as it is. Default: the run's own setting.",
+            show_default=False,
+        ),
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -34,13 +47,36 @@ def score(
 
     told = {"judge_timeout_s": judges.timeout_of(timeout), "judge_workers": judges.workers_of(n_workers)}
     with RunStore.open(run, writable=True) as store:
-        name = resolve({}, run / "config.yaml").task
-        task = load_task(name, unsafe_exec=unsafe_exec, **told)
+        config = resolve({"extract": extract}, run / "config.yaml")
+        task = load_task(config.task, unsafe_exec=unsafe_exec, extract=config.extract, **told)
         if task.runs_code:
             store.note(sandbox=sandbox_rung(unsafe_exec))
+            _note_rule(store, task, only_missing=missing)
         score_outputs(
             task, store, lambda count: say(f"Scoring {count} outputs", quiet=quiet), again=not missing
         )
         summary = conclude(store, None)
     show_summary(summary, as_json=json)
     say(f"Everything is in {run}", quiet=quiet)
+
+
+def _note_rule(store: RunStore, task: Task, *, only_missing: bool) -> None:
+    """Record how code is taken from the answers, also in the identity: a run has one rule.
+
+    Raises:
+        UsageError: some outputs would have scores by another rule.
+    """
+    from spsbench.errors import UsageError
+    from spsbench.tasks import extraction
+
+    chat, info = any(prompt.chat for prompt in store.prompts()), store.run_info()
+    rule = task.extraction(chat)
+    before = info.get("extract") or extraction.rule_for("auto", chat)
+    if only_missing and rule != before and any(sample.scores for sample in store.samples()):
+        raise UsageError(
+            f"the outputs that have scores were judged with {before}, the missing ones would be with {rule}.",
+            flag="--missing",
+            remedy="Leave it out to score all of them anew.",
+        )
+    identity = {key: value for key, value in (info.get("identity") or {}).items() if key != "extract"}
+    store.note(extract=rule, identity=identity | extraction.identity(rule, chat))

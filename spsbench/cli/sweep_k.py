@@ -31,6 +31,7 @@ def sweep_k(
     no_proof: options.NoProof = False,
     allow_code_exec: options.AllowCodeExec = False,
     unsafe_exec: options.UnsafeExec = False,
+    extract: options.Extract = None,
     sampling: options.Sampling = None,
     temperature: options.Temperature = None,
     top_p: options.TopP = None,

@@ -121,6 +121,7 @@ class RunConfig(Limits):
         fixed_length: ignore EOS and stop strings, so that every sequence has the same length.
         trace: for so many examples every token is kept.
         proof: draw some sequences at temperature 1 for the proof of losslessness alone.
+        extract: how code is taken from an answer; auto looks for a fence in the answers of a chat.
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
     """
 
@@ -160,6 +161,7 @@ class RunConfig(Limits):
     allow_code_exec: Flag = Field(default=False, description="true or false")
     unsafe_exec: Flag = Field(default=False, description="true or false")
     chat_template: Literal["auto", "none"] = Field(default="auto", description="auto or none")
+    extract: Literal["auto", "none", "fence"] = Field(default="auto", description="auto, none or fence")
     shard: Annotated[str, AfterValidator(_shard)] | None = Field(
         default=None, description="i/n with i from 1 to n, e.g. 1/4"
     )

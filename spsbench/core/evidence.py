@@ -8,10 +8,13 @@ each x from q whatever was drafted, accepted or rejected on the way.
 Three kinds of sums:
 * log-score: log q(x) plus the row's entropy has mean 0 under q;
 * leakage: the share lambda of a mixture (1 - lambda) q + lambda p that fits the output, from the
-  bounded score s(x) = (p(x) - q(x)) / (p(x) + q(x)), centred under q;
+  bounded score s(x) = (p(x) - q(x)) / (p(x) + q(x)), centred under q. Once over positions that leave a
+  choice (``leak_``) and once over all (``leak_all_``): where q leaves one token, a leak would have
+  brought another, so that such a position adds information and no variance;
 * e-values: likelihood ratios of alternatives against q. Each is a martingale under q, so they may be
   looked at while a run grows (alarm at 1/alpha, Ville's inequality). The alternatives are mixtures
-  with the draft, and the target sharpened or flattened.
+  with the draft, as far as the target has its tokens, the law of a sampler that corrects a rejection from
+  the target in place of the residual, and the target sharpened or flattened.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ MIXTURES = (0.02, 0.1, 0.5)
 
 POWERS = (0.8, 1.25)
 """Exponents of the alternatives q^power, normalised: a flatter and a sharper target."""
+
+DRAFTED_SHARE = 0.8
+"""Share of positions that the bet on a missing residual takes to be drafted: no engine drafts all."""
 
 BINS = 10
 """Cells of the randomised probability-integral transform, uniform under q."""
@@ -71,32 +77,33 @@ def added(some: Sums, more: Sums) -> Sums:
 def _chunk(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
     """The sums of a few positions: in float64 a whole sequence of a large vocabulary takes gigabytes."""
     q = q.double()
-    acceptance = {} if p is None else _overlap(q, p.double())
     column = tokens.unsqueeze(-1)
     own = q.gather(-1, column).squeeze(-1)
     possible = own > 0
     informative = possible & ((q > 0).sum(-1) > 1)
+    about_draft = {} if p is None else _about_draft(column, q, p.double(), informative)
     q, own = q[informative], own[informative]
-    sums = {
+    return {
         "positions": float(informative.sum()),
         "impossible": float((~possible).sum()),
         **_log_score(q, own),
         **_powers(q, own),
         **_transform(q, own, v[informative].double()),
-        **acceptance,
+        **about_draft,
     }
-    if p is not None:
-        rows = p[informative].double()
-        drafted = rows.sum(-1) > 0
-        sums |= _leakage(column[informative][drafted], q[drafted], rows[drafted])
-    return sums
 
 
-def _overlap(q: Tensor, p: Tensor) -> Sums:
-    """Expected acceptance, summed over every drafted row."""
+def _about_draft(column: Tensor, q: Tensor, p: Tensor, informative: Tensor) -> Sums:
+    """Expected acceptance over every drafted row; leakage over all of them and over the informative ones."""
     drafted = p.sum(-1) > 0
-    overlap = torch.minimum(p, q)[drafted].sum()
-    return {"overlap": float(overlap), "overlap_positions": float(drafted.sum())}
+    column, q, p, informative = (rows[drafted] for rows in (column, q, p, informative))
+    return {
+        "overlap": float(torch.minimum(p, q).sum()),
+        "overlap_positions": float(drafted.sum()),
+        "drafted_positions": float(informative.sum()),
+        **_leakage(column, q, p, informative),
+        **_bets(column[informative], q[informative], p[informative]),
+    }
 
 
 def _log_score(q: Tensor, own: Tensor) -> Sums:
@@ -128,19 +135,35 @@ def _transform(q: Tensor, own: Tensor, v: Tensor) -> Sums:
     return {f"transform_{i}": float(count) for i, count in enumerate(counts)}
 
 
-def _leakage(column: Tensor, q: Tensor, p: Tensor) -> Sums:
-    """Score, information and variance of the leakage estimate; log likelihood ratios of mixtures.
+def _leakage(column: Tensor, q: Tensor, p: Tensor, informative: Tensor) -> Sums:
+    """Score, information and variance of the leakage estimate, over informative rows and over all.
 
     Under (1 - lambda) q + lambda p the centred score has mean lambda times the information
     sum (p - q)^2 / (p + q), so that score / information estimates lambda.
     """
     score = torch.where(q + p > 0, (p - q) / (p + q).clamp_min(1e-300), 0.0)
     mean = (q * score).sum(-1)
-    centred = score.gather(-1, column).squeeze(-1) - mean
+    parts = {
+        "score": score.gather(-1, column).squeeze(-1) - mean,
+        "information": ((p - q) * score).sum(-1),
+        "var": ((q * score.square()).sum(-1) - mean.square()).clamp_min(0),
+    }
+    some = {f"leak_{name}": float(part[informative].sum()) for name, part in parts.items()}
+    return some | {f"leak_all_{name}": float(part.sum()) for name, part in parts.items()}
+
+
+def _bets(column: Tensor, q: Tensor, p: Tensor) -> Sums:
+    """Log likelihood ratios against q, given that the token is possible: mixtures, and a missing residual.
+
+    A token outside the target's support is an alarm by itself. Without its mass a mixture's ratio has mean 1
+    under q, and not less: nothing of the stake is lost on what is not counted here. Without the residual
+    a token is emitted with probability min(p, q) + (1 - overlap) q.
+    """
     ratio = (p / q.clamp_min(1e-300)).gather(-1, column).squeeze(-1)
-    return {
-        "drafted_positions": float(len(q)),
-        "leak_score": float(centred.sum()),
-        "leak_information": float(((p - q) * score).sum()),
-        "leak_var": float(((q * score.square()).sum(-1) - mean.square()).clamp_min(0).sum()),
-    } | {f"log_e_mixture_{share}": float(torch.log1p(share * (ratio - 1)).sum()) for share in MIXTURES}
+    within, overlap = torch.where(q > 0, p, 0.0).sum(-1), torch.minimum(p, q).sum(-1)
+    bets = {
+        f"mixture_{share}": torch.log1p(share * (ratio - 1)) - torch.log1p(share * (within - 1))
+        for share in MIXTURES
+    }
+    bets["no_residual"] = torch.log1p(DRAFTED_SHARE * (ratio.clamp_max(1.0) - overlap))
+    return {f"log_e_{name}": float(value.sum()) for name, value in bets.items()}

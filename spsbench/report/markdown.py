@@ -86,7 +86,8 @@ def _results(summary: Summary, run: Run) -> list[str]:
         ]
         for row in rows
     ]
-    return ["## Results", "", *table(header, cells, "llrrlr")]
+    told = wording.extraction(dict(summary))
+    return ["## Results", "", *table(header, cells, "llrrlr"), *(["", escape(told)] if told else [])]
 
 
 def _quality(summary: Summary, run: Run) -> list[str]:

@@ -38,7 +38,8 @@ def screen(summary: dict[str, Any]) -> RenderableType:
     speculative = [row for row in rows if row["acceptance"]]
     if speculative:
         parts += [Text(), Padding(_acceptance(speculative), _INDENT)]
-    parts += [*_reasons(summary), *_judgements(summary), *_rules(rows), *_warnings(summary)]
+    parts += [*_reasons(summary), *_judgements(summary), *_extraction(summary)]
+    parts += [*_rules(rows), *_warnings(summary)]
     if digest := conditions.token_hash(summary):
         parts += [Text(), Padding(_text(digest, style="dim"), _INDENT)]
     return Group(*parts, Text())
@@ -136,6 +137,11 @@ def _judgements(summary: dict[str, Any]) -> list[RenderableType]:
     calm = [*judgement.losslessness(summary), *judgement.parity(summary), *judgement.advantages(summary)]
     lines = [*(_text(line, style="bold red") for line in alarms), *map(_text, calm)]
     return [Text(), *(Padding(line, _INDENT) for line in lines)] if lines else []
+
+
+def _extraction(summary: dict[str, Any]) -> list[RenderableType]:
+    told = wording.extraction(summary)
+    return [Text(), Padding(_text(told, style="dim"), _INDENT)] if told else []
 
 
 def _rules(rows: list[dict[str, Any]]) -> list[RenderableType]:

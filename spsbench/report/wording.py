@@ -12,6 +12,10 @@ FIRST_SCREEN = ("mean_acceptance_length", "alpha_beta", "draft_acceptance_rate")
 MANY = 4
 """More speculative arms than this are not told one by one."""
 
+_EXTRACTIONS = {
+    "fence": "code taken from the first Python fence that defines the function, else from the first fence.",
+    "none": "every answer run as it is, behind its prompt.",
+}
 _PREFERRED_METRICS = ("rouge2", "pass@1", "exact_match")
 
 
@@ -73,6 +77,13 @@ def metric(name: str | None, value: float | None) -> str:
     if name is not None and value is not None and name.startswith("pass@"):
         return f"{100 * value:.1f}%"
     return number(value, 3)
+
+
+def extraction(summary: dict[str, Any]) -> str | None:
+    """What of an answer was run; None where no code is, or the run is too old to tell."""
+    said = _EXTRACTIONS.get(summary.get("extract") or "")
+    shown = headline_metric(summary)
+    return f"{metric_title(shown)}: {said}" if said and shown else None
 
 
 def sentences(rows: list[dict[str, Any]]) -> list[str]:

@@ -16,8 +16,10 @@ from spsbench.models.pair import PairSource, find_pair, resolve_device
 from spsbench.models.weights import require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt
 from spsbench.runner.arms import arms_of
+from spsbench.tasks import extraction
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.data import TaskData
+from spsbench.tasks.extraction import Rule
 from spsbench.tasks.task import Task
 
 
@@ -77,6 +79,7 @@ class Plan:
             "dtype": self.config.model_dtype,
             "device": self.device.type,
             "seed": self.config.seed,
+            **extraction.identity(self.extract, self.chat_template),
             **({} if self.config.shard is None else {"shard": self.config.shard}),
         }
 
@@ -84,6 +87,11 @@ class Plan:
     def chat_template(self) -> bool:
         """Whether prompts are put into the tokenizer's chat template."""
         return _uses_template(self.config, self.source)
+
+    @property
+    def extract(self) -> Rule | None:
+        """How code is taken from answers; None for a task without code."""
+        return self.task.extraction(self.chat_template)
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -113,6 +121,7 @@ class Plan:
                 arm.name: RULES.get(arm.engine, VERIFICATION_RULE) for arm in self.arms if arm.method == "sps"
             },
             "sandbox": self.sandbox,
+            "extract": self.extract,
             "environment": describe_environment(),
         }
 
@@ -124,7 +133,7 @@ def plan(config: RunConfig) -> Plan:
         UsageError: anything asked for is unknown or does not fit together.
         UnavailableError: data or a model cannot be had.
     """
-    task = load_task(config.task, unsafe_exec=config.unsafe_exec)
+    task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract)
     arms = arms_of(config, task.samplings, task.spec.default_sampling)
     sandbox = _sandbox(config, task)
     device = resolve_device(config.device)

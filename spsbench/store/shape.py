@@ -49,6 +49,7 @@ class _Run(_Told):
     headline_metric: str | None = None
     synthetic: bool = False
     pair: str | None = None
+    extract: str | None = None
     arms: list[_Arm] | None = None
     expected_sequences: int | dict[str, int] | None = None
     verification_rule: str | dict[str, str | None] | None = None

@@ -4,36 +4,100 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
+from functools import cache
 from textwrap import dedent, indent
+from typing import TYPE_CHECKING
 
-# A block that the length limit left open reaches to the end.
-_FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+_LANGUAGE = re.compile(r"\W*(\w*)")
+_PYTHON = re.compile(r"((py|python)\d*)?", re.IGNORECASE)
+_FENCES = ("```", "~~~")
 
 
-def code_of(answer: str, prompt: str, entry_point: str) -> tuple[str, str]:
-    """What to run: (what stands in front, code).
+def completion_of(answer: str, prompt: str, entry_point: str) -> str:
+    """What to run behind the prompt: the code of an answer, as a completion that upstream's judge takes, too.
 
-    The first fenced block that defines the function counts, else the first one, else the whole
-    answer. A whole function follows the prompt, whose imports and helpers it may need, unless the
-    prompt is no program by itself. Anything else is the function's body and continues the prompt.
+    The first fenced block of Python that defines the function counts, else the first block, else the
+    whole answer. A whole function follows the prompt's own stub and replaces it, so that it has the
+    prompt's imports and helpers. Anything else is the function's body and continues the prompt.
+    The answer is not trusted: it is cut as text, and never parsed as a program here.
 
     Args:
         answer: the model's output.
-        prompt: signature and docstring of the function.
+        prompt: signature and docstring of the function, behind its imports and helpers.
         entry_point: the function's name.
     """
-    blocks = _FENCED.findall(answer) or [answer]
-    definition = re.compile(rf"^(?:async\s+)?def\s+{re.escape(entry_point)}\s*\(", re.MULTILINE)
-    whole = next((dedent(block) for block in blocks if definition.search(dedent(block))), None)
-    if whole is not None:
-        return (f"{prompt}\n\n" if _is_program(prompt) else ""), whole
-    body = blocks[0].lstrip("\n")
-    return prompt, body if body[:1].isspace() else indent(body, "    ")
+    code = dedent(_block(answer, entry_point))
+    if code.lstrip("\r\n")[:1].isspace():  # begins in the function and goes on at the margin
+        return code
+    rest = _rest_of_stub(prompt)
+    if _defines(code, entry_point):
+        return f"{rest}\n\n{code}"
+    return ("" if prompt.endswith("\n") else "\n") + indent(code, _indentation(prompt + rest))
 
 
-def _is_program(text: str) -> bool:
+def _block(answer: str, entry_point: str) -> str:
+    blocks = list(_fenced(answer))
+    python_first = sorted(blocks, key=lambda block: not _is_python(block[0]))
+    texts = [text for _, text in python_first]
+    defining = (text for text in texts if _defines(dedent(text), entry_point))
+    return next(defining, texts[0] if texts else answer)
+
+
+def _defines(code: str, entry_point: str) -> bool:
+    return re.search(rf"^(async\s+)?def\s+{re.escape(entry_point)}\s*\(", code, re.MULTILINE) is not None
+
+
+def _is_python(info: str) -> bool:
+    """Whether what stands behind a fence names Python, or nothing."""
+    word = _LANGUAGE.match(info)
+    return word is not None and _PYTHON.fullmatch(word[1]) is not None
+
+
+def _fenced(text: str, *, again: bool = True) -> Iterator[tuple[str, str]]:
+    """(what stands behind the fence, content) of every block.
+
+    A block that the length limit cut reaches to the end.
+    Four spaces in front make a fence plain text to Markdown, but models indent under a list item as
+    they like: such a piece is read again without them, once.
+    """
+    for token in _parser().parse(text):
+        if token.type == "fence":
+            yield token.info, token.content
+        elif again and token.type == "code_block" and token.content.lstrip().startswith(_FENCES):
+            yield from _fenced(dedent(token.content), again=False)
+
+
+@cache
+def _parser() -> MarkdownIt:
+    """Only what can hold a fence: no HTML, in whose blocks there would be none."""
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("zero").enable(["fence", "code", "list", "blockquote"])
+
+
+def _rest_of_stub(prompt: str) -> str:
+    """What makes the prompt a program by itself: nothing behind a docstring."""
+    rests = ("", "\n    pass\n", "\n\tpass\n")
+    return next((rest for rest in rests if _functions(prompt + rest)), "")
+
+
+def _indentation(stub: str) -> str:
+    """What the lines of the last function's body begin with."""
+    functions = _functions(stub)
+    if not functions:
+        return "    "
+    first = functions[-1].body[0]
+    return stub.splitlines()[first.lineno - 1][: first.col_offset]
+
+
+def _functions(program: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The functions of a problem's own text; none if it is no program."""
     try:
-        ast.parse(text)
+        body = ast.parse(program).body
     except (SyntaxError, ValueError):
-        return False
-    return True
+        return []
+    return [node for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]

@@ -10,8 +10,9 @@ from typing import Any
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.execution import judge
 from spsbench.records import Example, Prompt
-from spsbench.tasks.answers import code_of
+from spsbench.tasks.answers import completion_of
 from spsbench.tasks.data import TaskData, chosen, fingerprint
+from spsbench.tasks.extraction import Choice, Rule, rule_for
 from spsbench.tasks.local import read_rows
 from spsbench.tasks.prompts import PromptTemplate
 from spsbench.tasks.rows import Row, column, unique
@@ -29,11 +30,13 @@ class Code(Task):
         judge_timeout_s: wall seconds for a program with its tests; upstream's default.
         judge_workers: judges at work; None for one per CPU core.
         unsafe_exec: run the programs even where no sandbox holds.
+        extract: how code is taken from an answer, see ``spsbench.tasks.extraction``.
     """
 
     judge_timeout_s: float = 3.0
     judge_workers: int | None = None
     unsafe_exec: bool = False
+    extract: Choice = "auto"
 
     def load(self, data: str, limit: int | None, seed: int) -> TaskData:
         """See ``Task.load``. Fields: task_id, prompt, entry_point, canonical_solution, test."""
@@ -72,19 +75,29 @@ class Code(Task):
         return Prompt(example.example_id, text, tuple(ids), example.reference, chat=chat_template)
 
     def stop_for(self, chat_template: bool) -> tuple[str, ...]:
-        """See ``Task.stop_for``. A chat answer ends at EOS alone: code in it begins at the margin."""
-        return () if chat_template else self.stop
+        """See ``Task.stop_for``. Chats and fences end at EOS alone: code in them begins at the margin."""
+        return () if chat_template or self.extract == "fence" else self.stop
+
+    def extraction(self, chat_template: bool) -> Rule:
+        """See ``Task.extraction``."""
+        return rule_for(self.extract, chat_template)
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """See ``Task.score``: ``passed`` is 1 if prompt + completion pass the problem's tests, else 0.
 
-        Of a chat answer the code is taken (``spsbench.tasks.answers``). The programs run in a sandbox, and
-        their tests outside of it (``spsbench.execution``).
+        Of a chat answer the code is taken (``spsbench.tasks.answers``), or as ``extract`` tells. The programs
+        run in a sandbox, and their tests outside of it (``spsbench.execution``).
         """
-        pairs = [_program(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
-        problems, completions = [problem for problem, _ in pairs], [text for _, text in pairs]
+        problems = [_problem(prompt) for prompt in prompts]
+        completions = [self._completion(*pair) for pair in zip(prompts, problems, texts, strict=True)]
         verdicts = judge(problems, completions, self.judge_timeout_s, self.judge_workers, self.unsafe_exec)
         return [{"passed": float(verdict.passed)} for verdict in verdicts]
+
+    def _completion(self, prompt: Prompt, problem: dict[str, str], text: str) -> str:
+        """What runs behind the prompt."""
+        if self.extraction(prompt.chat) == "none":
+            return text
+        return completion_of(text, prompt.text, problem["entry_point"])
 
     def _rows(self, data: str) -> tuple[list[Row], dict[str, Any]]:
         split = self.spec.data.split
@@ -125,15 +138,6 @@ def _examples(rows: Sequence[Row]) -> list[Example]:
         found.append((Example(fields["task_id"], fields, reference), row))
     unique((example.example_id, row) for example, row in found)
     return [example for example, _ in found]
-
-
-def _program(prompt: Prompt, text: str) -> tuple[dict[str, str], str]:
-    """(HumanEval's fields, completion) of an output."""
-    problem = _problem(prompt)
-    if prompt.chat:
-        head, text = code_of(text, prompt.text, problem["entry_point"])
-        problem["prompt"] = head
-    return problem, text
 
 
 def _problem(prompt: Prompt) -> dict[str, str]:

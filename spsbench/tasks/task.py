@@ -12,6 +12,7 @@ from spsbench.errors import UnavailableError, UsageError
 from spsbench.paths import mini_dir
 from spsbench.records import Example, Prompt, SamplingParams
 from spsbench.tasks.data import TaskData, is_mini
+from spsbench.tasks.extraction import Rule
 from spsbench.tasks.spec import MiniSource, TaskSpec
 from spsbench.tasks.tokenizer import TextTokenizer
 
@@ -40,6 +41,10 @@ class Task(ABC):
     def stop_for(self, chat_template: bool) -> tuple[str, ...]:
         """Strings that end an output to prompts with or without the chat template."""
         return self.stop
+
+    def extraction(self, chat_template: bool) -> Rule | None:
+        """How code is taken from answers to such prompts; None where no code is asked for."""
+        return None
 
     @property
     def max_new_tokens(self) -> int:

@@ -235,3 +235,16 @@ def test_what_was_drawn_for_the_proof_belongs_to_its_engine_and_k_and_may_alarm(
     found = losslessness({ARM: frame}, [row], None, {"arms": [leaky | {"k": row["k"] + 1}]})
     assert found is not None
     assert (found["arms"][0]["proof"], found["verdict"]) == (None, "ok")
+
+
+def test_only_exact_rows_let_certain_positions_bound_leakage() -> None:
+    """Half of the positions leave one token; in half precision a token outside may be rounding."""
+    q = torch.tensor([[1.0, 0.0], [0.5, 0.5]]).repeat(100, 1)
+    p = torch.tensor([[0.2, 0.8], [0.2, 0.8]]).repeat(100, 1)
+    frame = samples([evidence(torch.tensor([0, 0, 0, 1]).repeat(50), q, p, torch.rand(200))])
+    bounds = [evidence_of(frame, exact=exact)["leakage"]["bound"] for exact in (True, False)]  # type: ignore[index]
+    assert bounds[0] < 0.5 * bounds[1]
+    greedy = samples([evidence(torch.zeros(100, dtype=torch.long), q[::2], p[::2], torch.rand(100))])
+    found = evidence_of(greedy)
+    assert found is not None
+    assert (found["greedy"], found["leakage"]) == (True, None)

@@ -12,7 +12,9 @@ from simulated_evidence import rescored, run, samples, sequence
 
 from spsbench.analysis import sums
 from spsbench.core.evidence import BINS, MIXTURES, POWERS, evidence
+from spsbench.core.sampling import draw, warp
 from spsbench.errors import SpsbenchError
+from spsbench.records import SamplingParams
 
 
 @pytest.mark.parametrize("leakage", [0.0, 0.01, 0.05])
@@ -60,6 +62,53 @@ def test_the_bound_of_a_short_text_is_no_better_than_its_chances() -> None:
     assert found["bound"] < found["high"]
 
 
+def nucleus_run(prompts: int, leakage: float, seed: int) -> pd.DataFrame:
+    """Sums per prompt of 30 tokens each; nine rows in ten of a nucleus of .8 leave one token."""
+    generator, params = torch.Generator().manual_seed(seed), SamplingParams(top_p=0.8)
+    found: list[dict[str, float] | None] = []
+    for _ in range(prompts):
+        logits = 20 * torch.randn(30, 12, generator=generator)
+        q, p = warp(logits, params), warp(logits + 6 * torch.randn(30, 12, generator=generator), params)
+        tokens = draw((1 - leakage) * q + leakage * p, torch.rand(30, generator=generator))
+        found.append(evidence(tokens, q, p, torch.rand(30, generator=generator)))
+    return sums.per_prompt(samples(found))[1]
+
+
+@pytest.mark.parametrize(("leakage", "prompts"), [(0.0, 6), (0.03, 6), (0.03, 25)])
+def test_positions_of_one_token_narrow_the_bound_and_it_covers(leakage: float, prompts: int) -> None:
+    """100 runs as above. Without those positions the bound of the truth is twice as wide and more."""
+    below = narrower = 0
+    for seed in range(100):
+        table = nucleus_run(prompts, leakage, 2000 + seed)
+        found, some = sums.leakage(table, everywhere=True), sums.leakage(table)
+        assert found is not None
+        assert some is not None
+        below += leakage <= found["bound"]
+        narrower += found["bound"] < 0.5 * some["bound"]
+    assert below >= 87
+    assert narrower >= 90 or leakage > 0
+
+
+def test_certain_text_bounds_leakage_by_what_did_not_come() -> None:
+    """Target (1, 0), draft (0, 1): 30 positions without the draft's token. Exactly: 1 - .05^(1/30) = 9.5%."""
+    q, p = torch.tensor([[1.0, 0.0]]).expand(30, 2), torch.tensor([[0.0, 1.0]]).expand(30, 2)
+    table = sums.per_prompt(samples([evidence(torch.zeros(30, dtype=torch.long), q, p, torch.rand(30))]))[1]
+    assert sums.leakage(table) is None
+    found = sums.leakage(table, everywhere=True)
+    assert found is not None
+    assert found["estimate"] == 0
+    assert 0.08 < found["bound"] < 0.2
+
+
+def test_sequences_without_sums_over_all_positions_keep_counting() -> None:
+    """A run from before, alone and continued by a newer version."""
+    new = [sequence(200, 0.1, torch.Generator().manual_seed(seed)) for seed in range(4)]
+    old = [{name: x for name, x in one.items() if not name.startswith("leak_all_")} for one in new]
+    whole, before, mixed = (sums.per_prompt(samples(rows))[1] for rows in (new, old, [*old[:2], *new[2:]]))
+    assert sums.leakage(before, everywhere=True) == sums.leakage(before) == sums.leakage(whole)
+    assert sums.leakage(mixed, everywhere=True) == sums.leakage(whole, everywhere=True)
+
+
 def test_the_truth_raises_no_alarm_and_a_leak_does() -> None:
     """A lossless run ever reaches an e-value of 1000 with odds below 1 in 1,000."""
     _, honest = sums.per_prompt(run(60, 0.0, seed=2, length=200))
@@ -69,7 +118,7 @@ def test_the_truth_raises_no_alarm_and_a_leak_does() -> None:
     assert found["mean"] > 3
     assert max(found, key=found.__getitem__).startswith("mixture")
     names = {f"mixture_{x}" for x in MIXTURES} | {f"power_{x}" for x in POWERS}
-    assert set(found) == names | {"draft_favoured", "draft_shunned", "transform", "mean"}
+    assert set(found) == names | {"no_residual", "draft_favoured", "draft_shunned", "transform", "mean"}
 
 
 def test_the_mean_e_value_is_the_average() -> None:

@@ -14,9 +14,9 @@ from spsbench.records import SamplingParams
 N, V = 20_000, 50
 
 
-def rows(seed: int, top_p: float = 0.9) -> tuple[torch.Tensor, torch.Tensor]:
+def rows(seed: int, top_p: float = 0.9, sharpness: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(N, V, generator=generator) * 2
+    logits = torch.randn(N, V, generator=generator) * sharpness
     noise = torch.randn(N, V, generator=generator)
     params = SamplingParams(top_p=top_p)
     return warp(logits, params), warp(logits + noise, params)
@@ -77,6 +77,59 @@ def test_overlap_counts_certain_rows_and_leaves_undrafted_ones_out() -> None:
     sums = evidence(torch.tensor([0, 0, 1]), q, p, torch.rand(3))
     assert (sums["overlap"], sums["overlap_positions"]) == (1.25, 2)
     assert sums["drafted_positions"] == 1
+
+
+def test_a_certain_row_tells_of_leakage_without_a_variance() -> None:
+    """q = (1, 0), p = (1/4, 3/4): the scores are -3/5 and 1, and -3/5 is the mean under q."""
+    q, p = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.25, 0.75]])
+    kept, leaked = (evidence(torch.tensor([token]), q, p, torch.rand(1)) for token in (0, 1))
+    names = ("leak_all_score", "leak_all_information", "leak_all_var")
+    assert [kept[name] for name in names] == pytest.approx([0.0, 1.2, 0.0])
+    assert [leaked[name] for name in names] == pytest.approx([1.6, 1.2, 0.0])
+    for sums in (kept, leaked):
+        assert sums["leak_information"] == sums["drafted_positions"] == 0
+        assert all(sums[f"log_e_mixture_{x}"] == 0 for x in MIXTURES)
+
+
+@pytest.mark.parametrize("leakage", [0.0, 0.05])
+def test_leakage_over_all_rows_is_measured_with_a_smaller_error(leakage: float) -> None:
+    """Sharp rows, most of which leave one token; 4 standard errors under the planted share."""
+    q, p = rows(8, top_p=0.6, sharpness=8.0)
+    tokens, v = sample(q, p, leakage, 9)
+    sums = evidence(tokens, q, p, v)
+    assert (sums["impossible"] > 0) == (leakage > 0)
+    information, variance = sums["leak_all_information"], sums["leak_all_var"]
+    assert information > 1.5 * sums["leak_information"]
+    if leakage == 0:  # else rows with an impossible token are in one of the two alone
+        assert variance == pytest.approx(sums["leak_var"])
+    most = variance + 2 * leakage * (information - variance)
+    assert abs(sums["leak_all_score"] - leakage * information) < 4 * math.sqrt(most)
+
+
+@pytest.mark.parametrize("bet", [*(f"mixture_{share}" for share in MIXTURES), "no_residual"])
+def test_nothing_is_staked_on_tokens_that_the_target_lacks(bet: str) -> None:
+    """Exactly: expectation 1 over the target's tokens, although the draft has mass outside."""
+    whole, drafted = rows(10, top_p=0.6)
+    telling = ((whole > 0).sum(-1) > 3) & (torch.where(whole > 0, 0.0, drafted).sum(-1) > 0.05)
+    q, p = (x[telling][:1].double() for x in (whole, drafted))
+    q, p = q / q.sum(), p / p.sum()
+    tokens = [x for x in range(V) if q[0, x] > 0]
+    logs = [evidence(torch.tensor([x]), q, p, torch.rand(1))[f"log_e_{bet}"] for x in tokens]
+    mean = sum(float(q[0, x]) * math.exp(log) for x, log in zip(tokens, logs, strict=True))
+    assert mean == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_missing_residual_is_found_by_its_bet() -> None:
+    """500 positions of a sampler that corrects from the target; the truth of as many raises no alarm."""
+    q, p = rows(11, top_p=1.0)
+    accepted = torch.minimum(p, q)
+    wrong = accepted + (1 - accepted.sum(-1, keepdim=True)) * q
+    found = {}
+    for name, law in (("wrong", wrong), ("right", q)):
+        tokens, v = sample(law, law, 0.0, 12)
+        found[name] = evidence(tokens[:500], q[:500], p[:500], v[:500])["log_e_no_residual"]
+    assert found["wrong"] > math.log(1000)
+    assert found["right"] < math.log(1000)
 
 
 def test_every_e_value_has_expectation_one_at_most() -> None:
