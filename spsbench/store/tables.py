@@ -7,6 +7,7 @@ and from Parquet, pass through the same Arrow tables and therefore agree to the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,17 +128,35 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
             return None
         if stamp is not None and (table.schema.metadata or {}).get(_STAMP) != stamp.encode():
             return None
-        if not _columns(name) <= set(table.column_names):
+        if not _is_whole(name, table, optional=set() if stamp is not None else _LATER.keys()):
             return None
         tables[name] = table
     return tables
 
 
-def _columns(name: str) -> set[str]:
-    """The columns that a table always has."""
+def _is_whole(name: str, table: Any, optional: AbstractSet[str]) -> bool:
+    """Whether every column is there and of its type: the footer that names them has no checksum.
+
+    Args:
+        name: of the table.
+        table: as read.
+        optional: columns that may be missing: where there is no journal, an old table is all there is.
+    """
+    found = {field.name: field.type for field in table.schema}
+    wanted = _columns(name)
+    return wanted.keys() - optional <= found.keys() and all(
+        found[column] == _arrow_type(kind) for column, kind in wanted.items() if column in found
+    )
+
+
+def _columns(name: str) -> dict[str, str]:
+    """The columns that a table always has, and their kinds."""
     if name == "samples":
-        return SAMPLE_COLUMNS.keys() - _LATER.keys()
-    return {*_KEY, *(("loop", *LOOP_COLUMNS) if name == "loops" else TRACE_COLUMNS)}
+        return SAMPLE_COLUMNS
+    columns = {column: SAMPLE_COLUMNS[column] for column in _KEY}
+    if name == "loops":
+        return columns | {"loop": "int32"} | {column: _loop_type(column) for column in LOOP_COLUMNS}
+    return columns | {column: _token_type(column) for column in TRACE_COLUMNS}
 
 
 def to_frames(tables: dict[str, Any]) -> Frames:

@@ -14,7 +14,19 @@ from spsbench.cli.reproduction import PARTS, settings
 
 SMALL = ("--limit", "1", "--samples", "1", "--no-score", "--threads", "1")
 OPTIONS: dict[str, Any] = dict.fromkeys(
-    ("pair", "data", "limit", "samples", "no_score", "allow_code_exec", "seed", "device", "dtype", "threads")
+    (
+        "pair",
+        "data",
+        "limit",
+        "samples",
+        "no_score",
+        "allow_code_exec",
+        "seed",
+        "device",
+        "dtype",
+        "threads",
+        "kernels",
+    )
 )
 
 
