@@ -182,7 +182,7 @@ def _bare(pair: _Watched, request: Request) -> float:
         drafter = ModelDrafter(pair.draft, request.sampling, device)
         pair.target.rollback(0)
         pair.target.score(torch.tensor(read), last=1)
-        drafter.prefill(read)
+        drafter.begin(request.prompt_ids)
         uniforms, watch = UniformStream(request.seed, device), Stopwatch(SystemClock())
         loops = sps(pair.target, drafter, request.prompt_ids, K, request.sampling, uniforms, watch)
         started, emitted = time.perf_counter(), 0

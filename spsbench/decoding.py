@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spsbench.clock import Stopwatch
-from spsbench.core.rejection import Draft, Rule, verify
+from spsbench.core.rejection import Accept, Draft, accept_draft
 from spsbench.core.sampling import draw, warp
 from spsbench.drafters.drafter import Drafter
 from spsbench.models.language_model import LanguageModel
@@ -72,7 +72,7 @@ def sps(
     sampling: SamplingParams,
     uniforms: Uniforms,
     watch: Stopwatch,
-    rule: Rule | None = None,
+    rule: Accept | None = None,
 ) -> Iterator[DecodedLoop]:
     """Algorithm 2: draft K tokens, score them in one pass, keep a prefix and one more token.
 
@@ -90,11 +90,11 @@ def sps(
         watch.lap("verify")
         q = warp(logits, sampling)
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
-        verdict = (rule or verify)(q, draft, u[-len(draft.tokens) - 1 :])
+        verdict = (rule or accept_draft)(q, draft, u[-len(draft.tokens) - 1 :])
         *drafted, token, accepted = torch.cat([draft.tokens, torch.stack(verdict[::-1])]).tolist()
         new = [*drafted[:accepted], token]
         watch.lap("sample")
         tokens += new
         target.rollback(len(tokens) - 1)
-        drafter.rollback(len(tokens) - 1)
+        drafter.observe(tokens, accepted)
         yield DecodedLoop(new, accepted, q, draft, u)

@@ -38,6 +38,46 @@ class SamplingParams:
     greedy: bool = False
 
 
+OptionValue = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A drafter, rule or policy by name, with the options that differ from its defaults.
+
+    Written ``name`` or ``name:option=value:option=value``, e.g. ``lookup:max_n=4``.
+    """
+
+    name: str
+    options: tuple[tuple[str, OptionValue], ...] = ()
+
+    def __str__(self) -> str:
+        return ":".join([self.name, *(f"{key}={_written(value)}" for key, value in self.options)])
+
+    @classmethod
+    def parse(cls, text: str) -> Spec:
+        """What ``str`` wrote; a colon inside the name (``file.py:build``) stays in it."""
+        parts = text.strip().split(":")
+        named = [part for part in parts if "=" not in part]
+        pairs = (part.split("=", 1) for part in parts if "=" in part)
+        return cls(":".join(named), tuple(sorted((key.strip(), _read(value)) for key, value in pairs)))
+
+
+def _written(value: OptionValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _read(text: str) -> OptionValue:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One way of generating that a run measures: what a row of the result table stands for.

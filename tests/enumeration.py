@@ -39,7 +39,7 @@ def one_loop(
     target.rollback(0)
     if prompt[:-1]:
         target.score(torch.tensor(prompt[:-1]), last=1)
-    drafter.prefill(prompt[:-1])
+    drafter.begin(prompt)
     loops = decoding.sps(target, drafter, prompt, k, sampling, lambda n: u, Stopwatch(FakeClock()))
     return next(loops)
 

@@ -14,11 +14,12 @@ import spsbench
 
 PACKAGE = Path(spsbench.__file__).resolve().parent
 
-FLOORS = {
+FLOORS: dict[str, float] = {
     "": 0,  # spsbench itself: the version
     "records": 0,
     "errors": 0,
     "paths": 0,
+    "plugins": 0.5,  # names and options: errors and records are below it
     "config": 1,
     "clock": 1,
     "environment": 1,

@@ -38,7 +38,7 @@ class Coins:
         self.probabilities = tuple(probabilities)
 
     def __call__(self, q: Tensor, draft: Draft, u: Tensor) -> Verdict:
-        """In place of ``spsbench.core.rejection.verify``; the token behind is the target's own."""
+        """In place of ``spsbench.core.rejection.accept_draft``; the token behind is the target's own."""
         k = draft.tokens.shape[0]
         heads = u[:k] < u.new_tensor([self.at(position) for position in range(k)])
         accepted = heads.to(torch.int64).cumprod(0).sum()

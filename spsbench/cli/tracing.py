@@ -129,7 +129,7 @@ def _speak(pair: Pair, arm: Arm, request: Request) -> Iterator[_Spoken]:
     pair.target.rollback(0)
     if read:
         pair.target.score(torch.tensor(read, device=pair.device), last=1)
-    drafter.prefill(read)
+    drafter.begin(request.prompt_ids)
     uniforms = UniformStream(request.seed, pair.device)
     watch, tokens = Stopwatch(SystemClock()), list[int]()
     decoding = sps(pair.target, drafter, request.prompt_ids, arm.k, request.sampling, uniforms, watch)

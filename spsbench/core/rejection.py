@@ -19,15 +19,21 @@ from spsbench.core.sampling import draw
 class Draft(NamedTuple):
     """What a drafter proposes in one loop.
 
-    A deterministic drafter gives one-hot rows, so that one acceptance rule serves all drafters.
-
     Attributes:
-        tokens: [K] int64, the proposed tokens.
-        probs: [K, V], the distributions that they were drawn from.
+        tokens: [K] int64, the proposed tokens; there may be none.
+        probs: [K, V], the distributions that they were drawn from; None where each token was certain (a
+            point mass: at V = 152,000 one-hot rows of a copied draft would be megabytes of zeros).
     """
 
     tokens: Tensor
-    probs: Tensor
+    probs: Tensor | None
+
+    def rows(self, vocab_size: int, dtype: torch.dtype) -> Tensor:
+        """[K, V] the distributions, one-hot for point masses: for records, after the clock."""
+        if self.probs is not None:
+            return self.probs
+        empty = torch.zeros(len(self.tokens), vocab_size, dtype=dtype, device=self.tokens.device)
+        return empty.scatter_(-1, self.tokens.unsqueeze(-1), 1.0)
 
 
 class Verdict(NamedTuple):
@@ -42,8 +48,8 @@ class Verdict(NamedTuple):
     token: Tensor
 
 
-Rule = Callable[[Tensor, Draft, Tensor], Verdict]
-"""Judges a draft by the target's rows and uniform numbers, see ``verify``."""
+Accept = Callable[[Tensor, Draft, Tensor], Verdict]
+"""Judges a draft by the target's rows and uniform numbers, see ``accept_draft``."""
 
 
 def acceptance_probability(q: Tensor, p: Tensor) -> Tensor:
@@ -76,7 +82,7 @@ def residual(q: Tensor, p: Tensor) -> Tensor:
     return torch.where(remainder.sum(-1, keepdim=True) > 0, remainder, q)
 
 
-def verify(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+def accept_draft(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     """Accept a prefix of the draft and draw the token behind it (Algorithm 2, the inner loop).
 
     Each drafted token is accepted if its uniform number is below min(1, q/p); the first rejection
@@ -95,12 +101,31 @@ def verify(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     if k == 0:
         return Verdict(torch.zeros((), dtype=torch.int64, device=q.device), draw(q[0], u[0]))
     column = draft.tokens.unsqueeze(-1)
-    accept = u.narrow(0, 0, k).unsqueeze(-1) < acceptance_probability(
-        q.narrow(0, 0, k).gather(-1, column), draft.probs.gather(-1, column)
-    )
+    own = q.narrow(0, 0, k).gather(-1, column)
+    # Of a point mass p is 1 at its token.
+    chance = own if draft.probs is None else acceptance_probability(own, draft.probs.gather(-1, column))
+    accept = u.narrow(0, 0, k).unsqueeze(-1) < chance
     accepted = accept.cumprod(0, dtype=torch.int64).sum()
-    # Behind full acceptance nothing was drafted: a row of zeros leaves the target as it is.
-    p = pad(draft.probs, (0, 0, 0, 1))
     row = accepted.unsqueeze(0)
-    weights = residual(q.index_select(0, row), p.index_select(0, row))
+    if draft.probs is None:
+        weights = _without_own(q.index_select(0, row), draft.tokens, row)
+    else:
+        # Behind full acceptance nothing was drafted: a row of zeros leaves the target as it is.
+        p = pad(draft.probs, (0, 0, 0, 1))
+        weights = residual(q.index_select(0, row), p.index_select(0, row))
     return Verdict(accepted, draw(weights, u.narrow(0, k, 1)).squeeze(0))
+
+
+def _without_own(q: Tensor, tokens: Tensor, row: Tensor) -> Tensor:
+    """[1, V] the residual behind a rejected point mass: the target without its token; behind the last, all.
+
+    Args:
+        q: [1, V] the target's row there.
+        tokens: [K] the draft.
+        row: [1] how many were accepted.
+    """
+    k = tokens.shape[0]
+    own = tokens.index_select(0, row.clamp(max=k - 1)).unsqueeze(0)
+    rest = q.scatter(-1, own, 0.0)
+    takes = (row < k) & (rest.sum(-1) > 0)
+    return torch.where(takes.unsqueeze(-1), rest, q)

@@ -1,4 +1,4 @@
-"""What decoding needs of a drafter."""
+"""What decoding needs of a drafter: the seam that every way of drafting goes through."""
 
 from __future__ import annotations
 
@@ -11,22 +11,34 @@ from spsbench.core.rejection import Draft
 
 
 class Drafter(Protocol):
-    """Proposes tokens behind a sequence."""
+    """Proposes tokens behind a sequence.
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        """Read the prompt, or whatever part of it should not be charged to the first loop."""
-        ...
+    A loop calls ``draft``, lets the target judge, and tells the drafter by ``observe`` what became of it.
+    """
 
-    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """Propose up to k tokens behind ``tokens``.
+    def begin(self, prompt: Sequence[int]) -> None:
+        """A new sequence: forget the last one, and read what should not be charged to the first loop.
 
         Args:
-            tokens: the whole sequence so far.
-            k: lookahead, at least 1.
-            u: [k] uniform numbers in [0, 1), one a token.
+            prompt: all of its tokens; the last is pending, as for the target.
         """
         ...
 
-    def rollback(self, length: int) -> None:
-        """Forget what was read of the sequence behind its first ``length`` tokens."""
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        """Propose up to k tokens behind ``tokens``; fewer, or none, where there is nothing to propose.
+
+        Args:
+            tokens: the whole sequence so far, prompt included.
+            k: lookahead, at least 1.
+            u: [k] uniform numbers in [0, 1), one a token; a drafter that draws nothing leaves them.
+        """
+        ...
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        """The loop is over.
+
+        Args:
+            tokens: the whole sequence now; whatever was drafted beyond it is to be forgotten.
+            accepted: how many of the drafted tokens stand.
+        """
         ...

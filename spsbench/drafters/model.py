@@ -9,7 +9,9 @@ from torch import Tensor
 
 from spsbench.core import sampling as law
 from spsbench.core.rejection import Draft
+from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.models.language_model import LanguageModel
+from spsbench.plugins import Options
 from spsbench.records import SamplingParams
 
 
@@ -25,14 +27,14 @@ class ModelDrafter:
         self.sampling = sampling
         self._device = device
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        """Read ``tokens`` from an empty memory."""
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Read the prompt but its last token, which stays pending."""
         self.model.rollback(0)
-        if tokens:
-            self.model.score(torch.tensor(tokens, device=self._device), last=1)
+        if read := prompt[:-1]:
+            self.model.score(torch.tensor(read, device=self._device), last=1)
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """See ``Drafter.draft``; ``Draft.tokens`` stays on the device, the host does not wait."""
+        """Sample K tokens; they stay on the device, the host does not wait."""
         pending = torch.tensor(tokens[self.model.length :], device=self._device)
         picks, rows = [], []
         for i in range(k):
@@ -42,6 +44,20 @@ class ModelDrafter:
             rows.append(probs)
         return Draft(torch.cat(picks), torch.cat(rows))
 
-    def rollback(self, length: int) -> None:
-        """See ``Drafter.rollback``."""
-        self.model.rollback(length)
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        """Roll back to what was decided; the last token stays pending."""
+        self.model.rollback(len(tokens) - 1)
+
+
+def _build(options: Options, context: Context) -> ModelDrafter:
+    assert context.draft is not None
+    return ModelDrafter(context.draft, context.sampling, context.device)
+
+
+KIND = DrafterKind(
+    name="model",
+    summary="The pair's draft model, sampled token by token (Chen et al. 2023).",
+    build=_build,
+    needs_draft=True,
+    forwards=lambda k: k,
+)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from spsbench.clock import Clock, Stopwatch
-from spsbench.core.rejection import Rule
+from spsbench.core.rejection import Accept
 from spsbench.decoding import DecodedLoop, ars, sps
 from spsbench.drafters.drafter import Drafter
 from spsbench.drafters.model import ModelDrafter
@@ -41,7 +41,7 @@ class EagerEngine(LoopingEngine):
         decoder: TextDecoder,
         device: torch.device,
         clock: Clock,
-        rule: Rule | None = None,
+        rule: Accept | None = None,
     ) -> None:
         super().__init__(decoder, device, clock)
         self._rule = rule
@@ -58,7 +58,7 @@ class EagerEngine(LoopingEngine):
             self._target.score(torch.tensor(read, device=self._device), last=1)
         if self._draft is not None:
             self._drafter = ModelDrafter(self._draft, request.sampling, self._device)
-            self._drafter.prefill(read)
+            self._drafter.begin(request.prompt_ids)
 
     def loops(self, request: Request, watch: Stopwatch) -> Iterator[DecodedLoop]:
         """See ``LoopingEngine.loops``."""

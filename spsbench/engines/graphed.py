@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from spsbench.clock import Clock, Stopwatch
-from spsbench.core.rejection import Draft, Rule, verify
+from spsbench.core.rejection import Accept, Draft, accept_draft
 from spsbench.core.sampling import draw, warp
 from spsbench.decoding import DecodedLoop
 from spsbench.engines.looping import LoopingEngine
@@ -116,9 +116,9 @@ class StaticSpS:
         k: int,
         sampling: SamplingParams,
         capture: Capture,
-        rule: Rule | None = None,
+        rule: Accept | None = None,
     ) -> None:
-        self._rule = rule or verify
+        self._rule = rule or accept_draft
         device, vocab_size = target.device, target.vocab_size
         self.state = State(target.slots, 2 * k + 1, device)
         self._target, self._draft, self._k, self._sampling = target, draft, k, sampling
@@ -203,7 +203,7 @@ class GraphedEngine(LoopingEngine):
         decoder: TextDecoder,
         clock: Clock,
         capture: Capture,
-        rule: Rule | None = None,
+        rule: Accept | None = None,
     ) -> None:
         super().__init__(decoder, target.device, clock)
         self.models = [target] if draft is None else [target, draft]

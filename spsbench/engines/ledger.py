@@ -53,7 +53,8 @@ class Ledger:
         self.tokens += decoded.tokens[: loop.kept]
         self._open.append(loop)
         self._open_bytes += decoded.target_probs.nbytes
-        self._open_bytes += 0 if decoded.draft is None else decoded.draft.probs.nbytes
+        if decoded.draft is not None and decoded.draft.probs is not None:
+            self._open_bytes += decoded.draft.probs.nbytes
 
     def settle(self) -> None:
         """Reduce the open loops to their records and let go of their rows.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from spsbench.core.rejection import Draft
 from spsbench.decoding import DecodedLoop
 from spsbench.records import FinishReason, Loop, TracedToken
 
@@ -85,7 +86,8 @@ def _beta_sums(loops: Sequence[Finished]) -> list[float]:
         if draft is None or n == 0:
             sums.append(torch.zeros((), device=loop.decoded.u.device))
         else:
-            sums.append(torch.minimum(loop.decoded.target_probs[:n], draft.probs[:n]).sum())
+            q = loop.decoded.target_probs[:n]
+            sums.append(torch.minimum(q, draft.rows(q.shape[-1], q.dtype)[:n]).sum())
     values: list[float] = torch.stack(sums).tolist() if sums else []
     return values
 
@@ -129,6 +131,10 @@ def _trace_loop(index: int, position: int, loop: Finished) -> Iterator[TracedTok
     yield _entry(index, position, decoded, j, decoded.tokens[j], fate, tests[-1])
 
 
+def _draft_prob(draft: Draft, j: int, token: int) -> float:
+    return float(draft.tokens[j] == token) if draft.probs is None else float(draft.probs[j, token])
+
+
 def _entry(
     index: int, position: int, decoded: DecodedLoop, j: int, token: int, fate: str, u: float
 ) -> TracedToken:
@@ -140,6 +146,6 @@ def _entry(
         token_id=token,
         fate=fate,  # type: ignore[arg-type]
         target_prob=float(decoded.target_probs[j, token]),
-        draft_prob=float(draft.probs[j, token]) if draft is not None and drafted else None,
+        draft_prob=_draft_prob(draft, j, token) if draft is not None and drafted else None,
         u=u,
     )

@@ -51,7 +51,7 @@ def _draft_rows(loop: Finished) -> Tensor:
     rows = torch.zeros_like(q)
     if draft is not None:
         shared = min(loop.kept, len(draft.tokens))
-        rows[:shared] = draft.probs[:shared]
+        rows[:shared] = draft.rows(q.shape[-1], q.dtype)[:shared]
     return rows
 
 

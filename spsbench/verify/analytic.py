@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spsbench import decoding
 from spsbench.core import sampling as law
-from spsbench.core.rejection import Draft, Rule
+from spsbench.core.rejection import Accept, Draft
 from spsbench.decoding import DecodedLoop
 from spsbench.verify.black_box import emitted_law
 from spsbench.verify.finding import Finding
@@ -96,13 +96,14 @@ def _laws(subject: Subject, prompt: Sequence[int], seed: int) -> tuple[list[_Law
 def _loop_laws(loop: DecodedLoop, drawn: Tensor) -> Iterator[_Law]:
     """The laws of a loop's tokens; ``drawn`` [K, V] is what the draft drew from."""
     assert loop.draft is not None
-    rows = [part.cpu() for part in (loop.target_probs, loop.draft.probs, drawn)]
+    q = loop.target_probs
+    rows = [part.cpu() for part in (q, loop.draft.rows(q.shape[-1], q.dtype), drawn)]
     weight = sum(part.sum(0) for part in rows)
     assert isinstance(weight, Tensor)
     columns = weight.topk(min(_COLUMNS, len(weight))).indices.sort().values
     q, told, really = (_lumped(part, columns) for part in rows)
     draft = Draft(_places(loop.draft.tokens.cpu(), columns), told)
-    rule: Rule = vars(decoding)["verify"]  # as the loop finds it, with whatever is planted there
+    rule: Accept = vars(decoding)["accept_draft"]  # as the loop finds it, with whatever is planted there
     for j in range(loop.accepted + 1):
         yield _Law(columns, emitted_law(rule, q, draft, really, j))
 

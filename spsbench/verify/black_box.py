@@ -14,18 +14,18 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from spsbench.core.rejection import Draft, Rule
+from spsbench.core.rejection import Accept, Draft
 
 _STEP = 2.0**-18
 _HALVINGS = 22
 _BELOW_ONE = 1 - 2.0**-24
 
 
-def emitted_law(rule: Rule, q: Tensor, draft: Draft, drawn: Tensor, j: int) -> Tensor:
+def emitted_law(rule: Accept, q: Tensor, draft: Draft, drawn: Tensor, j: int) -> Tensor:
     """The law of a loop's token ``j``, given that the drafted tokens before it stand.
 
     Args:
-        rule: e.g. ``core.rejection.verify``.
+        rule: e.g. ``core.rejection.accept_draft``.
         q: [K+1, V] target rows.
         draft: K tokens, and the [K, V] rows that the rule is told they came from.
         drawn: [K, V] rows that they really came from.
@@ -40,22 +40,23 @@ def emitted_law(rule: Rule, q: Tensor, draft: Draft, drawn: Tensor, j: int) -> T
         return _final_law(_Asked(rule, q, draft, j), 0.0, q[k].tolist())
     law = torch.zeros(q.shape[-1], dtype=torch.float64)
     rejected: dict[int, tuple[float, float]] = {}
+    p = draft.rows(q.shape[-1], q.dtype)
     for x in drawn[j].nonzero().flatten().tolist():
-        accepted = _Asked(rule, q, _with(draft, j, x), j).acceptance(_ratio(q, draft.probs, j, x))
+        accepted = _Asked(rule, q, _with(draft, j, x), j).acceptance(_ratio(q, p, j, x))
         law[x] += float(drawn[j, x]) * accepted
         rejected[x] = (float(drawn[j, x]) * (1 - accepted), accepted)
     missing = sum(mass for mass, _ in rejected.values())
     if missing > 0:
         x = max(rejected, key=lambda token: rejected[token])
         asked, test = _Asked(rule, q, _with(draft, j, x), j), (1 + rejected[x][1]) / 2
-        law += missing * _final_law(asked, test, _left(q[j].tolist(), draft.probs[j].tolist()))
+        law += missing * _final_law(asked, test, _left(q[j].tolist(), p[j].tolist()))
     return law
 
 
 class _Asked:
     """A rule with everything fixed but two of its uniform numbers: that of test ``j`` and the last."""
 
-    def __init__(self, rule: Rule, q: Tensor, draft: Draft, j: int) -> None:
+    def __init__(self, rule: Accept, q: Tensor, draft: Draft, j: int) -> None:
         self._rule, self._q, self._draft, self._j = rule, q, draft, j
 
     def answer(self, test: float, final: float) -> tuple[int, int]:

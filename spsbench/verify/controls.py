@@ -25,7 +25,7 @@ from spsbench.models.causal_lm import CausalLM
 from spsbench.models.language_model import LanguageModel
 from spsbench.verify.shared_faults import SHARED, Swap
 
-_verify = rejection.verify
+_verify = rejection.accept_draft
 _LENIENCE = 0.9
 
 
@@ -54,7 +54,11 @@ def _bonus_from_draft(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     verdict = _verify(q, draft, u)
     if int(verdict.accepted) < len(draft.tokens):
         return verdict
-    return Verdict(verdict.accepted, draw(draft.probs[-1], u[-1]))
+    return Verdict(verdict.accepted, draw(_rows(q, draft)[-1], u[-1]))
+
+
+def _rows(q: Tensor, draft: Draft) -> Tensor:
+    return draft.rows(q.shape[-1], q.dtype)
 
 
 def _row_off_by_one(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
@@ -68,7 +72,7 @@ def _residual_row(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     n = int(verdict.accepted)
     if n == len(draft.tokens):
         return verdict
-    return Verdict(verdict.accepted, draw(rejection.residual(q[n + 1], draft.probs[n]), u[-1]))
+    return Verdict(verdict.accepted, draw(rejection.residual(q[n + 1], _rows(q, draft)[n]), u[-1]))
 
 
 def _one_uniform(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
@@ -82,7 +86,7 @@ def _unscaled_residual(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     n = int(verdict.accepted)
     if n == len(draft.tokens):
         return verdict
-    weights = rejection.residual(q[n], draft.probs[n])
+    weights = rejection.residual(q[n], _rows(q, draft)[n])
     token = torch.searchsorted(weights.cumsum(-1), u[-1:], right=True).squeeze(0)
     return Verdict(verdict.accepted, token.clamp(max=int(weights.nonzero().max())))
 
@@ -135,11 +139,11 @@ CONTROLS: dict[str, Callable[[LanguageModel], Iterable[Swap]]] = {
     "constant-uniform": _everywhere((UniformStream, "__call__", _constant)),
     "no-residual": _everywhere((rejection, "residual", _no_residual)),
     "raw-draft": _everywhere((ModelDrafter, "draft", _raw_draft)),
-    "bonus-from-draft": _everywhere((decoding, "verify", _bonus_from_draft)),
-    "row-off-by-one": _everywhere((decoding, "verify", _row_off_by_one)),
-    "residual-row": _everywhere((decoding, "verify", _residual_row)),
-    "one-uniform": _everywhere((decoding, "verify", _one_uniform)),
-    "unscaled-residual": _everywhere((decoding, "verify", _unscaled_residual)),
+    "bonus-from-draft": _everywhere((decoding, "accept_draft", _bonus_from_draft)),
+    "row-off-by-one": _everywhere((decoding, "accept_draft", _row_off_by_one)),
+    "residual-row": _everywhere((decoding, "accept_draft", _residual_row)),
+    "one-uniform": _everywhere((decoding, "accept_draft", _one_uniform)),
+    "unscaled-residual": _everywhere((decoding, "accept_draft", _unscaled_residual)),
     "stale-cache": lambda target: [(target, "rollback", _stale(target.rollback))],
     "wrong-position": lambda target: (
         [(target, "score", partial(_shifted, target))] if isinstance(target, CausalLM) else []

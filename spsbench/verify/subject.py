@@ -58,11 +58,11 @@ class Subject:
             target.rollback(0)
             if read:
                 target.score(torch.tensor(read, device=self.device), last=1)
-            drafter.prefill(read)
+            drafter.begin(prompt)
 
             def begin() -> Iterator[decoding.DecodedLoop]:
                 target.rollback(len(read))
-                drafter.rollback(len(read))
+                drafter.observe(prompt, 0)
                 return decoding.sps(target, drafter, prompt, self.k, self.sampling, uniforms, watch)
 
             yield begin

@@ -97,7 +97,7 @@ def off_by_one_row(q: torch.Tensor, draft: rejection.Draft, u: torch.Tensor) -> 
     return REAL_VERIFY(q.roll(1, 0), draft, u)
 
 
-REAL_VERIFY = rejection.verify
+REAL_VERIFY = rejection.accept_draft
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ REAL_VERIFY = rejection.verify
     [
         (rejection, "acceptance_probability", inverted_ratio),
         (rejection, "residual", no_residual),
-        (decoding, "verify", bonus_from_the_draft),
-        (decoding, "verify", off_by_one_row),
+        (decoding, "accept_draft", bonus_from_the_draft),
+        (decoding, "accept_draft", off_by_one_row),
     ],
     ids=["inverted ratio", "no residual", "bonus from the draft", "off-by-one row"],
 )

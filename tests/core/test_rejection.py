@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.core.rejection import Draft, acceptance_probability, residual, verify
+from spsbench.core.rejection import Draft, accept_draft, acceptance_probability, residual
 
 F64 = torch.float64
 HALF = torch.tensor([0.5] * 4, dtype=F64)
@@ -20,14 +20,14 @@ def rows(*probs: list[float]) -> torch.Tensor:
 def test_a_draft_equal_to_the_target_is_always_accepted() -> None:
     q = rows([0.1, 0.9], [0.6, 0.4], [0.0, 1.0])
     for u in (0.0, 0.5, 1 - 2**-53):
-        verdict = verify(q, Draft(torch.tensor([1, 0]), q[:2]), torch.full((3,), u, dtype=F64))
+        verdict = accept_draft(q, Draft(torch.tensor([1, 0]), q[:2]), torch.full((3,), u, dtype=F64))
         assert int(verdict.accepted) == 2
         assert int(verdict.token) == 1
 
 
 def test_what_the_target_rules_out_is_never_accepted() -> None:
     q = rows([0.0, 1.0], [1.0, 0.0])
-    verdict = verify(q, Draft(torch.tensor([0]), rows([1.0, 0.0])), torch.zeros(2, dtype=F64))
+    verdict = accept_draft(q, Draft(torch.tensor([0]), rows([1.0, 0.0])), torch.zeros(2, dtype=F64))
     assert int(verdict.accepted) == 0
     assert int(verdict.token) == 1
 
@@ -35,7 +35,7 @@ def test_what_the_target_rules_out_is_never_accepted() -> None:
 def test_the_first_rejection_ends_the_draft() -> None:
     q = rows([0.5, 0.5], [0.0, 1.0], [0.5, 0.5], [0.5, 0.5])
     draft = Draft(torch.tensor([0, 0, 0]), rows([0.5, 0.5], [0.5, 0.5], [0.5, 0.5]))
-    verdict = verify(q, draft, torch.zeros(4, dtype=F64))
+    verdict = accept_draft(q, draft, torch.zeros(4, dtype=F64))
     assert int(verdict.accepted) == 1
     assert int(verdict.token) == 1
 
@@ -43,13 +43,13 @@ def test_the_first_rejection_ends_the_draft() -> None:
 @pytest.mark.parametrize(("u", "accepted"), [(0.0, 1), (0.499, 1), (0.5, 0), (0.9, 0)])
 def test_acceptance_is_below_the_ratio(u: float, accepted: int) -> None:
     q, p = rows([0.4, 0.6], [1.0, 0.0]), rows([0.8, 0.2])
-    verdict = verify(q, Draft(torch.tensor([0]), p), torch.tensor([u, 0.3], dtype=F64))
+    verdict = accept_draft(q, Draft(torch.tensor([0]), p), torch.tensor([u, 0.3], dtype=F64))
     assert int(verdict.accepted) == accepted
 
 
 def test_without_a_draft_the_target_is_sampled() -> None:
     empty = Draft(torch.empty(0, dtype=torch.int64), torch.empty(0, 2, dtype=F64))
-    verdict = verify(rows([0.3, 0.7]), empty, torch.tensor([0.31], dtype=F64))
+    verdict = accept_draft(rows([0.3, 0.7]), empty, torch.tensor([0.31], dtype=F64))
     assert (int(verdict.accepted), int(verdict.token)) == (0, 1)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from spsbench.core import rejection
-from spsbench.core.rejection import Draft, Rule, Verdict, verify
+from spsbench.core.rejection import Accept, Draft, Verdict, accept_draft
 from spsbench.verify import controls
 from spsbench.verify.black_box import emitted_law
 
@@ -29,7 +29,7 @@ def rows(n: int, seed: int, zeros: int = 0, dtype: torch.dtype = F64) -> Tensor:
     return (probs / probs.sum(-1, keepdim=True)).to(dtype)
 
 
-def error(rule: Rule, q: Tensor, p: Tensor, tokens: tuple[int, ...], j: int) -> float:
+def error(rule: Accept, q: Tensor, p: Tensor, tokens: tuple[int, ...], j: int) -> float:
     """Total variation between what the rule implies for token j and the target's row."""
     law = emitted_law(rule, q, Draft(torch.tensor(tokens), p), p, j)
     return float((law - q[j].double()).abs().sum()) / 2
@@ -49,7 +49,7 @@ def test_the_real_rule_emits_the_targets_law_at_every_place(
     q, p = rows(K + 1, seed, zeros, dtype), rows(K, seed + 100, zeros, dtype)
     for tokens in drafts(q, p)[:12]:
         for j in range(K + 1):
-            assert error(verify, q, p, tokens, j) < (EXACT if dtype == F64 else 1e-5)
+            assert error(accept_draft, q, p, tokens, j) < (EXACT if dtype == F64 else 1e-5)
 
 
 @settings(max_examples=25)
@@ -57,23 +57,23 @@ def test_the_real_rule_emits_the_targets_law_at_every_place(
 def test_the_law_is_the_targets_for_any_rows(seed: int, k: int, zeros: int) -> None:
     q, p = rows(k + 1, seed, zeros), rows(k, seed + 1, zeros)
     for tokens in drafts(q, p)[:1]:
-        assert max(error(verify, q, p, tokens, j) for j in range(k + 1)) < EXACT
+        assert max(error(accept_draft, q, p, tokens, j) for j in range(k + 1)) < EXACT
 
 
 def test_what_the_draft_really_drew_from_is_what_counts() -> None:
     q, told, really = rows(K + 1, 5), rows(K, 6), rows(K, 7)
-    law = emitted_law(verify, q, Draft(torch.tensor([0, 1, 2]), told), really, 1)
+    law = emitted_law(accept_draft, q, Draft(torch.tensor([0, 1, 2]), told), really, 1)
     assert float((law - q[1]).abs().sum()) > 0.02
 
 
 def final_number_of_the_test(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     """Draws with the number that rejected."""
-    n = min(int(verify(q, draft, u).accepted), len(draft.tokens) - 1)
-    return verify(q, draft, torch.cat([u[:-1], u[n : n + 1]]))
+    n = min(int(accept_draft(q, draft, u).accepted), len(draft.tokens) - 1)
+    return accept_draft(q, draft, torch.cat([u[:-1], u[n : n + 1]]))
 
 
 def accepts_by_the_last_number(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
-    return verify(q, draft, u[-1:].expand(len(u)))
+    return accept_draft(q, draft, u[-1:].expand(len(u)))
 
 
 def goes_on_behind_a_rejection(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
@@ -81,12 +81,12 @@ def goes_on_behind_a_rejection(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     column = draft.tokens.unsqueeze(-1)
     ratio = q[:-1].gather(-1, column) / draft.probs.gather(-1, column)
     n = (u[:-1].unsqueeze(-1) < ratio).sum()
-    return Verdict(n, verify(q, draft, u).token)
+    return Verdict(n, accept_draft(q, draft, u).token)
 
 
 def scaled_before_the_clamp(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     """Takes .9 p off the target in place of p."""
-    verdict = verify(q, draft, u)
+    verdict = accept_draft(q, draft, u)
     n = int(verdict.accepted)
     if n == len(draft.tokens):
         return verdict
@@ -95,7 +95,7 @@ def scaled_before_the_clamp(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
 
 def strict_edge(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     """Accepts with 98% of the right probability."""
-    return verify(q, draft, torch.cat([(u[:-1] / 0.98), u[-1:]]))
+    return accept_draft(q, draft, torch.cat([(u[:-1] / 0.98), u[-1:]]))
 
 
 WRONG = {
@@ -113,8 +113,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("rule", WRONG.values(), ids=WRONG.keys())
-def test_wrong_rules_have_another_law(rule: Rule) -> None:
+def test_wrong_rules_have_another_law(rule: Accept) -> None:
     q, p = rows(K + 1, 8), rows(K, 9)
     tokens = (0, 1, 2)
-    assert max(error(verify, q, p, tokens, j) for j in range(K + 1)) < EXACT
+    assert max(error(accept_draft, q, p, tokens, j) for j in range(K + 1)) < EXACT
     assert max(error(rule, q, p, tokens, j) for j in range(K + 1)) > 1e-3

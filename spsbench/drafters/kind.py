@@ -1,0 +1,61 @@
+"""A way of drafting: what it is called, what it takes, and how it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from spsbench.drafters.drafter import Drafter
+from spsbench.models.language_model import LanguageModel
+from spsbench.plugins import Options, settled
+from spsbench.records import OptionValue, SamplingParams, Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a drafter may be built from.
+
+    Attributes:
+        target: the target, whose memory is its own.
+        draft: the pair's draft model; None where the run has none.
+        sampling: of target and draft.
+        device: where the models are.
+        vocab_size: V; a proposed token is below it, a row is V wide.
+        corpus: token ids of the run's prompts, for drafters that count.
+    """
+
+    target: LanguageModel
+    draft: LanguageModel | None
+    sampling: SamplingParams
+    device: torch.device
+    vocab_size: int
+    corpus: Callable[[], Sequence[Sequence[int]]] = field(default=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterKind:
+    """A drafter by name.
+
+    Attributes:
+        name: as typed.
+        summary: one sentence on what it does, for lists.
+        build: makes one from all options and the context.
+        options: their names and defaults; a value given must be of the default's type.
+        needs_draft: whether it runs the pair's draft model.
+        point_mass: whether it is certain of each token (``Draft.probs`` is None), so that no row is drawn.
+        forwards: how many forwards of the draft model a loop costs, as a function of K; none by default.
+    """
+
+    name: str
+    summary: str
+    build: Callable[[Options, Context], Drafter]
+    options: Options = field(default_factory=dict)
+    needs_draft: bool = False
+    point_mass: bool = False
+    forwards: Callable[[int], int] = lambda k: 0
+
+    def settled(self, spec: Spec, flag: str = "--drafter") -> dict[str, OptionValue]:
+        """Every option, as given or by default; see ``plugins.settled``."""
+        return settled(self.name, self.options, spec, flag)

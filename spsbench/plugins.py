@@ -1,0 +1,126 @@
+"""Drafters, rules and whatever else has a name: ours, an installed package's, or a file's."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.records import OptionValue, Spec
+
+Kind = TypeVar("Kind")
+Options = Mapping[str, OptionValue]
+
+_TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def find(name: str, ours: Mapping[str, Kind], group: str, kind: type[Kind], flag: str) -> Kind:
+    """What a name stands for.
+
+    Args:
+        name: a key of ``ours``, the name of an entry point, or ``path/to/file.py:attribute``.
+        ours: what this package brings.
+        group: of entry points, e.g. ``spsbench.drafters``.
+        kind: what must come of it.
+        flag: the command-line flag that named it.
+
+    Raises:
+        UsageError: the name is unknown, or stands for something else.
+        UnavailableError: its package or file cannot be imported.
+    """
+    if name in ours:
+        return ours[name]
+    path, colon, attribute = name.rpartition(":")
+    if colon and path.endswith(".py"):
+        return _checked(_from_file(Path(path), attribute, flag), kind, name, flag)
+    theirs = {point.name: point for point in metadata.entry_points(group=group)}
+    if name in theirs:
+        return _checked(_loaded(theirs[name], flag), kind, name, flag)
+    known = [*ours, *theirs]
+    close = get_close_matches(name, known, n=1)
+    hint = f"Did you mean {close[0]}? " if close else ""
+    raise UsageError(
+        f"{name!r} is unknown.",
+        flag=flag,
+        remedy=f"{hint}Choose from {', '.join(known)}, or name one as file.py:attribute.",
+    )
+
+
+def settled(name: str, options: Options, spec: Spec, flag: str) -> dict[str, OptionValue]:
+    """Every option of what has a name, as given or by default.
+
+    Args:
+        name: of the drafter, rule or policy.
+        options: its options with their defaults.
+        spec: what was typed.
+        flag: the command-line flag that named it.
+
+    Raises:
+        UsageError: an option it does not have, or a value of another type than the default's.
+    """
+    for option, value in spec.options:
+        if option not in options:
+            has = f"It has {', '.join(options)}." if options else "It has none."
+            raise UsageError(f"{name} has no option {option!r}.", flag=flag, remedy=has)
+        wanted = type(options[option])
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
+            raise UsageError(
+                f"{name}:{option}={value} is not valid.",
+                flag=flag,
+                remedy=f"Give {_TYPES[wanted]}, e.g. {options[option]}.",
+            )
+    return dict(options) | dict(spec.options)
+
+
+def names(ours: Mapping[str, Any], group: str) -> dict[str, str]:
+    """Every name that can be given and where it comes from: ``spsbench`` or another package."""
+    theirs = {
+        point.name: point.dist.name if point.dist else "another package"
+        for point in metadata.entry_points(group=group)
+    }
+    return theirs | dict.fromkeys(ours, "spsbench")
+
+
+def _from_file(path: Path, attribute: str, flag: str) -> Any:
+    if not path.is_file():
+        raise UnavailableError(f"{path} is not there.", flag=flag, remedy="Name a Python file.")
+    spec = importlib.util.spec_from_file_location(f"spsbench_plugin_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UnavailableError(
+            f"{path} cannot be imported ({type(error).__name__}: {error}).",
+            flag=flag,
+            remedy="Mend the file.",
+        ) from error
+    if not hasattr(module, attribute):
+        raise UsageError(f"{path} has no {attribute!r}.", flag=flag, remedy="Name what the file defines.")
+    return getattr(module, attribute)
+
+
+def _loaded(point: metadata.EntryPoint, flag: str) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        raise UnavailableError(
+            f"{point.name} ({point.value}) cannot be imported ({type(error).__name__}: {error}).",
+            flag=flag,
+            remedy="Mend or remove its package.",
+        ) from error
+
+
+def _checked(found: Any, kind: type[Kind], name: str, flag: str) -> Kind:
+    if isinstance(found, kind):
+        return found
+    raise UsageError(
+        f"{name!r} is {type(found).__name__}, not {kind.__name__}.",
+        flag=flag,
+        remedy=f"It must be a spsbench {kind.__name__}; see docs/extending.md.",
+    )
