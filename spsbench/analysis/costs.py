@@ -62,12 +62,6 @@ def loop_cost(group: Sequence[dict[str, Any]]) -> LoopCost | None:
     return LoopCost(float(intercept), float(slope), fit, tuple(seen), ars)
 
 
-def groups(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The arms that differ in method and K alone: those of one sampling and engine, in order."""
-    keys = dict.fromkeys((row["sampling"], row["engine"]) for row in rows)
-    return [[row for row in rows if (row["sampling"], row["engine"]) == key] for key in keys]
-
-
 def draft_over_target(row: dict[str, Any], group: Sequence[dict[str, Any]]) -> tuple[float | None, str]:
     """c, the time of one draft run over that of one target run, and where it was measured.
 

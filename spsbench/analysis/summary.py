@@ -18,6 +18,7 @@ from spsbench.analysis.quality import metrics
 from spsbench.analysis.speedup import drifted, finished, halves, pair, share_slower, speedup
 from spsbench.analysis.token_hash import token_hash
 from spsbench.analysis.warning import warnings
+from spsbench.axes import identity
 from spsbench.records import SCHEMA_VERSION, Speedup
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 PHASES = ("draft", "verify", "sample", "other", "loop")
 _METHOD_ORDER = {"ars": 0, "sps": 1, "draft": 2}
-_IDENTITY = ("arm", "method", "k", "engine", "sampling")
+_IDENTITY = ("arm", "method", "k", "engine", "sampling")  # what samples carry; run.json has all axes
+_DRAFTING = ("drafter", "rule", "policy")
 
 
 def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,14 +114,20 @@ def _tokens_differ(samples: pd.DataFrame) -> list[str]:
 def _arms(samples: pd.DataFrame, info: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Identity of every planned or measured arm, by sampling, ArS first, then by K."""
     measured = samples[list(_IDENTITY)].drop_duplicates("arm").to_dict("records")
-    arms = {entry["arm"]: {key: entry[key] for key in _IDENTITY} for entry in info.get("arms") or []}
+    arms = {entry["arm"]: identity(entry) for entry in info.get("arms") or []}
     for entry in measured:
-        arm = arms.setdefault(str(entry["arm"]), {str(key): value for key, value in entry.items()})
+        arm = arms.setdefault(str(entry["arm"]), identity({str(key): value for key, value in entry.items()}))
         arm["engine"] = entry["engine"]  # a graphed arm may have had to run eagerly
     samplings = list(dict.fromkeys(arm["sampling"] for arm in arms.values()))
+    drafters = list(dict.fromkeys(arm[name] for arm in arms.values() for name in _DRAFTING))
     return sorted(
         arms.values(),
-        key=lambda arm: (samplings.index(arm["sampling"]), _METHOD_ORDER.get(arm["method"], 3), arm["k"]),
+        key=lambda arm: (
+            samplings.index(arm["sampling"]),
+            _METHOD_ORDER.get(arm["method"], 3),
+            *(drafters.index(arm[name]) for name in _DRAFTING),
+            arm["k"],
+        ),
     )
 
 

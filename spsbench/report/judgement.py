@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from spsbench.analysis.warning import label
+from spsbench.axes import label
 from spsbench.report.wording import MANY, metric_title
 
 KINDS = {"self_consistency": "self-consistency", "rescored": "losslessness (re-scored)"}

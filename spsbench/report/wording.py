@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
-from spsbench.analysis.warning import label
+from spsbench.axes import label
 
 NOTHING = "-"
 FIRST_SCREEN = ("mean_acceptance_length", "alpha_beta", "draft_acceptance_rate")

@@ -72,7 +72,7 @@ class Plan:
             "prompt_sha256": self.data.provenance.get("prompt_sha256"),
             "chat_template": self.chat_template,
             "pair": self.source.identity(),
-            "arms": [asdict(arm) for arm in self.arms],
+            "arms": [arm.record() for arm in self.arms],
             "max_new_tokens": self.max_new_tokens,
             "stop": list(self.stop),
             "fixed_length": self.config.fixed_length,
@@ -114,7 +114,7 @@ class Plan:
             "shard": self.config.shard,
             "data": self.data.provenance,
             "bos": self.source.tokenizer.bos,
-            "arms": [{**asdict(arm), "arm": arm.name, "sampling": arm.sampling_name} for arm in self.arms],
+            "arms": [{"arm": arm.name, **arm.axes(), "params": asdict(arm.sampling)} for arm in self.arms],
             "expected_sequences": len(self.prompts) * self.samples,
             "truncated_prompts": sum(prompt.truncated_tokens > 0 for prompt in self.prompts),
             "verification_rule": {
