@@ -132,7 +132,7 @@ class _Bench:
         static = {role: StaticLM(model, slots) for role, model in self._models.items()}
         for role, model in self._models.items():
             require_same_answers(model, static[role])
-        text, clock, coins, capture = NoText(), SystemClock(), Coins([ALPHA]), _capture(device)
+        text, clock, coins, capture = NoText(), SystemClock(), Coins([ALPHA]).rule(), _capture(device)
         one, two = static["target"], static["draft"]
         self._graphed = GraphedEngine(one, two, K, NUCLEUS, text, clock, capture, coins)
         self._engines: dict[str, Engine] = {

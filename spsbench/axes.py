@@ -83,5 +83,6 @@ def label(row: Row) -> str:
         return f"draft alone{engine}"
     if row["method"] != "sps":
         return str(row["arm"]) + engine
-    inside = ", ".join([f"K={row['k']}", *unusual(row)])
+    lossy = [] if row.get("lossless", True) else ["lossy"]
+    inside = ", ".join([f"K={row['k']}", *unusual(row), *lossy])
     return f"SpS ({inside}){engine}"

@@ -128,12 +128,12 @@ def _group(
 
 
 def _loop_bytes(row: Mapping[str, Any], target: float, draft: float | None) -> float | None:
-    """Bytes per emitted token: K draft forwards and a target forward, over tokens per loop."""
+    """Bytes per emitted token: a loop's forwards of the draft and one of the target, over its tokens."""
     if row["method"] == "ars":
         return target
     if draft is None or not row["tokens_per_loop"]:
         return None
-    return float((row["k"] * draft + target) / row["tokens_per_loop"])
+    return float((row["draft_forwards"] * draft + target) / row["tokens_per_loop"])
 
 
 def _more_experts(experts: Mapping[str, Any] | None, k: int) -> float:

@@ -75,8 +75,9 @@ def draft_over_target(row: dict[str, Any], group: Sequence[dict[str, Any]]) -> t
     ars = next((other for other in group if other["method"] == "ars"), None)
     draft = next((other for other in group if other["method"] == "draft"), None)
     drafting, target = _phase(row, "draft"), _phase(ars, "verify")
-    if drafting is not None and target and row["k"]:
-        return drafting / row["k"] / target, "loops"
+    drafted = row.get("drafted_per_loop") or row["k"]
+    if drafting is not None and target and drafted:
+        return drafting / drafted / target, "loops"
     if ars and draft and ars["ms_per_token"] and draft["ms_per_token"]:
         return draft["ms_per_token"] / ars["ms_per_token"], "draft alone"
     return None, "not measured"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from spsbench.analysis.numbers import ratio
 from spsbench.analysis.pooled import pooled_interval
 from spsbench.analysis.speedup import finished
-from spsbench.axes import axes, series
+from spsbench.axes import axes, series, unusual
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +44,8 @@ def recommendation(
     """
     found = []
     for group in series(rows):
+        if not all(row.get("lossless", True) for row in group):
+            continue  # its speed is bought with another distribution
         arms = {row["k"]: row["arm"] for row in group if row["method"] in ("ars", "sps")}
         tables = {k: _per_prompt(by_arm[arm]) for k, arm in sorted(arms.items()) if arm in by_arm}
         tables = {k: table for k, table in tables.items() if len(table)}
@@ -52,8 +54,12 @@ def recommendation(
             if entry is not None:
                 named = axes(next(row for row in group if row["method"] == "sps"))
                 del named["k"]
-                found.append({**named, **entry, "sentence": _sentence(named["sampling"], entry)})
+                found.append({**named, **entry, "sentence": _sentence(_what(named), entry)})
     return found or None
+
+
+def _what(named: Mapping[str, Any]) -> str:
+    return ", ".join([str(named["sampling"]), *unusual({**named, "k": None})])
 
 
 def _per_prompt(samples: pd.DataFrame) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from spsbench.analysis.quality import metrics
 from spsbench.analysis.speedup import drifted, finished, halves, pair, share_slower, speedup
 from spsbench.analysis.token_hash import token_hash
 from spsbench.analysis.warning import warnings
-from spsbench.axes import identity
+from spsbench.axes import identity, unusual
 from spsbench.records import SCHEMA_VERSION, Speedup
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _add_alpha_leviathan(rows: list[dict[str, Any]], by_arm: Mapping[str, pd.Dat
         if row["method"] == "ars" and row["arm"] in by_arm and of_sampling.get(row["sampling"]) is None:
             of_sampling[row["sampling"]] = alpha_leviathan(by_arm[row["arm"]])
     for row in rows:
-        if row["acceptance"] is not None:
+        if row["acceptance"] is not None and not unusual(row):  # it is the draft model's, under Chen's rule
             row["acceptance"]["alpha_leviathan"] = of_sampling.get(row["sampling"])
 
 
@@ -216,12 +216,14 @@ def _loops_of_finished(loops: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
 
 def _from_loops(loops: pd.DataFrame, arm: dict[str, Any]) -> dict[str, Any]:
     if loops.empty:
-        return {"acceptance": None, "acceptance_z": None, "tokens_per_loop": None, "loop_time": None}
+        names = ("acceptance", "acceptance_z", "tokens_per_loop", "drafted_per_loop", "loop_time")
+        return dict.fromkeys(names)
     speculative = arm["method"] == "sps"
     return {
         "acceptance": acceptance(loops, int(arm["k"])) if speculative else None,
         "acceptance_z": disagreement(loops) if speculative else None,
         "tokens_per_loop": finite(loops["emitted"].astype("float64").mean()),
+        "drafted_per_loop": finite(loops["drafted"].astype("float64").mean()),
         "loop_time": {
             f"{phase}_ms": finite(1e3 * loops[f"{phase}_s"].astype("float64").mean()) for phase in PHASES
         },
@@ -234,6 +236,10 @@ def _told(arm: dict[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
         key: _for_arm(info, key, arm["arm"])
         for key in ("verification_rule", "peak_memory_bytes", "target_mode", "draft_mode")
     }
+    told: Mapping[str, Any] = next(
+        (entry for entry in info.get("arms") or [] if entry["arm"] == arm["arm"]), {}
+    )
+    row |= {"draft_forwards": told.get("draft_forwards", arm["k"]), "lossless": told.get("lossless", True)}
     if arm["method"] != "sps":
         row["verification_rule"] = None
     return row

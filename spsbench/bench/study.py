@@ -154,4 +154,5 @@ def _forced(
 
 
 def _engine(target: CausalLM, draft: CausalLM | None, k: int, rule: Coins | None) -> Engine:
-    return EagerEngine(target, draft, k, NoText(), target.device, SystemClock(), rule)
+    judge = None if rule is None else rule.rule()
+    return EagerEngine(target, draft, k, NoText(), target.device, SystemClock(), judge)
