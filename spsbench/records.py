@@ -232,8 +232,8 @@ class Generation:
         finish_reason: why generation ended.
         trace: one entry per drafted or emitted token if the request asked for it.
         losslessness: sums that the losslessness statistics are computed from; None if not kept.
-        proposed: per loop the drafted ids at the positions of its emitted tokens, the rejected one
-            among them; None if the engine cannot see them. Not stored.
+        proposed: per loop all the drafted ids, also those behind a rejected one or behind the end;
+            None if the engine cannot see them. Not stored.
     """
 
     tokens: list[int]

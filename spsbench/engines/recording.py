@@ -97,9 +97,9 @@ def _beta_sums(loops: Sequence[Finished], expected: Expected) -> list[float]:
 
 
 def proposed_tokens(loops: Sequence[Finished]) -> list[list[int]]:
-    """Per loop the drafted ids at the positions of its emitted tokens, the rejected one among them."""
-    drafts = [(loop.decoded.draft, loop.kept) for loop in loops]
-    parts = [torch.empty(0) if draft is None else draft.tokens[:kept] for draft, kept in drafts]
+    """Per loop every drafted id, so that it is known how many there were; empty for ArS."""
+    drafts = [loop.decoded.draft for loop in loops]
+    parts = [torch.empty(0, dtype=torch.int64) if draft is None else draft.tokens for draft in drafts]
     found = [part for part in parts if len(part)]
     ids = iter(torch.cat(found).tolist() if found else [])  # one wait of the host for all of them
     return [[next(ids) for _ in range(len(part))] for part in parts]

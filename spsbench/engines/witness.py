@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench.core.evidence import Sums, evidence
+from spsbench.core.evidence import Sums, added, evidence
 from spsbench.core.own_law import rounding_slack
-from spsbench.core.rederive import decisions_of, rederive
+from spsbench.core.rederive import decisions_of, lengths_rederived, rederive
 from spsbench.core.sampling import warp
+from spsbench.drafters.policy import Policy, lookaheads
 from spsbench.engines.recording import Finished
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import Generation, SamplingParams
@@ -145,6 +146,7 @@ def rescore_and_rederive(
     sampling: SamplingParams,
     k: int,
     seed: int,
+    policy: Policy | None = None,
 ) -> Sums:
     """``rescore`` of an output, and from the same rows every decision of its loops once more.
 
@@ -155,15 +157,24 @@ def rescore_and_rederive(
         sampling: the warping of both.
         k: lookahead; 0 if nothing was drafted.
         seed: of the sequence.
+        policy: how many tokens a loop was to draft, one that no drafter uses; None for K, or if whatever
+            drafted was free to propose fewer: then lengths are not judged.
     """
     reading = read_again(target, draft, prompt, generation.tokens, sampling)
     sums = _rescored(reading, seed)
     if generation.proposed is None or generation.loops is None:
         return sums
-    decided = decisions_of(generation.tokens, generation.loops, generation.proposed, k, seed)
-    drafts = reading.draft_logits if k else None
+    loops, proposed = generation.loops, generation.proposed
     slack = rounding_slack(target.model.dtype)
-    return sums | rederive(decided, reading.logits, drafts, sampling, slack)
+    if policy is None or k == 0:
+        decided = decisions_of(generation.tokens, loops, proposed, k, seed)
+        drafts = reading.draft_logits if k else None
+        return sums | rederive(decided, reading.logits, drafts, sampling, slack)
+    verdicts = [(len(ids), loop.accepted) for ids, loop in zip(proposed, loops, strict=True)]
+    allowed, margin = lookaheads(policy, k, verdicts), policy.margin
+    decided = decisions_of(generation.tokens, loops, proposed, k, seed, allowed)
+    found = rederive(decided, reading.logits, reading.draft_logits, sampling, slack, margin)
+    return sums | added(found, lengths_rederived(proposed, allowed, early=margin is not None))
 
 
 def _rescored(reading: Reading, seed: int) -> Sums:
