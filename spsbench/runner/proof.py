@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spsbench.analysis.losslessness import RESCORED, decisions_of, evidence_of, is_precise
 from spsbench.axes import MODEL, MODIFIED_REJECTION
 from spsbench.core.rules import rule_kind
+from spsbench.drafters.policy import build_policy
 from spsbench.engines.engine import Engine
 from spsbench.engines.witness import rescore, rescore_and_rederive
 from spsbench.models.pair import Pair
@@ -59,7 +60,9 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
     target = pair.draft if arm.method == "draft" else pair.target
     if _is_chens(arm):
-        sums = rescore_and_rederive(target, pair.draft, prompt.ids, generation, arm.sampling, arm.k, seed)
+        policy = build_policy(arm.policy)  # one of its own, to be asked once more
+        given = (prompt.ids, generation, arm.sampling, arm.k, seed)
+        sums = rescore_and_rederive(target, pair.draft, *given, policy if arm.k else None)
     else:
         sums = rescore(target, pair.draft, prompt.ids, generation.tokens, arm.sampling, seed)
     generation.losslessness = (generation.losslessness or {}) | sums
