@@ -30,10 +30,9 @@ from spsbench.engines.engine import Engine
 from spsbench.engines.graphed import Capture, GraphedEngine, StaticSpS
 from spsbench.engines.peers import ASSISTED, GENERATE, PeerEngine
 from spsbench.environment import describe_environment
-from spsbench.models.bandwidth import measured_bandwidth
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.memory import forward_bytes, kv_bytes_per_token, measured_bandwidth
 from spsbench.models.static import StaticLM, require_same_answers
-from spsbench.models.traffic import forward_bytes, kv_bytes_per_token
 from spsbench.records import Generation, Request, SamplingParams
 
 K, ALPHA = 4, 0.8

@@ -38,10 +38,10 @@ from spsbench.engines.peers import ASSISTED, GENERATE, PeerEngine
 from spsbench.engines.uniforms import UniformStream
 from spsbench.environment import describe_environment
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.memory import kv_bytes_per_token
 from spsbench.models.packing import use_kernels
 from spsbench.models.product import Modes, ProductLinear, can_pack
 from spsbench.models.threads import suitable_threads
-from spsbench.models.traffic import kv_bytes_per_token
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.runner import plan
 

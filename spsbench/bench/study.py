@@ -15,10 +15,9 @@ from spsbench.clock import SystemClock
 from spsbench.config.kernels import PLAIN
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
-from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.memory import cache_bytes, forward_bytes, kv_bytes_per_token, measured_bandwidth
 from spsbench.models.packing import use_kernels
-from spsbench.models.traffic import forward_bytes, kv_bytes_per_token
 from spsbench.records import SamplingParams
 
 LARGEST_ROWS = 9

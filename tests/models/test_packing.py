@@ -12,8 +12,8 @@ from tiny_models import config_of, make
 from spsbench.errors import UsageError
 from spsbench.models import packing
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.memory import forward_bytes
 from spsbench.models.packing import use_kernels
-from spsbench.models.traffic import forward_bytes
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 both_kinds = pytest.mark.parametrize(

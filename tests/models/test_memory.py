@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
 from tiny_models import config_of, make
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spsbench.models.traffic import experts_of, forward_bytes, kv_bytes_per_token
+from spsbench.models import memory
+from spsbench.models.memory import experts_of, forward_bytes, kv_bytes_per_token
 
 
 def _model(*, tied: bool) -> LlamaForCausalLM:
@@ -52,3 +56,38 @@ def test_a_dense_model_reads_the_same_for_every_block() -> None:
     model = _model(tied=True)
     assert experts_of(model) is None
     assert forward_bytes(model, rows=9) == forward_bytes(model)
+
+
+def test_the_bandwidth_is_bytes_over_the_best_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([5.0, 0.4, 0.2, 0.3, 0.4, 0.5])  # the first warms up
+    sizes = []
+
+    def timed(data: torch.Tensor) -> float:
+        sizes.append(data.nbytes)
+        return next(seconds)
+
+    monkeypatch.setattr(memory, "_seconds", timed)
+    monkeypatch.setattr(memory, "cache_bytes", lambda device: 1 << 20)
+    found = memory.measured_bandwidth(torch.device("cpu"))
+    assert found == sizes[0] / 0.2
+    assert sizes[0] >= 8 << 20
+
+
+def test_without_memory_there_is_no_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(data: torch.Tensor) -> float:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(memory, "_seconds", full)
+    assert memory.measured_bandwidth(torch.device("cpu")) is None
+
+
+def test_the_largest_cache_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index, size in enumerate(("32K\n", "33792K\n", "1M\n", "broken\n")):
+        folder = tmp_path / f"index{index}"
+        folder.mkdir()
+        (folder / "size").write_text(size)
+    (tmp_path / "index9").mkdir()
+    monkeypatch.setattr(memory, "_SYSTEM_CACHES", tmp_path)
+    assert memory.cache_bytes() == 33792 * 1024
+    monkeypatch.setattr(memory, "_SYSTEM_CACHES", tmp_path / "nowhere")
+    assert memory.cache_bytes(torch.device("cpu")) is None
