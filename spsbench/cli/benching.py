@@ -17,9 +17,9 @@ from spsbench.config.kernels import chosen_kernels
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, context_window, text_config
+from spsbench.models.hf_logging import quiet_libraries
 from spsbench.models.loading import load
 from spsbench.models.pair import find_pair, resolve_device
-from spsbench.models.quiet import quiet_libraries
 from spsbench.models.threads import suitable_threads
 from spsbench.models.untrained import read_config, require_room, untrained
 from spsbench.models.weights import DTYPES, require_memory

@@ -8,7 +8,7 @@ import torch
 
 from spsbench.errors import UnavailableError
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.explain import explained
+from spsbench.models.hf_errors import typed_errors
 from spsbench.models.source import ModelSource
 from spsbench.models.weights import DTYPES
 
@@ -33,7 +33,7 @@ def load(source: ModelSource, dtype: str, device: torch.device, vocab_size: int,
     # Quantised weights cannot be moved afterwards; transformers places them, with the package accelerate.
     direct = source.quantization is not None and device.type != "cpu"
     placed: dict[str, Any] = {"device_map": {"": device}} if direct else {}
-    with explained(source.name, flag):
+    with typed_errors(source.name, flag):
         model, report = AutoModelForCausalLM.from_pretrained(
             source.location,
             revision=source.commit,

@@ -9,7 +9,7 @@ from typing import Any
 
 from spsbench.errors import UnavailableError
 from spsbench.models.architecture import require_causal
-from spsbench.models.explain import explained
+from spsbench.models.hf_errors import typed_errors
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.paths import mini_dir
 
@@ -78,7 +78,7 @@ def find(name: str, revision: str | None, flag: str) -> ModelSource:
     from transformers import AutoConfig
 
     location = _location(name, flag)
-    with explained(name, flag):
+    with typed_errors(name, flag):
         # False, not None: transformers would ask on the terminal.
         config = AutoConfig.from_pretrained(location, revision=revision, trust_remote_code=False)
         require_causal(config, name, flag)
@@ -119,7 +119,7 @@ def _read_tokenizer(location: str, revision: str | None, name: str, flag: str) -
             flag=flag,
             remedy="Save the tokenizer into the same folder.",
         )
-    with explained(name, flag):
+    with typed_errors(name, flag):
         tokenizer = AutoTokenizer.from_pretrained(location, revision=revision, trust_remote_code=False)
         listed = (*_eos_of_generation(location, revision), tokenizer.eos_token_id)
         return Tokenizer(tokenizer, frozenset(i for i in listed if i is not None))

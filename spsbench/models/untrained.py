@@ -10,7 +10,7 @@ import torch
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.architecture import require_causal
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.explain import explained
+from spsbench.models.hf_errors import typed_errors
 from spsbench.models.weights import DTYPES, available_bytes
 
 _GIB = 1 << 30
@@ -31,7 +31,7 @@ def read_config(name: str, flag: str) -> Any:
 
     if name.endswith(".json") and not Path(name).is_file():
         raise UnavailableError(f"{name} is not there.", flag=flag, remedy="Name a config.json or a folder.")
-    with explained(name, flag):
+    with typed_errors(name, flag):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     require_causal(config, name, flag)
     return config

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from spsbench.errors import UsageError
-from spsbench.models.explain import explained
+from spsbench.models.hf_errors import typed_errors
 from spsbench.models.source import ModelSource, files_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -38,7 +38,7 @@ def weight_bytes(source: ModelSource, dtype: str, flag: str) -> int | None:
     wanted = DTYPES.get(dtype) or getattr(source.config, "dtype", None)
     # Quantised weights stay as they are on the disk.
     width = None if source.quantization or not isinstance(wanted, torch.dtype) else wanted.itemsize
-    with explained(source.name, flag):
+    with typed_errors(source.name, flag):
         tensors = [tensor for file in _files(folder) for tensor in _tensors(file)]
     if not tensors:
         return None

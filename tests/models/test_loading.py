@@ -20,7 +20,7 @@ from spsbench.config import PairConfig
 from spsbench.config.models import ModelRef
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import weights
-from spsbench.models.explain import explain
+from spsbench.models.hf_errors import typed_error
 from spsbench.models.pair import Pair, PairSource, find_pair, load_pair
 from spsbench.models.source import find
 
@@ -153,7 +153,7 @@ def test_a_quantised_checkpoint_is_loaded_as_its_configuration_says(folder: Path
 
 def test_a_package_that_a_device_needs_is_named() -> None:
     error = ValueError("`device_map` requires `accelerate`. You can install it with `pip install accelerate`")
-    told = explain(error, "m", "--draft")
+    told = typed_error(error, "m", "--draft")
     assert (type(told), "accelerate" in told.message) == (UnavailableError, True)
 
 
@@ -220,12 +220,12 @@ def test_what_the_hub_answers(
 
 def test_a_path_that_holds_the_number_of_an_http_error_is_not_taken_for_one() -> None:
     error = OSError("/tmp/401/404/gated-not found/model.safetensors is damaged")
-    assert str(explain(error, "m", "--target")).startswith("--target: m cannot be read: /tmp/401")
+    assert str(typed_error(error, "m", "--target")).startswith("--target: m cannot be read: /tmp/401")
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
 def test_out_of_memory_is_a_failure_while_running(error: Exception) -> None:
-    told = explain(error, "m", "--target")
+    told = typed_error(error, "m", "--target")
     assert (type(told), told.exit_code) == (SpsbenchError, 1)
 
 

@@ -12,17 +12,17 @@ _ABSENT = ("is not a local folder", "is not a valid model identifier", "404 clie
 
 
 @contextmanager
-def explained(name: str, flag: str) -> Iterator[None]:
-    """Turn whatever is raised inside into ``explain``'s error; our own errors pass."""
+def typed_errors(name: str, flag: str) -> Iterator[None]:
+    """Turn whatever is raised inside into ``typed_error``'s error; our own errors pass."""
     try:
         yield
     except SpsbenchError:
         raise
     except Exception as error:
-        raise explain(error, name, flag) from error
+        raise typed_error(error, name, flag) from error
 
 
-def explain(error: Exception, name: str, flag: str) -> SpsbenchError:
+def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
     """The typed error for what went wrong while a model was looked up or read.
 
     Args:
