@@ -20,8 +20,8 @@ from spsbench.models.causal_lm import CausalLM, context_window, text_config
 from spsbench.models.hf_logging import quiet_libraries
 from spsbench.models.loading import load
 from spsbench.models.pair import find_pair, resolve_device
+from spsbench.models.random_init import random_model, read_config, require_room
 from spsbench.models.threads import suitable_threads
-from spsbench.models.untrained import read_config, require_room, untrained
 from spsbench.models.weights import DTYPES, require_memory
 from spsbench.records import SamplingParams
 from spsbench.store import RunStore
@@ -171,7 +171,7 @@ def _built(params: Mapping[str, Any], asked: Asked, dtype: str, device: torch.de
     _require_window(min(context_window(config) for config in configs), asked)
     require_room(dict(zip(flags, configs, strict=True)), dtype, device)
     shared = min(text_config(config).vocab_size for config in configs)
-    target, draft = (untrained(config, dtype, device, shared, asked.seed) for config in configs)
+    target, draft = (random_model(config, dtype, device, shared, asked.seed) for config in configs)
     return names, target, draft
 
 

@@ -71,7 +71,7 @@ def require_room(models: dict[str, Any], dtype: str, device: torch.device) -> No
         )
 
 
-def untrained(config: Any, dtype: str, device: torch.device, vocab_size: int, seed: int = 0) -> CausalLM:
+def random_model(config: Any, dtype: str, device: torch.device, vocab_size: int, seed: int = 0) -> CausalLM:
     """A model of that shape with weights as its architecture initialises them.
 
     Args:
