@@ -27,7 +27,7 @@ class _Node:
         return node
 
 
-class RememberedModel:
+class MemoizedModel:
     """Answers from memory where it can, so that many draws over few contexts cost little.
 
     A context keeps the row that it was first given, whatever block it was scored in: the remembered
