@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from spsbench.models.cache import RewindCache
-from spsbench.models.direct import DirectForward
+from spsbench.models.llama_forward import LlamaForward
 from spsbench.models.product import Modes, Product
 
 
@@ -33,8 +33,8 @@ class CausalLM:
         self.device = model.device
         self.cache = RewindCache()
         self.modes = Modes()
-        self._direct = DirectForward(model, self.modes) if DirectForward.applies_to(model) else None
-        self.products: list[Product] | None = None if self._direct is None else self._direct.products
+        self._llama = LlamaForward(model, self.modes) if LlamaForward.applies_to(model) else None
+        self.products: list[Product] | None = None if self._llama is None else self._llama.products
 
     @property
     def length(self) -> int:
@@ -43,9 +43,9 @@ class CausalLM:
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         """See ``LanguageModel.score``."""
-        if self._direct is not None:
-            direct = self._direct(tokens, self.cache, last)
-            return direct if direct.shape[-1] == self.vocab_size else direct[:, : self.vocab_size]
+        if self._llama is not None:
+            rows = self._llama(tokens, self.cache, last)
+            return rows if rows.shape[-1] == self.vocab_size else rows[:, : self.vocab_size]
         output = self.model(
             input_ids=tokens.unsqueeze(0), past_key_values=self.cache, use_cache=True, logits_to_keep=last
         )

@@ -23,7 +23,7 @@ _FIXED_ROPE = frozenset({"default", "linear", "llama3"})
 _FIRST_POSITIONS = 1024
 
 
-class DirectForward:
+class LlamaForward:
     """Scores tokens with the weights of a model that ``applies_to`` accepts.
 
     Weights that are multiplied together are laid side by side; the model's own parameters become

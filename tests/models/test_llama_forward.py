@@ -9,7 +9,7 @@ import torch
 from tiny_models import config_of, make
 
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.direct import DirectForward
+from spsbench.models.llama_forward import LlamaForward
 from spsbench.models.selftest import self_test
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -28,7 +28,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 def test_it_equals_the_models_own_forward(architecture: str, changes: dict[str, Any]) -> None:
     """The self-test compares cached scores, direct here, with the uncached forward of the model."""
     model = CausalLM(make(config_of(architecture, **changes)))
-    assert DirectForward.applies_to(model.model)
+    assert LlamaForward.applies_to(model.model)
     assert self_test(model).worst < 1e-5
 
 
@@ -64,9 +64,9 @@ def test_tables_grow_beyond_their_first_size() -> None:
 
 @pytest.mark.parametrize("architecture", ["gpt2", "qwen3", "mistral", "gemma3"])
 def test_other_architectures_go_through_their_own(architecture: str) -> None:
-    assert not DirectForward.applies_to(make(config_of(architecture)))
+    assert not LlamaForward.applies_to(make(config_of(architecture)))
 
 
 def test_rope_that_depends_on_the_length_goes_through_its_own() -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-    assert not DirectForward.applies_to(make(config_of("llama", rope_parameters=rope)))
+    assert not LlamaForward.applies_to(make(config_of("llama", rope_parameters=rope)))
