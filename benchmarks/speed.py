@@ -39,8 +39,7 @@ from spsbench.engines.uniforms import UniformStream
 from spsbench.environment import describe_environment
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.memory import kv_bytes_per_token
-from spsbench.models.packing import use_kernels
-from spsbench.models.product import Modes, ProductLinear, can_pack
+from spsbench.models.packed_linear import KernelMode, PackedModule, can_pack, use_kernels
 from spsbench.models.threads import suitable_threads
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.runner import plan
@@ -193,18 +192,18 @@ def _bare(pair: _Watched, request: Request) -> float:
 
 
 class _Packed:
-    """Our packed products in the place of the peers' linear layers, while it is entered."""
+    """Packed linears of ours in the place of the peers' linear layers, while it is entered."""
 
     def __init__(self, models: Sequence[Any]) -> None:
-        modes = Modes()
-        modes.packed = True
+        mode = KernelMode()
+        mode.packed = True
         self._places = [place for model in models for place in linears(model)]
-        self._products = [ProductLinear(linear, modes) for *_, linear in self._places]
-        for layer in self._products:
-            layer.product.pack()
+        self._modules = [PackedModule(linear, mode) for *_, linear in self._places]
+        for layer in self._modules:
+            layer.linear.pack()
 
     def __enter__(self) -> None:
-        for (parent, name, _), layer in zip(self._places, self._products, strict=True):
+        for (parent, name, _), layer in zip(self._places, self._modules, strict=True):
             setattr(parent, name, layer)
 
     def __exit__(self, *_: object) -> None:
@@ -308,7 +307,7 @@ def _memory(imports_bytes: int, pair: _Watched, prompt: tuple[int, ...], given: 
     gc.collect()
     weights = sum(p.nbytes for model in models for p in model.model.parameters())
     kv = sum((kv_bytes_per_token(m.model) or 0) * (given.context + given.tokens) for m in models)
-    twice = sum(product.second_copy_bytes for model in models for product in model.products or ())
+    twice = sum(linear.second_copy_bytes for model in models for linear in model.linears or ())
     resident, expected = psutil.Process().memory_info().rss, imports_bytes + weights + kv
     mib = 2**20
     parts = f"({imports_bytes / mib:.0f} before + {(weights + kv) / mib:.0f} weights and KV) MiB"

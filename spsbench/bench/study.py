@@ -17,7 +17,7 @@ from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.memory import cache_bytes, forward_bytes, kv_bytes_per_token, measured_bandwidth
-from spsbench.models.packing import use_kernels
+from spsbench.models.packed_linear import use_kernels
 from spsbench.records import SamplingParams
 
 LARGEST_ROWS = 9

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spsbench.models.cache import RewindCache
 from spsbench.models.llama_forward import LlamaForward
-from spsbench.models.product import Modes, Product
+from spsbench.models.packed_linear import KernelMode, PackedLinear
 
 
 class CausalLM:
@@ -22,8 +22,8 @@ class CausalLM:
         vocab_size: how many of its logits are used; the rest is padding of the embedding.
 
     Attributes:
-        modes: whether it multiplies with packed weights.
-        products: the matrix products of a forward, where it is ours; None where it is the model's own.
+        mode: whether it multiplies with packed weights.
+        linears: the matrix products of a forward of ours; None where the forward is transformers'.
     """
 
     def __init__(self, model: Any, vocab_size: int | None = None) -> None:
@@ -32,9 +32,9 @@ class CausalLM:
         self.context_window = context_window(model.config)
         self.device = model.device
         self.cache = RewindCache()
-        self.modes = Modes()
-        self._llama = LlamaForward(model, self.modes) if LlamaForward.applies_to(model) else None
-        self.products: list[Product] | None = None if self._llama is None else self._llama.products
+        self.mode = KernelMode()
+        self._llama = LlamaForward(model, self.mode) if LlamaForward.applies_to(model) else None
+        self.linears: list[PackedLinear] | None = None if self._llama is None else self._llama.linears
 
     @property
     def length(self) -> int:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spsbench.models.cache import RewindCache
-from spsbench.models.product import Modes, Product
+from spsbench.models.packed_linear import KernelMode, PackedLinear
 
 _CLASSES = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM"})
 # Rotary tables that do not depend on how long the sequence is.
@@ -31,20 +31,20 @@ class LlamaForward:
 
     Args:
         model: a ``PreTrainedModel`` with a language-model head.
-        modes: whether it multiplies with packed weights.
+        mode: whether it multiplies with packed weights.
 
     Attributes:
-        products: every matrix product of a forward.
+        linears: every matrix product of a forward.
     """
 
-    def __init__(self, model: Any, modes: Modes) -> None:
+    def __init__(self, model: Any, mode: KernelMode) -> None:
         self._inner = model.model
-        self._head = _joined([model.lm_head], modes)
-        self._layers = [_Layer(layer, number, modes) for number, layer in enumerate(model.model.layers)]
+        self._head = _joined([model.lm_head], mode)
+        self._layers = [_Layer(layer, number, mode) for number, layer in enumerate(model.model.layers)]
         self._norm = _Norm(model.model.norm)
         self._device = model.device
         self._tables: tuple[Tensor, Tensor] | None = None
-        self.products = [self._head, *(product for layer in self._layers for product in layer.products)]
+        self.linears = [self._head, *(linear for layer in self._layers for linear in layer.linears)]
 
     @staticmethod
     def applies_to(model: Any) -> bool:
@@ -118,7 +118,7 @@ class _Norm:
 class _Layer:
     """One decoder layer."""
 
-    def __init__(self, layer: Any, number: int, modes: Modes) -> None:
+    def __init__(self, layer: Any, number: int, mode: KernelMode) -> None:
         attention, unit = layer.self_attn, layer.mlp
         self._number = number
         self._width = attention.head_dim
@@ -127,12 +127,12 @@ class _Layer:
         self._heads = attention.q_proj.weight.shape[0] // self._width
         self._kv_heads = self._heads // self._groups
         self._before, self._between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
-        self._qkv = _joined([attention.q_proj, attention.k_proj, attention.v_proj], modes)
-        self._out = _joined([attention.o_proj], modes)
-        self._gate_up = _joined([unit.gate_proj, unit.up_proj], modes)
-        self._down = _joined([unit.down_proj], modes)
+        self._qkv = _joined([attention.q_proj, attention.k_proj, attention.v_proj], mode)
+        self._out = _joined([attention.o_proj], mode)
+        self._gate_up = _joined([unit.gate_proj, unit.up_proj], mode)
+        self._down = _joined([unit.down_proj], mode)
         self._activation = unit.act_fn
-        self.products = [self._qkv, self._out, self._gate_up, self._down]
+        self.linears = [self._qkv, self._out, self._gate_up, self._down]
 
     def __call__(
         self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: RewindCache
@@ -172,14 +172,14 @@ class _Layer:
         return found.reshape(1, -1) if n == 1 else found[0].transpose(0, 1).reshape(n, -1)
 
 
-def _joined(linears: list[nn.Linear], modes: Modes) -> Product:
+def _joined(linears: list[nn.Linear], mode: KernelMode) -> PackedLinear:
     """Several layers of the same input as one product; their weights become views of it."""
     if len(linears) == 1:
-        return Product(linears[0].weight, linears[0].bias, modes, linears)
+        return PackedLinear(linears[0].weight, linears[0].bias, mode, linears)
     weight, bias = _beside(linears, "weight"), None
     if linears[0].bias is not None:
         bias = _beside(linears, "bias")
-    return Product(weight, bias, modes, linears)
+    return PackedLinear(weight, bias, mode, linears)
 
 
 def _beside(linears: list[nn.Linear], name: str) -> Tensor:

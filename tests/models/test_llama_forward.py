@@ -48,7 +48,7 @@ def test_the_model_works_as_before_and_shares_its_weights() -> None:
         wrapped = CausalLM(model)
         assert torch.equal(model(tokens).logits, before)
     assert {name: tuple(parameter.shape) for name, parameter in model.named_parameters()} == names
-    stored = {p.weight.untyped_storage().data_ptr(): p.weight.nbytes for p in wrapped.products or []}
+    stored = {p.weight.untyped_storage().data_ptr(): p.weight.nbytes for p in wrapped.linears or []}
     own = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
     assert set(stored) <= set(own)
     assert sum(own.values()) == size

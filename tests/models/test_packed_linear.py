@@ -10,10 +10,10 @@ import torch
 from tiny_models import config_of, make
 
 from spsbench.errors import UsageError
-from spsbench.models import packing
+from spsbench.models import packed_linear
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.memory import forward_bytes
-from spsbench.models.packing import use_kernels
+from spsbench.models.packed_linear import use_kernels
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 both_kinds = pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def scored(model: CausalLM, rows: int) -> torch.Tensor:
 @both_kinds
 def test_packed_products_give_the_same_logits(architecture: str) -> None:
     model = CausalLM(make(config_of(architecture)))
-    assert (model.products is None) == (architecture == "gpt_neox")
+    assert (model.linears is None) == (architecture == "gpt_neox")
     plain = {rows: scored(model, rows) for rows in (1, 5)}
     assert use_kernels(model, "packed") == "packed"
     for rows, expected in plain.items():
@@ -51,7 +51,7 @@ def test_the_packed_form_is_what_multiplies_but_for_others(architecture: str) ->
     with torch.no_grad():
         model.model.get_output_embeddings().weight.mul_(2)
     assert torch.equal(scored(model, 5), before)
-    with model.modes.stock():
+    with model.mode.stock():
         assert not torch.equal(scored(model, 5), before)
     assert torch.equal(scored(model, 5), before)
 
@@ -62,7 +62,7 @@ def test_plain_changes_nothing(architecture: str) -> None:
     before = scored(model, 5)
     assert use_kernels(model, "plain") == "plain"
     assert torch.equal(scored(model, 5), before)
-    assert all(product._packed is None for product in model.products or [])
+    assert all(linear._packed is None for linear in model.linears or [])
 
 
 def test_without_operators_everything_stays_plain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,8 +72,8 @@ def test_without_operators_everything_stays_plain(monkeypatch: pytest.MonkeyPatc
 
 def test_without_room_packed_is_refused_and_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """What else the machine does must not change the kernels of a run."""
-    monkeypatch.setattr(packing, "available_bytes", lambda device: 1000)
-    monkeypatch.setattr(packing, "can_pack", lambda dtype: True)
+    monkeypatch.setattr(packed_linear, "available_bytes", lambda device: 1000)
+    monkeypatch.setattr(packed_linear, "can_pack", lambda dtype: True)
     with pytest.raises(UsageError, match="--kernels: packed weights need"):
         use_kernels(CausalLM(make(config_of("llama"))), "packed")
 
@@ -91,7 +91,7 @@ def test_a_large_packed_model_is_there_once(
     before = {rows: scored(model, rows) for rows in (1, 5, 7)}
     uncached = model.model(input_ids=tokens.unsqueeze(0)).logits[0]
     bytes_before = forward_bytes(model.model)
-    monkeypatch.setattr(packing, "_SMALL_PARAMETERS", 0)
+    monkeypatch.setattr(packed_linear, "_SMALL_PARAMETERS", 0)
     use_kernels(model, "packed", keep_plain=False)
     hollow = [name for name, weight in model.model.named_parameters() if weight.is_meta]
     assert hollow
@@ -110,7 +110,7 @@ def test_a_large_packed_model_is_there_once(
 def test_the_plain_weights_stay(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = CausalLM(make(config_of("llama")))
     if reason != "small":
-        monkeypatch.setattr(packing, "_SMALL_PARAMETERS", 0)
+        monkeypatch.setattr(packed_linear, "_SMALL_PARAMETERS", 0)
     use_kernels(model, "packed", keep_plain=reason == "wanted")
     assert not any(weight.is_meta for weight in model.model.parameters())
 
@@ -120,9 +120,9 @@ def test_nothing_else_holds_the_plain_weights(monkeypatch: pytest.MonkeyPatch) -
     config = config_of("llama")
     config.tie_word_embeddings = False
     model = CausalLM(make(config))
-    assert model.products is not None
-    plain = [weakref.ref(product.weight) for product in model.products]
-    monkeypatch.setattr(packing, "_SMALL_PARAMETERS", 0)
+    assert model.linears is not None
+    plain = [weakref.ref(linear.weight) for linear in model.linears]
+    monkeypatch.setattr(packed_linear, "_SMALL_PARAMETERS", 0)
     use_kernels(model, "packed", keep_plain=False)
     gc.collect()
     assert not any(weight() is not None for weight in plain)
