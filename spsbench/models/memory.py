@@ -1,4 +1,4 @@
-"""Memory and time: bytes that a forward reads, and how fast this machine reads them."""
+"""Memory traffic: how many bytes a forward reads, and how fast this machine reads them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The routed experts of a mixture: a forward reads the union of those that its rows activate.
+    """The routed experts of a mixture-of-experts model: a forward reads those that its rows activate.
 
     Attributes:
-        bytes: of all of them, in all layers.
-        count: in a layer.
-        per_token: that one token activates.
+        bytes: of all experts in all layers.
+        count: experts per layer.
+        per_token: experts per layer that one token activates.
     """
 
     bytes: int
@@ -42,12 +42,12 @@ class Experts:
 def forward_bytes(model: Any, rows: int = 1) -> int:
     """Bytes of weights that a forward of a few tokens reads.
 
-    All of them, but of an input embedding that is not also the output's only a few rows: it is left
-    out. Of a mixture's experts the expected union, see ``union_share``.
+    All weights except an untied input embedding, of which a forward reads a few rows only. Of the experts
+    of a mixture, the expected union over the rows (``union_share``).
 
     Args:
         model: a loaded ``PreTrainedModel``.
-        rows: tokens that are scored at once.
+        rows: tokens scored at once.
     """
     total = sum(parameter.nbytes for parameter in model.parameters())
     inner, outer = model.get_input_embeddings(), model.get_output_embeddings()
@@ -69,7 +69,7 @@ def experts_of(model: Any) -> Experts | None:
 
 
 def kv_bytes_per_token(model: Any) -> int | None:
-    """Bytes of keys and values that a forward reads for each token in the cache; None if not told."""
+    """Bytes of keys and values that a forward reads per cached token; None if unknown."""
     config = text_config(model.config)
     names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
     layers, heads, hidden = (getattr(config, name, None) for name in names)
@@ -86,16 +86,16 @@ def _first(config: Any, names: tuple[str, ...]) -> int:
 
 
 def measured_bandwidth(device: torch.device) -> float | None:
-    """Bytes a second that summing a large array reads, the best of a few; takes about a second.
+    """Memory read bandwidth in bytes per second: the best of several sums of a large array, about 1 s.
 
-    A sum reads and writes nothing, as a forward reads its weights: a copy or a triad would put the
-    traffic of writing on top. With as many threads as torch is set to, so measure after these are chosen.
+    A sum only reads, as a forward only reads its weights: a copy or a triad would add write traffic. It
+    uses torch's current number of threads, so call it after that is set.
 
     Args:
         device: where the models are.
 
     Returns:
-        None where there is no memory for it.
+        None if there is not enough memory for the array.
     """
     size = min(max(_CACHES * (cache_bytes(device) or 0), _LEAST_BYTES), _MOST_BYTES)
     try:
@@ -107,10 +107,10 @@ def measured_bandwidth(device: torch.device) -> float | None:
 
 
 def cache_bytes(device: torch.device | None = None) -> int | None:
-    """Size of the last-level cache; None where it cannot be told.
+    """Size of the last-level cache in bytes; None if unknown.
 
     Args:
-        device: a GPU has its own; otherwise the CPU's is meant.
+        device: a GPU for its L2 cache; anything else, or None, for the CPU's.
     """
     if device is not None and device.type == "cuda":
         size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)

@@ -23,16 +23,16 @@ from spsbench.models.weights import available_bytes
 if TYPE_CHECKING:
     from spsbench.models.causal_lm import CausalLM
 
-# Below this a second copy does not matter, and the plain one is at hand.
+# Smaller models keep both forms: a second copy costs little.
 _SMALL_PARAMETERS = 100_000_000
 _GIB = 1 << 30
 
 
 class KernelMode:
-    """How a model multiplies at the moment.
+    """Which kernels the linear layers of a model use now.
 
     Attributes:
-        packed: with packed weights, where there are any.
+        packed: whether they use packed weights, where there are any.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class KernelMode:
 
     @contextmanager
     def stock(self) -> Iterator[None]:
-        """Plain linears while the block lasts: what others' loops multiply with."""
+        """Plain kernels inside the block: what transformers' ``generate()`` is measured with."""
         packed, self.packed = self.packed, False
         try:
             yield
@@ -49,13 +49,13 @@ class KernelMode:
 
 
 class PackedLinear:
-    """x W^T + b with W plain, and packed where it was made so.
+    """x W^T + b with a plain weight and, after ``pack``, a packed one.
 
     Args:
-        weight: [out, in], one layer's or that of several, one under the other.
+        weight: [out, in] of one layer, or of several concatenated.
         bias: [out], or None.
-        mode: of the model that it belongs to.
-        layers: the model's own layers whose weights it holds, in order.
+        mode: shared by all linear layers of the model.
+        layers: the model's layers whose weights it holds, in order.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class PackedLinear:
 
     @property
     def weight(self) -> Tensor:
-        """[out, in]; unpacked anew at each call where only the packed form is kept."""
+        """[out, in]; unpacked on every access if only the packed form is kept."""
         if self._plain is not None:
             return self._plain
         assert self._packed is not None
@@ -87,18 +87,18 @@ class PackedLinear:
 
     @property
     def second_copy_bytes(self) -> int:
-        """Size of the packed form where the plain one is kept beside it."""
+        """Size of the packed form if the plain one is kept too, else 0."""
         return 0 if self._plain is None or self._packed is None else self._plain.nbytes
 
     def pack(self) -> None:
-        """Keep the weight in both forms."""
+        """Add the packed form; the plain one is kept."""
         self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), 8)
 
-    def keep_packed_alone(self) -> None:
-        """Let go of the plain form, also in the model's own layers.
+    def drop_plain(self) -> None:
+        """Free the plain form, in the model's layers too.
 
         These keep a parameter of the same shape without storage, so that sizes are counted as before,
-        and unpack the weight whenever the model's own forward asks for it: slow, and exact.
+        and unpack the weight whenever the model's own forward runs: slow, but exact.
         """
         first = 0
         for layer in self._layers:
@@ -110,12 +110,12 @@ class PackedLinear:
         self._plain = None
 
     def _part(self, bias: Tensor | None, first: int, rows: int, x: Tensor) -> Tensor:
-        """The product of one of several layers."""
+        """The output of one of the concatenated layers."""
         return nn.functional.linear(x, self.weight.narrow(0, first, rows), bias)
 
 
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether the private operators are there and take this dtype."""
+    """Whether the private oneDNN operators exist and support this dtype."""
     if not torch._C._has_mkldnn or dtype not in (torch.float32, torch.bfloat16):
         return False
     try:
@@ -132,11 +132,11 @@ def _packed_product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class PackedModule(nn.Module):
-    """A ``PackedLinear`` in the place of a linear layer.
+    """A ``PackedLinear`` that replaces a linear layer of a model.
 
     Args:
-        linear: the layer whose place it takes.
-        mode: of the model.
+        linear: the layer to replace.
+        mode: shared by all linear layers of the model.
     """
 
     def __init__(self, linear: nn.Linear, mode: KernelMode) -> None:
@@ -150,20 +150,20 @@ class PackedModule(nn.Module):
 
 
 def use_kernels(model: CausalLM, kernels: str, *, keep_plain: bool = True) -> str:
-    """Multiply plain or packed from now on.
+    """Choose the kernels of a model that has plain ones so far.
 
     Args:
-        model: plain so far.
+        model: changed in place.
         kernels: ``plain`` or ``packed``.
-        keep_plain: whether others multiply with the model's own layers, and often. If not, a large
-            packed model lets go of its plain weights.
+        keep_plain: whether the model's own layers are used often too. If not, a large packed model
+            frees its plain weights.
 
     Returns:
-        what is used: ``plain`` also where this device, dtype or torch has no packed form.
+        the kernels in use: ``plain`` also if this device, dtype or torch build has no packed form.
 
     Raises:
-        UsageError: there is no memory for the packed form. Falling back would change the logits from
-            one run to the next with whatever else the machine is doing.
+        UsageError: not enough memory for the packed form. With a fallback, the logits would depend on
+            what else the machine is doing.
     """
     if kernels == PLAIN or model.device.type != "cpu" or not can_pack(model.model.dtype):
         return PLAIN
@@ -173,18 +173,18 @@ def use_kernels(model: CausalLM, kernels: str, *, keep_plain: bool = True) -> st
         linear.pack()
     model.mode.packed = bool(linears)
     if linears and not keep_plain:
-        _let_plain_go(model)
+        _drop_plain(model)
     return PACKED if linears else PLAIN
 
 
-def _let_plain_go(model: CausalLM) -> None:
-    """Keep the packed form alone where the forward is ours and the model large."""
+def _drop_plain(model: CausalLM) -> None:
+    """Free the plain weights of a large model that ``LlamaForward`` computes."""
     inner = model.model
     if sum(parameter.numel() for parameter in inner.parameters()) < _SMALL_PARAMETERS:
         return
     for linear in model.linears or ():
-        if linear.weight is not inner.get_input_embeddings().weight:  # a tied head is looked up as well
-            linear.keep_packed_alone()
+        if linear.weight is not inner.get_input_embeddings().weight:  # a tied head is the embedding table too
+            linear.drop_plain()
 
 
 def _require_room(model: CausalLM) -> None:
@@ -192,9 +192,9 @@ def _require_room(model: CausalLM) -> None:
     size = sum(parameter.nbytes for parameter in model.model.parameters())
     if free is not None and size > free:
         raise UsageError(
-            f"packed weights need {size / _GIB:.3g} GiB more, {free / _GIB:.3g} GiB are free.",
+            f"packed weights need {size / _GIB:.3g} GiB more, but {free / _GIB:.3g} GiB are free.",
             flag="--kernels",
-            remedy="Use plain.",
+            remedy="Use --kernels plain.",
         )
 
 

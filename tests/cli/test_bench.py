@@ -65,7 +65,7 @@ def test_acceptance_of_a_run(cli: Cli, tmp_path: Path) -> None:
         (("--dtype", "int4"), "Choose from auto"),
         (("--device", "cuda"), "--device"),
         (("--target", "x"), "a pair has two models"),
-        (("--target-config", "gone.json", "--draft-config", "gone.json"), "gone.json is not there"),
+        (("--target-config", "gone.json", "--draft-config", "gone.json"), "gone.json does not exist"),
         (("--target-config", "gone.json"), "Give both"),
         (("--target-config", "a", "--pair", "mini"), "Leave it out"),
         (("--acceptance-from", "nowhere"), "holds no run"),

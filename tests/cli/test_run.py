@@ -181,7 +181,7 @@ def test_failed_sequences_are_kept_shown_and_end_with_5(
         (["run", "--resume", "nowhere"], 2, "--resume: nowhere holds no run."),
         (["run", "--out", "/dev/null/x"], 2, "--out: /dev/null/x cannot be written to"),
         (["run", "--data", "nothing.jsonl"], 3, "nothing.jsonl"),
-        (["run", "--target", "./no", "--draft", "./no"], 3, "--target: ./no is no folder of a model."),
+        (["run", "--target", "./no", "--draft", "./no"], 3, "--target: ./no is not a model folder."),
         (["report"], 2, "there is no run in results."),
     ],
 )

@@ -1,4 +1,4 @@
-"""The remembering model answers as the one underneath, and asks it once for each context."""
+"""The memoized model equals the wrapped one, which computes each context once."""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ def _model(*, tied: bool) -> LlamaForCausalLM:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_an_input_embedding_counts_only_if_it_is_the_output_too(tied: bool) -> None:
+def test_an_input_embedding_counts_only_if_it_is_tied(tied: bool) -> None:
     model = _model(tied=tied)
     everything = sum(parameter.numel() for parameter in model.parameters())
     assert forward_bytes(model) == 4 * (everything if tied else everything - 50 * 16)
 
 
-def test_keys_and_values_by_their_own_heads() -> None:
+def test_keys_and_values_have_their_own_number_of_heads() -> None:
     model = _model(tied=True)
     assert kv_bytes_per_token(model) == 2 * 2 * 2 * 4 * 4  # k and v, layers, heads, width, bytes
     model.config.num_attention_heads = 0
@@ -40,7 +40,7 @@ def test_keys_and_values_by_their_own_heads() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["mixtral", "qwen3-moe"])
-def test_of_experts_the_union_counts(architecture: str) -> None:
+def test_experts_count_by_their_expected_union(architecture: str) -> None:
     model = make(config_of(architecture))
     experts = experts_of(model)
     assert experts is not None
@@ -58,7 +58,7 @@ def test_a_dense_model_reads_the_same_for_every_block() -> None:
     assert forward_bytes(model, rows=9) == forward_bytes(model)
 
 
-def test_the_bandwidth_is_bytes_over_the_best_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bandwidth_is_bytes_over_the_best_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([5.0, 0.4, 0.2, 0.3, 0.4, 0.5])  # the first warms up
     sizes = []
 
@@ -73,7 +73,7 @@ def test_the_bandwidth_is_bytes_over_the_best_time(monkeypatch: pytest.MonkeyPat
     assert sizes[0] >= 8 << 20
 
 
-def test_without_memory_there_is_no_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memory_bandwidth_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(data: torch.Tensor) -> float:
         raise RuntimeError("out of memory")
 
