@@ -73,9 +73,9 @@ def test_code_runs_in_a_sandbox_or_not_at_all(
     assert "pass@1" in json.loads(judged.out)["rows"][0]["metrics"]
     assert "seccomp" in json.loads((tmp_path / "judged" / "run.json").read_text())["sandbox"]
 
-    from spsbench.execution import ladder
+    from spsbench.execution import isolation
 
-    monkeypatch.setattr(ladder, "_ladder", lambda: (None, ("nothing is allowed here",)))
+    monkeypatch.setattr(isolation, "_best", lambda: (None, ("nothing is allowed here",)))
     refused = cli("run", "humaneval", *SMALL)
     assert refused.code == 2
     assert "--unsafe-exec" in refused.err
