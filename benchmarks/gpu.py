@@ -4,7 +4,7 @@
     python -m benchmarks.gpu --tiny --device cpu                   the same steps, small and uncaptured
 
 Random weights, bfloat16, batch size 1. Correctness comes first: nothing is timed if graphs and eager
-disagree. Acceptance is SYNTHETIC (0.8 a token, by coins) in both engines of ours; transformers' own
+disagree. Acceptance is SYNTHETIC (0.8 a token, by random draws) in both engines of ours; transformers' own
 cannot be forced and is compared by the loop.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.pairs import build
-from spsbench.bench.forced import Coins, NoText
+from spsbench.bench.forced import NullDecoder, SyntheticAcceptance
 from spsbench.clock import SystemClock
 from spsbench.engines.capture import Graphs, uncaptured
 from spsbench.engines.eager import EagerEngine
@@ -96,7 +96,7 @@ def _agreement(device: torch.device) -> Iterator[str]:
         SystemExit: they disagree.
     """
     target, draft = build("tiny", torch.float32, device)
-    text, clock = NoText(), SystemClock()
+    text, clock = NullDecoder(), SystemClock()
     for sampling in (GREEDY, NUCLEUS):
         for k in (0, 1, K):
             static = [StaticLM(model, 160) for model in (target, draft)]
@@ -131,14 +131,15 @@ class _Bench:
         static = {role: StaticLM(model, slots) for role, model in self._models.items()}
         for role, model in self._models.items():
             require_same_answers(model, static[role])
-        text, clock, coins, capture = NoText(), SystemClock(), Coins([ALPHA]), _capture(device)
+        text, clock, capture = NullDecoder(), SystemClock(), _capture(device)
+        acceptance = SyntheticAcceptance([ALPHA])
         one, two = static["target"], static["draft"]
-        self._graphed = GraphedEngine(one, two, K, NUCLEUS, text, clock, capture, coins)
+        self._graphed = GraphedEngine(one, two, K, NUCLEUS, text, clock, capture, acceptance)
         self._engines: dict[str, Engine] = {
             "ArS eager": EagerEngine(target, None, 0, text, device, clock),
             "ArS graphed": GraphedEngine(one, None, 0, NUCLEUS, text, clock, capture),
             "ArS hf-generate": PeerEngine(GENERATE, target, None, 0, text),
-            "SpS eager": EagerEngine(target, draft, K, text, device, clock, coins),
+            "SpS eager": EagerEngine(target, draft, K, text, device, clock, acceptance),
             "SpS graphed": self._graphed,
             "SpS hf-assisted": PeerEngine(ASSISTED, target, draft, K, text),
         }

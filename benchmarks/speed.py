@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.pairs import build, linears
-from spsbench.bench.forced import NoText
+from spsbench.bench.forced import NullDecoder
 from spsbench.bench.forwards import time_forwards
 from spsbench.clock import Stopwatch, SystemClock
 from spsbench.config import resolve
@@ -136,7 +136,7 @@ Arm = Callable[[Request], tuple[float, Generation | None]]
 
 
 def _arms(pair: _Watched, with_packed: bool) -> dict[str, Arm]:
-    text, clock, cpu = NoText(), SystemClock(), torch.device("cpu")
+    text, clock, cpu = NullDecoder(), SystemClock(), torch.device("cpu")
     target, draft = pair.target, pair.draft
     own = {
         "ArS": EagerEngine(target, None, 0, text, cpu, clock),
@@ -318,7 +318,7 @@ def _memory(imports_bytes: int, pair: _Watched, prompt: tuple[int, ...], given: 
 def _generate_once(
     target: CausalLM, draft: CausalLM, prompt: tuple[int, ...] = (5, 6, 7), tokens: int = 8
 ) -> None:
-    engine = EagerEngine(target, draft, K, NoText(), torch.device("cpu"), SystemClock())
+    engine = EagerEngine(target, draft, K, NullDecoder(), torch.device("cpu"), SystemClock())
     engine.generate(Request(prompt, tokens, (), SAMPLING, seed=0, fixed_length=True))
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from spsbench.bench.forced import Coins, coins_of
-from spsbench.bench.study import Asked, study
+from spsbench.bench.forced import SyntheticAcceptance, acceptance_of
+from spsbench.bench.study import BenchConfig, study
 from spsbench.cli.bench_screen import screen
 from spsbench.cli.console import out, print_json, say
 from spsbench.config import ModelRef, PairConfig, load_pair, parse_ks
@@ -62,22 +62,22 @@ def bench_pair(params: Mapping[str, Any]) -> None:
         out().print(screen(facts))
 
 
-def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> Asked:
+def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:
     ks = tuple(k for k in parse_ks(params["k"] or DEFAULT_KS) if k > 0)
     if not ks:
         raise UsageError("no lookahead is left.", flag="--k", remedy="Give whole numbers from 1, e.g. 1..8.")
-    return Asked(
+    return BenchConfig(
         ks=ks,
         context=int(_number(params["context_tokens"], "--context", 1, DEFAULT_CONTEXT, whole=True)),
         budget_s=_number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS),
         sampling=sampling,
-        coins=_coins(params),
+        acceptance=_acceptance(params),
         seed=int(_number(params["seed"], "--seed", 0, 0, whole=True)),
         kernels=chosen_kernels(params["kernels"]),
     )
 
 
-def _coins(params: Mapping[str, Any]) -> Coins | None:
+def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
     run: Path | None = params["acceptance_from"]
     if params["alpha"] is not None:
         if run is not None:
@@ -85,12 +85,12 @@ def _coins(params: Mapping[str, Any]) -> Coins | None:
         alpha = _number(params["alpha"], "--alpha", 0, 0)
         if alpha > 1:
             raise UsageError(f"{alpha} is no probability.", flag="--alpha", remedy="Give a number up to 1.")
-        return Coins([alpha])
+        return SyntheticAcceptance([alpha])
     if run is None:
         return None
     with RunStore.open(run) as store:
         frames = store.frames()
-    found = coins_of(frames.samples, frames.loops)
+    found = acceptance_of(frames.samples, frames.loops)
     if found is None:
         raise UsageError(
             f"{run} has no SpS arm whose loops were seen.",
@@ -128,7 +128,7 @@ def _threads(text: str | None) -> int | None:
 Models = tuple[tuple[str, str], CausalLM, CausalLM]
 
 
-def _loaded(params: Mapping[str, Any], asked: Asked, dtype: str, device: torch.device) -> Models:
+def _loaded(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: torch.device) -> Models:
     """The named pair, or target and draft by themselves."""
     config = _pair(params)
     source = find_pair(config)
@@ -155,7 +155,7 @@ def _pair(params: Mapping[str, Any]) -> PairConfig:
     return PairConfig(name="custom", target=target, draft=draft)
 
 
-def _built(params: Mapping[str, Any], asked: Asked, dtype: str, device: torch.device) -> Models:
+def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: torch.device) -> Models:
     """Models of random weights from two configurations."""
     for other in ("pair", "target", "draft"):
         if params[other] is not None:
@@ -175,7 +175,7 @@ def _built(params: Mapping[str, Any], asked: Asked, dtype: str, device: torch.de
     return names, target, draft
 
 
-def _require_window(window: int, asked: Asked) -> None:
+def _require_window(window: int, asked: BenchConfig) -> None:
     if asked.tokens > window:
         raise UsageError(
             f"{asked.tokens} tokens are needed, and the models take {window}.",
