@@ -132,14 +132,14 @@ class _Bench:
         for role, model in self._models.items():
             require_same_answers(model, static[role])
         text, clock, capture = NullDecoder(), SystemClock(), _capture(device)
-        acceptance = SyntheticAcceptance([ALPHA])
+        rule = SyntheticAcceptance([ALPHA]).rule()
         one, two = static["target"], static["draft"]
-        self._graphed = GraphedEngine(one, two, K, NUCLEUS, text, clock, capture, acceptance)
+        self._graphed = GraphedEngine(one, two, K, NUCLEUS, text, clock, capture, rule)
         self._engines: dict[str, Engine] = {
             "ArS eager": EagerEngine(target, None, 0, text, device, clock),
             "ArS graphed": GraphedEngine(one, None, 0, NUCLEUS, text, clock, capture),
             "ArS hf-generate": PeerEngine(GENERATE, target, None, 0, text),
-            "SpS eager": EagerEngine(target, draft, K, text, device, clock, acceptance),
+            "SpS eager": EagerEngine(target, draft, K, text, device, clock, rule),
             "SpS graphed": self._graphed,
             "SpS hf-assisted": PeerEngine(ASSISTED, target, draft, K, text),
         }

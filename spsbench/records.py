@@ -7,8 +7,10 @@ target: for ArS it emits one token, for SpS between 1 and K+1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
 
 SCHEMA_VERSION = 1
 
@@ -80,14 +82,17 @@ def _read(text: str) -> OptionValue:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way of generating that a run measures: what a row of the result table stands for.
+    """One way of generating that a run measures: a place on each axis.
 
     Attributes:
         method: ``ars`` (Algorithm 1), ``sps`` (Algorithm 2) or ``draft`` (the draft model alone).
-        k: lookahead; 0 unless the method is ``sps``.
+        k: lookahead, the most that a loop drafts; 0 unless the method is ``sps``.
         engine: the backend that generates, e.g. ``eager``.
         sampling_name: the name under which the task knows its sampling, e.g. ``nucleus``.
         sampling: the parameters behind that name.
+        drafter: what proposes tokens; without effect unless the method is ``sps``, like the two below.
+        rule: what decides which of them stand.
+        policy: what decides how many are drafted in a loop.
     """
 
     method: Method
@@ -95,13 +100,46 @@ class Arm:
     engine: str
     sampling_name: str
     sampling: SamplingParams
+    drafter: Spec = Spec(MODEL)
+    rule: Spec = Spec(MODIFIED_REJECTION)
+    policy: Spec = Spec(FIXED)
 
     @property
     def name(self) -> str:
-        """Identifier within a run, e.g. ``sps-k4-nucleus`` (``@engine`` unless eager)."""
+        """Identifier within a run, the same in every run: ``sps-k4-nucleus``, with what is unusual behind it
+        (``sps-k4-nucleus+lookup:max_n=4@graphed``)."""
         lookahead = f"-k{self.k}" if self.method == "sps" else ""
+        unusual = "".join(f"+{value}" for value in self._unusual().values())
         backend = "" if self.engine == "eager" else f"@{self.engine}"
-        return f"{self.method}{lookahead}-{self.sampling_name}{backend}"
+        return f"{self.method}{lookahead}-{self.sampling_name}{unusual}{backend}"
+
+    def axes(self) -> dict[str, str | int | None]:
+        """The place on each axis, see ``spsbench.axes``."""
+        drafting = {name: str(getattr(self, name)) for name in ("drafter", "rule", "policy")}
+        return {
+            "method": self.method,
+            "sampling": self.sampling_name,
+            "engine": self.engine,
+            **(drafting if self.method == "sps" else dict.fromkeys(drafting)),
+            "k": self.k,
+        }
+
+    def record(self) -> dict[str, Any]:
+        """What makes two arms of one name the same: all fields, without axes at their usual place, so that
+        runs from before those axes existed can be continued."""
+        plain = ("method", "k", "engine", "sampling_name")
+        return {
+            **{name: getattr(self, name) for name in plain},
+            "sampling": asdict(self.sampling),
+            **self._unusual(),
+        }
+
+    def _unusual(self) -> dict[str, str]:
+        if self.method != "sps":
+            return {}
+        usual = {"drafter": MODEL, "rule": MODIFIED_REJECTION, "policy": FIXED}
+        given = {name: str(getattr(self, name)) for name in usual}
+        return {name: value for name, value in given.items() if value != usual[name]}
 
 
 @dataclass(frozen=True, slots=True)

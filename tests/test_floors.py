@@ -16,7 +16,8 @@ PACKAGE = Path(spsbench.__file__).resolve().parent
 
 FLOORS: dict[str, float] = {
     "": 0,  # spsbench itself: the version
-    "records": 0,
+    "axes": 0,
+    "records": 0.2,
     "errors": 0,
     "paths": 0,
     "plugins": 0.5,  # names and options: errors and records are below it

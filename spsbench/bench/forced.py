@@ -17,7 +17,9 @@ from torch import Tensor
 
 from spsbench.analysis.acceptance import acceptance
 from spsbench.analysis.speedup import PairedTimes, speedup
+from spsbench.core.modified_rejection import expected_acceptance
 from spsbench.core.rejection import Draft, Verdict
+from spsbench.core.rule import Rule
 from spsbench.core.sampling import draw
 from spsbench.engines.engine import Engine
 from spsbench.records import Request, SamplingParams, Speedup
@@ -44,6 +46,10 @@ class SyntheticAcceptance:
         accepted = heads.to(torch.int64).cumprod(0).sum()
         row = q.index_select(0, accepted.unsqueeze(0))
         return Verdict(accepted, draw(row, u[k:]).squeeze(0))
+
+    def rule(self) -> Rule:
+        """As an engine takes it; what is expected stays that of modified rejection."""
+        return Rule(self, expected_acceptance)
 
     def at(self, position: int) -> float:
         """Acceptance probability at a draft position, from 0."""

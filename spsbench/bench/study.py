@@ -71,7 +71,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
         "target": time_forwards(target, rows, config.context, 0.8 * config.budget_s, config.seed),
         "draft": time_forwards(draft, (1, 2), config.context, 0.2 * config.budget_s, config.seed),
     }
-    rule = config.acceptance
+    synthetic = config.acceptance
     found = payoff(times["target"], times["draft"], config.ks)
     memory = _memory(target, draft)
     forwards = {
@@ -86,7 +86,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
         "forwards": forwards,
         "payoff": found,
         "verdict": verdict(found),
-        "forced": None if rule is None else _forced(target, draft, times, config, rule),
+        "forced": None if synthetic is None else _forced(target, draft, times, config, synthetic),
     }
 
 
@@ -131,31 +131,36 @@ def _forced(
     draft: CausalLM,
     times: dict[str, Forwards],
     config: BenchConfig,
-    rule: SyntheticAcceptance,
+    synthetic: SyntheticAcceptance,
 ) -> dict[str, Any]:
     engines: dict[int, Engine] = {0: _engine(target, None, 0, None)}
-    engines |= {k: _engine(target, draft, k, rule) for k in config.ks}
+    engines |= {k: _engine(target, draft, k, synthetic) for k in config.ks}
     generator = torch.Generator().manual_seed(config.seed)
     prompt = torch.randint(target.vocab_size, (config.context,), generator=generator).tolist()
     step = times["target"].median_s(1)
     costs = {k: loop_cost(times["target"], times["draft"], k) for k in config.ks}
-    per_round_s = _FORCED_TOKENS * step * (1 + sum(c / rule.expected_tokens(k) for k, c in costs.items()))
+    per_round_s = (
+        _FORCED_TOKENS * step * (1 + sum(c / synthetic.expected_tokens(k) for k, c in costs.items()))
+    )
     rounds = min(max(int(config.budget_s / per_round_s), _FEWEST_ROUNDS), _MOST_ROUNDS)
     measured = measure_forced(
         engines, prompt, config.sampling, tokens=_FORCED_TOKENS, rounds=rounds, seed=config.seed
     )
     return {
         "synthetic_acceptance": True,
-        "acceptance_by_position": list(rule.probabilities),
+        "acceptance_by_position": list(synthetic.probabilities),
         "sampling": asdict(config.sampling),
         "rounds": rounds,
         "tokens_per_sequence": _FORCED_TOKENS,
         "arms": [
-            {**asdict(arm), "predicted": rule.expected_tokens(arm.k) / costs[arm.k] if arm.k else None}
+            {**asdict(arm), "predicted": synthetic.expected_tokens(arm.k) / costs[arm.k] if arm.k else None}
             for arm in measured
         ],
     }
 
 
-def _engine(target: CausalLM, draft: CausalLM | None, k: int, rule: SyntheticAcceptance | None) -> Engine:
+def _engine(
+    target: CausalLM, draft: CausalLM | None, k: int, synthetic: SyntheticAcceptance | None
+) -> Engine:
+    rule = None if synthetic is None else synthetic.rule()
     return EagerEngine(target, draft, k, NullDecoder(), target.device, SystemClock(), rule)

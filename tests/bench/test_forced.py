@@ -38,7 +38,7 @@ def test_positions_have_their_own_probabilities_and_the_last_one_continues() -> 
 def test_tokens_per_loop_follow_alpha_whatever_the_models_say(alpha: float) -> None:
     def engine(k: int) -> Engine:
         target, draft = (TableModel(random_rows(4, seed, 5.0), 4) for seed in (1, 2))
-        rule = SyntheticAcceptance([alpha]) if k else None
+        rule = SyntheticAcceptance([alpha]).rule() if k else None
         return EagerEngine(target, draft if k else None, k, Letters("abc"), CPU, FakeClock(0.001), rule)
 
     engines = {k: engine(k) for k in (0, 1, 4)}
