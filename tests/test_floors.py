@@ -39,6 +39,7 @@ FLOORS: dict[str, float] = {
     "verify": 8,
     "bench": 8,
     "cli": 9,
+    "api": 9.5,
     "__main__": 10,
 }
 

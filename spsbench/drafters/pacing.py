@@ -68,7 +68,8 @@ class Entropy(_Unlearning):
 
     def margin(self, probs: Tensor, tokens: Tensor) -> Tensor:
         """[n] how many nats the row's entropy is below h."""
-        return self._h - torch.special.entr(probs).sum(-1)
+        spread: Tensor = torch.special.entr(probs).sum(-1)
+        return self._h - spread
 
 
 class Momentum:
