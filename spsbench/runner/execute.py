@@ -11,8 +11,8 @@ import torch
 
 from spsbench.engines.engine import Engine
 from spsbench.environment import load_1m, taken, taken_since
-from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
-from spsbench.models.packing import use_kernels
+from spsbench.models.memory import cache_bytes, measured_bandwidth
+from spsbench.models.packed_linear import use_kernels
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.threads import suitable_threads
 from spsbench.records import Arm, Generation, Request, Sample

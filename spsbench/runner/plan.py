@@ -14,7 +14,7 @@ from spsbench.drafters.registry import drafter_kind
 from spsbench.engines.peers import RULES
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
-from spsbench.execution import sandbox_rung
+from spsbench.execution import sandbox_level
 from spsbench.models.pair import PairSource, find_pair, resolve_device
 from spsbench.models.weights import require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt
@@ -208,4 +208,4 @@ def _sandbox(config: RunConfig, task: Task) -> str | None:
     Raises:
         UsageError: programs would run, and no sandbox holds.
     """
-    return sandbox_rung(config.unsafe_exec) if task.runs_code and config.score else None
+    return sandbox_level(config.unsafe_exec) if task.runs_code and config.score else None
