@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spsbench.drafters import model
+from spsbench.drafters import lookup, model, ngram, suffix, union
 from spsbench.drafters.checked import CheckedDrafter
 from spsbench.drafters.drafter import Drafter
 from spsbench.drafters.kind import Context, DrafterKind
@@ -12,7 +12,16 @@ from spsbench.records import Spec
 GROUP = "spsbench.drafters"
 """Entry points under this name bring drafters of other packages."""
 
-DRAFTERS: dict[str, DrafterKind] = {kind.name: kind for kind in (model.KIND,)}
+_OURS = (
+    model.KIND,
+    lookup.KIND,
+    suffix.KIND,
+    ngram.KIND,
+    ngram.UNIGRAM,
+    ngram.BIGRAM,
+    union.KIND,
+)
+DRAFTERS: dict[str, DrafterKind] = {kind.name: kind for kind in _OURS}
 
 
 def drafter_kind(name: str, flag: str = "--drafter") -> DrafterKind:

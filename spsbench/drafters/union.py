@@ -1,0 +1,84 @@
+"""A union of drafters: the first that has something to propose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from spsbench.core.rejection import Draft
+from spsbench.drafters.drafter import Drafter
+from spsbench.drafters.kind import Context, DrafterKind
+from spsbench.errors import UsageError
+from spsbench.plugins import Options
+from spsbench.records import Spec
+
+
+class UnionDrafter:
+    """Asks its drafters in turn and takes the first proposal that is not empty.
+
+    Each member must fulfil the contract of a drafter: one that proposes nothing has drawn nothing, so that
+    who proposes depends on decided tokens alone and the law is the target's. A member that was not asked
+    for some loops finds several new tokens at its next draft.
+
+    Args:
+        members: at least one, in the order in which they are asked.
+    """
+
+    def __init__(self, members: Sequence[Drafter]) -> None:
+        self._members = members
+        self._proposer: Drafter | None = None
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Every member reads the prompt: any may be asked in the first loop."""
+        self._proposer = None
+        for member in self._members:
+            member.begin(prompt)
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        """The first proposal of at least one token; the last member's where all have none."""
+        for member in self._members:
+            proposal = member.draft(tokens, k, u)
+            if len(proposal.tokens):
+                self._proposer = member
+                return proposal
+        self._proposer = None
+        return proposal
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        """All hear what was decided; of the others' drafts nothing stands."""
+        for member in self._members:
+            member.observe(tokens, accepted if member is self._proposer else 0)
+
+
+def _build(options: Options, context: Context) -> Drafter:
+    return UnionDrafter([_member(name, context) for name in str(options["of"]).split("+")])
+
+
+def _member(name: str, context: Context) -> Drafter:
+    """A drafter of the union, with its default options: their colons would be taken for the union's."""
+    from spsbench.drafters.registry import drafter_kind  # the registry imports this module
+
+    if name == KIND.name:
+        raise UsageError(
+            "union:of=union is not valid.", flag="--drafter", remedy="Name other drafters, e.g. lookup+model."
+        )
+    kind = drafter_kind(name)
+    if kind.needs_draft and context.draft is None:
+        raise UsageError(
+            f"union:of has {name!r}, which needs a draft model, and the run has none.",
+            flag="--drafter",
+            remedy="Name a draft model with --draft, or take it out of the union.",
+        )
+    return kind.build(kind.settled(Spec(name)), context)
+
+
+KIND = DrafterKind(
+    name="union",
+    summary="The first of several drafters that has a proposal; the draft model runs only when it is asked.",
+    build=_build,
+    options={"of": "lookup+model"},
+    needs_draft=True,
+    # At most: a loop in which an earlier member proposed costs none.
+    forwards=lambda k: k,
+)

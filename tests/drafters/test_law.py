@@ -1,0 +1,199 @@
+"""Every drafter without a model keeps the target's law: by enumeration, through the production loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from drafter_law import Scene, law_error, pieces
+from enumeration import row
+from torch import Tensor
+
+from spsbench.core.rejection import Draft
+from spsbench.drafters.drafter import Drafter
+from spsbench.drafters.kind import Context
+from spsbench.drafters.lookup import LookupDrafter
+from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.ngram import NgramDrafter
+from spsbench.drafters.registry import build_drafter
+from spsbench.drafters.suffix import SuffixDrafter
+from spsbench.drafters.union import UnionDrafter
+from spsbench.models.table import TableModel, random_rows
+from spsbench.records import SamplingParams, Spec
+
+EXACT = 1e-12
+CORPUS = ((0, 1, 2, 0, 1), (1, 1, 0, 2), (2,))
+WARPERS = {
+    "plain": SamplingParams(),
+    "greedy": SamplingParams(greedy=True),
+    "all": SamplingParams(temperature=0.8, top_k=3, top_p=0.9),
+}
+PROMPTS = {
+    "one token": (0,),
+    "no repetition": (0, 1, 2),
+    "repetition": (2, 0, 1, 2, 0),
+    "one token repeated": (1, 1, 1),
+    "match near the end": (0, 1, 0, 1),
+    "long": (0, 1, 2, 2, 1, 0, 0, 1, 2),
+}
+COPIES = ["lookup", "lookup:max_n=1", "lookup:min_n=2", "suffix", "suffix:min_length=2", "suffix:across=true"]
+SAMPLERS = ["unigram", "bigram", "ngram", "ngram:adapt=false", "union", "union:of=suffix+bigram"]
+TOKENS_BEFORE = (torch.tensor([0.11, 0.42, 0.73, 0.2, 0.9, 0.05, 0.6]), torch.full((7,), 0.35))
+"""Numbers of two loops with K = 3."""
+
+
+def scene(
+    name: str,
+    prompt: tuple[int, ...],
+    k: int,
+    vocab_size: int = 3,
+    sampling: SamplingParams = WARPERS["plain"],
+    loops: int = 0,
+) -> Scene:
+    target, draft = (
+        TableModel(random_rows(vocab_size, seed=seed, sharpness=1.5), vocab_size) for seed in (1, 2)
+    )
+    context = Context(target, draft, sampling, torch.device("cpu"), vocab_size, lambda: CORPUS)
+    before = tuple(u[: 2 * k + 1].double() for u in TOKENS_BEFORE[:loops])
+    return Scene(target, lambda: build_drafter(Spec.parse(name), context), prompt, k, sampling, before)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS.keys())
+@pytest.mark.parametrize("sampling", WARPERS.values(), ids=WARPERS.keys())
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_keeps_the_law(name: str, sampling: SamplingParams, prompt: tuple[int, ...]) -> None:
+    for k in (1, 4):
+        assert law_error(scene(name, prompt, k, sampling=sampling)) < EXACT
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_keeps_the_law_at_vocabulary_5(name: str) -> None:
+    assert law_error(scene(name, (4, 0, 3, 1, 4, 0), 4, vocab_size=5)) < EXACT
+
+
+@pytest.mark.parametrize("prompt", [(0,), (0, 1, 2, 0, 1)], ids=["one token", "repetition"])
+@pytest.mark.parametrize("sampling", WARPERS.values(), ids=WARPERS.keys())
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_keeps_the_law(name: str, sampling: SamplingParams, prompt: tuple[int, ...]) -> None:
+    assert law_error(scene(name, prompt, 2, sampling=sampling)) < EXACT
+
+
+@pytest.mark.parametrize("name", ["ngram", "union:of=lookup+ngram"])
+def test_a_sampler_keeps_the_law_at_vocabulary_5(name: str) -> None:
+    assert law_error(scene(name, (4, 3), 2, vocab_size=5)) < EXACT
+
+
+@pytest.mark.parametrize("loops", [1, 2])
+@pytest.mark.parametrize("name", [*COPIES, *SAMPLERS])
+def test_the_law_holds_in_later_loops(name: str, loops: int) -> None:
+    assert law_error(scene(name, (0, 2, 1), 2, loops=loops)) < EXACT
+
+
+def test_the_scenes_reach_every_length_of_a_proposal() -> None:
+    lengths = {len(scene("lookup", prompt, 4).draft([]).tokens) for prompt in PROMPTS.values()}
+    assert {0, 1, 2, 4} <= lengths
+
+
+def test_a_union_asks_a_model_that_missed_a_loop() -> None:
+    """It then reads all that it has not seen, and tells the rows behind the whole sequence."""
+    target = TableModel(lambda context: (0.5, 0.3, 0.2), 3)
+    model, prompt = TableModel(random_rows(3, seed=2), 3), (1, 0, 1, 0)
+    pending: list[int] = []
+    score = model.score
+    model.score = lambda tokens, last: (pending.append(len(tokens)), score(tokens, last))[1]  # type: ignore
+
+    def make() -> Drafter:
+        pending.clear()
+        members = [
+            LookupDrafter(max_n=2, min_n=2),
+            ModelDrafter(model, SamplingParams(), torch.device("cpu")),
+        ]
+        return UnionDrafter(members)
+
+    # Lookup copies the 1, it is accepted, and a 2 is drawn behind it, which occurred nowhere.
+    late = Scene(target, make, prompt, 1, before=(torch.tensor([0.5, 0.01, 0.9]).double(),))
+    tokens, loop = late.loop(late.numbers([]))
+    assert tokens == (*prompt, 1, 2)
+    assert pending == [3, 3], "the prompt but its last token; then that and the loop's two"
+    assert loop.draft is not None
+    assert torch.equal(loop.draft.probs[0], row(model, tokens, SamplingParams()))
+    assert law_error(late) < EXACT
+
+
+def _lying_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = NgramDrafter.draft
+
+    def draft(self: NgramDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        honest = real(self, tokens, k, u)
+        return Draft(honest.tokens, torch.full_like(honest.probs, 1 / honest.probs.shape[-1]))
+
+    monkeypatch.setattr(NgramDrafter, "draft", draft)
+
+
+def _changed_pick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last token becomes the most probable one after it was drawn."""
+    real = NgramDrafter.draft
+
+    def draft(self: NgramDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        honest = real(self, tokens, k, u)
+        return Draft(torch.cat([honest.tokens[:-1], honest.probs[-1:].argmax(-1)]), honest.probs)
+
+    monkeypatch.setattr(NgramDrafter, "draft", draft)
+
+
+def _copy_by_chance(drafter: type[LookupDrafter] | type[SuffixDrafter]) -> Callable[..., None]:
+    """The copied tokens are sometimes others, and are told to be certain."""
+
+    def plant(monkeypatch: pytest.MonkeyPatch) -> None:
+        real = drafter.draft
+
+        def draft(self: Drafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+            honest = real(self, tokens, k, u)
+            return Draft(torch.where(u[: len(honest.tokens)] < 0.5, honest.tokens, 1), uniform(honest.tokens))
+
+        monkeypatch.setattr(drafter, "draft", draft)
+
+    return plant
+
+
+def uniform(tokens: Tensor) -> Tensor:
+    return torch.full((len(tokens), 3), 1 / 3, dtype=torch.float64)
+
+
+def _withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first member withdraws a token that it has drawn, where it does not like it."""
+    real = NgramDrafter.draft
+
+    def draft(self: NgramDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        honest = real(self, tokens, k, u)
+        keep = 0 if honest.tokens[0] == 0 else k
+        return Draft(honest.tokens[:keep], honest.probs[:keep])
+
+    monkeypatch.setattr(NgramDrafter, "draft", draft)
+
+
+@pytest.mark.parametrize(
+    ("name", "plant"),
+    [
+        ("ngram", _lying_rows),
+        ("unigram", _lying_rows),
+        ("bigram", _changed_pick),
+        ("lookup", _copy_by_chance(LookupDrafter)),
+        ("suffix", _copy_by_chance(SuffixDrafter)),
+        ("union:of=bigram+model", _withdrawn),
+    ],
+    ids=["ngram", "unigram", "bigram", "lookup", "suffix", "union"],
+)
+def test_a_planted_wrong_drafter_is_caught(
+    monkeypatch: pytest.MonkeyPatch, name: str, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    wrong = scene(name, (2, 0, 1, 2, 0), 2)
+    assert law_error(wrong) < EXACT
+    plant(monkeypatch)
+    assert law_error(wrong) > 1e-3
+
+
+def test_edges_are_found_where_picks_are_in_no_order() -> None:
+    found = [*pieces(lambda u: 0 if u < 0.3 or u > 0.81 else 1)]
+    assert found == pytest.approx([(0, 0.3), (0.3, 0.81), (0.81, 1)], abs=1e-12)
