@@ -25,7 +25,7 @@ NAME = "typical-acceptance"
 
 def threshold(q: Tensor, epsilon: float, delta: float) -> Tensor:
     """[..., 1] the probability that a token must exceed, for rows q [..., V]."""
-    entropy = torch.special.entr(q).sum(-1, keepdim=True)
+    entropy: Tensor = torch.special.entr(q).sum(-1, keepdim=True)
     return (delta * (-entropy).exp()).clamp(max=epsilon)
 
 
