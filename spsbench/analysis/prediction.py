@@ -96,7 +96,7 @@ def _line(cost: LoopCost | None, group: Sequence[dict[str, Any]]) -> dict[str, A
         return None
     alone = next((row["ms_per_token"] for row in group if row["method"] == "draft"), None)
     drafting = [
-        row["loop_time"]["draft_ms"] / row["k"]
+        row["loop_time"]["draft_ms"] / (row.get("drafted_per_loop") or row["k"])
         for row in group
         if row["method"] == "sps" and row["loop_time"] and row["loop_time"]["draft_ms"] is not None
     ]

@@ -143,13 +143,14 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[dict[str, Any]]:
     if not (seen and target > 0 and verifying + drafting > 0):
         return [_factor(LOOP_TIME, step / loop, ars_step_ms=1e3 * step, loop_ms=1e3 * loop)]
     forwards = drafting + verifying
+    drafted = sps.drafted / sps.loops or float(k)  # fewer than K where a drafter or a policy stops
     return [
         _factor(
             DRAFTING,
             target / (target + drafting),
             target_ms=1e3 * target,
-            draft_ms_per_token=1e3 * drafting / k,
-            c=drafting / k / target,
+            draft_ms_per_token=1e3 * drafting / drafted,
+            c=drafting / drafted / target,
         ),
         _factor(
             VERIFYING,
