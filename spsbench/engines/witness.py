@@ -151,19 +151,31 @@ def rescore_and_rederive(
     Args:
         target, draft: the models.
         prompt: at least one id.
-        generation: of an engine of ours, or of another: that one's decisions cannot be known.
-        sampling: the warping of both.
-        k: lookahead; 0 if nothing was drafted.
-        seed: of the sequence.
+        generation, sampling, k, seed: see ``judged``.
     """
     reading = read_again(target, draft, prompt, generation.tokens, sampling)
+    return judged(reading, generation, sampling, k, seed, target.model.dtype)
+
+
+def judged(
+    reading: Reading, generation: Generation, sampling: SamplingParams, k: int, seed: int, dtype: torch.dtype
+) -> Sums:
+    """``testimony`` with the prefix ``rescored_``, and every decision of the loops derived once more.
+
+    Args:
+        reading: of the generation's tokens.
+        generation: of an engine of ours, or of another: that one's decisions cannot be known.
+        sampling: the warping of both models.
+        k: lookahead; 0 if nothing was drafted.
+        seed: of the sequence.
+        dtype: the target's precision, for its rounding.
+    """
     sums = _rescored(reading, seed)
     if generation.proposed is None or generation.loops is None:
         return sums
     decided = decisions_of(generation.tokens, generation.loops, generation.proposed, k, seed)
     drafts = reading.draft_logits if k else None
-    slack = rounding_slack(target.model.dtype)
-    return sums | rederive(decided, reading.logits, drafts, sampling, slack)
+    return sums | rederive(decided, reading.logits, drafts, sampling, rounding_slack(dtype))
 
 
 def _rescored(reading: Reading, seed: int) -> Sums:

@@ -17,8 +17,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spsbench.analysis.losslessness import RESCORED, decisions_of, evidence_of, is_precise
+from spsbench.engines import witness
 from spsbench.engines.engine import Engine
-from spsbench.engines.witness import rescore_and_rederive
+from spsbench.engines.token_evidence import token_evidence
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Generation, Prompt, Request, SamplingParams
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
@@ -56,8 +57,10 @@ class Listener(Protocol):
 def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
     """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
     target = pair.draft if arm.method == "draft" else pair.target
-    sums = rescore_and_rederive(target, pair.draft, prompt.ids, generation, arm.sampling, arm.k, seed)
+    reading = witness.read_again(target, pair.draft, prompt.ids, generation.tokens, arm.sampling)
+    sums = witness.judged(reading, generation, arm.sampling, arm.k, seed, target.model.dtype)
     generation.losslessness = (generation.losslessness or {}) | sums
+    generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
 
 
 def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
