@@ -37,16 +37,16 @@ def token_evidence(
             log_target, unknown, array("i", [UNRANKED]) * len(tokens), unknown[:], unknown[:]
         )
     rows = max(chunk_elements // q.shape[-1], 1)
-    parts = [slice(start, start + rows) for start in range(0, len(tokens), rows)]
+    parts = [slice(start, start + rows) for start in range(0, max(len(tokens), 1), rows)]
     tops = [p[part].max(-1).values for part in parts]
     entropies = [torch.special.entr(p[part]).sum(-1) for part in parts]
     ranks = [_ranks(draft_logits[part], tokens[part]) for part in parts]
     return TokenEvidence(
         log_target=log_target,
         log_draft=_floats(_own(p, tokens).log()),
-        draft_rank=array("i", _joined(ranks)),
-        draft_max=array("f", _joined(tops)),
-        draft_entropy=array("f", _joined(entropies)),
+        draft_rank=array("i", torch.cat(ranks).tolist()),
+        draft_max=_floats(torch.cat(tops)),
+        draft_entropy=_floats(torch.cat(entropies)),
     )
 
 
@@ -69,9 +69,3 @@ def _ranks(logits: Tensor, tokens: Tensor) -> Tensor:
 
 def _floats(values: Tensor) -> array[float]:
     return array("f", values.tolist())
-
-
-def _joined(parts: list[Tensor]) -> list[float]:
-    """All parts as one list; one wait of the host for the device."""
-    values: list[float] = torch.cat(parts).tolist() if parts else []
-    return values
