@@ -1,8 +1,8 @@
 """The evidence of every token as one string of a journal's line, and as columns of a table.
 
 In the line and not in a journal of its own: then one write makes a sequence and its evidence durable, and
-neither can be there without the other. Packed it adds 7 bytes a token to a line of about a hundred where the
-law is narrow, and at most 27.
+neither can be there without the other. A line has about a hundred bytes a token; packed evidence adds 8 under
+a narrow nucleus and 23 at temperature 1 (embedded pair), about 27 where nothing repeats.
 """
 
 from __future__ import annotations
