@@ -7,6 +7,7 @@ target: for ArS it emits one token, for SpS between 1 and K+1.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -219,6 +220,36 @@ class TracedToken:
     u: float
 
 
+UNRANKED = -1
+"""The rank of a token where the draft's row is not known."""
+
+
+@dataclass(slots=True)
+class TokenEvidence:
+    """What an independent reading says of every emitted token; one entry a token in each array.
+
+    The logarithms are natural and of warped probabilities; -inf is a token of probability 0. Arrays
+    rather than lists: 20 bytes a token, and float32 is what is stored. NaN where a row is not known.
+
+    Attributes:
+        log_target: log q(x) under the arm's target; a draft-only arm's target is the draft.
+        log_draft: log p(x) under the draft model, whether or not it drafted here.
+        draft_rank: how many tokens the draft holds more probable, before truncation; of equal ones those
+            of smaller id. ``UNRANKED`` where the row is not known.
+        draft_max: the largest probability of the draft's warped row.
+        draft_entropy: of the draft's warped row, in nats.
+    """
+
+    log_target: array[float]
+    log_draft: array[float]
+    draft_rank: array[int]
+    draft_max: array[float]
+    draft_entropy: array[float]
+
+    def __len__(self) -> int:
+        return len(self.log_target)
+
+
 @dataclass(slots=True)
 class Generation:
     """What an engine answers to a ``Request``.
@@ -234,6 +265,7 @@ class Generation:
         losslessness: sums that the losslessness statistics are computed from; None if not kept.
         proposed: per loop all the drafted ids, also those behind a rejected one or behind the end;
             None if the engine cannot see them. Not stored.
+        token_evidence: what an independent reading says of each token; None if there was none.
     """
 
     tokens: list[int]
@@ -245,6 +277,7 @@ class Generation:
     trace: list[TracedToken] | None = None
     losslessness: dict[str, float] | None = None
     proposed: list[list[int]] | None = None
+    token_evidence: TokenEvidence | None = None
 
 
 @dataclass(frozen=True, slots=True)

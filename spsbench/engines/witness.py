@@ -135,7 +135,7 @@ def rescore(
     The draft's rows are there at every position, so that on ArS text ``overlap / overlap_positions``
     is Leviathan's alpha.
     """
-    return _rescored(read_again(target, draft, prompt, tokens, sampling), seed)
+    return rescored(read_again(target, draft, prompt, tokens, sampling), seed)
 
 
 def rescore_and_rederive(
@@ -153,32 +153,52 @@ def rescore_and_rederive(
     Args:
         target, draft: the models.
         prompt: at least one id.
+        generation, sampling, k, seed, policy: see ``decided_again``.
+    """
+    reading = read_again(target, draft, prompt, generation.tokens, sampling)
+    dtype = target.model.dtype
+    return rescored(reading, seed) | decided_again(reading, generation, sampling, k, seed, dtype, policy)
+
+
+def rescored(reading: Reading, seed: int) -> Sums:
+    """``testimony`` with the prefix ``rescored_``."""
+    return {RESCORED + name: value for name, value in testimony(reading, seed).items()}
+
+
+def decided_again(
+    reading: Reading,
+    generation: Generation,
+    sampling: SamplingParams,
+    k: int,
+    seed: int,
+    dtype: torch.dtype,
+    policy: Policy | None = None,
+) -> Sums:
+    """Every decision of the loops derived once more: of Algorithms 1 and 2 with a draft model.
+
+    Args:
+        reading: of the generation's tokens.
         generation: of an engine of ours, or of another: that one's decisions cannot be known.
-        sampling: the warping of both.
+        sampling: the warping of both models.
         k: lookahead; 0 if nothing was drafted.
         seed: of the sequence.
+        dtype: the target's precision, for its rounding.
         policy: how many tokens a loop was to draft, one that no drafter uses; None for K, or if whatever
             drafted was free to propose fewer: then lengths are not judged.
     """
-    reading = read_again(target, draft, prompt, generation.tokens, sampling)
-    sums = _rescored(reading, seed)
     if generation.proposed is None or generation.loops is None:
-        return sums
+        return {}
     loops, proposed = generation.loops, generation.proposed
-    slack = rounding_slack(target.model.dtype)
+    slack = rounding_slack(dtype)
     if policy is None or k == 0:
         decided = decisions_of(generation.tokens, loops, proposed, k, seed)
         drafts = reading.draft_logits if k else None
-        return sums | rederive(decided, reading.logits, drafts, sampling, slack)
+        return rederive(decided, reading.logits, drafts, sampling, slack)
     verdicts = [(len(ids), loop.accepted) for ids, loop in zip(proposed, loops, strict=True)]
     allowed, margin = lookaheads(policy, k, verdicts), policy.margin
     decided = decisions_of(generation.tokens, loops, proposed, k, seed, allowed)
     found = rederive(decided, reading.logits, reading.draft_logits, sampling, slack, margin)
-    return sums | added(found, lengths_rederived(proposed, allowed, early=margin is not None))
-
-
-def _rescored(reading: Reading, seed: int) -> Sums:
-    return {RESCORED + name: value for name, value in testimony(reading, seed).items()}
+    return added(found, lengths_rederived(proposed, allowed, early=margin is not None))
 
 
 def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:

@@ -20,8 +20,9 @@ from spsbench.analysis.losslessness import RESCORED, decisions_of, evidence_of, 
 from spsbench.axes import MODEL, MODIFIED_REJECTION
 from spsbench.core.rules import rule_kind
 from spsbench.drafters.policy import build_policy
+from spsbench.engines import witness
 from spsbench.engines.engine import Engine
-from spsbench.engines.witness import rescore, rescore_and_rederive
+from spsbench.engines.token_evidence import token_evidence
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Generation, Prompt, Request, SamplingParams
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
@@ -59,13 +60,14 @@ class Listener(Protocol):
 def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
     """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
     target = pair.draft if arm.method == "draft" else pair.target
+    reading = witness.read_again(target, pair.draft, prompt.ids, generation.tokens, arm.sampling)
+    sums = witness.rescored(reading, seed)
     if _is_chens(arm):
-        policy = build_policy(arm.policy)  # one of its own, to be asked once more
-        given = (prompt.ids, generation, arm.sampling, arm.k, seed)
-        sums = rescore_and_rederive(target, pair.draft, *given, policy if arm.k else None)
-    else:
-        sums = rescore(target, pair.draft, prompt.ids, generation.tokens, arm.sampling, seed)
+        policy = build_policy(arm.policy) if arm.k else None  # one of its own, to be asked once more
+        given = (arm.sampling, arm.k, seed, target.model.dtype, policy)
+        sums |= witness.decided_again(reading, generation, *given)
     generation.losslessness = (generation.losslessness or {}) | sums
+    generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
 
 
 def _is_chens(arm: Arm) -> bool:
