@@ -100,9 +100,9 @@ def _explained(
     *,
     trusted: bool,
 ) -> dict[str, Any]:
-    """``extras``; nothing is recommended from times that are not to be trusted."""
+    """``extras``; times that are not to be trusted explain and recommend nothing."""
     found = extras(by_arm, loops_of, rows, info)
-    return found if trusted else found | {"recommendation": None}
+    return found if trusted else found | {"recommendation": None, "why": None}
 
 
 def _tokens_differ(samples: pd.DataFrame) -> list[str]:

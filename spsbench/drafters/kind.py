@@ -48,6 +48,7 @@ class DrafterKind:
         options: their names and defaults; a value given must be of the default's type.
         needs_draft: whether it runs the pair's draft model.
         point_mass: whether it is certain of each token (``Draft.probs`` is None), so that no row is drawn.
+        adaptive: whether it heeds ``Context.policy``; one that does not has no arm under a policy.
         forwards: how many forwards of the draft model a loop costs, as a function of K; none by default.
     """
 
@@ -57,6 +58,7 @@ class DrafterKind:
     options: Options = field(default_factory=dict)
     needs_draft: bool = False
     point_mass: bool = False
+    adaptive: bool = False
     forwards: Callable[[int], int] = lambda k: 0
 
     def settled(self, spec: Spec, flag: str = "--drafter") -> dict[str, OptionValue]:

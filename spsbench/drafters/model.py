@@ -86,5 +86,6 @@ KIND = DrafterKind(
     summary="The pair's draft model, sampled token by token (Chen et al. 2023).",
     build=_build,
     needs_draft=True,
+    adaptive=True,
     forwards=lambda k: k,
 )

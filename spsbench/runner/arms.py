@@ -79,6 +79,8 @@ def _drafting(config: RunConfig) -> Iterator[Drafting]:
     policies = [_checked(text, policy_kind, "--policy") for text in config.policies]
     ks = sorted(k for k in config.ks if k > 0)
     for drafter, rule, policy in product(drafters, rules, policies):
+        if policy.name != FIXED and not drafter_kind(drafter.name).adaptive:
+            continue  # it proposes what it has, whatever the policy
         for k in ks if policy.name == FIXED else ks[-1:]:
             yield drafter, rule, policy, k
 
