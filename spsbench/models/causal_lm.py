@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -35,6 +37,20 @@ class CausalLM:
         self.modes = Modes()
         self._direct = DirectForward(model, self.modes) if DirectForward.applies_to(model) else None
         self.products: list[Product] | None = None if self._direct is None else self._direct.products
+
+    def twin(self, model: Any, forward: Callable[[DirectForward], DirectForward]) -> CausalLM:
+        """Another model over the same window and vocabulary, with a cache of its own.
+
+        Args:
+            model: what it is to ``score_uncached``, and to ``score`` where the forward is the model's own.
+            forward: makes its direct forward of this one's, where there is one; of the same function.
+        """
+        other = copy.copy(self)
+        other.model, other.cache = model, RewindCache()
+        if self._direct is not None:
+            other._direct = forward(self._direct)
+            other.products = other._direct.products
+        return other
 
     @property
     def length(self) -> int:

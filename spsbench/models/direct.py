@@ -8,6 +8,8 @@ tables are kept; norms are one operation. Both arms, and the draft, take this pa
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +24,9 @@ _CLASSES = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalL
 _FIXED_ROPE = frozenset({"default", "linear", "llama3"})
 _FIRST_POSITIONS = 1024
 
+Multiply = Callable[[Tensor], Tensor]
+"""A matrix product, [n, in] -> [n, out]."""
+
 
 class DirectForward:
     """Scores tokens with the weights of a model that ``applies_to`` accepts.
@@ -34,17 +39,34 @@ class DirectForward:
         modes: whether it multiplies with packed weights.
 
     Attributes:
-        products: every matrix product of a forward.
+        products: every matrix product of a forward that may be packed; the head's first.
     """
 
     def __init__(self, model: Any, modes: Modes) -> None:
         self._inner = model.model
-        self._head = _joined([model.lm_head], modes)
+        head = _joined([model.lm_head], modes)
+        self._head: Multiply = head
         self._layers = [_Layer(layer, number, modes) for number, layer in enumerate(model.model.layers)]
         self._norm = _Norm(model.model.norm)
         self._device = model.device
         self._tables: tuple[Tensor, Tensor] | None = None
-        self.products = [self._head, *(product for layer in self._layers for product in layer.products)]
+        self.products = [head, *(product for layer in self._layers for product in layer.products)]
+
+    def first(self, layers: int) -> DirectForward:
+        """The forward that stops behind the first layers; products, norms and tables are the same objects."""
+        shorter = copy.copy(self)
+        shorter._layers = self._layers[:layers]
+        inside = [product for layer in shorter._layers for product in layer.products]
+        shorter.products = [self.products[0], *inside]
+        return shorter
+
+    def multiplying(self, instead: Callable[[Product], Multiply]) -> DirectForward:
+        """The same forward with other products in the place of its own, none of which can be packed."""
+        other = copy.copy(self)
+        other._head = instead(self.products[0])
+        other._layers = [layer.multiplying(instead) for layer in self._layers]
+        other.products = []
+        return other
 
     @staticmethod
     def applies_to(model: Any) -> bool:
@@ -127,12 +149,25 @@ class _Layer:
         self._heads = attention.q_proj.weight.shape[0] // self._width
         self._kv_heads = self._heads // self._groups
         self._before, self._between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
-        self._qkv = _joined([attention.q_proj, attention.k_proj, attention.v_proj], modes)
-        self._out = _joined([attention.o_proj], modes)
-        self._gate_up = _joined([unit.gate_proj, unit.up_proj], modes)
-        self._down = _joined([unit.down_proj], modes)
+        self.products = [
+            _joined([attention.q_proj, attention.k_proj, attention.v_proj], modes),
+            _joined([attention.o_proj], modes),
+            _joined([unit.gate_proj, unit.up_proj], modes),
+            _joined([unit.down_proj], modes),
+        ]
+        self._qkv: Multiply
+        self._out: Multiply
+        self._gate_up: Multiply
+        self._down: Multiply
+        self._qkv, self._out, self._gate_up, self._down = self.products
         self._activation = unit.act_fn
-        self.products = [self._qkv, self._out, self._gate_up, self._down]
+
+    def multiplying(self, instead: Callable[[Product], Multiply]) -> _Layer:
+        """The same layer with other products; see ``DirectForward.multiplying``."""
+        other = copy.copy(self)
+        other._qkv, other._out, other._gate_up, other._down = map(instead, self.products)
+        other.products = []
+        return other
 
     def __call__(
         self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: RewindCache

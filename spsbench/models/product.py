@@ -39,6 +39,9 @@ class Product:
         bias: [out], or None.
         modes: of the model that it belongs to.
         layers: the model's own layers whose weights it holds, in order.
+
+    Attributes:
+        layers: as given.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class Product:
         self._plain: Tensor | None = weight
         self._packed: Tensor | None = None
         self._modes = modes
-        self._layers = list(layers)
+        self.layers = list(layers)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, in] -> [n, out]."""
@@ -84,7 +87,7 @@ class Product:
         and unpack the weight whenever the model's own forward asks for it: slow, and exact.
         """
         first = 0
-        for layer in self._layers:
+        for layer in self.layers:
             hollow = torch.empty_like(layer.weight, device="meta")
             layer.weight = nn.Parameter(hollow, requires_grad=False)
             own = partial(self._part, layer.bias, first, len(hollow))
