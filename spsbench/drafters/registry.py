@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spsbench.drafters import early_exit, model
+from spsbench.drafters import early_exit, model, quantised
 from spsbench.drafters.drafter import Drafter
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.plugins import find
@@ -11,7 +11,7 @@ from spsbench.records import Spec
 GROUP = "spsbench.drafters"
 """Entry points under this name bring drafters of other packages."""
 
-DRAFTERS: dict[str, DrafterKind] = {kind.name: kind for kind in (model.KIND, early_exit.KIND)}
+DRAFTERS: dict[str, DrafterKind] = {kind.name: kind for kind in (model.KIND, early_exit.KIND, quantised.KIND)}
 
 
 def drafter_kind(name: str, flag: str = "--drafter") -> DrafterKind:
