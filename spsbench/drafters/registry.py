@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spsbench.drafters import lookup, model, ngram, suffix, union
+from spsbench.drafters import early_exit, lookup, model, ngram, quantised, suffix, union
 from spsbench.drafters.checked import CheckedDrafter
 from spsbench.drafters.drafter import Drafter
 from spsbench.drafters.kind import Context, DrafterKind
@@ -19,6 +19,8 @@ _OURS = (
     ngram.KIND,
     ngram.UNIGRAM,
     ngram.BIGRAM,
+    early_exit.KIND,
+    quantised.KIND,
     union.KIND,
 )
 DRAFTERS: dict[str, DrafterKind] = {kind.name: kind for kind in _OURS}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -35,6 +37,20 @@ class CausalLM:
         self.mode = KernelMode()
         self._llama = LlamaForward(model, self.mode) if LlamaForward.applies_to(model) else None
         self.linears: list[PackedLinear] | None = None if self._llama is None else self._llama.linears
+
+    def twin(self, model: Any, forward: Callable[[LlamaForward], LlamaForward]) -> CausalLM:
+        """Another model over the same window and vocabulary, with a cache of its own.
+
+        Args:
+            model: what it is to ``score_uncached``, and to ``score`` where the forward is the model's own.
+            forward: makes its direct forward of this one's, where there is one; of the same function.
+        """
+        other = copy.copy(self)
+        other.model, other.cache = model, RewindCache()
+        if self._llama is not None:
+            other._llama = forward(self._llama)
+            other.linears = other._llama.linears
+        return other
 
     @property
     def length(self) -> int:

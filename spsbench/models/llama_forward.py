@@ -8,6 +8,8 @@ The target of every arm and the draft use it.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +24,9 @@ _CLASSES = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalL
 _FIXED_ROPE = frozenset({"default", "linear", "llama3"})
 _FIRST_POSITIONS = 1024
 
+Multiply = Callable[[Tensor], Tensor]
+"""A matrix product, [n, in] -> [n, out]."""
+
 
 class LlamaForward:
     """Scores tokens with the weights of a model that ``applies_to`` accepts.
@@ -34,17 +39,34 @@ class LlamaForward:
         mode: whether packed weights are used.
 
     Attributes:
-        linears: all matrix products of a forward.
+        linears: every matrix product of a forward that may be packed; the head's first.
     """
 
     def __init__(self, model: Any, mode: KernelMode) -> None:
         self._inner = model.model
-        self._head = _joined([model.lm_head], mode)
+        head = _joined([model.lm_head], mode)
+        self._head: Multiply = head
         self._layers = [_Layer(layer, number, mode) for number, layer in enumerate(model.model.layers)]
         self._norm = _Norm(model.model.norm)
         self._device = model.device
         self._tables: tuple[Tensor, Tensor] | None = None
-        self.linears = [self._head, *(linear for layer in self._layers for linear in layer.linears)]
+        self.linears = [head, *(linear for layer in self._layers for linear in layer.linears)]
+
+    def first(self, layers: int) -> LlamaForward:
+        """The forward that stops behind the first layers; products, norms and tables are the same objects."""
+        shorter = copy.copy(self)
+        shorter._layers = self._layers[:layers]
+        inside = [linear for layer in shorter._layers for linear in layer.linears]
+        shorter.linears = [self.linears[0], *inside]
+        return shorter
+
+    def multiplying(self, instead: Callable[[PackedLinear], Multiply]) -> LlamaForward:
+        """The same forward with other products in the place of its own, none of which can be packed."""
+        other = copy.copy(self)
+        other._head = instead(self.linears[0])
+        other._layers = [layer.multiplying(instead) for layer in self._layers]
+        other.linears = []
+        return other
 
     @staticmethod
     def applies_to(model: Any) -> bool:
@@ -127,12 +149,25 @@ class _Layer:
         self._heads = attention.q_proj.weight.shape[0] // self._width
         self._kv_heads = self._heads // self._groups
         self._before, self._between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
-        self._qkv = _joined([attention.q_proj, attention.k_proj, attention.v_proj], mode)
-        self._out = _joined([attention.o_proj], mode)
-        self._gate_up = _joined([unit.gate_proj, unit.up_proj], mode)
-        self._down = _joined([unit.down_proj], mode)
+        self.linears = [
+            _joined([attention.q_proj, attention.k_proj, attention.v_proj], mode),
+            _joined([attention.o_proj], mode),
+            _joined([unit.gate_proj, unit.up_proj], mode),
+            _joined([unit.down_proj], mode),
+        ]
+        self._qkv: Multiply
+        self._out: Multiply
+        self._gate_up: Multiply
+        self._down: Multiply
+        self._qkv, self._out, self._gate_up, self._down = self.linears
         self._activation = unit.act_fn
-        self.linears = [self._qkv, self._out, self._gate_up, self._down]
+
+    def multiplying(self, instead: Callable[[PackedLinear], Multiply]) -> _Layer:
+        """The same layer with other products; see ``LlamaForward.multiplying``."""
+        other = copy.copy(self)
+        other._qkv, other._out, other._gate_up, other._down = map(instead, self.linears)
+        other.linears = []
+        return other
 
     def __call__(
         self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: RewindCache

@@ -69,7 +69,7 @@ class PackedLinear:
         self._plain: Tensor | None = weight
         self._packed: Tensor | None = None
         self._mode = mode
-        self._layers = list(layers)
+        self.layers = list(layers)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[n, in] -> [n, out]."""
@@ -101,7 +101,7 @@ class PackedLinear:
         and unpack the weight whenever the model's own forward runs: slow, but exact.
         """
         first = 0
-        for layer in self._layers:
+        for layer in self.layers:
             hollow = torch.empty_like(layer.weight, device="meta")
             layer.weight = nn.Parameter(hollow, requires_grad=False)
             own = partial(self._part, layer.bias, first, len(hollow))

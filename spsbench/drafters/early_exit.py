@@ -1,0 +1,82 @@
+"""The target's own first layers as its draft: no second model, no second copy of weights."""
+
+from __future__ import annotations
+
+import torch
+
+from spsbench.drafters.kind import Context, DrafterKind
+from spsbench.drafters.model import ModelDrafter
+from spsbench.errors import UsageError
+from spsbench.models.causal_lm import CausalLM, text_config
+from spsbench.models.memory import forward_bytes
+from spsbench.models.selftest import require_exact_rollback
+from spsbench.models.twin import truncated
+from spsbench.plugins import Options
+from spsbench.records import SamplingParams
+
+_NAME = "early-exit"
+_FLAG = "--drafter"
+_SHARE = 4
+
+
+class EarlyExitDrafter(ModelDrafter):
+    """Samples K tokens from the first layers of the target, under its final norm and head.
+
+    Its law is that of the shortened model, warped as the target is: an ordinary draft. Keys and values
+    of those layers are computed and kept a second time, since the target's own cache runs behind by
+    the tokens that are not yet decided.
+
+    Args:
+        model: the shortened target, with its own cache.
+        sampling: of target and draft.
+        device: where the model is.
+    """
+
+    model: CausalLM
+
+    def __init__(self, model: CausalLM, sampling: SamplingParams, device: torch.device) -> None:
+        super().__init__(model, sampling, device)
+
+    def forward_bytes(self) -> int:
+        """Bytes of weights that one forward for one token reads; a draft of K tokens takes K forwards."""
+        return forward_bytes(self.model.model)
+
+
+def exit_model(target: object, layers: int) -> CausalLM:
+    """The target cut behind its first layers, checked against an uncached forward of the same layers.
+
+    Args:
+        target: as loaded; its weights are shared.
+        layers: how many; 0 for a quarter of the target's, at least one.
+
+    Raises:
+        UsageError: it has no such number of layers, cannot be cut, or is not a model of ours.
+    """
+    if not isinstance(target, CausalLM):
+        raise UsageError(
+            f"{_NAME} cannot cut {type(target).__name__}.", flag=_FLAG, remedy="It takes a loaded model."
+        )
+    whole = text_config(target.model.config).num_hidden_layers
+    model = truncated(target, layers or max(1, whole // _SHARE), _FLAG)
+    name = f"{type(target.model).__name__} cut to {text_config(model.model.config).num_hidden_layers} layers"
+    require_exact_rollback(model, name)
+    if len(model.cache.layers) != text_config(model.model.config).num_hidden_layers:
+        raise UsageError(
+            f"{name} runs {len(model.cache.layers)}.", flag=_FLAG, remedy="Choose another drafter."
+        )
+    model.rollback(0)
+    return model
+
+
+def _build(options: Options, context: Context) -> EarlyExitDrafter:
+    model = exit_model(context.target, int(options["layers"]))
+    return EarlyExitDrafter(model, context.sampling, context.device)
+
+
+KIND = DrafterKind(
+    name=_NAME,
+    summary="The target's first layers under its own norm and head; layers=0 is a quarter of them.",
+    build=_build,
+    options={"layers": 0},
+)
+"""``forwards`` is 0: it runs none of the pair's draft model, but K of its own; see ``forward_bytes``."""

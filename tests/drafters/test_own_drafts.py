@@ -1,0 +1,149 @@
+"""Drafters made from the target itself: the same tokens as without them, and caches that forget exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+import torch
+from tiny_models import config_of, make, make_pair
+from transformers import AutoModelForCausalLM
+
+from spsbench import decoding
+from spsbench.clock import FakeClock, Stopwatch
+from spsbench.core.sampling import warp
+from spsbench.drafters.drafter import Drafter
+from spsbench.drafters.kind import Context
+from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.registry import build_drafter
+from spsbench.engines.uniforms import UniformStream
+from spsbench.errors import UsageError
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.table import TableModel
+from spsbench.paths import mini_dir
+from spsbench.records import SamplingParams, Spec
+
+CPU = torch.device("cpu")
+GREEDY = SamplingParams(greedy=True)
+PROMPT = [7, 3, 11, 200, 64, 9, 9, 31]
+SPECS = ["early-exit", "early-exit:layers=2", "quantised", "quantised:bits=4"]
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def drafter_of(spec: str, target: CausalLM, sampling: SamplingParams = GREEDY) -> Drafter:
+    return build_drafter(Spec.parse(spec), Context(target, None, sampling, CPU, target.vocab_size))
+
+
+def greedy_ars(target: CausalLM, prompt: list[int], tokens: int) -> list[int]:
+    target.rollback(0)
+    target.score(torch.tensor(prompt[:-1]), last=1)
+    loops = decoding.ars(target, prompt, GREEDY, UniformStream(0, CPU), Stopwatch(FakeClock()))
+    return [loop.tokens[0] for loop in islice(loops, tokens)]
+
+
+def greedy_sps(target: CausalLM, drafter: Drafter, prompt: list[int], tokens: int) -> tuple[list[int], int]:
+    """(tokens, how many of them the drafter proposed)."""
+    target.rollback(0)
+    target.score(torch.tensor(prompt[:-1]), last=1)
+    drafter.begin(prompt)
+    new: list[int] = []
+    accepted = 0
+    for loop in decoding.sps(
+        target, drafter, prompt, 3, GREEDY, UniformStream(1, CPU), Stopwatch(FakeClock())
+    ):
+        new += loop.tokens
+        accepted += loop.accepted
+        if len(new) >= tokens:
+            return new[:tokens], accepted
+    raise AssertionError("loops have no end")
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma3"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_greedy_output_is_that_of_the_target_alone(architecture: str, spec: str) -> None:
+    target = CausalLM(make_pair(architecture)[0])
+    drafter = drafter_of(spec, target)
+    for start in (0, 5):
+        prompt = PROMPT[start:] + PROMPT
+        assert greedy_sps(target, drafter, prompt, 40)[0] == greedy_ars(target, prompt, 40)
+
+
+@pytest.fixture(scope="module")
+def embedded() -> CausalLM:
+    model = AutoModelForCausalLM.from_pretrained(mini_dir() / "target", dtype=torch.float32)
+    return CausalLM(model.eval())
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_greedy_output_of_the_embedded_target(embedded: CausalLM, spec: str) -> None:
+    prompt = [(31 * i) % 1000 + 1 for i in range(40)]
+    found, accepted = greedy_sps(embedded, drafter_of(spec, embedded), prompt, 60)
+    assert found == greedy_ars(embedded, prompt, 60)
+    if spec.startswith("quantised"):
+        assert accepted > 30
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma3"])
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("accepted", [0, 1, 3])
+def test_after_partial_acceptance_it_drafts_as_if_nothing_had_been_forgotten(
+    architecture: str, spec: str, accepted: int
+) -> None:
+    sampling = SamplingParams(temperature=1.5, top_p=1.0)
+    target = CausalLM(make_pair(architecture)[0])
+    drafter = drafter_of(spec, target, sampling)
+    u = torch.tensor([0.2, 0.7, 0.4], dtype=torch.float64)
+    drafter.begin(PROMPT)
+    first = drafter.draft(PROMPT, 3, u)
+    tokens = [*PROMPT, *first.tokens.tolist()[:accepted], 42]
+    drafter.observe(tokens, accepted)
+    continued = drafter.draft(tokens, 3, u)
+    fresh = drafter_of(spec, target, sampling)
+    fresh.begin(tokens)
+    expected = fresh.draft(tokens, 3, u)
+    assert torch.equal(continued.tokens, expected.tokens)
+    assert first.probs is not None
+    assert continued.probs is not None
+    assert expected.probs is not None
+    assert torch.allclose(continued.probs, expected.probs, atol=1e-4)
+    assert not torch.allclose(first.probs, expected.probs, atol=1e-2)  # else the comparison says nothing
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_law_is_the_drafted_models_own_warped(spec: str) -> None:
+    sampling = SamplingParams(temperature=0.8, top_p=0.9)
+    drafter = drafter_of(spec, CausalLM(make(config_of("llama"))), sampling)
+    assert isinstance(drafter, ModelDrafter)
+    assert isinstance(drafter.model, CausalLM)
+    drafter.begin(PROMPT)
+    draft = drafter.draft(PROMPT, 3, torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64))
+    drafter.begin(PROMPT)
+    context = torch.tensor([*PROMPT[-1:], *draft.tokens.tolist()[:-1]])
+    rows = warp(drafter.model.score(context, last=3), sampling)
+    assert draft.probs is not None
+    assert torch.allclose(draft.probs, rows, atol=1e-5)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_two_drafters_of_one_target_have_caches_of_their_own(spec: str) -> None:
+    target = CausalLM(make(config_of("llama")))
+    one, other = drafter_of(spec, target), drafter_of(spec, target)
+    one.begin(PROMPT)
+    expected = one.draft(PROMPT, 3, torch.full((3,), 0.5)).tokens
+    one.begin(PROMPT)
+    other.begin(PROMPT[:3])
+    assert torch.equal(one.draft(PROMPT, 3, torch.full((3,), 0.5)).tokens, expected)
+    assert target.length == 0
+
+
+@pytest.mark.parametrize("name", ["early-exit", "quantised"])
+def test_what_is_no_loaded_model_is_refused(name: str) -> None:
+    table = TableModel(lambda context: [0.25] * 4, 4)
+    with pytest.raises(UsageError, match=r"--drafter: .* TableModel"):
+        build_drafter(Spec(name), Context(table, None, GREEDY, CPU, 4))
