@@ -72,7 +72,7 @@ def test_rows_are_those_of_counting_by_hand(
 def test_the_comparison_sees_a_context_across_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = [[0, 1, 2], [3, 0, 2]]
     assert largest_difference(corpus, [2], 2, False) < 1e-12
-    joined = CorpusCounts([sum(corpus, [])], 2, V)
+    joined = CorpusCounts([[*corpus[0], *corpus[1]]], 2, V)
     monkeypatch.setattr(f"{__name__}.CorpusCounts", lambda *args: joined)
     assert largest_difference(corpus, [2], 2, False) > 1e-3
 
