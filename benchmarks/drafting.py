@@ -57,8 +57,8 @@ def main() -> None:
     """Load, write the texts, measure, print."""
     given = _arguments()
     torch.set_num_threads(1)
-    target, draft = (CausalLM(model, torch.device("cpu")) for model in build("mini", torch.float32, _cpu()))
-    prompts = [prompt.token_ids for prompt in plan(resolve(limit=given.prompts)).prompts]
+    target, draft = build("mini", torch.float32, _cpu())
+    prompts = [prompt.ids for prompt in plan(resolve({"limit": given.prompts})).prompts]
     with torch.inference_mode():
         texts = [_written(target, prompt, given.tokens) for prompt in prompts]
         context = Context(target, draft, _SAMPLING, _cpu(), target.vocab_size, lambda: prompts)
