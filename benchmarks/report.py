@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ def make(directory: Path, prompts: int) -> int:
     """Write the run; answers its number of loops."""
     rng = np.random.default_rng(0)
     asked = [Prompt(f"doc-{i}", "A prompt.", (1, 2, 3), "A reference.") for i in range(prompts)]
-    arms = [{**asdict(arm), "arm": arm.name, "sampling": arm.sampling_name} for arm in ARMS]
+    arms = [{"arm": arm.name, **arm.axes()} for arm in ARMS]
     info = {
         "task": "xsum",
         "task_label": "xsum-simulated",

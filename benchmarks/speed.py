@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.pairs import build, linears
-from spsbench.bench.forced import NoText
+from spsbench.bench.forced import NullDecoder
 from spsbench.bench.forwards import time_forwards
 from spsbench.clock import Stopwatch, SystemClock
 from spsbench.config import resolve
@@ -38,10 +38,9 @@ from spsbench.engines.peers import ASSISTED, GENERATE, PeerEngine
 from spsbench.engines.uniforms import UniformStream
 from spsbench.environment import describe_environment
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.packing import use_kernels
-from spsbench.models.product import Modes, ProductLinear, can_pack
+from spsbench.models.memory import kv_bytes_per_token
+from spsbench.models.packed_linear import KernelMode, PackedModule, can_pack, use_kernels
 from spsbench.models.threads import suitable_threads
-from spsbench.models.traffic import kv_bytes_per_token
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.runner import plan
 
@@ -137,7 +136,7 @@ Arm = Callable[[Request], tuple[float, Generation | None]]
 
 
 def _arms(pair: _Watched, with_packed: bool) -> dict[str, Arm]:
-    text, clock, cpu = NoText(), SystemClock(), torch.device("cpu")
+    text, clock, cpu = NullDecoder(), SystemClock(), torch.device("cpu")
     target, draft = pair.target, pair.draft
     own = {
         "ArS": EagerEngine(target, None, 0, text, cpu, clock),
@@ -193,18 +192,18 @@ def _bare(pair: _Watched, request: Request) -> float:
 
 
 class _Packed:
-    """Our packed products in the place of the peers' linear layers, while it is entered."""
+    """Packed linears of ours in the place of the peers' linear layers, while it is entered."""
 
     def __init__(self, models: Sequence[Any]) -> None:
-        modes = Modes()
-        modes.packed = True
+        mode = KernelMode()
+        mode.packed = True
         self._places = [place for model in models for place in linears(model)]
-        self._products = [ProductLinear(linear, modes) for *_, linear in self._places]
-        for layer in self._products:
-            layer.product.pack()
+        self._modules = [PackedModule(linear, mode) for *_, linear in self._places]
+        for layer in self._modules:
+            layer.linear.pack()
 
     def __enter__(self) -> None:
-        for (parent, name, _), layer in zip(self._places, self._products, strict=True):
+        for (parent, name, _), layer in zip(self._places, self._modules, strict=True):
             setattr(parent, name, layer)
 
     def __exit__(self, *_: object) -> None:
@@ -308,7 +307,7 @@ def _memory(imports_bytes: int, pair: _Watched, prompt: tuple[int, ...], given: 
     gc.collect()
     weights = sum(p.nbytes for model in models for p in model.model.parameters())
     kv = sum((kv_bytes_per_token(m.model) or 0) * (given.context + given.tokens) for m in models)
-    twice = sum(product.second_copy_bytes for model in models for product in model.products or ())
+    twice = sum(linear.second_copy_bytes for model in models for linear in model.linears or ())
     resident, expected = psutil.Process().memory_info().rss, imports_bytes + weights + kv
     mib = 2**20
     parts = f"({imports_bytes / mib:.0f} before + {(weights + kv) / mib:.0f} weights and KV) MiB"
@@ -319,7 +318,7 @@ def _memory(imports_bytes: int, pair: _Watched, prompt: tuple[int, ...], given: 
 def _generate_once(
     target: CausalLM, draft: CausalLM, prompt: tuple[int, ...] = (5, 6, 7), tokens: int = 8
 ) -> None:
-    engine = EagerEngine(target, draft, K, NoText(), torch.device("cpu"), SystemClock())
+    engine = EagerEngine(target, draft, K, NullDecoder(), torch.device("cpu"), SystemClock())
     engine.generate(Request(prompt, tokens, (), SAMPLING, seed=0, fixed_length=True))
 
 

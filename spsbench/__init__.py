@@ -1,3 +1,30 @@
-"""spsbench: speculative sampling against plain sampling, measured side by side."""
+"""spsbench: speculative sampling against plain sampling, measured side by side.
+
+The names that other programs use are here; each is imported when it is first asked for, so that
+``import spsbench`` stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+_WHERE = {
+    "Context": "spsbench.drafters.kind",
+    "Draft": "spsbench.core.rejection",
+    "Drafter": "spsbench.drafters.drafter",
+    "DrafterKind": "spsbench.drafters.kind",
+    "Rule": "spsbench.core.rule",
+    "RuleKind": "spsbench.core.rule",
+    "Run": "spsbench.api",
+    "Verdict": "spsbench.core.rejection",
+    "run": "spsbench.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'spsbench' has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)

@@ -26,11 +26,11 @@ class DecodedLoop:
     """One loop as it left the algorithm, before EOS, stop strings and length are looked at.
 
     Attributes:
-        tokens: 1 to K+1 new tokens: the accepted ones and the one behind them.
+        tokens: 1 to n+1 new tokens: the accepted ones and the one behind them.
         accepted: how many of them the draft proposed.
-        target_probs: [K+1, V] (ArS: [1, V]) warped target rows, kept for the records.
-        draft: the proposal; None for ArS.
-        u: the loop's uniform numbers, [2K+1].
+        target_probs: [n+1, V] (ArS: [1, V]) warped target rows, kept for the records.
+        draft: the proposal of n tokens, at most K; None for ArS.
+        u: the loop's uniform numbers, [2K+1]: the first n picked, the last n+1 tested and drew.
     """
 
     tokens: list[int]

@@ -7,8 +7,11 @@ target: for ArS it emits one token, for SpS between 1 and K+1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from array import array
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
 
 SCHEMA_VERSION = 1
 
@@ -80,14 +83,17 @@ def _read(text: str) -> OptionValue:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way of generating that a run measures: what a row of the result table stands for.
+    """One way of generating that a run measures: a place on each axis.
 
     Attributes:
         method: ``ars`` (Algorithm 1), ``sps`` (Algorithm 2) or ``draft`` (the draft model alone).
-        k: lookahead; 0 unless the method is ``sps``.
+        k: lookahead, the most that a loop drafts; 0 unless the method is ``sps``.
         engine: the backend that generates, e.g. ``eager``.
         sampling_name: the name under which the task knows its sampling, e.g. ``nucleus``.
         sampling: the parameters behind that name.
+        drafter: what proposes tokens; without effect unless the method is ``sps``, like the two below.
+        rule: what decides which of them stand.
+        policy: what decides how many are drafted in a loop.
     """
 
     method: Method
@@ -95,13 +101,46 @@ class Arm:
     engine: str
     sampling_name: str
     sampling: SamplingParams
+    drafter: Spec = Spec(MODEL)
+    rule: Spec = Spec(MODIFIED_REJECTION)
+    policy: Spec = Spec(FIXED)
 
     @property
     def name(self) -> str:
-        """Identifier within a run, e.g. ``sps-k4-nucleus`` (``@engine`` unless eager)."""
+        """Identifier within a run, the same in every run: ``sps-k4-nucleus``, with what is unusual behind it
+        (``sps-k4-nucleus+lookup:max_n=4@graphed``)."""
         lookahead = f"-k{self.k}" if self.method == "sps" else ""
+        unusual = "".join(f"+{value}" for value in self._unusual().values())
         backend = "" if self.engine == "eager" else f"@{self.engine}"
-        return f"{self.method}{lookahead}-{self.sampling_name}{backend}"
+        return f"{self.method}{lookahead}-{self.sampling_name}{unusual}{backend}"
+
+    def axes(self) -> dict[str, str | int | None]:
+        """The place on each axis, see ``spsbench.axes``."""
+        drafting = {name: str(getattr(self, name)) for name in ("drafter", "rule", "policy")}
+        return {
+            "method": self.method,
+            "sampling": self.sampling_name,
+            "engine": self.engine,
+            **(drafting if self.method == "sps" else dict.fromkeys(drafting)),
+            "k": self.k,
+        }
+
+    def record(self) -> dict[str, Any]:
+        """What makes two arms of one name the same: all fields, without axes at their usual place, so that
+        runs from before those axes existed can be continued."""
+        plain = ("method", "k", "engine", "sampling_name")
+        return {
+            **{name: getattr(self, name) for name in plain},
+            "sampling": asdict(self.sampling),
+            **self._unusual(),
+        }
+
+    def _unusual(self) -> dict[str, str]:
+        if self.method != "sps":
+            return {}
+        usual = {"drafter": MODEL, "rule": MODIFIED_REJECTION, "policy": FIXED}
+        given = {name: str(getattr(self, name)) for name in usual}
+        return {name: value for name, value in given.items() if value != usual[name]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +220,36 @@ class TracedToken:
     u: float
 
 
+UNRANKED = -1
+"""The rank of a token where the draft's row is not known."""
+
+
+@dataclass(slots=True)
+class TokenEvidence:
+    """What an independent reading says of every emitted token; one entry a token in each array.
+
+    The logarithms are natural and of warped probabilities; -inf is a token of probability 0. Arrays
+    rather than lists: 20 bytes a token, and float32 is what is stored. NaN where a row is not known.
+
+    Attributes:
+        log_target: log q(x) under the arm's target; a draft-only arm's target is the draft.
+        log_draft: log p(x) under the draft model, whether or not it drafted here.
+        draft_rank: how many tokens the draft holds more probable, before truncation; of equal ones those
+            of smaller id. ``UNRANKED`` where the row is not known.
+        draft_max: the largest probability of the draft's warped row.
+        draft_entropy: of the draft's warped row, in nats.
+    """
+
+    log_target: array[float]
+    log_draft: array[float]
+    draft_rank: array[int]
+    draft_max: array[float]
+    draft_entropy: array[float]
+
+    def __len__(self) -> int:
+        return len(self.log_target)
+
+
 @dataclass(slots=True)
 class Generation:
     """What an engine answers to a ``Request``.
@@ -194,8 +263,9 @@ class Generation:
         finish_reason: why generation ended.
         trace: one entry per drafted or emitted token if the request asked for it.
         losslessness: sums that the losslessness statistics are computed from; None if not kept.
-        proposed: per loop the drafted ids at the positions of its emitted tokens, the rejected one
-            among them; None if the engine cannot see them. Not stored.
+        proposed: per loop all the drafted ids, also those behind a rejected one or behind the end;
+            None if the engine cannot see them. Not stored.
+        token_evidence: what an independent reading says of each token; None if there was none.
     """
 
     tokens: list[int]
@@ -207,6 +277,7 @@ class Generation:
     trace: list[TracedToken] | None = None
     losslessness: dict[str, float] | None = None
     proposed: list[list[int]] | None = None
+    token_evidence: TokenEvidence | None = None
 
 
 @dataclass(frozen=True, slots=True)

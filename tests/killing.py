@@ -21,7 +21,10 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = ("--limit", "3", "--max-new-tokens", "6", "--threads", "1", "--trace", "1")
-SHOWN = ("example_id", "sample_index", "arm", "order", "token_ids", "finish_reason", "losslessness", "traced")
+SHOWN = (
+    *("example_id", "sample_index", "arm", "order", "token_ids", "finish_reason"),
+    *("losslessness", "trace", "token_evidence"),
+)
 
 # What a run imports on its way, so that a child spends its time on the run.
 _IMPORTED = (

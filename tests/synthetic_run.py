@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -98,7 +97,7 @@ def make_run(
             "headline_metric": "rouge2",
             "synthetic": True,
             "pair": "simulated",
-            "arms": [{**asdict(arm), "arm": arm.name, "sampling": arm.sampling_name} for arm in arms],
+            "arms": [{"arm": arm.name, **arm.axes()} for arm in arms],
             "expected_sequences": prompts,
             "verification_rule": VERIFICATION_RULE,
             "command": "spsbench sweep-k xsum",

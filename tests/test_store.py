@@ -6,6 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
+from array import array
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,9 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spsbench.errors import SpsbenchError, UsageError
-from spsbench.records import Generation, Loop, Method, Prompt, Sample, TracedToken
+from spsbench.records import UNRANKED, Generation, Loop, Method, Prompt, Sample, TokenEvidence, TracedToken
 from spsbench.store import Frames, RunStore, codec, fresh_directory, latest, read_frames
 from spsbench.store.journal import Journal
+from spsbench.store.token_evidence import pack, unpack
 
 IDENTITY = {"task": "xsum", "models": {"target": "abc", "draft": "def"}, "arms": ["ars", "sps-k4"], "seed": 0}
 PROMPTS = [Prompt(f"e{i}", f"Article {i}", (1, 2, i), f"summary {i}") for i in range(3)]
@@ -197,6 +201,7 @@ def assert_same(one: Frames, other: Frames) -> None:
     pd.testing.assert_frame_equal(one.samples, other.samples)
     pd.testing.assert_frame_equal(one.loops, other.loops)
     pd.testing.assert_frame_equal(one.tokens, other.tokens)
+    pd.testing.assert_frame_equal(one.evidence, other.evidence)
 
 
 def test_frames_have_the_columns_of_the_contract_even_when_empty(store: RunStore) -> None:
@@ -552,3 +557,152 @@ def test_what_append_has_returned_for_survives_a_kill(store: RunStore) -> None:
         printed = 20 + len(process.stdout.read().split())
     with begin(store.directory) as again:
         assert again.done() >= {("e0", i, "ars") for i in range(printed)}
+
+
+# --- the evidence of each token
+
+
+NAN, INFINITY = float("nan"), float("inf")
+EVIDENCE_COLUMNS = KEY | {"position", "token_id", "log_target", "log_draft", "draft_rank"}
+EVIDENCE_COLUMNS |= {"draft_max", "draft_entropy"}
+
+
+def evident(sample: Sample, ranks: tuple[int, ...] = (0, 31999, UNRANKED)) -> Sample:
+    """A sample of three tokens with evidence: certain, outside of the draft's nucleus, not known."""
+    sample.generation.token_evidence = TokenEvidence(
+        log_target=array("f", [0.0, -0.1, -INFINITY]),
+        log_draft=array("f", [-1e-7, -INFINITY, NAN]),
+        draft_rank=array("i", ranks),
+        draft_max=array("f", [1.0, 0.123456789, NAN]),
+        draft_entropy=array("f", [0.0, 2.5, NAN]),
+    )
+    return sample
+
+
+def bits(evidence: TokenEvidence | None) -> list[bytes]:
+    """Every value to the bit: NaN is not equal to itself."""
+    assert evidence is not None
+    return [getattr(evidence, name).tobytes() for name in TokenEvidence.__slots__]
+
+
+def test_the_evidence_of_each_token_comes_back_to_the_bit(store: RunStore) -> None:
+    kept = evident(make_sample())
+    store.append(kept)
+    store.append(make_sample("e1"))
+    found = [sample.generation.token_evidence for sample in RunStore.open(store.directory).samples()]
+    assert bits(found[0]) == bits(kept.generation.token_evidence)
+    assert found[1] is None
+    again = make_sample("e2")
+    again.generation.token_evidence = found[0]
+    store.append(again)
+    assert bits(list(store.samples())[-1].generation.token_evidence) == bits(found[0])
+
+
+def test_the_table_of_evidence_has_a_row_a_token(store: RunStore) -> None:
+    store.append(make_sample("e0", error="out of memory"))
+    store.append(make_sample("e1"))
+    store.append(evident(make_sample("e2")))
+    found = store.frames().evidence
+    assert set(found.columns) == EVIDENCE_COLUMNS
+    assert list(found["example_id"]) == ["e2"] * 3
+    assert [list(found[name]) for name in ("position", "token_id")] == [[0, 1, 2], [5, 6, 7]]
+    assert list(found["log_target"]) == pytest.approx([0.0, -0.1, -INFINITY])
+    assert list(found["log_draft"][:2]) == pytest.approx([-1e-7, -INFINITY])
+    assert list(found["draft_rank"][:2]) == [0, 31999]
+    unknown = ["log_draft", "draft_rank", "draft_max", "draft_entropy"]
+    assert found[unknown].isna().to_numpy().tolist() == [[False] * 4, [False] * 4, [True] * 4]
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 2), (0, 1, UNRANKED), (UNRANKED,) * 3])
+def test_evidence_is_alike_from_journal_and_parquet(store: RunStore, ranks: tuple[int, ...]) -> None:
+    assert set(store.frames().evidence.columns) == EVIDENCE_COLUMNS
+    store.append(evident(make_sample(), ranks))
+    journal = store.frames()
+    store.write_parquet()
+    types = {field.name: str(field.type) for field in pq.read_schema(store.directory / "evidence.parquet")}
+    assert (types["draft_rank"], types["log_target"]) == ("int32", "float")
+    assert_same(read_frames(store.directory), journal)
+    (store.directory / "samples.jsonl").rename(store.directory / "elsewhere")
+    assert_same(read_frames(store.directory), journal)
+
+
+def test_lost_or_damaged_evidence_is_made_anew_from_the_journal(store: RunStore) -> None:
+    store.append(evident(make_sample()))
+    store.write_parquet()
+    whole, path = read_frames(store.directory), store.directory / "evidence.parquet"
+    content = path.read_bytes()
+    renamed = content.replace(b"log_draft", b"LOG_DRAFT")
+    for damaged in (None, b"PAR1", renamed, content[:40] + bytes([content[40] ^ 0xFF]) + content[41:]):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        assert_same(read_frames(store.directory), whole)
+    path.write_bytes(content)
+    store.append(evident(make_sample("e1")))
+    assert len(read_frames(store.directory).evidence) == 6
+
+
+def test_a_run_of_before_the_evidence_reads_as_ever(store: RunStore) -> None:
+    fill(store).write_parquet()
+    whole = read_frames(store.directory)
+    journal = store.directory / "samples.jsonl"
+    old = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert all(row.pop("token_evidence") is None for row in old)
+    store.close()
+    journal.write_text("".join(json.dumps(row) + "\n" for row in old))
+    (store.directory / "evidence.parquet").unlink()
+    assert_same(read_frames(store.directory), whole)
+    assert {sample.generation.token_evidence for sample in RunStore.open(store.directory).samples()} == {None}
+    journal.unlink()
+    assert_same(read_frames(store.directory), whole)
+    (store.directory / "evidence.parquet").write_bytes(b"PAR1")
+    assert len(read_frames(store.directory).samples) == 0
+
+
+def _longer(packed: str) -> str:
+    return b64encode(zlib.compress(zlib.decompress(b64decode(packed)) + b"\0" * 20)).decode()
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *(lambda packed: packed[:-4], lambda packed: packed[4:], lambda packed: "½" + packed),
+        *(lambda packed: "", lambda packed: 7, lambda packed: [packed], _longer),
+        lambda packed: packed[:20] + ("A" if packed[20] != "A" else "B") + packed[21:],
+    ],
+)
+def test_a_line_whose_evidence_is_damaged_is_made_again(store: RunStore, damaged: Any) -> None:
+    store.append(evident(make_sample("e0")))
+    store.append(evident(make_sample("e1")))
+    store.close()
+    journal = store.directory / "samples.jsonl"
+    rows = [json.loads(line) for line in journal.read_text().splitlines()]
+    rows[0]["token_evidence"] = damaged(rows[0]["token_evidence"])
+    journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(SpsbenchError, match="damaged at byte 0"):
+        RunStore.open(store.directory).done()
+    with begin(store.directory) as again:
+        assert again.done() == {("e1", 0, "sps-k4")}
+        assert len((again.directory / "samples.jsonl.torn").read_text().splitlines()) == 1
+        assert len(again.frames().evidence) == 3
+
+
+def test_evidence_of_another_number_of_tokens_is_damage(store: RunStore) -> None:
+    row = codec.encode_sample(evident(make_sample()))
+    codec.check_sample(row)
+    with pytest.raises(ValueError, match="not of 4 tokens"):
+        codec.check_sample(row | {"token_ids": [5, 6, 7, 8]})
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    values=st.lists(
+        st.tuples(*[st.floats(width=32)] * 2, st.integers(UNRANKED, 2**31 - 1), *[st.floats(width=32)] * 2)
+    )
+)
+def test_any_evidence_survives_packing(values: list[tuple[Any, ...]]) -> None:
+    columns = list(zip(*values, strict=True)) or [()] * 5
+    kinds = ("f", "f", "i", "f", "f")
+    evidence = TokenEvidence(*(array(kind, column) for kind, column in zip(kinds, columns, strict=True)))
+    packed = pack(evidence)
+    assert packed is not None
+    json.dumps(packed, allow_nan=False)
+    assert bits(unpack(packed, len(values))) == bits(evidence)

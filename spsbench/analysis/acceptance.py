@@ -82,6 +82,12 @@ def acceptance(loops: pd.DataFrame, k: int) -> dict[str, Any] | None:
     macro ``alpha_iid`` is solved from the macro length. ``alpha_leviathan`` needs another pass of
     the models and is None here. Per-position lists run over j = 1..K.
 
+    Where loops draft fewer than K (adaptive K, or a drafter that found nothing), K is the most: ``r_prime``
+    is the share of what K tokens could have given, not of what was drafted; ``acceptance_per_position``
+    is of all loops, so that it falls where drafts end too; ``conditional_acceptance`` and both alphas are
+    of the positions that were tested, which a policy chose; and ``alpha_iid`` describes nothing, since it
+    is solved for K tests in every loop.
+
     Args:
         loops: one row per loop with ``example_id``, ``drafted``, ``accepted``, ``emitted``,
             ``tested``, ``beta_sum``.

@@ -43,9 +43,10 @@ def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None
     target = ars.verify_s / ars.loops
     if ars.sees_phases and sps.sees_phases and target > 0:
         drafting = sps.draft_s / sps.loops
-        slope = drafting / k if slope is None else slope
-        allowed = (emitted * step - (loop - drafting)) / k / target
-        found |= {"measured_c": drafting / k / target, "c": allowed if allowed > 0 else None}
+        drafted = sps.drafted / sps.loops or float(k)
+        slope = drafting / drafted if slope is None else slope
+        allowed = (emitted * step - (loop - drafting)) / drafted / target
+        found |= {"measured_c": drafting / drafted / target, "c": allowed if allowed > 0 else None}
     return found | _largest_k(k, sps.alpha, kept, step, loop, slope)
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from spsbench.analysis.costs import groups
 from spsbench.analysis.numbers import ratio
 from spsbench.analysis.speedup import finished
+from spsbench.axes import identity, series
 from spsbench.core.theory import union_share
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def ceiling(
     sizes = {"target": target, "draft": draft}
     kv = {role: float((models.get(role) or {}).get("kv_bytes_per_token") or 0.0) for role in sizes}
     arms = []
-    for group in groups(rows):
+    for group in series(rows):
         arms += _group(group, by_arm, sizes, kv, known, (models.get("target") or {}).get("experts"))
     weak = [arm["share"] < WEAK_SHARE for arm in arms if arm["method"] == "ars" and arm["share"] is not None]
     return {
@@ -114,7 +114,7 @@ def _group(
         floor = None if loop is None or bandwidth is None else 1e3 * loop / bandwidth
         found.append(
             {
-                **{name: row[name] for name in ("arm", "method", "sampling", "engine", "k")},
+                **identity(row),
                 "bytes_per_token": loop,
                 "ms_per_token": row["ms_per_token"],
                 "floor_ms_per_token": floor,
@@ -128,12 +128,12 @@ def _group(
 
 
 def _loop_bytes(row: Mapping[str, Any], target: float, draft: float | None) -> float | None:
-    """Bytes per emitted token: K draft forwards and a target forward, over tokens per loop."""
+    """Bytes per emitted token: a loop's forwards of the draft and one of the target, over its tokens."""
     if row["method"] == "ars":
         return target
     if draft is None or not row["tokens_per_loop"]:
         return None
-    return float((row["k"] * draft + target) / row["tokens_per_loop"])
+    return float((row["draft_forwards"] * draft + target) / row["tokens_per_loop"])
 
 
 def _more_experts(experts: Mapping[str, Any] | None, k: int) -> float:

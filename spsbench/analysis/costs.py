@@ -62,12 +62,6 @@ def loop_cost(group: Sequence[dict[str, Any]]) -> LoopCost | None:
     return LoopCost(float(intercept), float(slope), fit, tuple(seen), ars)
 
 
-def groups(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The arms that differ in method and K alone: those of one sampling and engine, in order."""
-    keys = dict.fromkeys((row["sampling"], row["engine"]) for row in rows)
-    return [[row for row in rows if (row["sampling"], row["engine"]) == key] for key in keys]
-
-
 def draft_over_target(row: dict[str, Any], group: Sequence[dict[str, Any]]) -> tuple[float | None, str]:
     """c, the time of one draft run over that of one target run, and where it was measured.
 
@@ -81,8 +75,9 @@ def draft_over_target(row: dict[str, Any], group: Sequence[dict[str, Any]]) -> t
     ars = next((other for other in group if other["method"] == "ars"), None)
     draft = next((other for other in group if other["method"] == "draft"), None)
     drafting, target = _phase(row, "draft"), _phase(ars, "verify")
-    if drafting is not None and target and row["k"]:
-        return drafting / row["k"] / target, "loops"
+    drafted = row.get("drafted_per_loop") or row["k"]
+    if drafting is not None and target and drafted:
+        return drafting / drafted / target, "loops"
     if ars and draft and ars["ms_per_token"] and draft["ms_per_token"]:
         return draft["ms_per_token"] / ars["ms_per_token"], "draft alone"
     return None, "not measured"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from spsbench.analysis.warning import label
+from spsbench.axes import label
 
 GATES = ("lossless", "parity", "incomplete")
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spsbench.analysis.costs import LoopCost, groups, loop_cost
+from spsbench.analysis.costs import LoopCost, loop_cost
 from spsbench.analysis.matched import column
+from spsbench.axes import axes, series
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +35,7 @@ def hindsight(
         the share of loops that accepted all of ``max_k``. None without such a sweep.
     """
     found = []
-    for group in groups(rows):
+    for group in series(rows):
         arms = [row for row in group if row["acceptance"] and row["arm"] in loops_by_arm]
         cost = loop_cost(group)
         if len({row["k"] for row in arms}) >= 2 and cost is not None:
@@ -59,8 +60,7 @@ def _bound(
     # Where drafting never pays, the oracle does not draft.
     oracle = min(float(cost.at(accepted).sum() / (accepted + 1.0).sum()), per_token[best])
     return {
-        "sampling": widest["sampling"],
-        "engine": widest["engine"],
+        **{name: value for name, value in axes(widest).items() if name != "k"},
         "best_k": int(best),
         "fixed_ms_per_token": per_token[best],
         "oracle_ms_per_token": oracle,

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from spsbench import axes
 from spsbench.analysis import sums
 from spsbench.analysis.identity import identity
 from spsbench.analysis.numbers import ratio
@@ -40,8 +41,7 @@ FEWEST_POSITIONS = 50
 COARSE_TOLERANCE = 0.02
 """Share of impossible tokens that the rounding of a 16-bit target is given when text is re-scored."""
 
-OK, ALARM, NO_EVIDENCE = "ok", "alarm", "no evidence"
-SAME_KEYS = ("arm", "method", "k", "engine", "sampling")
+OK, ALARM, NO_EVIDENCE, LOSSY = "ok", "alarm", "no evidence", "lossy by design"
 GREEDY = "greedy: token identity is checked by `spsbench verify`"
 
 
@@ -69,17 +69,21 @@ def losslessness(
     """
     if not rows:
         return None
-    proofs = {(arm["engine"], arm["k"]): arm for arm in (proof or {}).get("arms", ())}
-    arms = [
-        _judge_arm(row, by_arm, dtype or "float32", proofs.get((row["engine"], row["k"]))) for row in rows
-    ]
-    verdicts = {arm["verdict"] for arm in arms if arm["method"] == "sps"} or {NO_EVIDENCE}
+    proofs = {_drafting(arm): arm for arm in (proof or {}).get("arms", ())}
+    arms = [_judge_arm(row, by_arm, dtype or "float32", proofs.get(_drafting(row))) for row in rows]
+    judged = [arm for arm in arms if arm["method"] == "sps" and arm["verdict"] != LOSSY]
+    verdicts = {arm["verdict"] for arm in judged} or {NO_EVIDENCE}
     if any(arm["verdict"] == ALARM for arm in arms):
         overall = ALARM
     else:
         overall = OK if verdicts == {OK} else NO_EVIDENCE
-    bounds = [arm["bound"] for arm in arms if arm["method"] == "sps" and arm["bound"] is not None]
+    bounds = [arm["bound"] for arm in judged if arm["bound"] is not None]
     return {"verdict": overall, "bound": max(bounds, default=None), "arms": arms}
+
+
+def _drafting(arm: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a proof is of: an engine's way of drafting, whatever the sampling."""
+    return axes.place({"method": "sps", "sampling": None, **arm}, "sampling", "method")
 
 
 def alpha_leviathan(ars: pd.DataFrame) -> float | None:
@@ -111,11 +115,16 @@ def _judge_arm(
         decided = decisions_of(samples, dtype)
         if row["baseline"] is not None and row["method"] != "draft" and _is_greedy(row, own):
             same = identity(by_arm[row["baseline"]], samples)
-    entry = {key: row[key] for key in SAME_KEYS}
+    entry = axes.identity(row) | {"lossless": row.get("lossless", True)}
     entry |= {"acceptance_z": row["acceptance_z"], "identity": same}
+    if entry["lossless"]:
+        verdict = _verdict(own, independent, decided, row["acceptance_z"], proof or {})
+    else:
+        own, independent = (_expected(kind) for kind in (own, independent))
+        verdict = {"verdict": LOSSY, "reasons": []}
     return (
         entry
-        | _verdict(own, independent, decided, row["acceptance_z"], proof or {})
+        | verdict
         | {
             "bound": leakage_bound(independent),
             "self_consistency": own,
@@ -124,6 +133,11 @@ def _judge_arm(
             "proof": proof,
         }
     )
+
+
+def _expected(kind: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Evidence of a rule that is lossy by design: what it measures stays, an alarm it is not."""
+    return kind and kind | {"verdict": LOSSY, "reasons": []}
 
 
 def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:

@@ -24,13 +24,14 @@ class ArmSums:
     Attributes:
         seconds, tokens: decoding time and output tokens, from the samples.
         loops: number of target calls.
-        accepted, tested, beta: as in ``Loop``, summed.
+        drafted, accepted, tested, beta: as in ``Loop``, summed.
         draft_s, verify_s, sample_s: seconds of the phases, summed.
     """
 
     seconds: float
     tokens: float
     loops: float
+    drafted: float
     accepted: float
     tested: float
     beta: float
@@ -89,7 +90,7 @@ def arm_sums(samples: pd.DataFrame, loops: pd.DataFrame) -> ArmSums | None:
         seconds=float(samples["decode_s"].sum()),
         tokens=tokens,
         loops=float(len(loops)),
-        **{name: float(column(loops, name).sum()) for name in ("accepted", "tested")},
+        **{name: float(column(loops, name).sum()) for name in ("drafted", "accepted", "tested")},
         beta=float(column(loops, "beta_sum").sum()),
         **{f"{phase}_s": float(column(loops, f"{phase}_s").sum()) for phase in PHASES},
     )

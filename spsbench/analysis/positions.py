@@ -15,6 +15,7 @@ import numpy.typing as npt
 from spsbench.analysis.matched import column
 from spsbench.analysis.numbers import ratio
 from spsbench.analysis.tails import running, sequence_codes
+from spsbench.axes import identity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +43,7 @@ def positions(
             continue
         bins = _bins(loops)
         if bins:
-            found.append({**{name: row[name] for name in ("arm", "sampling", "engine", "k")}, "bins": bins})
+            found.append({**identity(row), "bins": bins})
     return found or None
 
 

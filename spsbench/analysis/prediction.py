@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from spsbench.analysis.costs import LoopCost, draft_over_target, groups, loop_cost
+from spsbench.analysis.costs import LoopCost, draft_over_target, loop_cost
+from spsbench.axes import axes, identity, series
 from spsbench.core import theory
 
 _MOST_K = 16
@@ -31,7 +32,7 @@ def prediction(rows: Sequence[dict[str, Any]], info: Mapping[str, Any]) -> dict[
         ``arms`` (see ``_arm``) and ``samplings`` (see ``_sampling``); None without an SpS arm.
     """
     arms, samplings = [], []
-    for group in groups(rows):
+    for group in series(rows):
         found = [_arm(row, group, _operations_ratio(info)) for row in group if row["acceptance"]]
         if found:
             arms += found
@@ -49,7 +50,7 @@ def _arm(row: dict[str, Any], group: Sequence[dict[str, Any]], operations: float
     chen = None if c is None else theory.chen_speedup(acceptance["r_prime"], k, 1.0, c)
     measured = speedup["ratio"]
     return {
-        **{name: row[name] for name in ("arm", "sampling", "engine", "k")},
+        **identity(row),
         "alpha": alpha,
         "c": c,
         "c_source": source,
@@ -72,7 +73,8 @@ def _sampling(group: Sequence[dict[str, Any]], arms: list[dict[str, Any]]) -> di
     """Best K and curve from alpha and the median c of the arms, and the loop's line in K."""
     alpha = next((arm["alpha"] for arm in arms if arm["alpha"] is not None), None)
     c = _median([arm["c"] for arm in arms if arm["c"] is not None])
-    found: dict[str, Any] = {"sampling": arms[0]["sampling"], "engine": arms[0]["engine"]}
+    found: dict[str, Any] = axes(arms[0])
+    del found["k"]
     found |= {"alpha": alpha, "c": c, "best_k": None, "best_speedup": None, "minimum_gain": None}
     found |= {"curve": None, "loop": _line(loop_cost(group), group)}
     if alpha is None or c is None:
@@ -94,7 +96,7 @@ def _line(cost: LoopCost | None, group: Sequence[dict[str, Any]]) -> dict[str, A
         return None
     alone = next((row["ms_per_token"] for row in group if row["method"] == "draft"), None)
     drafting = [
-        row["loop_time"]["draft_ms"] / row["k"]
+        row["loop_time"]["draft_ms"] / (row.get("drafted_per_loop") or row["k"])
         for row in group
         if row["method"] == "sps" and row["loop_time"] and row["loop_time"]["draft_ms"] is not None
     ]

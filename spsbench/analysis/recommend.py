@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.analysis.costs import groups
 from spsbench.analysis.numbers import ratio
 from spsbench.analysis.pooled import pooled_interval
 from spsbench.analysis.speedup import finished
+from spsbench.axes import axes, series, unusual
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,16 +43,23 @@ def recommendation(
         fewer than two Ks or than ``FEWEST_PROMPTS`` prompts.
     """
     found = []
-    for group in groups(rows):
+    for group in series(rows):
+        if not all(row.get("lossless", True) for row in group):
+            continue  # its speed is bought with another distribution
         arms = {row["k"]: row["arm"] for row in group if row["method"] in ("ars", "sps")}
         tables = {k: _per_prompt(by_arm[arm]) for k, arm in sorted(arms.items()) if arm in by_arm}
         tables = {k: table for k, table in tables.items() if len(table)}
         if len([k for k in tables if k > 0]) >= 2:
             entry = _recommend(tables, {k: finished(by_arm[arms[k]]) for k in tables})
             if entry is not None:
-                named = {"sampling": group[0]["sampling"], "engine": group[0]["engine"]}
-                found.append({**named, **entry, "sentence": _sentence(named["sampling"], entry)})
+                named = axes(next(row for row in group if row["method"] == "sps"))
+                del named["k"]
+                found.append({**named, **entry, "sentence": _sentence(_what(named), entry)})
     return found or None
+
+
+def _what(named: Mapping[str, Any]) -> str:
+    return ", ".join([str(named["sampling"]), *unusual({**named, "k": None})])
 
 
 def _per_prompt(samples: pd.DataFrame) -> pd.DataFrame:

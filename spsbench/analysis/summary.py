@@ -18,6 +18,7 @@ from spsbench.analysis.quality import metrics
 from spsbench.analysis.speedup import drifted, finished, halves, pair, share_slower, speedup
 from spsbench.analysis.token_hash import token_hash
 from spsbench.analysis.warning import warnings
+from spsbench.axes import identity, unusual
 from spsbench.records import SCHEMA_VERSION, Speedup
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 PHASES = ("draft", "verify", "sample", "other", "loop")
 _METHOD_ORDER = {"ars": 0, "sps": 1, "draft": 2}
-_IDENTITY = ("arm", "method", "k", "engine", "sampling")
+_IDENTITY = ("arm", "method", "k", "engine", "sampling")  # what samples carry; run.json has all axes
+_DRAFTING = ("drafter", "rule", "policy")
 
 
 def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,14 +114,20 @@ def _tokens_differ(samples: pd.DataFrame) -> list[str]:
 def _arms(samples: pd.DataFrame, info: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Identity of every planned or measured arm, by sampling, ArS first, then by K."""
     measured = samples[list(_IDENTITY)].drop_duplicates("arm").to_dict("records")
-    arms = {entry["arm"]: {key: entry[key] for key in _IDENTITY} for entry in info.get("arms") or []}
+    arms = {entry["arm"]: identity(entry) for entry in info.get("arms") or []}
     for entry in measured:
-        arm = arms.setdefault(str(entry["arm"]), {str(key): value for key, value in entry.items()})
+        arm = arms.setdefault(str(entry["arm"]), identity({str(key): value for key, value in entry.items()}))
         arm["engine"] = entry["engine"]  # a graphed arm may have had to run eagerly
     samplings = list(dict.fromkeys(arm["sampling"] for arm in arms.values()))
+    drafters = list(dict.fromkeys(arm[name] for arm in arms.values() for name in _DRAFTING))
     return sorted(
         arms.values(),
-        key=lambda arm: (samplings.index(arm["sampling"]), _METHOD_ORDER.get(arm["method"], 3), arm["k"]),
+        key=lambda arm: (
+            samplings.index(arm["sampling"]),
+            _METHOD_ORDER.get(arm["method"], 3),
+            *(drafters.index(arm[name]) for name in _DRAFTING),
+            arm["k"],
+        ),
     )
 
 
@@ -188,7 +196,7 @@ def _add_alpha_leviathan(rows: list[dict[str, Any]], by_arm: Mapping[str, pd.Dat
         if row["method"] == "ars" and row["arm"] in by_arm and of_sampling.get(row["sampling"]) is None:
             of_sampling[row["sampling"]] = alpha_leviathan(by_arm[row["arm"]])
     for row in rows:
-        if row["acceptance"] is not None:
+        if row["acceptance"] is not None and not unusual(row):  # it is the draft model's, under Chen's rule
             row["acceptance"]["alpha_leviathan"] = of_sampling.get(row["sampling"])
 
 
@@ -208,12 +216,14 @@ def _loops_of_finished(loops: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
 
 def _from_loops(loops: pd.DataFrame, arm: dict[str, Any]) -> dict[str, Any]:
     if loops.empty:
-        return {"acceptance": None, "acceptance_z": None, "tokens_per_loop": None, "loop_time": None}
+        names = ("acceptance", "acceptance_z", "tokens_per_loop", "drafted_per_loop", "loop_time")
+        return dict.fromkeys(names)
     speculative = arm["method"] == "sps"
     return {
         "acceptance": acceptance(loops, int(arm["k"])) if speculative else None,
         "acceptance_z": disagreement(loops) if speculative else None,
         "tokens_per_loop": finite(loops["emitted"].astype("float64").mean()),
+        "drafted_per_loop": finite(loops["drafted"].astype("float64").mean()),
         "loop_time": {
             f"{phase}_ms": finite(1e3 * loops[f"{phase}_s"].astype("float64").mean()) for phase in PHASES
         },
@@ -226,6 +236,10 @@ def _told(arm: dict[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
         key: _for_arm(info, key, arm["arm"])
         for key in ("verification_rule", "peak_memory_bytes", "target_mode", "draft_mode")
     }
+    told: Mapping[str, Any] = next(
+        (entry for entry in info.get("arms") or [] if entry["arm"] == arm["arm"]), {}
+    )
+    row |= {"draft_forwards": told.get("draft_forwards", arm["k"]), "lossless": told.get("lossless", True)}
     if arm["method"] != "sps":
         row["verification_rule"] = None
     return row

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from spsbench.analysis.matched import column
 from spsbench.analysis.speedup import finished
+from spsbench.axes import identity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +56,7 @@ def tails(
         reached = _until(loops_by_arm.get(row["arm"]), samples, n)
         arms.append(
             {
-                **{name: row[name] for name in ("arm", "method", "sampling", "engine", "k")},
+                **identity(row),
                 "sequence_s": _spread(column(samples, "decode_s")),
                 "until_n_s": None if reached is None else _spread(reached["seconds"]),
                 "sequences_with_n": 0 if reached is None else len(reached["seconds"]),

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from spsbench.axes import label
+
 FEW_PROMPTS = 20
 SUSPICIOUS_Z = 4.0
-
-
-def label(row: dict[str, Any]) -> str:
-    """An arm as people say it: ``ArS``, ``SpS (K=4)``, ``draft alone``; with its engine unless eager."""
-    names: dict[str, str] = {"ars": "ArS", "sps": f"SpS (K={row['k']})", "draft": "draft alone"}
-    engine = "" if row["engine"] == "eager" else f" @{row['engine']}"
-    return names.get(row["method"], str(row["arm"])) + engine
 
 
 def warnings(

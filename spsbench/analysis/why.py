@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spsbench.analysis.break_even import break_even
-from spsbench.analysis.costs import groups, loop_cost
+from spsbench.analysis.costs import loop_cost
 from spsbench.analysis.matched import ArmSums, arm_sums, in_both, loops_of
-from spsbench.analysis.warning import label
+from spsbench.axes import identity, label, series
 from spsbench.core.theory import expected_tokens
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def why(
         ``sentence``; None without such an arm.
     """
     entries = []
-    for group in groups(rows):
+    for group in series(rows):
         cost = loop_cost(group)
         slope_ms = None if cost is None else cost.slope_ms
         for row in (row for row in group if row["method"] == "sps" and row["speedup"]):
@@ -97,7 +97,8 @@ def explain(row: dict[str, Any], ars: ArmSums, sps: ArmSums, slope_ms: float | N
         factor |= {"running": running, "title": TITLES[factor["name"]], "remedy": REMEDIES[factor["name"]]}
     binding = min(factors, key=lambda factor: factor["factor"])
     entry = {
-        **{name: row[name] for name in ("arm", "sampling", "engine", "k", "baseline")},
+        **identity(row),
+        "baseline": row["baseline"],
         "speedup": (ars.seconds / ars.tokens) / (sps.seconds / sps.tokens),
         "factors": factors,
         "binding": binding["name"],
@@ -142,13 +143,14 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[dict[str, Any]]:
     if not (seen and target > 0 and verifying + drafting > 0):
         return [_factor(LOOP_TIME, step / loop, ars_step_ms=1e3 * step, loop_ms=1e3 * loop)]
     forwards = drafting + verifying
+    drafted = sps.drafted / sps.loops or float(k)  # fewer than K where a drafter or a policy stops
     return [
         _factor(
             DRAFTING,
             target / (target + drafting),
             target_ms=1e3 * target,
-            draft_ms_per_token=1e3 * drafting / k,
-            c=drafting / k / target,
+            draft_ms_per_token=1e3 * drafting / drafted,
+            c=drafting / drafted / target,
         ),
         _factor(
             VERIFYING,

@@ -1,7 +1,7 @@
-"""ArS and SpS with forced acceptance: real forwards, real loops, and coins in place of the test.
+"""ArS and SpS with synthetic acceptance: real forwards and loops, with a random draw as the accept test.
 
-What a machine makes of an acceptance can so be measured without a pair that has it. The text means
-nothing, and every record says that acceptance is synthetic.
+It measures the speedup at a given acceptance without a pair that has it. The generated text is
+meaningless, and every record says that acceptance is synthetic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from torch import Tensor
 
 from spsbench.analysis.acceptance import acceptance
 from spsbench.analysis.speedup import PairedTimes, speedup
+from spsbench.core.modified_rejection import expected_acceptance
 from spsbench.core.rejection import Draft, Verdict
+from spsbench.core.rule import Rule
 from spsbench.core.sampling import draw
 from spsbench.engines.engine import Engine
 from spsbench.records import Request, SamplingParams, Speedup
@@ -26,53 +28,57 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Coins:
+class SyntheticAcceptance:
     """Accepts the i-th draft token with a given probability, whatever target and draft say.
 
     Args:
-        probabilities: by draft position, that a token is accepted if those before it were; the last
-            holds for all behind it.
+        probabilities: by draft position, that a token is accepted if all before it were; the last one
+            holds for all further positions.
     """
 
     def __init__(self, probabilities: Sequence[float]) -> None:
         self.probabilities = tuple(probabilities)
 
     def __call__(self, q: Tensor, draft: Draft, u: Tensor) -> Verdict:
-        """In place of ``spsbench.core.rejection.accept_draft``; the token behind is the target's own."""
+        """Replaces ``core.rejection.accept_draft``; the final token is drawn from the target's row."""
         k = draft.tokens.shape[0]
         heads = u[:k] < u.new_tensor([self.at(position) for position in range(k)])
         accepted = heads.to(torch.int64).cumprod(0).sum()
         row = q.index_select(0, accepted.unsqueeze(0))
         return Verdict(accepted, draw(row, u[k:]).squeeze(0))
 
+    def rule(self) -> Rule:
+        """As an engine takes it; what is expected stays that of modified rejection."""
+        return Rule(self, expected_acceptance)
+
     def at(self, position: int) -> float:
-        """Probability at a draft position, from 0."""
+        """Acceptance probability at a draft position, from 0."""
         return self.probabilities[min(position, len(self.probabilities) - 1)]
 
     def expected_tokens(self, k: int) -> float:
-        """Tokens a loop emits on average."""
+        """Mean number of tokens per loop."""
         kept = np.cumprod([self.at(position) for position in range(k)])
         return 1.0 + float(kept.sum())
 
 
-class NoText:
-    """Stands where a tokenizer would: tokens without text or end."""
+class NullDecoder:
+    """Replaces a tokenizer: no token has text or ends an output."""
 
     eos_ids: frozenset[int] = frozenset()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Nothing."""
+        """Always the empty string."""
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What came of one arm.
+    """Measured times of one arm.
 
     Attributes:
         k: lookahead; 0 is ArS.
-        ms_per_token: decoding.
-        tokens_per_loop: emitted, on average.
+        ms_per_token: decoding time per token.
+        tokens_per_loop: mean over its loops.
         speedup: over ArS, paired by round; None for ArS.
     """
 
@@ -91,7 +97,7 @@ def measure_forced(
     rounds: int,
     seed: int = 0,
 ) -> list[Forced]:
-    """Take turns: in each round one sequence of every arm, in shuffled order.
+    """Interleave the arms: in each round one sequence of every arm, in shuffled order.
 
     Args:
         engines: by K, 0 for ArS.
@@ -104,7 +110,7 @@ def measure_forced(
     shuffler, order = random.Random(seed), list(engines)
     seconds: dict[int, list[float]] = {k: [] for k in engines}
     loops: dict[int, int] = dict.fromkeys(engines, 0)
-    for number in range(-1, rounds):  # the first is thrown away
+    for number in range(-1, rounds):  # the first round is warm-up
         shuffler.shuffle(order)
         for k in order:
             request = Request(tuple(prompt), tokens, (), sampling, seed=seed + 1 + number, fixed_length=True)
@@ -122,7 +128,7 @@ def _result(k: int, seconds: dict[int, list[float]], loops: int, tokens: int) ->
     return Forced(k, 1e3 * float(own.sum()) / total, total / max(loops, 1), found)
 
 
-def coins_of(samples: pd.DataFrame, loops: pd.DataFrame) -> Coins | None:
+def acceptance_of(samples: pd.DataFrame, loops: pd.DataFrame) -> SyntheticAcceptance | None:
     """The acceptance of a run's SpS arm with the largest K, by draft position; None if it has none.
 
     Args:
@@ -134,4 +140,4 @@ def coins_of(samples: pd.DataFrame, loops: pd.DataFrame) -> Coins | None:
     arm = arms.sort_values("k", kind="stable").iloc[-1]
     found = acceptance(loops[loops["arm"] == arm["arm"]], int(arm["k"]))
     shares = [] if found is None else [p for p in found["conditional_acceptance"] if p is not None]
-    return Coins(shares) if shares else None
+    return SyntheticAcceptance(shares) if shares else None

@@ -1,4 +1,4 @@
-"""A pair on this machine: forwards by rows, floors, what they allow, and forced acceptance if asked."""
+"""A pair on this machine: forwards by rows, their floors, the payoff, and synthetic acceptance if given."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any
 import torch
 
 from spsbench.analysis.ceiling import BANDWIDTH_BOUND, DISPATCH_BOUND, UNKNOWN
-from spsbench.bench.forced import Coins, NoText, measure_forced
+from spsbench.bench.forced import NullDecoder, SyntheticAcceptance, measure_forced
 from spsbench.bench.forwards import Forwards, time_forwards
 from spsbench.bench.payoff import loop_cost, payoff, verdict
 from spsbench.clock import SystemClock
 from spsbench.config.kernels import PLAIN
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
-from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.packing import use_kernels
-from spsbench.models.traffic import forward_bytes, kv_bytes_per_token
+from spsbench.models.memory import cache_bytes, forward_bytes, kv_bytes_per_token, measured_bandwidth
+from spsbench.models.packed_linear import use_kernels
 from spsbench.records import SamplingParams
 
 LARGEST_ROWS = 9
@@ -29,16 +28,16 @@ _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 60
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BenchConfig:
     """What to measure.
 
     Attributes:
         ks: lookaheads from 1.
         context: tokens in the cache before every forward.
-        budget_s: seconds for the forwards, and as much again for forced acceptance.
-        sampling: of both models under forced acceptance.
-        coins: forced acceptance; None for none.
-        seed: of tokens, order and coins.
+        budget_s: seconds for the forwards, and as many again for synthetic acceptance.
+        sampling: of both models under synthetic acceptance.
+        acceptance: synthetic acceptance; None for none.
+        seed: of tokens, order and acceptance.
         kernels: ``plain`` or ``packed``.
     """
 
@@ -46,47 +45,48 @@ class Asked:
     context: int
     budget_s: float
     sampling: SamplingParams
-    coins: Coins | None
+    acceptance: SyntheticAcceptance | None
     seed: int
     kernels: str = PLAIN
 
     @property
     def tokens(self) -> int:
-        """The longest sequence that any part of it needs."""
+        """The longest sequence that any part of the measurement needs."""
         return self.context + max(LARGEST_ROWS, _FORCED_TOKENS + max(self.ks) + 1)
 
 
-def study(target: CausalLM, draft: CausalLM, asked: Asked) -> dict[str, Any]:
-    """Measure; what JSON holds and the terminal shows.
+def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, Any]:
+    """Measure a pair; returns what ``--json`` prints and the terminal shows.
 
     Args:
-        target, draft: on one device, with at least ``asked.tokens`` positions.
-        asked: what.
+        target, draft: on one device, with at least ``config.tokens`` positions.
+        config: what to measure.
     """
-    rows = tuple(sorted({*range(1, LARGEST_ROWS + 1), *(k + 1 for k in asked.ks)}))
+    rows = tuple(sorted({*range(1, LARGEST_ROWS + 1), *(k + 1 for k in config.ks)}))
     modes = {
-        "target": use_kernels(target, asked.kernels, keep_plain=False),
-        "draft": use_kernels(draft, asked.kernels, keep_plain=False),
+        "target": use_kernels(target, config.kernels, keep_plain=False),
+        "draft": use_kernels(draft, config.kernels, keep_plain=False),
     }
     times = {
-        "target": time_forwards(target, rows, asked.context, 0.8 * asked.budget_s, asked.seed),
-        "draft": time_forwards(draft, (1, 2), asked.context, 0.2 * asked.budget_s, asked.seed),
+        "target": time_forwards(target, rows, config.context, 0.8 * config.budget_s, config.seed),
+        "draft": time_forwards(draft, (1, 2), config.context, 0.2 * config.budget_s, config.seed),
     }
-    found = payoff(times["target"], times["draft"], asked.ks)
+    synthetic = config.acceptance
+    found = payoff(times["target"], times["draft"], config.ks)
     memory = _memory(target, draft)
     forwards = {
-        role: _table(model, times[role], asked.context, memory)
+        role: _table(model, times[role], config.context, memory)
         for role, model in (("target", target), ("draft", draft))
     }
     return {
-        "context": asked.context,
+        "context": config.context,
         "threads": torch.get_num_threads(),
         "modes": modes,
         **memory,
         "forwards": forwards,
         "payoff": found,
         "verdict": verdict(found),
-        "forced": None if asked.coins is None else _forced(target, draft, times, asked, asked.coins),
+        "forced": None if synthetic is None else _forced(target, draft, times, config, synthetic),
     }
 
 
@@ -127,31 +127,40 @@ def _table(
 
 
 def _forced(
-    target: CausalLM, draft: CausalLM, times: dict[str, Forwards], asked: Asked, coins: Coins
+    target: CausalLM,
+    draft: CausalLM,
+    times: dict[str, Forwards],
+    config: BenchConfig,
+    synthetic: SyntheticAcceptance,
 ) -> dict[str, Any]:
     engines: dict[int, Engine] = {0: _engine(target, None, 0, None)}
-    engines |= {k: _engine(target, draft, k, coins) for k in asked.ks}
-    generator = torch.Generator().manual_seed(asked.seed)
-    prompt = torch.randint(target.vocab_size, (asked.context,), generator=generator).tolist()
+    engines |= {k: _engine(target, draft, k, synthetic) for k in config.ks}
+    generator = torch.Generator().manual_seed(config.seed)
+    prompt = torch.randint(target.vocab_size, (config.context,), generator=generator).tolist()
     step = times["target"].median_s(1)
-    costs = {k: loop_cost(times["target"], times["draft"], k) for k in asked.ks}
-    per_round_s = _FORCED_TOKENS * step * (1 + sum(c / coins.expected_tokens(k) for k, c in costs.items()))
-    rounds = min(max(int(asked.budget_s / per_round_s), _FEWEST_ROUNDS), _MOST_ROUNDS)
+    costs = {k: loop_cost(times["target"], times["draft"], k) for k in config.ks}
+    per_round_s = (
+        _FORCED_TOKENS * step * (1 + sum(c / synthetic.expected_tokens(k) for k, c in costs.items()))
+    )
+    rounds = min(max(int(config.budget_s / per_round_s), _FEWEST_ROUNDS), _MOST_ROUNDS)
     measured = measure_forced(
-        engines, prompt, asked.sampling, tokens=_FORCED_TOKENS, rounds=rounds, seed=asked.seed
+        engines, prompt, config.sampling, tokens=_FORCED_TOKENS, rounds=rounds, seed=config.seed
     )
     return {
         "synthetic_acceptance": True,
-        "acceptance_by_position": list(coins.probabilities),
-        "sampling": asdict(asked.sampling),
+        "acceptance_by_position": list(synthetic.probabilities),
+        "sampling": asdict(config.sampling),
         "rounds": rounds,
         "tokens_per_sequence": _FORCED_TOKENS,
         "arms": [
-            {**asdict(arm), "predicted": coins.expected_tokens(arm.k) / costs[arm.k] if arm.k else None}
+            {**asdict(arm), "predicted": synthetic.expected_tokens(arm.k) / costs[arm.k] if arm.k else None}
             for arm in measured
         ],
     }
 
 
-def _engine(target: CausalLM, draft: CausalLM | None, k: int, rule: Coins | None) -> Engine:
-    return EagerEngine(target, draft, k, NoText(), target.device, SystemClock(), rule)
+def _engine(
+    target: CausalLM, draft: CausalLM | None, k: int, synthetic: SyntheticAcceptance | None
+) -> Engine:
+    rule = None if synthetic is None else synthetic.rule()
+    return EagerEngine(target, draft, k, NullDecoder(), target.device, SystemClock(), rule)

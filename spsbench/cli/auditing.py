@@ -169,8 +169,8 @@ def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:
     """Target and, if there is one, draft; the logits they share and the shorter window."""
     from spsbench.config import PairConfig
     from spsbench.models.causal_lm import context_window, text_config
+    from spsbench.models.hf_logging import quiet_libraries
     from spsbench.models.pair import find_pair
-    from spsbench.models.quiet import quiet_libraries
     from spsbench.models.source import find
 
     if params["target"] is None:

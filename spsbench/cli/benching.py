@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from spsbench.bench.forced import Coins, coins_of
-from spsbench.bench.study import Asked, study
+from spsbench.bench.forced import SyntheticAcceptance, acceptance_of
+from spsbench.bench.study import BenchConfig, study
 from spsbench.cli.bench_screen import screen
 from spsbench.cli.console import out, print_json, say
 from spsbench.config import ModelRef, PairConfig, load_pair, parse_ks
@@ -17,11 +17,11 @@ from spsbench.config.kernels import chosen_kernels
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, context_window, text_config
+from spsbench.models.hf_logging import quiet_libraries
 from spsbench.models.loading import load
 from spsbench.models.pair import find_pair, resolve_device
-from spsbench.models.quiet import quiet_libraries
+from spsbench.models.random_init import random_model, read_config, require_room
 from spsbench.models.threads import suitable_threads
-from spsbench.models.untrained import read_config, require_room, untrained
 from spsbench.models.weights import DTYPES, require_memory
 from spsbench.records import SamplingParams
 from spsbench.store import RunStore
@@ -62,22 +62,22 @@ def bench_pair(params: Mapping[str, Any]) -> None:
         out().print(screen(facts))
 
 
-def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> Asked:
+def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:
     ks = tuple(k for k in parse_ks(params["k"] or DEFAULT_KS) if k > 0)
     if not ks:
         raise UsageError("no lookahead is left.", flag="--k", remedy="Give whole numbers from 1, e.g. 1..8.")
-    return Asked(
+    return BenchConfig(
         ks=ks,
         context=int(_number(params["context_tokens"], "--context", 1, DEFAULT_CONTEXT, whole=True)),
         budget_s=_number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS),
         sampling=sampling,
-        coins=_coins(params),
+        acceptance=_acceptance(params),
         seed=int(_number(params["seed"], "--seed", 0, 0, whole=True)),
         kernels=chosen_kernels(params["kernels"]),
     )
 
 
-def _coins(params: Mapping[str, Any]) -> Coins | None:
+def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
     run: Path | None = params["acceptance_from"]
     if params["alpha"] is not None:
         if run is not None:
@@ -85,12 +85,12 @@ def _coins(params: Mapping[str, Any]) -> Coins | None:
         alpha = _number(params["alpha"], "--alpha", 0, 0)
         if alpha > 1:
             raise UsageError(f"{alpha} is no probability.", flag="--alpha", remedy="Give a number up to 1.")
-        return Coins([alpha])
+        return SyntheticAcceptance([alpha])
     if run is None:
         return None
     with RunStore.open(run) as store:
         frames = store.frames()
-    found = coins_of(frames.samples, frames.loops)
+    found = acceptance_of(frames.samples, frames.loops)
     if found is None:
         raise UsageError(
             f"{run} has no SpS arm whose loops were seen.",
@@ -128,7 +128,7 @@ def _threads(text: str | None) -> int | None:
 Models = tuple[tuple[str, str], CausalLM, CausalLM]
 
 
-def _loaded(params: Mapping[str, Any], asked: Asked, dtype: str, device: torch.device) -> Models:
+def _loaded(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: torch.device) -> Models:
     """The named pair, or target and draft by themselves."""
     config = _pair(params)
     source = find_pair(config)
@@ -155,7 +155,7 @@ def _pair(params: Mapping[str, Any]) -> PairConfig:
     return PairConfig(name="custom", target=target, draft=draft)
 
 
-def _built(params: Mapping[str, Any], asked: Asked, dtype: str, device: torch.device) -> Models:
+def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: torch.device) -> Models:
     """Models of random weights from two configurations."""
     for other in ("pair", "target", "draft"):
         if params[other] is not None:
@@ -171,11 +171,11 @@ def _built(params: Mapping[str, Any], asked: Asked, dtype: str, device: torch.de
     _require_window(min(context_window(config) for config in configs), asked)
     require_room(dict(zip(flags, configs, strict=True)), dtype, device)
     shared = min(text_config(config).vocab_size for config in configs)
-    target, draft = (untrained(config, dtype, device, shared, asked.seed) for config in configs)
+    target, draft = (random_model(config, dtype, device, shared, asked.seed) for config in configs)
     return names, target, draft
 
 
-def _require_window(window: int, asked: Asked) -> None:
+def _require_window(window: int, asked: BenchConfig) -> None:
     if asked.tokens > window:
         raise UsageError(
             f"{asked.tokens} tokens are needed, and the models take {window}.",

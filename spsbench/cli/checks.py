@@ -137,7 +137,7 @@ def _hub_data(spec: TaskSpec) -> Check:
 
 def _checker() -> Check:
     """Find the sandbox, and let the judge tell one right and one wrong program of our own apart."""
-    from spsbench.execution import judge, sandbox_rung
+    from spsbench.execution import judge, sandbox_level
 
     problem = {
         "task_id": "doctor",
@@ -150,4 +150,4 @@ def _checker() -> Check:
     except SpsbenchError as failure:
         return Check("checker of programs", "broken", failure.message)
     works = right.passed and not wrong.passed
-    return Check("checker of programs", "ok" if works else "broken", f"{sandbox_rung()}: {right.result}")
+    return Check("checker of programs", "ok" if works else "broken", f"{sandbox_level()}: {right.result}")

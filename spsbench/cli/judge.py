@@ -48,7 +48,7 @@ def judge(
     Each row is written with every field that came in, with passed and result.
     """
     from spsbench.cli.console import print_json, say
-    from spsbench.execution import judge_all, sandbox_rung
+    from spsbench.execution import judge_all, sandbox_level
     from spsbench.execution.samples import read_problems, read_samples
 
     fences = judges.takes_fence(extract)
@@ -57,7 +57,7 @@ def judge(
     problems = read_problems(problem_file)
     present = Counter(str(row["task_id"]) for row in read_samples(samples, problems))
     _complain_of_missing(problems, present, ignore_missing, samples)
-    sandbox = sandbox_rung(unsafe_exec)
+    sandbox = sandbox_level(unsafe_exec)
     say(f"Judging {present.total()} samples of {len(present)} problems in {sandbox}.", quiet=quiet)
     verdicts = judge_all(_pairs(samples, problems, fences), timeout_s, workers, unsafe_exec)
     passed = _write(target, samples, problems, verdicts)

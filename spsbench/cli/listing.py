@@ -1,48 +1,169 @@
-"""``spsbench tasks``, ``pairs`` and ``protocols``: what can be named."""
+"""``spsbench list``: what can be named, what it needs and where it comes from."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spsbench.cli import options
+from spsbench.cli.console import print_json, say
+from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from spsbench.plugins import Options
+
+Row = dict[str, Any]
+
+
+def list_(
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[WHAT]", help="Only these, e.g. drafters. Default: all.", show_default=False),
+    ] = None,
+    json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """List tasks, pairs, protocols, drafters, rules, policies and engines.
+
+    Example: spsbench list drafters
+    """
+    if what is not None and what not in LISTS:
+        raise UsageError(f"{what!r} is unknown.", flag="WHAT", remedy=f"Choose from {', '.join(LISTS)}.")
+    wanted = LISTS if what is None else {what: LISTS[what]}
+    found = {name: rows() for name, rows in wanted.items()}
+    if json:
+        print_json(found)
+        return
+    for name, rows in found.items():
+        _print(name, rows)
+
 
 def tasks() -> None:
     """List the tasks."""
-    from spsbench.tasks.catalogue import list_tasks
-
-    rows = [(spec.name, spec.title, ", ".join(spec.samplings)) for spec in list_tasks()]
-    _print(("task", "what", "samplings"), rows)
+    _old("tasks")
 
 
 def pairs() -> None:
     """List the pairs of target and draft."""
-    from spsbench.config import list_pairs, load_pair
-
-    found = [load_pair(name) for name in list_pairs()]
-    rows = [(pair.name, f"{pair.target.id}\n{pair.draft.id}", pair.notes) for pair in found]
-    _print(("pair", "target\ndraft", "notes"), rows)
+    _old("pairs")
 
 
 def protocols() -> None:
     """List the protocols: how much is measured."""
+    _old("protocols")
+
+
+def _old(name: str) -> None:
+    say(f"`spsbench {name}` is now `spsbench list {name}`.")
+    _print(name, LISTS[name]())
+
+
+def _tasks() -> list[Row]:
+    from spsbench.tasks.catalogue import list_tasks
+
+    return [
+        {"task": spec.name, "what": spec.title, "samplings": ", ".join(spec.samplings)}
+        for spec in list_tasks()
+    ]
+
+
+def _pairs() -> list[Row]:
+    from spsbench.config import list_pairs, load_pair
+
+    found = [load_pair(name) for name in list_pairs()]
+    return [
+        {"pair": pair.name, "target, draft": f"{pair.target.id}\n{pair.draft.id}", "notes": pair.notes}
+        for pair in found
+    ]
+
+
+def _protocols() -> list[Row]:
     from spsbench.config import list_protocols, load_protocol
 
     found = [load_protocol(name) for name in list_protocols()]
-    rows = [
-        (
-            protocol.name,
-            ", ".join(map(str, protocol.ks)),
-            "all" if protocol.limit is None else str(protocol.limit),
-            protocol.notes,
-        )
+    return [
+        {
+            "protocol": protocol.name,
+            "K": ", ".join(map(str, protocol.ks)),
+            "prompts": "all" if protocol.limit is None else str(protocol.limit),
+            "notes": protocol.notes,
+        }
         for protocol in found
     ]
-    _print(("protocol", "K", "prompts", "notes"), rows)
 
 
-def _print(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _drafters() -> list[Row]:
+    from spsbench.drafters.registry import DRAFTERS, GROUP, drafter_kind
+    from spsbench.plugins import names
+
+    rows = []
+    for name, source in names(DRAFTERS, GROUP).items():
+        kind = drafter_kind(name)
+        needs = "a draft model" if kind.needs_draft else "no model of its own"
+        rows.append(_named("drafter", name, kind.summary, kind.options) | {"needs": needs, "from": source})
+    return rows
+
+
+def _rules() -> list[Row]:
+    from spsbench.core.rules import GROUP, RULES, rule_kind
+    from spsbench.plugins import names
+
+    rows = []
+    for name, source in names(RULES, GROUP).items():
+        kind = rule_kind(name)
+        lossless = "yes" if kind.lossless else "NO"
+        rows.append(_named("rule", name, kind.summary, kind.options) | {"lossless": lossless, "from": source})
+    return rows
+
+
+def _policies() -> list[Row]:
+    from spsbench.drafters.policy import GROUP, POLICIES, policy_kind
+    from spsbench.plugins import names
+
+    found = [(name, policy_kind(name), source) for name, source in names(POLICIES, GROUP).items()]
+    return [
+        _named("policy", name, kind.summary, kind.options) | {"from": source} for name, kind, source in found
+    ]
+
+
+def _engines() -> list[Row]:
+    from spsbench.runner.arms import ENGINES, FIXED_DRAFTING
+
+    return [
+        {
+            "engine": name,
+            "methods": ", ".join(methods),
+            "drafter and rule": ", ".join(FIXED_DRAFTING.get(name, ("any",))) if "sps" in methods else "-",
+        }
+        for name, methods in ENGINES.items()
+    ]
+
+
+def _named(title: str, name: str, summary: str, options: Options) -> Row:
+    written = "\n".join(f"{option}={value}" for option, value in options.items())
+    return {title: name, "what": summary, "options": written}
+
+
+LISTS: Mapping[str, Callable[[], list[Row]]] = {
+    "tasks": _tasks,
+    "pairs": _pairs,
+    "protocols": _protocols,
+    "drafters": _drafters,
+    "rules": _rules,
+    "policies": _policies,
+    "engines": _engines,
+}
+
+
+def _print(name: str, rows: Sequence[Row]) -> None:
+    _table(tuple(rows[0]) if rows else (name,), ([str(cell) for cell in row.values()] for row in rows))
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -55,3 +176,4 @@ def _print(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     out().print(table)
+    out().print()

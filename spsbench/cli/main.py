@@ -17,7 +17,7 @@ from spsbench.cli.compare import compare
 from spsbench.cli.console import broken_pipe, complain
 from spsbench.cli.doctor import doctor
 from spsbench.cli.judge import judge
-from spsbench.cli.listing import pairs, protocols, tasks
+from spsbench.cli.listing import list_, pairs, protocols, tasks
 from spsbench.cli.merge import merge
 from spsbench.cli.paper import paper
 from spsbench.cli.report import report
@@ -56,9 +56,10 @@ app.command("audit", rich_help_panel=MEASURE)(audit)
 app.command("judge", rich_help_panel=MEASURE)(judge)
 app.command("score", rich_help_panel=MEASURE)(score)
 app.command("merge", rich_help_panel=MEASURE)(merge)
-app.command("tasks", rich_help_panel=LOOK_UP)(tasks)
-app.command("pairs", rich_help_panel=LOOK_UP)(pairs)
-app.command("protocols", rich_help_panel=LOOK_UP)(protocols)
+app.command("list", rich_help_panel=LOOK_UP)(list_)
+app.command("tasks", hidden=True)(tasks)
+app.command("pairs", hidden=True)(pairs)
+app.command("protocols", hidden=True)(protocols)
 app.command("doctor", rich_help_panel=TOOLS)(doctor)
 app.command("theory", rich_help_panel=TOOLS)(theory)
 

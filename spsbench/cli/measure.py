@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.progress import watching
@@ -16,6 +16,9 @@ from spsbench.cli.settings import gates_of, read_settings
 from spsbench.errors import GateFailed, IncompleteError, UsageError
 from spsbench.paths import results_dir
 from spsbench.store import fresh_directory
+
+if TYPE_CHECKING:
+    from spsbench.runner import Plan
 
 
 def measure(params: Mapping[str, Any]) -> None:
@@ -31,6 +34,7 @@ def measure(params: Mapping[str, Any]) -> None:
     from spsbench.runner import execute, plan
 
     ready = plan(config)
+    _require_lossless_rules(ready, gates_of(params["fail_on"]))
     named: Path | None = params["resume"] or params["out"]
     directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
     with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
@@ -69,6 +73,20 @@ def _require_tokens(summary: dict[str, Any], expected: str | None) -> None:
             f"the token ids hash to {found[: len(expected)]}, not to {expected}.",
             flag="--expect",
             remedy="`spsbench compare` of both runs shows the first token that differs.",
+        )
+
+
+def _require_lossless_rules(ready: Plan, gates: list[str]) -> None:
+    """Refuse a gate on losslessness that a rule cannot pass, before anything is loaded."""
+    from spsbench.core.rules import rule_kind
+
+    rules = {arm.rule.name for arm in ready.arms if arm.method == "sps"}
+    lossy = sorted(name for name in rules if not rule_kind(name).lossless)
+    if lossy and "lossless" in gates:
+        raise UsageError(
+            f"{', '.join(lossy)} is lossy by design and cannot pass the gate lossless.",
+            flag="--fail-on",
+            remedy="Leave the gate or the rule out.",
         )
 
 

@@ -105,6 +105,21 @@ ChatTemplate = Annotated[
 ]
 Seed = Annotated[str | None, _option("--seed", "N", SAMPLING, "Root of every random draw. Default: 0.")]
 
+DRAFTING = "How it drafts and accepts"
+
+Drafter = Annotated[
+    str | None,
+    _option("--drafter", "LIST", DRAFTING, "What proposes tokens, e.g. model,lookup. Default: model."),
+]
+Rule = Annotated[
+    str | None,
+    _option("--rule", "LIST", DRAFTING, "What decides which stand. Default: modified-rejection."),
+]
+Policy = Annotated[
+    str | None,
+    _option("--policy", "LIST", DRAFTING, "What decides how many are drafted. Default: fixed, K always."),
+]
+
 Engine = Annotated[
     str | None,
     _option(

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.analysis.warning import label
+from spsbench.axes import label
 from spsbench.cli.console import err
 from spsbench.records import Sample
 from spsbench.report.wording import milliseconds

@@ -39,7 +39,7 @@ def score(
     from spsbench.cli.console import say
     from spsbench.cli.measure import show_summary
     from spsbench.config import resolve
-    from spsbench.execution import sandbox_rung
+    from spsbench.execution import sandbox_level
     from spsbench.runner import conclude
     from spsbench.runner import score as score_outputs
     from spsbench.store import RunStore
@@ -50,7 +50,7 @@ def score(
         config = resolve({"extract": extract}, run / "config.yaml")
         task = load_task(config.task, unsafe_exec=unsafe_exec, extract=config.extract, **told)
         if task.runs_code:
-            store.note(sandbox=sandbox_rung(unsafe_exec))
+            store.note(sandbox=sandbox_level(unsafe_exec))
             _note_rule(store, task, only_missing=missing)
         score_outputs(
             task, store, lambda count: say(f"Scoring {count} outputs", quiet=quiet), again=not missing

@@ -147,6 +147,9 @@ class RunConfig(Limits):
         default=None, ge=0, strict=True, description="a whole number, 0 to keep all tokens"
     )
     fixed_length: Flag = Field(default=False, description="true or false")
+    drafters: Names = Field(default=("model",), description="names of drafters")
+    rules: Names = Field(default=("modified-rejection",), description="names of rules")
+    policies: Names = Field(default=("fixed",), description="names of policies")
     engines: Names = Field(default=("eager",), description="names of engines")
     device: Annotated[str, AfterValidator(_device)] = Field(
         default="auto", description="auto, cpu, cuda, cuda:N or mps"

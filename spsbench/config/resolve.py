@@ -18,7 +18,11 @@ from spsbench.errors import UsageError
 DEFAULT_PAIR = "mini"
 DEFAULT_PROTOCOL = "quick"
 
-_FIELD_OF_FLAG = {"k": "ks", "arms": "methods", "sampling": "samplings", "engine": "engines"}
+_FIELD_OF_FLAG = {"k": "ks", "arms": "methods", "sampling": "samplings", "engine": "engines"} | {
+    "drafter": "drafters",
+    "rule": "rules",
+    "policy": "policies",
+}
 _FLAG_OF_FIELD = {field: flag for flag, field in _FIELD_OF_FLAG.items()} | {
     "score": "no-score",
     "task": "TASK",

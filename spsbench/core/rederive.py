@@ -8,11 +8,15 @@ random number decides otherwise within a few sequences: there is nothing to esti
 Nothing of ``core.rejection``, ``core.sampling`` or the engines is used. Each decision is judged behind
 the tokens that were really emitted, so that one which rounding turned does not make others look wrong.
 Drafted tokens behind a rejected one influenced nothing and are left out.
+
+Where a policy decided how many tokens a loop drafts, that is derived anew too: a token that was drawn
+and then withdrawn leaves numbers and rows that fit, and only the draft's length is not what it should be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -26,6 +30,9 @@ _BLOCK = 1024  # uniform numbers are drawn in blocks; a loop's lie in one block
 _CHUNK_ELEMENTS = 1 << 22
 _NOTHING = 1e-12  # mass that float64 leaves where there is none
 
+Margin = Callable[[Tensor, Tensor], Tensor]
+"""From rows [n, V] and the tokens drawn from them [n], [n] numbers: below 0 the draft ends there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decided:
@@ -36,6 +43,8 @@ class Decided:
         drafted: [n] the drafted id at this position; -1 where none was looked at.
         stood: [n] whether the drafted token was accepted.
         drawn: [n] whether the emitted token was drawn behind the draft, or without one.
+        asked: [n] whether the draft could have ended behind this drafted token, or gone on.
+        went_on: [n] whether it went on.
         pick_u, test_u, draw_u: [n] float64 uniform numbers of the draft's pick, the test and the draw.
     """
 
@@ -43,6 +52,8 @@ class Decided:
     drafted: Tensor
     stood: Tensor
     drawn: Tensor
+    asked: Tensor
+    went_on: Tensor
     pick_u: Tensor
     test_u: Tensor
     draw_u: Tensor
@@ -57,7 +68,12 @@ class Decided:
 
 
 def rederive(
-    decided: Decided, target: Tensor, draft: Tensor | None, sampling: SamplingParams, slack: float
+    decided: Decided,
+    target: Tensor,
+    draft: Tensor | None,
+    sampling: SamplingParams,
+    slack: float,
+    margin: Margin | None = None,
 ) -> Sums:
     """Derive the decisions of a text anew.
 
@@ -67,6 +83,7 @@ def rederive(
         draft: [n, V] the draft's; None if nothing was drafted.
         sampling: the warping of both.
         slack: see ``own_law.rounding_slack``.
+        margin: what ended drafts early; None if nothing did that looked at rows.
 
     Returns:
         ``decisions``, of these ``decisions_rounding``: other ones, but so close to the edge that rounding
@@ -81,45 +98,75 @@ def rederive(
         part = slice(start, start + rows)
         q = own_law(target[part], sampling, slack)
         p = None if draft is None else own_law(draft[part], sampling, slack)
-        sums = added(sums, _chunk(decided.part(part), q, p, greedy=sampling.greedy))
+        sums = added(sums, _chunk(decided.part(part), q, p, margin, greedy=sampling.greedy))
     return sums
 
 
 def decisions_of(
-    tokens: Sequence[int], loops: Sequence[Loop], proposed: Sequence[Sequence[int]], k: int, seed: int
+    tokens: Sequence[int],
+    loops: Sequence[Loop],
+    proposed: Sequence[Sequence[int]],
+    k: int,
+    seed: int,
+    allowed: Sequence[int] | None = None,
 ) -> Decided:
     """Lay out what the loops of a sequence decided, with the numbers that its seed gives.
 
     Args:
         tokens: emitted ids.
         loops: in order.
-        proposed: per loop the drafted ids at the positions of its emitted tokens.
+        proposed: per loop all the drafted ids, at most k.
         k: lookahead; 0 if nothing was drafted.
         seed: of the sequence's stream.
+        allowed: per loop how many tokens a policy let it draft at most; none is asked if not given.
     """
-    u = _uniform_numbers(seed, len(loops), 2 * k + 1)
-    rows: list[tuple[int, bool, bool, float, float, float]] = []
-    for loop, drafts, numbers in zip(loops, proposed, u.tolist(), strict=True):
-        for j in range(loop.emitted):
-            looked = j < len(drafts)
-            rows.append(
-                (
-                    drafts[j] if looked else -1,
-                    j < loop.accepted,
-                    j >= loop.accepted,
-                    numbers[j] if looked else 0.0,
-                    numbers[k + j] if looked else 0.0,
-                    numbers[-1],
-                )
-            )
-    drafted, stood, drawn, *numbers = zip(*rows, strict=True) if rows else ((),) * 6
+    u = _uniform_numbers(seed, len(loops), 2 * k + 1).tolist()
+    most = [0] * len(loops) if allowed is None else allowed
+    rows = [
+        row
+        for loop, drafts, upto, numbers in zip(loops, proposed, most, u, strict=True)
+        for row in _positions(loop, drafts, upto, numbers)
+    ]
+    flags = torch.bool
+    kinds = (torch.int64, flags, flags, flags, flags, torch.float64, torch.float64, torch.float64)
+    columns = zip(*rows, strict=True) if rows else ((),) * len(kinds)
     return Decided(
         torch.tensor(tokens, dtype=torch.int64),
-        torch.tensor(drafted, dtype=torch.int64),
-        torch.tensor(stood, dtype=torch.bool),
-        torch.tensor(drawn, dtype=torch.bool),
-        *(torch.tensor(column, dtype=torch.float64) for column in numbers),
+        *(torch.tensor(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)),
     )
+
+
+_Position = tuple[int, bool, bool, bool, bool, float, float, float]
+
+
+def _positions(loop: Loop, drafts: Sequence[int], most: int, numbers: Sequence[float]) -> Iterator[_Position]:
+    """The emitted positions of a loop, as the fields of ``Decided`` behind its tokens."""
+    tests = numbers[-len(drafts) - 1 :]  # a draft of fewer than K leaves numbers between picks and tests
+    for j in range(loop.emitted):
+        looked = j < len(drafts)
+        yield (
+            drafts[j] if looked else -1,
+            j < loop.accepted,
+            j >= loop.accepted,
+            looked and j + 1 < most,
+            j + 1 < len(drafts),
+            numbers[j] if looked else 0.0,
+            tests[j] if looked else 0.0,
+            numbers[-1],
+        )
+
+
+def lengths_rederived(proposed: Sequence[Sequence[int]], allowed: Sequence[int], *, early: bool) -> Sums:
+    """Whether each loop drafted as many tokens as its policy allowed, or fewer where it may end early.
+
+    Args:
+        proposed: per loop all the drafted ids.
+        allowed: per loop how many there may be at most.
+        early: whether a draft may end before; where it did is then judged by ``rederive``.
+    """
+    lengths = list(zip(map(len, proposed), allowed, strict=True))
+    wrong = sum(not (1 if early else most) <= length <= most for length, most in lengths)
+    return {DECIDED: float(len(lengths)), f"{DECIDED}_contradicted": float(wrong)}
 
 
 def _uniform_numbers(seed: int, loops: int, each: int) -> Tensor:
@@ -152,7 +199,7 @@ class _Compared:
         }
 
 
-def _chunk(decided: Decided, q: Law, p: Law | None, *, greedy: bool) -> Sums:
+def _chunk(decided: Decided, q: Law, p: Law | None, margin: Margin | None, *, greedy: bool) -> Sums:
     looked = decided.drafted >= 0
     if p is None:
         p, looked = Law(*(torch.zeros_like(part) for part in q)), torch.zeros_like(looked)
@@ -161,10 +208,24 @@ def _chunk(decided: Decided, q: Law, p: Law | None, *, greedy: bool) -> Sums:
     drawn = decided.drawn
     behind = _behind(_at(q, drawn), _at(p, drawn), looked[drawn])
     draws = _draws(behind, decided.tokens[drawn], decided.draw_u[drawn], greedy=greedy)
+    ends = [] if margin is None else [_ends(decided, p, decided.asked & looked, margin)]
     sums: Sums = {}
-    for kind in (picks, tests, draws):
+    for kind in (picks, tests, draws, *ends):
         sums = added(sums, kind.sums())
     return sums
+
+
+def _ends(decided: Decided, p: Law, asked: Tensor, margin: Margin) -> _Compared:
+    """Whether each draft went on or ended behind its token as the policy says."""
+    p = _at(p, asked)
+    level = margin(p.probs, decided.drafted[asked])
+    # An entropy moves by at most this (Fannes' inequality); a probability by less.
+    moved = p.tolerance.clamp(_NOTHING, 1.0)
+    moved = moved * (math.log(p.probs.shape[-1]) + 1 - moved.log())
+    near = p.doubtful.any(-1) | (level.abs() <= moved)
+    # No edge of a law: a draft may end anywhere without changing what the text follows.
+    nowhere = torch.full_like(level, torch.inf)
+    return _Compared((level >= 0) == decided.went_on[asked], near, nowhere)
 
 
 def _at(law: Law, where: Tensor) -> Law:

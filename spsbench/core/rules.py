@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spsbench.core import modified_rejection
+from spsbench.core import lenience, modified_rejection, sample_and_compare, typical
 from spsbench.core.rule import Rule, RuleKind
 from spsbench.plugins import find
 from spsbench.records import Spec
@@ -10,7 +10,10 @@ from spsbench.records import Spec
 GROUP = "spsbench.rules"
 """Entry points under this name bring rules of other packages."""
 
-RULES: dict[str, RuleKind] = {kind.name: kind for kind in (modified_rejection.KIND,)}
+RULES: dict[str, RuleKind] = {
+    kind.name: kind
+    for kind in (modified_rejection.KIND, sample_and_compare.KIND, lenience.KIND, typical.KIND)
+}
 
 
 def rule_kind(name: str, flag: str = "--rule") -> RuleKind:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from spsbench.drafters.drafter import Drafter
+from spsbench.drafters.policy import Policy
 from spsbench.models.language_model import LanguageModel
 from spsbench.plugins import Options, settled
 from spsbench.records import OptionValue, SamplingParams, Spec
@@ -24,6 +25,7 @@ class Context:
         device: where the models are.
         vocab_size: V; a proposed token is below it, a row is V wide.
         corpus: token ids of the run's prompts, for drafters that count.
+        policy: how many tokens a loop drafts, up to K; None for K always.
     """
 
     target: LanguageModel
@@ -32,6 +34,7 @@ class Context:
     device: torch.device
     vocab_size: int
     corpus: Callable[[], Sequence[Sequence[int]]] = field(default=tuple)
+    policy: Policy | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,48 +10,75 @@ from torch import Tensor
 from spsbench.core import sampling as law
 from spsbench.core.rejection import Draft
 from spsbench.drafters.kind import Context, DrafterKind
+from spsbench.drafters.policy import Policy, lookahead_of
 from spsbench.models.language_model import LanguageModel
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
 
 
 class ModelDrafter:
-    """Samples K tokens from a draft model with the same warping as the target's.
+    """Samples up to K tokens from a draft model with the same warping as the target's.
 
     After full acceptance the draft has not read its own last token: it then reads two pending tokens
-    in one forward, so that every loop costs exactly K draft forwards.
+    in one forward, so that every loop costs exactly as many draft forwards as it drafts tokens.
+
+    Args:
+        model: the draft.
+        sampling: of draft and target.
+        device: where they are.
+        policy: how many tokens a loop drafts; K unless given.
     """
 
-    def __init__(self, model: LanguageModel, sampling: SamplingParams, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        sampling: SamplingParams,
+        device: torch.device,
+        policy: Policy | None = None,
+    ) -> None:
         self.model = model
         self.sampling = sampling
         self._device = device
+        self._policy = policy
+        self._margin = None if policy is None else policy.margin
+        self._drafted = 0
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Read the prompt but its last token, which stays pending."""
+        self._drafted = 0
+        if self._policy is not None:
+            self._policy.begin()
         self.model.rollback(0)
         if read := prompt[:-1]:
             self.model.score(torch.tensor(read, device=self._device), last=1)
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """Sample K tokens; they stay on the device, the host does not wait."""
+        """Sample tokens; they stay on the device, the host waits only where the policy asks for rows."""
+        most = lookahead_of(self._policy, k)
         pending = torch.tensor(tokens[self.model.length :], device=self._device)
         picks, rows = [], []
-        for i in range(k):
+        for i in range(most):
             probs = law.warp(self.model.score(pending, last=1), self.sampling)
             pending = law.draw(probs, u[i : i + 1])
             picks.append(pending)
             rows.append(probs)
+            # Behind the last one nothing is left to decide.
+            if self._margin is not None and i + 1 < most and float(self._margin(probs, pending)) < 0:
+                break
+        self._drafted = len(picks)
         return Draft(torch.cat(picks), torch.cat(rows))
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Roll back to what was decided; the last token stays pending."""
         self.model.rollback(len(tokens) - 1)
+        if self._policy is not None and self._drafted:
+            self._policy.observe(self._drafted, accepted)
+        self._drafted = 0
 
 
 def _build(options: Options, context: Context) -> ModelDrafter:
     assert context.draft is not None
-    return ModelDrafter(context.draft, context.sampling, context.device)
+    return ModelDrafter(context.draft, context.sampling, context.device, context.policy)
 
 
 KIND = DrafterKind(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spsbench.drafters import lookup, model, ngram, suffix, union
+from spsbench.drafters.checked import CheckedDrafter
 from spsbench.drafters.drafter import Drafter
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.plugins import find
@@ -29,6 +30,7 @@ def drafter_kind(name: str, flag: str = "--drafter") -> DrafterKind:
 
 
 def build_drafter(spec: Spec, context: Context) -> Drafter:
-    """A drafter as its spec says."""
+    """A drafter as its spec says; what one that is not ours proposes is checked."""
     kind = drafter_kind(spec.name)
-    return kind.build(kind.settled(spec), context)
+    drafter = kind.build(kind.settled(spec), context)
+    return drafter if kind.name in DRAFTERS else CheckedDrafter(drafter, spec.name, context.vocab_size)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
 from spsbench.clock import Clock, Stopwatch
-from spsbench.core.rejection import Accept
+from spsbench.core.rule import Rule
 from spsbench.decoding import DecodedLoop, ars, sps
 from spsbench.drafters.drafter import Drafter
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.looping import LoopingEngine
 from spsbench.engines.uniforms import UniformStream
 from spsbench.models.language_model import LanguageModel
-from spsbench.records import Request
+from spsbench.records import Request, SamplingParams
 from spsbench.tasks.stopping import TextDecoder
+
+MakeDrafter = Callable[[SamplingParams], Drafter]
 
 
 class EagerEngine(LoopingEngine):
@@ -29,6 +32,8 @@ class EagerEngine(LoopingEngine):
         device: where the models are.
         clock: read at the edges of phases.
         rule: judges drafts; modified rejection unless given.
+        make_drafter: makes what proposes tokens, given the sampling; the draft model unless given. It is
+            asked once for each sampling, so that a drafter may outlive a request.
     """
 
     name = "eager"
@@ -41,14 +46,16 @@ class EagerEngine(LoopingEngine):
         decoder: TextDecoder,
         device: torch.device,
         clock: Clock,
-        rule: Accept | None = None,
+        rule: Rule | None = None,
+        make_drafter: MakeDrafter | None = None,
     ) -> None:
-        super().__init__(decoder, device, clock)
-        self._rule = rule
+        super().__init__(decoder, device, clock, rule)
         self._target = target
-        self._draft = draft
         self._k = k
-        self._drafter: Drafter | None = None
+        if make_drafter is None and draft is not None:
+            make_drafter = partial(ModelDrafter, draft, device=device)
+        self._make_drafter = make_drafter
+        self._drafters: dict[SamplingParams, Drafter] = {}
 
     def prefill(self, request: Request) -> None:
         """See ``LoopingEngine.prefill``."""
@@ -56,14 +63,22 @@ class EagerEngine(LoopingEngine):
         self._target.rollback(0)
         if read:
             self._target.score(torch.tensor(read, device=self._device), last=1)
-        if self._draft is not None:
-            self._drafter = ModelDrafter(self._draft, request.sampling, self._device)
-            self._drafter.begin(request.prompt_ids)
+        if drafter := self._drafter(request.sampling):
+            drafter.begin(request.prompt_ids)
 
     def loops(self, request: Request, watch: Stopwatch) -> Iterator[DecodedLoop]:
         """See ``LoopingEngine.loops``."""
         uniforms = UniformStream(request.seed, self._device)
-        if self._drafter is None:
-            return ars(self._target, request.prompt_ids, request.sampling, uniforms, watch)
         prompt, sampling = request.prompt_ids, request.sampling
-        return sps(self._target, self._drafter, prompt, self._k, sampling, uniforms, watch, self._rule)
+        drafter = self._drafter(sampling)
+        if drafter is None:
+            return ars(self._target, prompt, sampling, uniforms, watch)
+        accept = None if self._rule is None else self._rule.accept
+        return sps(self._target, drafter, prompt, self._k, sampling, uniforms, watch, accept)
+
+    def _drafter(self, sampling: SamplingParams) -> Drafter | None:
+        if self._make_drafter is None:
+            return None
+        if sampling not in self._drafters:
+            self._drafters[sampling] = self._make_drafter(sampling)
+        return self._drafters[sampling]

@@ -14,6 +14,7 @@ import torch
 
 from spsbench.clock import Clock, Stopwatch
 from spsbench.core.rejection import Accept, Draft, accept_draft
+from spsbench.core.rule import Rule
 from spsbench.core.sampling import draw, warp
 from spsbench.decoding import DecodedLoop
 from spsbench.engines.looping import LoopingEngine
@@ -203,14 +204,14 @@ class GraphedEngine(LoopingEngine):
         decoder: TextDecoder,
         clock: Clock,
         capture: Capture,
-        rule: Accept | None = None,
+        rule: Rule | None = None,
     ) -> None:
-        super().__init__(decoder, target.device, clock)
+        super().__init__(decoder, target.device, clock, rule)
         self.models = [target] if draft is None else [target, draft]
         self.steps: Decoder = (
             StaticArS(target, sampling, capture)
             if draft is None
-            else StaticSpS(target, draft, k, sampling, capture, rule)
+            else StaticSpS(target, draft, k, sampling, capture, None if rule is None else rule.accept)
         )
 
     def prefill(self, request: Request) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from spsbench.core.evidence import Sums, added
+from spsbench.core.modified_rejection import expected_acceptance
+from spsbench.core.rule import Expected
 from spsbench.engines.recording import Finished, loop_records, proposed_tokens, traced_tokens
 from spsbench.engines.witness import own_evidence
 from spsbench.records import Loop, TracedToken
@@ -20,6 +22,7 @@ class Ledger:
         phases: see ``loop_records``.
         trace: keep one entry per drafted or emitted token.
         seed: of the sequence.
+        expected: of the rule, see ``Rule.expected``.
         most_bytes: rows beyond this should be settled.
 
     Attributes:
@@ -30,7 +33,16 @@ class Ledger:
         proposed: of the settled loops, see ``proposed_tokens``.
     """
 
-    def __init__(self, *, phases: bool, trace: bool, seed: int, most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(
+        self,
+        *,
+        phases: bool,
+        trace: bool,
+        seed: int,
+        expected: Expected = expected_acceptance,
+        most_bytes: int = _MOST_BYTES,
+    ) -> None:
+        self._expected = expected
         self.tokens: list[int] = []
         self.records: list[Loop] = []
         self.trace: list[TracedToken] | None = [] if trace else None
@@ -69,7 +81,7 @@ class Ledger:
         if self._open:
             seed = self._seed + len(self.records)
             self.losslessness = added(self.losslessness, own_evidence(self._open, seed))
-        self.records += loop_records(self._open, self._phases)
+        self.records += loop_records(self._open, self._phases, self._expected)
         self.proposed += proposed_tokens(self._open)
         self._open, self._open_bytes = [], 0
 

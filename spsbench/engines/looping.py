@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import torch
 
 from spsbench.clock import Clock, Stopwatch
+from spsbench.core.modified_rejection import expected_acceptance
+from spsbench.core.rule import Rule
 from spsbench.decoding import DecodedLoop
 from spsbench.engines.ledger import Ledger
 from spsbench.engines.recording import Finished
@@ -22,9 +24,13 @@ class LoopingEngine(ABC):
         decoder: turns token ids into text, for stop strings and the output.
         device: where the models are.
         clock: read at the edges of phases.
+        rule: judges drafts; modified rejection unless given.
     """
 
-    def __init__(self, decoder: TextDecoder, device: torch.device, clock: Clock) -> None:
+    def __init__(
+        self, decoder: TextDecoder, device: torch.device, clock: Clock, rule: Rule | None = None
+    ) -> None:
+        self._rule = rule
         self._decoder = decoder
         self._device = device
         self._clock = clock
@@ -44,7 +50,8 @@ class LoopingEngine(ABC):
         """
         stop = StopRule.of(request, self._decoder)
         phases = self._device.type == "cpu"  # elsewhere work is asynchronous
-        ledger = Ledger(phases=phases, trace=request.trace, seed=request.seed)
+        expected = expected_acceptance if self._rule is None else self._rule.expected
+        ledger = Ledger(phases=phases, trace=request.trace, seed=request.seed, expected=expected)
         with torch.inference_mode():
             started = self._now()
             self.prefill(request)

@@ -47,7 +47,7 @@ class PeerEngine:
         from transformers import GenerationConfig
 
         self.name, self._k, self._decoder = name, k, decoder
-        self._modes = [m.modes for m in (target, draft) if m is not None]
+        self._kernel_modes = [m.mode for m in (target, draft) if m is not None]
         self._target = target.model
         self._draft = None if draft is None else draft.model
         for model in self._models():
@@ -65,8 +65,8 @@ class PeerEngine:
         prompt = torch.tensor([request.prompt_ids], device=self._target.device)
         torch.manual_seed(request.seed)
         with torch.inference_mode(), ExitStack() as stack:
-            for modes in self._modes:
-                stack.enter_context(modes.stock())  # packed products are ours
+            for mode in self._kernel_modes:
+                stack.enter_context(mode.stock())  # packed linears are ours
             seen = [stack.enter_context(_timed(model)) for model in self._models()]
             started = _now(prompt.device)
             self._target.generate(

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
+from spsbench.core.modified_rejection import expected_acceptance
 from spsbench.core.rejection import Draft
+from spsbench.core.rule import Expected
 from spsbench.decoding import DecodedLoop
 from spsbench.records import FinishReason, Loop, TracedToken
 
@@ -49,16 +51,18 @@ class Finished:
         return self.reason == "eos" and self.kept <= self.decoded.accepted
 
 
-def loop_records(loops: Sequence[Finished], phases: bool) -> list[Loop]:
+def loop_records(
+    loops: Sequence[Finished], phases: bool, expected: Expected = expected_acceptance
+) -> list[Loop]:
     """One ``Loop`` a decoded loop.
 
     Args:
         loops: of one sequence, in order.
         phases: whether the times by phase mean anything (on a GPU work is asynchronous).
+        expected: the probability of acceptance at each drafted position, as the rule has it.
     """
-    return [
-        _loop_record(loop, beta_sum, phases) for loop, beta_sum in zip(loops, _beta_sums(loops), strict=True)
-    ]
+    betas = _beta_sums(loops, expected)
+    return [_loop_record(loop, beta_sum, phases) for loop, beta_sum in zip(loops, betas, strict=True)]
 
 
 def _loop_record(loop: Finished, beta_sum: float, phases: bool) -> Loop:
@@ -78,24 +82,24 @@ def _loop_record(loop: Finished, beta_sum: float, phases: bool) -> Loop:
     )
 
 
-def _beta_sums(loops: Sequence[Finished]) -> list[float]:
-    """Sum over each loop's tested positions of sum_x min(target(x), draft(x))."""
+def _beta_sums(loops: Sequence[Finished], expected: Expected) -> list[float]:
+    """Sum over each loop's tested positions of the probability of acceptance there."""
     sums = []
     for loop in loops:
         draft, n = loop.decoded.draft, loop.tested
         if draft is None or n == 0:
             sums.append(torch.zeros((), device=loop.decoded.u.device))
         else:
-            q = loop.decoded.target_probs[:n]
-            sums.append(torch.minimum(q, draft.rows(q.shape[-1], q.dtype)[:n]).sum())
+            tested = Draft(draft.tokens[:n], None if draft.probs is None else draft.probs[:n])
+            sums.append(expected(loop.decoded.target_probs, tested).sum())
     values: list[float] = torch.stack(sums).tolist() if sums else []
     return values
 
 
 def proposed_tokens(loops: Sequence[Finished]) -> list[list[int]]:
-    """Per loop the drafted ids at the positions of its emitted tokens, the rejected one among them."""
-    drafts = [(loop.decoded.draft, loop.kept) for loop in loops]
-    parts = [torch.empty(0) if draft is None else draft.tokens[:kept] for draft, kept in drafts]
+    """Per loop every drafted id, so that it is known how many there were; empty for ArS."""
+    drafts = [loop.decoded.draft for loop in loops]
+    parts = [torch.empty(0, dtype=torch.int64) if draft is None else draft.tokens for draft in drafts]
     found = [part for part in parts if len(part)]
     ids = iter(torch.cat(found).tolist() if found else [])  # one wait of the host for all of them
     return [[next(ids) for _ in range(len(part))] for part in parts]

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench.core.evidence import Sums, evidence
+from spsbench.core.evidence import Sums, added, evidence
 from spsbench.core.own_law import rounding_slack
-from spsbench.core.rederive import decisions_of, rederive
+from spsbench.core.rederive import decisions_of, lengths_rederived, rederive
 from spsbench.core.sampling import warp
+from spsbench.drafters.policy import Policy, lookaheads
 from spsbench.engines.recording import Finished
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import Generation, SamplingParams
@@ -134,7 +135,7 @@ def rescore(
     The draft's rows are there at every position, so that on ArS text ``overlap / overlap_positions``
     is Leviathan's alpha.
     """
-    return _rescored(read_again(target, draft, prompt, tokens, sampling), seed)
+    return rescored(read_again(target, draft, prompt, tokens, sampling), seed)
 
 
 def rescore_and_rederive(
@@ -145,29 +146,59 @@ def rescore_and_rederive(
     sampling: SamplingParams,
     k: int,
     seed: int,
+    policy: Policy | None = None,
 ) -> Sums:
     """``rescore`` of an output, and from the same rows every decision of its loops once more.
 
     Args:
         target, draft: the models.
         prompt: at least one id.
-        generation: of an engine of ours, or of another: that one's decisions cannot be known.
-        sampling: the warping of both.
-        k: lookahead; 0 if nothing was drafted.
-        seed: of the sequence.
+        generation, sampling, k, seed, policy: see ``decided_again``.
     """
     reading = read_again(target, draft, prompt, generation.tokens, sampling)
-    sums = _rescored(reading, seed)
-    if generation.proposed is None or generation.loops is None:
-        return sums
-    decided = decisions_of(generation.tokens, generation.loops, generation.proposed, k, seed)
-    drafts = reading.draft_logits if k else None
-    slack = rounding_slack(target.model.dtype)
-    return sums | rederive(decided, reading.logits, drafts, sampling, slack)
+    dtype = target.model.dtype
+    return rescored(reading, seed) | decided_again(reading, generation, sampling, k, seed, dtype, policy)
 
 
-def _rescored(reading: Reading, seed: int) -> Sums:
+def rescored(reading: Reading, seed: int) -> Sums:
+    """``testimony`` with the prefix ``rescored_``."""
     return {RESCORED + name: value for name, value in testimony(reading, seed).items()}
+
+
+def decided_again(
+    reading: Reading,
+    generation: Generation,
+    sampling: SamplingParams,
+    k: int,
+    seed: int,
+    dtype: torch.dtype,
+    policy: Policy | None = None,
+) -> Sums:
+    """Every decision of the loops derived once more: of Algorithms 1 and 2 with a draft model.
+
+    Args:
+        reading: of the generation's tokens.
+        generation: of an engine of ours, or of another: that one's decisions cannot be known.
+        sampling: the warping of both models.
+        k: lookahead; 0 if nothing was drafted.
+        seed: of the sequence.
+        dtype: the target's precision, for its rounding.
+        policy: how many tokens a loop was to draft, one that no drafter uses; None for K, or if whatever
+            drafted was free to propose fewer: then lengths are not judged.
+    """
+    if generation.proposed is None or generation.loops is None:
+        return {}
+    loops, proposed = generation.loops, generation.proposed
+    slack = rounding_slack(dtype)
+    if policy is None or k == 0:
+        decided = decisions_of(generation.tokens, loops, proposed, k, seed)
+        drafts = reading.draft_logits if k else None
+        return rederive(decided, reading.logits, drafts, sampling, slack)
+    verdicts = [(len(ids), loop.accepted) for ids, loop in zip(proposed, loops, strict=True)]
+    allowed, margin = lookaheads(policy, k, verdicts), policy.margin
+    decided = decisions_of(generation.tokens, loops, proposed, k, seed, allowed)
+    found = rederive(decided, reading.logits, reading.draft_logits, sampling, slack, margin)
+    return added(found, lengths_rederived(proposed, allowed, early=margin is not None))
 
 
 def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:

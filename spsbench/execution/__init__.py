@@ -4,8 +4,8 @@ A program runs in a sandbox (``inside``), its tests outside of it (``check``): t
 program's function by messages over two pipes and compares plain data.
 """
 
+from spsbench.execution.isolation import IsolationLevel, probe, sandbox_level
 from spsbench.execution.judging import judge, judge_all
-from spsbench.execution.ladder import Rung, probe, sandbox_rung
 from spsbench.execution.verdict import Verdict
 
-__all__ = ["Rung", "Verdict", "judge", "judge_all", "probe", "sandbox_rung"]
+__all__ = ["IsolationLevel", "Verdict", "judge", "judge_all", "probe", "sandbox_level"]

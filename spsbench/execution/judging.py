@@ -12,7 +12,7 @@ from typing import Any
 
 from spsbench.errors import SpsbenchError
 from spsbench.execution import verdict
-from spsbench.execution.ladder import Rung, probe
+from spsbench.execution.isolation import IsolationLevel, probe
 from spsbench.execution.seeds import Seeds, new_secret
 from spsbench.execution.verdict import Verdict
 from spsbench.execution.worker_process import ProblemFailure, WorkerFailure, WorkerProcess
@@ -41,7 +41,7 @@ def judge(
         completions: not trusted.
         timeout_s: wall seconds for a program with its check (upstream's default is 3).
         workers: judges at work; by default one per CPU core.
-        unsafe: see ``ladder.probe``.
+        unsafe: see ``isolation.probe``.
         secret: at most 64 bytes that random draws are seeded from; new ones if not given. Where a test
             draws its inputs they are the same for all programs of one call, and others in the next.
 
@@ -60,13 +60,13 @@ def judge_all(
     secret: bytes | None = None,
 ) -> list[Verdict]:
     """As ``judge``, for pairs that are read one by one and not kept: memory does not grow with them."""
-    rung = probe(unsafe)
+    level = probe(unsafe)
     work = _Work(_jobs(pairs, timeout_s, secret or new_secret()))
-    _run(work, workers or os.cpu_count() or 1, rung)
+    _run(work, workers or os.cpu_count() or 1, level)
     starved, work.starved = work.starved, []
     if starved:
         again = _Work(iter(starved))
-        _run(again, 1, rung)
+        _run(again, 1, level)
         work.results |= again.results
     results = {key: Verdict(result == verdict.PASSED, result) for key, result in work.results.items()}
     return [results[key] for key in work.keys]
@@ -125,10 +125,10 @@ def _jobs(pairs: Iterable[Pair], timeout_s: float, secret: bytes) -> Iterator[_J
         yield _Job(key, {**message, "seeds": Seeds.of(secret, fields["task_id"]).message()})
 
 
-def _run(work: _Work, count: int, rung: Rung) -> None:
+def _run(work: _Work, count: int, level: IsolationLevel) -> None:
     with ThreadPoolExecutor(max_workers=count) as pool:
         numbers = range(count) if count > 1 else [None]
-        futures = [pool.submit(_serve, work, rung, number) for number in numbers]
+        futures = [pool.submit(_serve, work, level, number) for number in numbers]
         try:
             for future in futures:
                 future.result()
@@ -136,11 +136,11 @@ def _run(work: _Work, count: int, rung: Rung) -> None:
             work.over = True  # after a failure or Ctrl-C the others stop at their next program
 
 
-def _serve(work: _Work, rung: Rung, number: int | None) -> None:
+def _serve(work: _Work, level: IsolationLevel, number: int | None) -> None:
     job = work.take()
     if job is None:
         return
-    worker = _started(rung, number)
+    worker = _started(level, number)
     try:
         while job is not None and not work.over:
             reply = _ask_twice(job.message, worker)
@@ -153,12 +153,12 @@ def _serve(work: _Work, rung: Rung, number: int | None) -> None:
         worker.close()
 
 
-def _started(rung: Rung, number: int | None) -> WorkerProcess:
+def _started(level: IsolationLevel, number: int | None) -> WorkerProcess:
     try:
-        return WorkerProcess(rung.layers, number)
+        return WorkerProcess(level.layers, number)
     except WorkerFailure:
         try:
-            return WorkerProcess(rung.layers, number)
+            return WorkerProcess(level.layers, number)
         except WorkerFailure as failure:
             raise SpsbenchError(
                 f"the sandbox failed to start twice: {failure}.", remedy="No score was recorded."

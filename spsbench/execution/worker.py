@@ -45,7 +45,7 @@ def main(layers: list[str], number: int | None = None) -> None:
         number: of this worker among several, which then keep out of each other's way.
     """
     jobs, answers = _private_streams()
-    _be_modest()
+    _lower_priority()
     if number is not None:
         _settle(number)
     try:
@@ -59,8 +59,8 @@ def main(layers: list[str], number: int | None = None) -> None:
     sandbox.close()
 
 
-def _be_modest() -> None:
-    """If memory runs out, this process and its programs go before the benchmark does."""
+def _lower_priority() -> None:
+    """If memory runs out, this process and its programs are killed before the benchmark is."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     limits.lower_soft("AS", _MEMORY_BYTES)

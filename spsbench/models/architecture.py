@@ -1,7 +1,7 @@
-"""Which architectures can be rolled back, judged by a configuration before a weight is loaded.
+"""Which architectures support rollback of their cache, decided from the configuration alone.
 
-The one place that asks transformers' private names; where they are gone, the self-test at load
-still catches what cannot be rolled back.
+The only module that uses private names of transformers. If a release drops them, the self-test at load
+still catches a model that cannot be rolled back.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 
 from spsbench.errors import UsageError
 
-# What keeps a row for every token, at most hidden by a window: exact to forget. ``DummyLayer`` keeps nothing.
-_FORGETFUL = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"})
+# One row per token, at most hidden by a window, so that truncating is exact; ``DummyLayer`` keeps no rows.
+_ROLLBACK_SAFE = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"})
 
 
 def require_causal(config: Any, name: str, flag: str) -> None:
-    """Refuse what is no causal language model, or keeps a state that cannot be rolled back.
+    """Refuse a model that is not a causal language model, or whose state cannot be rolled back.
 
     Args:
         config: the Hugging Face configuration.
@@ -27,7 +27,7 @@ def require_causal(config: Any, name: str, flag: str) -> None:
     """
     known, model_class = _causal_class(config)
     if config.is_encoder_decoder or not known:
-        what = "an encoder-decoder" if config.is_encoder_decoder else "no causal language model"
+        what = "an encoder-decoder" if config.is_encoder_decoder else "not a causal language model"
         raise UsageError(
             f"{name} ({config.model_type}) is {what}.",
             flag=flag,
@@ -39,12 +39,12 @@ def require_causal(config: Any, name: str, flag: str) -> None:
             f"{name} ({config.model_type}) {reason}, which cannot be rolled back after a rejected draft "
             "token: speculative sampling with it would be silently wrong.",
             flag=flag,
-            remedy="Choose a model of pure attention.",
+            remedy="Choose a model with attention layers only.",
         )
 
 
 def _causal_class(config: Any) -> tuple[bool, Any]:
-    """(whether AutoModelForCausalLM knows the configuration, its model class if that can be told)."""
+    """(whether AutoModelForCausalLM supports the configuration, its model class or None if unknown)."""
     from transformers import AutoModelForCausalLM
 
     mapping = getattr(AutoModelForCausalLM, "_model_mapping", None)
@@ -57,16 +57,16 @@ def _causal_class(config: Any) -> tuple[bool, Any]:
 
 
 def _state(config: Any, model_class: Any) -> str | None:
-    """What the model remembers besides one row per token; None if nothing."""
+    """What state the model keeps besides one row per token; None if there is none."""
     from transformers import DynamicCache
 
     if getattr(model_class, "_is_stateful", False):
         return "is recurrent or hybrid: it keeps a running state"
     try:
         kinds = {type(layer).__name__ for layer in DynamicCache(config=config).layers}
-    except Exception:  # a configuration of an unusual form: the self-test will judge the model
+    except Exception:  # an unusual configuration: the self-test will decide
         return None
-    unknown = kinds - _FORGETFUL
+    unknown = kinds - _ROLLBACK_SAFE
     if any("Linear" in kind for kind in unknown):
         return "is a hybrid: some of its layers keep a running state"
     return f"keeps {', '.join(sorted(unknown))} in its cache" if unknown else None

@@ -1,4 +1,4 @@
-"""A KV cache layer that grows in place and forgets by moving a number."""
+"""A KV cache that grows in place and rolls back by resetting its length."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _BLOCK = 256
 class RewindLayer(DynamicLayer):  # type: ignore[misc]
     """Keys and values of one attention layer in a buffer with room to grow.
 
-    ``DynamicLayer`` copies the whole past for each token; here only the new rows are written, and
-    the views handed to attention end at the current length. Sliding-window models store everything
-    too: their mask still applies the window, and only so can a rollback past it be exact.
+    ``DynamicLayer`` copies the whole past for every token. Here only the new rows are written, and
+    attention gets views that end at the current length. Layers with a sliding window store every token
+    too: the mask applies the window, and a rollback stays exact.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class RewindLayer(DynamicLayer):  # type: ignore[misc]
         start, self.used = self.used, self.used + n
         self._key_buffer = _with_room(self._key_buffer, key_states, start, self.used)
         self._value_buffer = _with_room(self._value_buffer, value_states, start, self.used)
-        # narrow() costs a third of what slices in brackets do, and this is done in every layer.
+        # narrow() costs a third of an indexing slice, and this runs in every layer.
         self._key_buffer.narrow(2, start, n).copy_(key_states)
         self._value_buffer.narrow(2, start, n).copy_(value_states)
         self.is_initialized = True
@@ -41,40 +41,40 @@ class RewindLayer(DynamicLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def get_seq_length(self) -> int:
-        """How many tokens are held."""
+        """Number of cached tokens."""
         return self.used
 
     def rollback(self, length: int) -> None:
-        """Forget all but the first ``length`` tokens."""
+        """Keep only the first ``length`` tokens."""
         self.used = min(self.used, length)
 
 
 class RewindCache(Cache):  # type: ignore[misc]
-    """One ``RewindLayer`` for each attention layer, with one verb to roll back."""
+    """One ``RewindLayer`` per attention layer, rolled back together."""
 
     def __init__(self) -> None:
         super().__init__(layer_class_to_replicate=RewindLayer)
 
     @property
     def length(self) -> int:
-        """How many tokens are held."""
+        """Number of cached tokens."""
         return self.layers[0].used if self.layers else 0
 
     def layer(self, number: int) -> RewindLayer:
-        """One layer, made if it is not there yet."""
+        """The layer with that index, created if missing."""
         while len(self.layers) <= number:
             self.layers.append(RewindLayer())
         found: RewindLayer = self.layers[number]
         return found
 
     def rollback(self, length: int) -> None:
-        """Forget all but the first ``length`` tokens."""
+        """Keep only the first ``length`` tokens."""
         for layer in self.layers:
             layer.rollback(length)
 
 
 def _with_room(buffer: Tensor | None, states: Tensor, held: int, wanted: int) -> Tensor:
-    """A buffer for at least ``wanted`` tokens that begins with the ``held`` ones of ``buffer``."""
+    """A buffer with room for ``wanted`` tokens that starts with the ``held`` ones of ``buffer``."""
     if buffer is not None and wanted <= buffer.shape[-2]:
         return buffer
     batch, heads, _, width = states.shape

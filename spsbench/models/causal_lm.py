@@ -7,23 +7,23 @@ from typing import Any
 from torch import Tensor
 
 from spsbench.models.cache import RewindCache
-from spsbench.models.direct import DirectForward
-from spsbench.models.product import Modes, Product
+from spsbench.models.llama_forward import LlamaForward
+from spsbench.models.packed_linear import KernelMode, PackedLinear
 
 
 class CausalLM:
     """Owns a model and its KV cache; batch size 1.
 
     Only ids, cache and ``logits_to_keep`` are passed to the model: masks and positions follow from
-    the cache's length, and what a model does not understand it would swallow in silence.
+    the cache's length, and models silently ignore arguments that they do not support.
 
     Args:
         model: a ``PreTrainedModel`` with a language-model head, in eval mode.
-        vocab_size: how many of its logits are used; the rest is padding of the embedding.
+        vocab_size: number of logits used; the rest pads the embedding.
 
     Attributes:
-        modes: whether it multiplies with packed weights.
-        products: the matrix products of a forward, where it is ours; None where it is the model's own.
+        mode: whether packed weights are used.
+        linears: the matrix products of ``LlamaForward``; None if transformers' forward is used.
     """
 
     def __init__(self, model: Any, vocab_size: int | None = None) -> None:
@@ -32,20 +32,20 @@ class CausalLM:
         self.context_window = context_window(model.config)
         self.device = model.device
         self.cache = RewindCache()
-        self.modes = Modes()
-        self._direct = DirectForward(model, self.modes) if DirectForward.applies_to(model) else None
-        self.products: list[Product] | None = None if self._direct is None else self._direct.products
+        self.mode = KernelMode()
+        self._llama = LlamaForward(model, self.mode) if LlamaForward.applies_to(model) else None
+        self.linears: list[PackedLinear] | None = None if self._llama is None else self._llama.linears
 
     @property
     def length(self) -> int:
-        """How many tokens the cache holds."""
+        """Number of cached tokens."""
         return self.cache.length
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         """See ``LanguageModel.score``."""
-        if self._direct is not None:
-            direct = self._direct(tokens, self.cache, last)
-            return direct if direct.shape[-1] == self.vocab_size else direct[:, : self.vocab_size]
+        if self._llama is not None:
+            rows = self._llama(tokens, self.cache, last)
+            return rows if rows.shape[-1] == self.vocab_size else rows[:, : self.vocab_size]
         output = self.model(
             input_ids=tokens.unsqueeze(0), past_key_values=self.cache, use_cache=True, logits_to_keep=last
         )
@@ -58,11 +58,11 @@ class CausalLM:
         self.cache.rollback(length)
 
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
-        """Logits [n, V] of all n tokens in one forward without any cache: an independent witness.
+        """Logits [n, V] of all n tokens in one forward without a cache: an independent reference.
 
         Args:
             tokens: [n].
-            last: of so many tokens alone, [last, V]; 0 for all.
+            last: return the last rows only, [last, V]; 0 for all.
         """
         output = self.model(input_ids=tokens.unsqueeze(0), use_cache=False, logits_to_keep=last)
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
@@ -70,16 +70,16 @@ class CausalLM:
 
 
 def text_config(config: Any) -> Any:
-    """The part of a configuration that describes the language model (itself for plain models)."""
+    """The language-model part of a configuration; of a text-only model, the configuration itself."""
     return config.get_text_config()
 
 
 def context_window(config: Any) -> int:
-    """Longest sequence the model is made for, in tokens; without a stated limit, a very large one.
+    """Longest sequence the model supports, in tokens; 2^30 if its configuration states no limit.
 
-    LongRoPE turns all positions over to other frequencies once a sequence passes its original
-    length. Cached keys would keep the old ones and the block that crosses would be scored unlike
-    its single tokens, so the window ends there.
+    LongRoPE switches all positions to other frequencies once a sequence exceeds its original length.
+    Cached keys would keep the old frequencies, and a block that crosses the limit would be scored
+    differently from its tokens one by one. So the window ends there.
     """
     text = text_config(config)
     rope = getattr(text, "rope_parameters", None) or {}
@@ -93,7 +93,7 @@ def context_window(config: Any) -> int:
 
 
 def attention_window(config: Any) -> int | None:
-    """Tokens that the narrowest windowed (sliding or chunked) layer sees; None if all layers see all."""
+    """Window of the narrowest sliding or chunked layer, in tokens; None if all attention is full."""
     text = text_config(config)
     if getattr(text, "use_sliding_window", True) is False:
         return None

@@ -1,4 +1,4 @@
-"""What decoding needs of a language model: score the next tokens, and forget some."""
+"""What decoding needs from a language model: score new tokens, roll back."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class LanguageModel(Protocol):
-    """A causal language model with a memory of the tokens it was fed (batch size 1).
+    """A causal language model that caches the tokens it has scored (batch size 1).
 
     Attributes:
         vocab_size: V, the width of the logits.
-        context_window: the longest sequence it can score, in tokens.
+        context_window: longest sequence it can score, in tokens.
     """
 
     vocab_size: int
@@ -20,21 +20,21 @@ class LanguageModel(Protocol):
 
     @property
     def length(self) -> int:
-        """How many tokens the memory holds."""
+        """Number of cached tokens."""
         ...
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
-        """Feed tokens behind the memory and return the logits that follow the last few.
+        """Append tokens to the cache and return the logits after the last few.
 
         Args:
             tokens: [n] int64, n >= 1.
-            last: how many logit rows are wanted, 1 to n.
+            last: number of logit rows to return, 1 to n.
 
         Returns:
-            [last, V] logits; row i is the prediction behind token n - last + i.
+            [last, V] logits; row i predicts the token after token n - last + i.
         """
         ...
 
     def rollback(self, length: int) -> None:
-        """Forget all but the first ``length`` tokens; without effect if it holds fewer."""
+        """Keep only the first ``length`` tokens; no effect if fewer are cached."""
         ...

@@ -10,23 +10,23 @@ import torch
 from spsbench.config import PairConfig
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, context_window, text_config
+from spsbench.models.hf_logging import quiet_libraries
 from spsbench.models.loading import load
-from spsbench.models.quiet import quiet_libraries
+from spsbench.models.memory import experts_of, forward_bytes, kv_bytes_per_token
 from spsbench.models.selftest import require_exact_rollback
 from spsbench.models.source import ModelSource, find
 from spsbench.models.tokenizer import Tokenizer, check_same
-from spsbench.models.traffic import experts_of, forward_bytes, kv_bytes_per_token
 from spsbench.models.weights import require_memory
 
 
 @dataclass(frozen=True, slots=True)
 class PairSource:
-    """A pair that fits together, before any weight is loaded.
+    """A compatible pair, before any weights are loaded.
 
     Attributes:
-        target, draft: where the models come from.
-        vocab_size: logits that both share: real pairs pad their embeddings differently.
-        context_window: the shorter of the two windows, in tokens.
+        target, draft: the models, as ``find`` returned them.
+        vocab_size: number of shared logits: real pairs pad their embeddings differently.
+        context_window: the smaller of the two, in tokens.
     """
 
     target: ModelSource
@@ -36,11 +36,11 @@ class PairSource:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of both."""
+        """The shared tokenizer."""
         return self.target.tokenizer
 
     def identity(self) -> dict[str, Any]:
-        """What makes results of this pair comparable: names, content and vocabulary."""
+        """What must match for results to be comparable: names, content and vocabulary."""
         return {
             "target": self.target.identity(),
             "draft": self.draft.identity(),
@@ -51,12 +51,12 @@ class PairSource:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both models in memory.
+    """Both models, loaded.
 
     Attributes:
-        target, draft: ready to score.
-        tokenizer: of both.
-        device: where they are.
+        target, draft: the models.
+        tokenizer: shared by both.
+        device: of both.
         info: dtypes, sizes and self-test results, for the run's record.
     """
 
@@ -68,10 +68,10 @@ class Pair:
 
 
 def find_pair(config: PairConfig) -> PairSource:
-    """Look both models up and check that they can work together.
+    """Find both models and check that they are compatible.
 
     Raises:
-        UnavailableError: one cannot be had.
+        UnavailableError: one of them is unavailable.
         UsageError: different tokenizers, or an architecture that cannot be rolled back.
     """
     quiet_libraries()
@@ -92,10 +92,10 @@ def find_pair(config: PairConfig) -> PairSource:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device a name stands for; ``auto`` takes a GPU if there is one.
+    """The device of that name; ``auto`` is the GPU if there is one.
 
     Raises:
-        UsageError: it is unknown or absent.
+        UsageError: unknown or absent.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -113,16 +113,16 @@ def resolve_device(name: str) -> torch.device:
 
 
 def load_pair(source: PairSource, dtype: str, device: torch.device) -> Pair:
-    """Load both models and let each pass its self-test.
+    """Load both models and run the self-test of each.
 
     Args:
-        source: the checked pair.
+        source: the pair, as ``find_pair`` returned it.
         dtype: ``auto`` (each checkpoint's own), ``float32``, ``bfloat16`` or ``float16``.
-        device: where to load them.
+        device: to load them onto.
 
     Raises:
-        UsageError: their weights cannot fit on the device, or a cache fails the self-test.
-        UnavailableError: a checkpoint is damaged or incomplete, or needs a missing package.
+        UsageError: the weights do not fit on the device, or a model fails its self-test.
+        UnavailableError: a checkpoint is damaged or incomplete, or a package is missing.
     """
     require_memory(source.target, source.draft, dtype, device)
     models, info = [], {}

@@ -1,4 +1,4 @@
-"""A test that every model passes at load: does its cache forget exactly what it is told to?"""
+"""A self-test of every model at load: does its KV cache roll back exactly?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PROMPT = 24
 _BLOCK = 5
 _KEPT = 2
 # Wider attention windows are not crossed, since the forwards would take long. They need no test: the
-# cache stores every token whatever the window, so that forgetting is the same operation.
+# cache stores every token whatever the window, so that rollback is the same operation.
 _WIDEST_WINDOW = 256
 _SEEDS = 3
 
@@ -23,9 +23,9 @@ class SelfTest:
     """Largest absolute differences of logits between cached and uncached forwards.
 
     Attributes:
-        cached: a block scored behind a cached prompt.
-        rolled_back: one token scored after part of that block was forgotten.
-        scale: largest absolute logit, to read the two against.
+        cached: of a block scored after a cached prompt.
+        rolled_back: of one token scored after a rollback into that block.
+        scale: largest absolute logit, for comparison.
         prompt_tokens: length of the prompt; longer than the attention window if that is small.
     """
 
@@ -42,7 +42,7 @@ class SelfTest:
 
 @torch.inference_mode()
 def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
-    """Score a prompt, a block of K+1, roll back into the block, go on; compare with no cache at all.
+    """Score a prompt and a block, roll back into the block, continue; compare with uncached forwards.
 
     It catches caches that cannot be rolled back, windows cut too early, wrong positions and masks.
     """
@@ -72,13 +72,13 @@ def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
 def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
     """Run ``self_test`` and refuse a model that fails it.
 
-    A fault of the cache shows with every text. Rounding that makes a router choose another expert
-    does not, so a failed test is repeated with other tokens.
+    A faulty cache fails with any tokens. Rounding that makes a router choose another expert does not,
+    so a failed test is repeated with other tokens.
 
     Raises:
         UsageError: the model's cache cannot be rolled back exactly, so SpS would be wrong.
     """
-    # Rounding of the arithmetic, not of the model: row counts and kernels differ between the forwards.
+    # Allows for rounding: the forwards differ in row counts and kernels.
     tolerance = {torch.float64: 1e-9, torch.float32: 2e-3}.get(model.model.dtype, 6e-2)
     for seed in range(_SEEDS):
         try:
@@ -105,7 +105,7 @@ def _refusal(name: str, reason: str) -> UsageError:
 
 
 def _prompt_length(model: CausalLM) -> int:
-    """So long that a small attention window lies behind, and that prompt and block fit the context."""
+    """Long enough to exceed a small attention window, short enough that the block fits the context."""
     window = attention_window(model.model.config) or 0
     wanted = _PROMPT + (window if window <= _WIDEST_WINDOW else 0)
     return min(wanted, model.context_window - _BLOCK - 2)

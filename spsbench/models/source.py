@@ -1,4 +1,4 @@
-"""Where a model comes from, and what can be known of it before a weight is loaded."""
+"""Find a model, and what is known of it before its weights are loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from spsbench.errors import UnavailableError
 from spsbench.models.architecture import require_causal
-from spsbench.models.explain import explained
+from spsbench.models.hf_errors import typed_errors
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.paths import mini_dir
 
@@ -21,12 +21,12 @@ _FINGERPRINTED = frozenset({".json", ".jinja", ".safetensors", ".bin"})
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model that was found, with its configuration and tokenizer read.
+    """A model that was found: location, configuration and tokenizer.
 
     Attributes:
         name: as the user wrote it.
-        location: a folder or a hub id, as `from_pretrained` takes it.
-        revision: what was asked for; None for the default.
+        location: a folder or a hub id, as ``from_pretrained`` takes it.
+        revision: as requested; None for the default.
         fingerprint: commit of a hub model, or a cheap hash of a folder's content.
         config: the Hugging Face configuration.
         tokenizer: its tokenizer.
@@ -41,12 +41,12 @@ class ModelSource:
 
     @property
     def is_local(self) -> bool:
-        """Whether it lies in a folder of its own, not on the hub or in its cache."""
+        """Whether it is a local folder, not a hub model."""
         return Path(self.location).is_dir()
 
     @property
     def commit(self) -> str | None:
-        """The revision to read weights at: the very commit that configuration and tokenizer are of."""
+        """The revision to load weights from: the commit of the configuration and tokenizer."""
         return self.revision if self.is_local or self.fingerprint == _UNKNOWN else self.fingerprint
 
     @property
@@ -59,27 +59,27 @@ class ModelSource:
         return str(getattr(method, "value", method))
 
     def identity(self) -> dict[str, Any]:
-        """What makes results of this model comparable."""
+        """What must match for results of this model to be comparable."""
         return {"name": self.name, "revision": self.revision, "fingerprint": self.fingerprint}
 
 
 def find(name: str, revision: str | None, flag: str) -> ModelSource:
-    """Read configuration and tokenizer of a model; nothing large is loaded.
+    """Read configuration and tokenizer of a model; no weights are loaded.
 
     Args:
         name: a hub id, a folder, or ``embedded:mini/target`` and ``embedded:mini/draft``.
-        revision: branch, tag or commit on the hub; without effect for a folder.
+        revision: branch, tag or commit on the hub; ignored for a folder.
         flag: the command-line flag that named it, for messages.
 
     Raises:
-        UnavailableError: it cannot be had: missing, offline, gated, unreadable.
-        UsageError: it is there, but no causal language model that SpS can use.
+        UnavailableError: missing, offline, gated or unreadable.
+        UsageError: not a causal language model that SpS can use.
     """
     from transformers import AutoConfig
 
     location = _location(name, flag)
-    with explained(name, flag):
-        # False, not None: transformers would ask on the terminal.
+    with typed_errors(name, flag):
+        # False, not None: with None transformers asks on the terminal.
         config = AutoConfig.from_pretrained(location, revision=revision, trust_remote_code=False)
         require_causal(config, name, flag)
     tokenizer = _read_tokenizer(location, revision, name, flag)
@@ -87,7 +87,7 @@ def find(name: str, revision: str | None, flag: str) -> ModelSource:
 
 
 def _location(name: str, flag: str) -> str:
-    """Folder or hub id behind a name."""
+    """Resolve a name to a folder or a hub id."""
     if name.startswith(_EMBEDDED):
         return str(mini_dir() / name.removeprefix(_EMBEDDED))
     path = Path(name).expanduser()
@@ -95,14 +95,14 @@ def _location(name: str, flag: str) -> str:
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise UnavailableError(
-                f"{name} is no model: it has no config.json.",
+                f"{name} is not a model folder: it has no config.json.",
                 flag=flag,
                 remedy="Give a folder written by save_pretrained, or a hub id.",
             )
         return str(path)
     if looks_local or path.exists():
         raise UnavailableError(
-            f"{name} is no folder of a model.",
+            f"{name} is not a model folder.",
             flag=flag,
             remedy="Check the path, or give a hub id like org/name.",
         )
@@ -115,29 +115,29 @@ def _read_tokenizer(location: str, revision: str | None, name: str, flag: str) -
     folder = Path(location)
     if folder.is_dir() and not any(folder.glob("*token*")) and not (folder / "vocab.json").is_file():
         raise UnavailableError(
-            f"{name} has no tokenizer: no tokenizer.json or the like lies beside config.json.",
+            f"{name} has no tokenizer: tokenizer.json or a similar file is missing next to config.json.",
             flag=flag,
             remedy="Save the tokenizer into the same folder.",
         )
-    with explained(name, flag):
+    with typed_errors(name, flag):
         tokenizer = AutoTokenizer.from_pretrained(location, revision=revision, trust_remote_code=False)
         listed = (*_eos_of_generation(location, revision), tokenizer.eos_token_id)
         return Tokenizer(tokenizer, frozenset(i for i in listed if i is not None))
 
 
 def _eos_of_generation(location: str, revision: str | None) -> list[int | None]:
-    """EOS ids of generation_config.json: instruct models list the end of a turn only there."""
+    """EOS ids of generation_config.json: instruct models list their end-of-turn token only there."""
     from transformers import GenerationConfig
 
     try:
         eos = GenerationConfig.from_pretrained(location, revision=revision).eos_token_id
-    except OSError:  # a model need not ship one
+    except OSError:  # the file is optional
         return []
     return eos if isinstance(eos, list) else [eos]
 
 
 def files_of(location: str, revision: str | None) -> Path | None:
-    """Where a model's files lie: its folder, or its snapshot in the hub's cache; None if not fetched."""
+    """Folder of a model's files: local, or its snapshot in the hub cache; None if not downloaded."""
     if Path(location).is_dir():
         return Path(location)
     from huggingface_hub import try_to_load_from_cache
@@ -147,7 +147,7 @@ def files_of(location: str, revision: str | None) -> Path | None:
 
 
 def _fingerprint(location: str, revision: str | None) -> str:
-    """Commit of a hub model; for a folder a hash over its files' names, sizes and edges."""
+    """Commit of a hub model; of a folder, a hash of its files' names, sizes, beginnings and ends."""
     folder = files_of(location, revision)
     if folder is None or not Path(location).is_dir():
         return _UNKNOWN if folder is None else folder.name  # the cache names snapshots by commit

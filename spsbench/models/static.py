@@ -1,8 +1,8 @@
-"""A causal language model with a cache of fixed length, whose every forward has a fixed shape.
+"""A causal language model with a KV cache of fixed length: every forward has a fixed shape.
 
-What a CUDA graph replays may depend on nothing but the content of tensors. So the cache has all its
-slots from the beginning, new keys and values are written at positions that are a tensor, and the
-mask hides whatever lies behind a token's own position: forgetting needs no deed at all.
+The replay of a CUDA graph can depend on the content of tensors only. So all cache slots are allocated up
+front, keys and values are written at positions given as a tensor, and the mask hides all positions after
+a token's own: a rollback needs no operation.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from spsbench.models.causal_lm import CausalLM, attention_window, text_config
 
 
 class NotStatic(Exception):
-    """A model whose forward cannot be given a fixed shape; the message says why."""
+    """The model's forward cannot be given a fixed shape; the message says why."""
 
 
 class _FixedLayer(CacheLayerMixin):  # type: ignore[misc]
     """Keys and values of one attention layer, [1, heads, slots, width] each.
 
     Args:
-        slots: how many tokens it can hold.
+        slots: capacity in tokens.
 
     Attributes:
-        positions: [n] where the next n keys and values go.
+        positions: [n], the slots of the next n keys and values.
     """
 
     def __init__(self, slots: int) -> None:
@@ -36,7 +36,7 @@ class _FixedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.positions = torch.empty(0, dtype=torch.int64)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Make the slots, all zero: what is masked is still multiplied, by 0."""
+        """Allocate all slots as zeros: masked values are multiplied too, by 0."""
         shape = (*key_states.shape[:2], self._slots)
         self.keys = key_states.new_zeros((*shape, key_states.shape[-1]))
         self.values = value_states.new_zeros((*shape, value_states.shape[-1]))
@@ -53,30 +53,30 @@ class _FixedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """(length of the keys, their offset)."""
+        """(number of keys, their offset)."""
         return self._slots, 0
 
     def get_seq_length(self) -> int:
-        """Unknown to the host; whoever scores gives positions."""
+        """Unknown to the host: the caller gives positions."""
         return 0
 
     def get_max_length(self) -> int:
-        """How many tokens it can hold."""
+        """Capacity in tokens."""
         return self._slots
 
 
 class StaticLM:
-    """Scores tokens at given positions, in a fixed shape and without a wait of the host.
+    """Scores tokens at given positions, with fixed shapes and without a host synchronization.
 
     Args:
-        model: whose weights are used; its own cache is left alone.
-        slots: the longest sequence, in tokens.
+        model: gives the weights; its own cache is not touched.
+        slots: longest sequence, in tokens.
 
     Attributes:
         wide: dtype of probabilities, at least float32.
 
     Raises:
-        NotStatic: its attention or its cache is of a kind that is not known to work so.
+        NotStatic: its kind of attention or cache is not known to work this way.
     """
 
     def __init__(self, model: CausalLM, slots: int) -> None:
@@ -92,12 +92,12 @@ class StaticLM:
         self._slot_numbers = torch.arange(slots, device=model.device)
 
     def score(self, tokens: Tensor, positions: Tensor, last: int) -> Tensor:
-        """Feed tokens at their positions and return the logits that follow the last few.
+        """Score tokens at their positions and return the logits after the last few.
 
         Args:
             tokens: [n] int64.
-            positions: [n] int64, consecutive; all slots before the first hold the sequence.
-            last: how many logit rows are wanted, 1 to n.
+            positions: [n] int64, consecutive; the slots before the first hold the sequence so far.
+            last: number of logit rows to return, 1 to n.
 
         Returns:
             [last, V] logits.
@@ -117,7 +117,7 @@ class StaticLM:
         return logits
 
     def poison(self, first: int, value: float) -> None:
-        """Overwrite all slots from the ``first``: what was forgotten must change nothing."""
+        """Overwrite all slots from ``first`` on, to test that rolled-back slots have no effect."""
         for layer in self._layers:
             if layer.is_initialized:
                 layer.keys[:, :, first:] = value
@@ -134,7 +134,7 @@ def _require_plain(model: CausalLM) -> None:
 
 @torch.inference_mode()
 def require_same_answers(model: CausalLM, static: StaticLM) -> None:
-    """Compare with the model's own forward, in two blocks over slots that held other tokens.
+    """Compare with the model's own forward: two blocks, in slots that held other tokens.
 
     Raises:
         NotStatic: the logits differ by more than rounding.
@@ -155,4 +155,4 @@ def require_same_answers(model: CausalLM, static: StaticLM) -> None:
     scale = float(expected.float().abs().max())
     tolerance = {torch.float64: 1e-9, torch.float32: 2e-3}.get(model.model.dtype, 6e-2)
     if not difference <= tolerance * max(scale, 1e-9):
-        raise NotStatic(f"its logits differ by {difference:.3g} at positions that are given as a tensor")
+        raise NotStatic(f"its logits differ by {difference:.3g} with positions given as a tensor")

@@ -1,4 +1,4 @@
-"""A model that is a table of probabilities: the fake that proofs and tests are made with."""
+"""A model given by a table of probabilities, for exact proofs and tests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ RowFunction = Callable[[tuple[int, ...]], Sequence[float]]
 
 
 class TableModel:
-    """Gives the logits of a function from contexts to probability rows.
+    """Logits of a function from contexts to probability rows.
 
-    The rows are remembered, so that many sequences over few contexts cost one evaluation each.
+    Rows are memoized: each context is evaluated once.
 
     Args:
         rows: maps a context (all tokens so far) to V probabilities; zeros are allowed.
@@ -27,11 +27,11 @@ class TableModel:
         self._rows = rows
         self._dtype = dtype
         self._fed: list[int] = []
-        self._remembered: dict[tuple[int, ...], Tensor] = {}
+        self._known: dict[tuple[int, ...], Tensor] = {}
 
     @property
     def length(self) -> int:
-        """How many tokens the memory holds."""
+        """Number of tokens in the current context."""
         return len(self._fed)
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
@@ -45,9 +45,9 @@ class TableModel:
         del self._fed[length:]
 
     def _logits(self, context: tuple[int, ...]) -> Tensor:
-        if context not in self._remembered:
-            self._remembered[context] = torch.tensor(self._rows(context), dtype=self._dtype).log()
-        return self._remembered[context]
+        if context not in self._known:
+            self._known[context] = torch.tensor(self._rows(context), dtype=self._dtype).log()
+        return self._known[context]
 
 
 def random_rows(vocab_size: int, seed: int, sharpness: float = 1.0) -> RowFunction:
@@ -55,7 +55,7 @@ def random_rows(vocab_size: int, seed: int, sharpness: float = 1.0) -> RowFuncti
 
     Args:
         vocab_size: V.
-        seed: two models with different seeds disagree.
+        seed: models with different seeds differ.
         sharpness: scale of the Gaussian logits; larger is more peaked.
     """
 

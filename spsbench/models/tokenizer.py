@@ -9,14 +9,14 @@ from spsbench.errors import UsageError
 
 
 class Tokenizer:
-    """A Hugging Face tokenizer with the few verbs that the house needs.
+    """A Hugging Face tokenizer, with the few methods that are used here.
 
     Attributes:
-        size: number of tokens, added ones included.
+        size: number of tokens, including added ones.
         eos_ids: the tokens that end an output.
-        bos: the BOS token that prompts begin with; None if the models want none.
+        bos: the BOS token that prompts begin with; None if the tokenizer adds none.
         has_chat_template: whether ``chat`` can be used.
-        is_instruct: whether the model was trained on its chat template, so far as can be told.
+        is_instruct: whether the model was trained on its chat template, judged by its EOS tokens.
     """
 
     def __init__(self, tokenizer: Any, eos_ids: frozenset[int]) -> None:
@@ -30,9 +30,9 @@ class Tokenizer:
         self.is_instruct = self.has_chat_template and self._ends_its_turns()
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Token ids of a text; ``special`` adds what the tokenizer puts before a prompt (BOS).
+        """Token ids of a text; ``special`` adds the tokens that begin a prompt (BOS).
 
-        An EOS that some tokenizers append as well is dropped: the prompt goes on.
+        An EOS that some tokenizers append is dropped: the prompt is continued.
         """
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special)
         while special and ids and ids[-1] in self.eos_ids:
@@ -40,17 +40,17 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out, spaces as they are."""
+        """Text of token ids without special tokens; spaces are not cleaned up."""
         text: str = self._tokenizer.decode(
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return text
 
     def chat(self, text: str) -> list[int]:
-        """Token ids of a user's message in the chat template, up to where the answer begins.
+        """Token ids of a user message in the chat template, up to the start of the answer.
 
-        The template writes BOS itself if it wants one. Templates that can switch thinking off are
-        asked to: the answer is what is scored.
+        The template adds BOS itself. Thinking is switched off where the template can: only the answer
+        is scored.
         """
         if not self.has_chat_template:
             raise UsageError(
@@ -66,19 +66,19 @@ class Tokenizer:
         return ids
 
     def _ends_its_turns(self) -> bool:
-        """Whether what the template writes behind an answer holds an EOS.
+        """Whether the template writes an EOS after an answer.
 
-        Base models often ship a template too, but end at another token: they never learned to stop
-        where a turn does. Where the template writes no special token there, it is trusted.
+        Base models often ship a template but end at another token: they never learned to end a turn. A
+        template without a special token there is trusted.
         """
         answer = "4"
-        talk = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": answer}]
+        messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": answer}]
         try:
-            text = self._tokenizer.apply_chat_template(talk, tokenize=False)
-        except Exception:  # a template that wants another form of talk; chat() will tell
+            text = self._tokenizer.apply_chat_template(messages, tokenize=False)
+        except Exception:  # a template for another form of messages: ``chat`` will raise
             return True
-        behind = self.encode(str(text).rpartition(answer)[2], special=False)
-        marks = set(behind) & (set(self._tokenizer.all_special_ids) | self._added())
+        after = self.encode(str(text).rpartition(answer)[2], special=False)
+        marks = set(after) & (set(self._tokenizer.all_special_ids) | self._added())
         return not marks or bool(marks & self.eos_ids)
 
     def _added(self) -> set[int]:
@@ -94,7 +94,7 @@ def check_same(target: Tokenizer, draft: Tokenizer) -> None:
     """Refuse a pair whose tokenizers differ: token ids would mean different texts.
 
     Raises:
-        UsageError: naming the first token (by id) that the two read differently.
+        UsageError: naming the first id whose tokens differ.
     """
     ours = {index: token for token, index in target.vocabulary().items()}
     theirs = {index: token for token, index in draft.vocabulary().items()}
@@ -105,5 +105,5 @@ def check_same(target: Tokenizer, draft: Tokenizer) -> None:
         f"target and draft have different tokenizers: id {index} is {ours.get(index)!r} for the target "
         f"and {theirs.get(index)!r} for the draft.",
         flag="--draft",
-        remedy="Choose a draft of the target's family.",
+        remedy="Choose a draft of the target's model family.",
     )

@@ -1,4 +1,4 @@
-"""How large a model's weights are, read from the heads of its files."""
+"""Size of a model's weights, from the headers of its files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from spsbench.errors import UsageError
-from spsbench.models.explain import explained
+from spsbench.models.hf_errors import typed_errors
 from spsbench.models.source import ModelSource, files_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -22,10 +22,10 @@ _GIB = 1 << 30
 
 
 def weight_bytes(source: ModelSource, dtype: str, flag: str) -> int | None:
-    """Bytes of a model's weights once loaded; None where no file tells (not fetched yet, or no safetensors).
+    """Size in bytes of a model's weights once loaded; None if unknown (not downloaded, no safetensors).
 
     Args:
-        source: the model; a hub model is looked for in the cache only.
+        source: the model; a hub model is looked up in the cache only.
         dtype: ``auto`` (the checkpoint's own) or the dtype it will be loaded in.
         flag: the command-line flag that named the model.
 
@@ -36,9 +36,9 @@ def weight_bytes(source: ModelSource, dtype: str, flag: str) -> int | None:
     if folder is None:
         return None
     wanted = DTYPES.get(dtype) or getattr(source.config, "dtype", None)
-    # Quantised weights stay as they are on the disk.
+    # Quantised weights keep the size that they have on disk.
     width = None if source.quantization or not isinstance(wanted, torch.dtype) else wanted.itemsize
-    with explained(source.name, flag):
+    with typed_errors(source.name, flag):
         tensors = [tensor for file in _files(folder) for tensor in _tensors(file)]
     if not tensors:
         return None
@@ -46,7 +46,7 @@ def weight_bytes(source: ModelSource, dtype: str, flag: str) -> int | None:
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Free memory of a device; None where it cannot be told."""
+    """Free memory of a device in bytes; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type == "cpu":
@@ -57,7 +57,7 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def require_memory(target: ModelSource, draft: ModelSource | None, dtype: str, device: torch.device) -> None:
-    """Refuse a pair, or a target alone, whose weights alone cannot fit on the device.
+    """Refuse a pair, or a target alone, whose weights do not fit on the device.
 
     Raises:
         UsageError: with both numbers.
@@ -82,7 +82,7 @@ def _files(folder: Path) -> list[Path]:
     if index.is_file():
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         files = [folder / name for name in names]
-        # A hub model is fetched file by file: without all of them the size is unknown.
+        # A hub model is downloaded file by file: with some missing, the size is unknown.
         return files if all(file.is_file() for file in files) else []
     return [folder / _SINGLE] if (folder / _SINGLE).is_file() else []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from spsbench.analysis.warning import label
+from spsbench.axes import label
 from spsbench.report.wording import MANY, metric_title
 
 KINDS = {"self_consistency": "self-consistency", "rescored": "losslessness (re-scored)"}
@@ -52,12 +52,25 @@ def losslessness(summary: dict[str, Any]) -> list[str]:
     """What is known of the SpS arms: the worst leakage bound, and greedy identity."""
     if summary["losslessness"] is None:
         return []
-    arms = [arm for arm in summary["losslessness"]["arms"] if arm["method"] == "sps"]
+    speculative = [arm for arm in summary["losslessness"]["arms"] if arm["method"] == "sps"]
+    arms = [arm for arm in speculative if arm.get("lossless", True)]
+    lossy = [_lossy(arm) for arm in speculative if not arm.get("lossless", True)]
     sentences = [text for text in (_leakage(arms), _identity(arms)) if text]
     sentences += [text for text in (decisions(arms), proof(arms)) if text]
     if arms and not sentences:
-        return ["Losslessness: no evidence was recorded."]
-    return sentences
+        sentences = ["Losslessness: no evidence was recorded."]
+    return sentences + lossy
+
+
+def _lossy(arm: dict[str, Any]) -> str:
+    """A rule that is lossy by design, with what it costs in distribution."""
+    found = next((arm[kind] for kind in ("rescored", "self_consistency") if arm[kind] is not None), None)
+    leak = None if found is None else found["leakage"]
+    name = f"{label(arm)}, {arm['sampling']}"
+    if leak is None:
+        return f"{name}: lossy by design; its leakage was not measured."
+    low, high = share(leak["low"]), share(leak["high"])
+    return f"{name}: lossy by design; leakage {share(leak['estimate'])} [{low}, {high}]."
 
 
 def _leakage(arms: list[dict[str, Any]]) -> str:

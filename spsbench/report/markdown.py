@@ -12,7 +12,7 @@ from typing import Any
 
 from spsbench.analysis.acceptance import LEGEND, PER_POSITION
 from spsbench.analysis.summary import PHASES
-from spsbench.analysis.warning import label
+from spsbench.axes import label
 from spsbench.report import (
     conditions,
     gallery,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spsbench import axes
 from spsbench.analysis.speedup import finished
 
 if TYPE_CHECKING:
@@ -19,10 +20,10 @@ _KEY = ["arm", "example_id", "sample_index"]
 
 @dataclass(frozen=True)
 class Series:
-    """The arms that one line of a plot connects: one sampling on one engine, by K.
+    """The arms that one line of a plot connects: those that differ in K alone, with their ArS.
 
     Attributes:
-        label: e.g. ``nucleus``, with the engine unless eager.
+        label: e.g. ``nucleus`` or ``nucleus, lookup @graphed``.
         rows: rows of the summary, ArS (K = 0) first; arms of which nothing finished are left out.
     """
 
@@ -33,6 +34,13 @@ class Series:
     def speculative(self) -> tuple[dict[str, Any], ...]:
         """The rows with K above 0."""
         return tuple(row for row in self.rows if row["k"] > 0)
+
+
+def _title(group: list[dict[str, Any]]) -> str:
+    """What the rows of a series have in common, as far as it is not usual."""
+    row = next((row for row in group if row["method"] == "sps"), group[0])
+    engine = "" if row["engine"] == "eager" else f" @{row['engine']}"
+    return ", ".join([row["sampling"], *axes.unusual(row)]) + engine
 
 
 @dataclass(frozen=True)
@@ -55,14 +63,11 @@ class Measured:
 
     @cached_property
     def series(self) -> tuple[Series, ...]:
-        """One per sampling and engine, in the order of the summary; the draft alone is in none."""
-        groups: dict[str, list[dict[str, Any]]] = {}
-        for row in self.summary["rows"]:
-            if row["method"] in ("ars", "sps") and row["sequences"]:
-                engine = "" if row["engine"] == "eager" else f" @{row['engine']}"
-                groups.setdefault(f"{row['sampling']}{engine}", []).append(row)
+        """The rows that differ in K alone, in the order of the summary; the draft alone is in none."""
+        rows = [row for row in self.summary["rows"] if row["method"] in ("ars", "sps") and row["sequences"]]
+        groups = axes.series(rows)
         return tuple(
-            Series(label, tuple(sorted(rows, key=lambda row: row["k"]))) for label, rows in groups.items()
+            Series(_title(group), tuple(sorted(group, key=lambda row: row["k"]))) for group in groups
         )
 
     @cached_property

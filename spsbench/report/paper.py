@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spsbench.analysis.costs import loop_ms
-from spsbench.analysis.warning import label
+from spsbench.axes import identity, label
 from spsbench.report import judgement, wording
 from spsbench.report.markup import escape, table
 
@@ -103,7 +103,8 @@ def _row(part: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
         "metric": metric,
         "value": row["metrics"].get(metric) if metric else None,
         "metrics": row["metrics"],
-        **{name: row[name] for name in ("arm", "method", "engine", "k", "sampling", "baseline")},
+        **identity(row),
+        "baseline": row["baseline"],
         **{name: row[name] for name in ("ms_per_token", "speedup", "sequences")},
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spsbench.analysis.losslessness import leakage_bound
-from spsbench.analysis.warning import label
+from spsbench.axes import label, place
 from spsbench.report import judgement, wording
 from spsbench.report.markup import escape, table
 
@@ -60,10 +60,7 @@ def losslessness(summary: Summary, run: Run) -> list[str]:
 def _decisions(arms: list[dict[str, Any]]) -> list[str]:
     """Per arm what came of deriving its decisions anew, of the sequences drawn for it too."""
     found = [(f"{label(arm)}, {arm['sampling']}", arm.get("decisions")) for arm in arms]
-    found += [
-        (f"{label(arm)}, at temperature 1", arm["proof"]["decisions"])
-        for arm in {(arm["engine"], arm["k"]): arm for arm in arms if arm.get("proof")}.values()
-    ]
+    found += [(f"{label(arm)}, at temperature 1", arm["proof"]["decisions"]) for arm in _proved(arms)]
     cells = [
         [
             name,
@@ -81,10 +78,14 @@ def _decisions(arms: list[dict[str, Any]]) -> list[str]:
     return ["", *table(header, cells, "l" + "r" * 5 + "ll"), "", DECISIONS_LEGEND] if cells else []
 
 
+def _proved(arms: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One arm of each way of drafting for which sequences were drawn: they do not depend on the sampling."""
+    return list({place(arm, "sampling"): arm for arm in arms if arm.get("proof")}.values())
+
+
 def _drawn(arms: list[dict[str, Any]]) -> list[str]:
     """What the sequences that were drawn at temperature 1 say of leakage."""
-    drawn = {(arm["engine"], arm["k"]): arm for arm in arms if arm.get("proof")}
-    sentences = [(label(arm), judgement.proof([arm])) for arm in drawn.values()]
+    sentences = [(label(arm), judgement.proof([arm])) for arm in _proved(arms)]
     lines = [f"* {escape(name)}: {escape(text)}" for name, text in sentences if text]
     return ["", *lines] if lines else []
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spsbench.analysis.ceiling import DISPATCH_BOUND, weak_baseline
+from spsbench.axes import place
 
 
 def headline(summary: Mapping[str, Any]) -> list[str]:
@@ -25,10 +26,10 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
 
 
 def fastest(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The explained arm with the largest speedup of each sampling and engine."""
-    best: dict[tuple[str, str], dict[str, Any]] = {}
+    """The explained arm with the largest speedup of each series along K."""
+    best: dict[tuple[Any, ...], dict[str, Any]] = {}
     for entry in summary.get("why") or []:
-        key = entry["sampling"], entry["engine"]
+        key = place({"method": "sps", **entry}, "k")
         if key not in best or entry["speedup"] > best[key]["speedup"]:
             best[key] = entry
     return list(best.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spsbench.analysis.warning import label
+from spsbench.axes import label
 from spsbench.report import wording
 from spsbench.report.markup import escape, table
 

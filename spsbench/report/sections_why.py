@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from spsbench.analysis.ceiling import BANDWIDTH_BOUND, DISPATCH_BOUND
-from spsbench.analysis.warning import label
 from spsbench.analysis.why import ACCEPTANCE, CORRELATION, DRAFTING, END, LOOP_TIME, REST, VERIFYING
+from spsbench.axes import label
 from spsbench.report import reasons, wording
 from spsbench.report.markup import escape, table
 

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.analysis.warning import label
+from spsbench.axes import label
 from spsbench.report import conditions, judgement, reasons, wording
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spsbench.analysis.warning import label
+from spsbench.axes import label, series
 from spsbench.report.measured import Measured
 
 if TYPE_CHECKING:
@@ -115,10 +115,8 @@ def traces(measured: Measured) -> tuple[Trace, ...]:
 def _chosen(measured: Measured) -> list[dict[str, Any]]:
     traced = set(measured.tokens["arm"])
     rows = [row for row in measured.summary["rows"] if row["arm"] in traced]
-    best: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in sorted(rows, key=_rank, reverse=True):
-        best.setdefault((row["sampling"], row["engine"]), row)
-    return [row for row in rows if row in best.values()]
+    best = [max(group, key=_rank) for group in series(rows)]
+    return [row for row in rows if row in best]
 
 
 def _rank(row: dict[str, Any]) -> tuple[bool, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
-from spsbench.analysis.warning import label
+from spsbench.axes import label
 
 NOTHING = "-"
 FIRST_SCREEN = ("mean_acceptance_length", "alpha_beta", "draft_acceptance_rate")
@@ -89,7 +89,8 @@ def extraction(summary: dict[str, Any]) -> str | None:
 def sentences(rows: list[dict[str, Any]]) -> list[str]:
     """One plain sentence per speculative arm; where they would be many, the fastest per sampling."""
     samplings = list(dict.fromkeys(row["sampling"] for row in rows))
-    arms = [row for row in rows if row["method"] == "sps" and row["speedup"]]
+    # A lossy rule's speed is bought with another distribution: it is in the table, not in a headline.
+    arms = [row for row in rows if row["method"] == "sps" and row["speedup"] and row.get("lossless", True)]
     if len(arms) > MANY:
         groups = [[row for row in arms if row["sampling"] == name] for name in samplings]
         arms = [max(group, key=lambda row: row["speedup"]["ratio"]) for group in groups if group]

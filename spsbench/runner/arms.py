@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import product
+from typing import Any
 
+from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
 from spsbench.config import RunConfig
+from spsbench.core.rules import rule_kind
+from spsbench.drafters.policy import policy_kind
+from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError
-from spsbench.records import Arm, SamplingParams
+from spsbench.records import Arm, SamplingParams, Spec
 
 ENGINES = {
     "eager": ("ars", "sps", "draft"),
@@ -19,11 +25,21 @@ ENGINES = {
 }
 """The methods that each engine knows. One that knows a method only in part is not listed with it."""
 
+FIXED_DRAFTING = {
+    "graphed": (MODEL, MODIFIED_REJECTION),
+    "hf-assisted": (MODEL, MODIFIED_REJECTION),
+    "hf-prompt-lookup": ("lookup", "sample-and-compare"),
+}
+"""Drafter and rule of the engines that have but one of each."""
+
+EAGER = "eager"
+
 
 def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str) -> tuple[Arm, ...]:
-    """Every arm of a run: by engine and sampling, ArS first, then SpS by K, then the draft alone.
+    """Every arm of a run: by engine and sampling, first ArS, then SpS, then the draft alone.
 
-    K = 0 stands for ArS; there is no SpS arm without a draft.
+    K = 0 stands for ArS; there is no SpS arm without a draft. A policy other than fixed decides how many
+    tokens a loop drafts, so it has one arm, at the largest K.
 
     Args:
         config: the run's settings.
@@ -31,16 +47,17 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
         default: the sampling that is used unless the configuration names others.
 
     Raises:
-        UsageError: an unknown sampling or engine, or no arm at all.
+        UsageError: an unknown sampling, engine, drafter, rule or policy, or no arm at all.
     """
     _known("--engine", config.engines, tuple(ENGINES))
     names = config.samplings or (default,)
     _known("--sampling", names, tuple(known))
+    drafting = tuple(_drafting(config))
     arms = tuple(
         arm
         for engine in config.engines
         for name in names
-        for arm in _under(config, engine, name, _overridden(known[name], config))
+        for arm in _under(config, engine, drafting, name, _overridden(known[name], config))
     )
     if not arms:
         raise UsageError(
@@ -51,16 +68,46 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
     return arms
 
 
-def _under(config: RunConfig, engine: str, name: str, sampling: SamplingParams) -> Iterator[Arm]:
+Drafting = tuple[Spec, Spec, Spec, int]
+"""Drafter, rule, policy and K of a speculative arm."""
+
+
+def _drafting(config: RunConfig) -> Iterator[Drafting]:
+    """Every way of drafting and accepting that a configuration asks for; each name and option checked."""
+    drafters = [_checked(text, drafter_kind, "--drafter") for text in config.drafters]
+    rules = [_checked(text, rule_kind, "--rule") for text in config.rules]
+    policies = [_checked(text, policy_kind, "--policy") for text in config.policies]
+    ks = sorted(k for k in config.ks if k > 0)
+    for drafter, rule, policy in product(drafters, rules, policies):
+        for k in ks if policy.name == FIXED else ks[-1:]:
+            yield drafter, rule, policy, k
+
+
+def _checked(text: str, kind_of: Callable[[str, str], Any], flag: str) -> Spec:
+    spec = Spec.parse(text)
+    kind_of(spec.name, flag).settled(spec, flag)
+    return spec
+
+
+def _under(
+    config: RunConfig, engine: str, drafting: Sequence[Drafting], name: str, sampling: SamplingParams
+) -> Iterator[Arm]:
     methods = [method for method in config.methods if method in ENGINES[engine]]
     if "ars" in methods:
         yield Arm("ars", 0, engine, name, sampling)
     if "sps" in methods:
-        for k in sorted(config.ks):
-            if k > 0:
-                yield Arm("sps", k, engine, name, sampling)
+        offered = drafting if engine == EAGER else _of_engine(engine, drafting)
+        for drafter, rule, policy, k in offered:
+            yield Arm("sps", k, engine, name, sampling, drafter, rule, policy)
     if "draft" in methods:
         yield Arm("draft", 0, engine, name, sampling)
+
+
+def _of_engine(engine: str, drafting: Sequence[Drafting]) -> Iterator[Drafting]:
+    """What an engine with a drafter and a rule of its own makes of the Ks that were asked for."""
+    drafter, rule = FIXED_DRAFTING[engine]
+    for k in sorted({k for *_, policy, k in drafting if policy.name == FIXED}):
+        yield Spec(drafter), Spec(rule), Spec(FIXED), k
 
 
 def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
+from spsbench.axes import FIXED, MODIFIED_REJECTION
 from spsbench.clock import Clock, SystemClock
+from spsbench.core.rules import build_rule
+from spsbench.drafters.drafter import Drafter
+from spsbench.drafters.kind import Context
+from spsbench.drafters.policy import build_policy
+from spsbench.drafters.registry import build_drafter
 from spsbench.engines.capture import CaptureFailed, Graphs
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
@@ -15,7 +22,7 @@ from spsbench.engines.peers import ASSISTED, GENERATE, LOOKUP, PeerEngine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.models.static import NotStatic, StaticLM, require_same_answers
-from spsbench.records import Arm
+from spsbench.records import Arm, SamplingParams
 
 EAGER, GRAPHED = "eager", "graphed"
 NO_GRAPHS = "CUDA graphs need a CUDA device"
@@ -29,14 +36,21 @@ class Backends:
         slots: the longest sequence that a fixed shape must hold: prompt, output and K more, in tokens.
         clock: of the engines that read one.
         capture: what stages are made into; CUDA graphs unless given.
+        corpus: token ids of the run's prompts, for drafters that count.
 
     Attributes:
         fallbacks: why an arm runs eagerly that was to be graphed, by the arm's name.
     """
 
     def __init__(
-        self, pair: Pair, slots: int, clock: Clock | None = None, capture: Capture | None = None
+        self,
+        pair: Pair,
+        slots: int,
+        clock: Clock | None = None,
+        capture: Capture | None = None,
+        corpus: Sequence[Sequence[int]] = (),
     ) -> None:
+        self._corpus = corpus
         self._pair, self._slots = pair, slots
         self._clock = clock or SystemClock()
         self._capture = capture
@@ -55,7 +69,22 @@ class Backends:
                 return self._graphed(arm, target, draft)
             except (NotStatic, CaptureFailed) as error:
                 self.fallbacks[arm.name] = str(error)
-        return EagerEngine(target, draft, arm.k, self._pair.tokenizer, self._pair.device, self._clock)
+        make = partial(self._drafter, arm) if arm.method == "sps" else None
+        rule = None if arm.rule.name == MODIFIED_REJECTION else build_rule(arm.rule)
+        tokenizer, device = self._pair.tokenizer, self._pair.device
+        return EagerEngine(target, draft, arm.k, tokenizer, device, self._clock, rule, make)
+
+    def _drafter(self, arm: Arm, sampling: SamplingParams) -> Drafter:
+        context = Context(
+            target=self._pair.target,
+            draft=self._pair.draft,
+            sampling=sampling,
+            device=self._pair.device,
+            vocab_size=self._pair.target.vocab_size,
+            corpus=lambda: self._corpus,
+            policy=None if arm.policy.name == FIXED else build_policy(arm.policy),
+        )
+        return build_drafter(arm.drafter, context)
 
     def all(self, arms: Sequence[Arm]) -> dict[Arm, Engine]:
         """The engines of several arms."""

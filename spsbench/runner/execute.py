@@ -11,8 +11,8 @@ import torch
 
 from spsbench.engines.engine import Engine
 from spsbench.environment import load_1m, taken, taken_since
-from spsbench.models.bandwidth import cache_bytes, measured_bandwidth
-from spsbench.models.packing import use_kernels
+from spsbench.models.memory import cache_bytes, measured_bandwidth
+from spsbench.models.packed_linear import use_kernels
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.threads import suitable_threads
 from spsbench.records import Arm, Generation, Request, Sample
@@ -109,7 +109,8 @@ def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher
     watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
     keep_plain = any(arm.engine != EAGER for arm in plan.arms)
     pair = load(plan, keep_plain=keep_plain, threads=threads_of(plan, store))
-    backends = Backends(pair, plan.slots)
+    corpus = tuple(prompt.ids for prompt in plan.prompts)
+    backends = Backends(pair, plan.slots, corpus=corpus)
     engines = backends.all(plan.arms)
     for arm, reason in backends.fallbacks.items():
         watcher.warned(f"{arm} runs with the engine eager: {reason}.")

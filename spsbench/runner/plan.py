@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 
+from spsbench.axes import MODIFIED_REJECTION
 from spsbench.config import RunConfig
+from spsbench.core.rules import rule_kind
+from spsbench.drafters.registry import drafter_kind
 from spsbench.engines.peers import RULES
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
-from spsbench.execution import sandbox_rung
+from spsbench.execution import sandbox_level
 from spsbench.models.pair import PairSource, find_pair, resolve_device
 from spsbench.models.weights import require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt
@@ -72,7 +75,7 @@ class Plan:
             "prompt_sha256": self.data.provenance.get("prompt_sha256"),
             "chat_template": self.chat_template,
             "pair": self.source.identity(),
-            "arms": [asdict(arm) for arm in self.arms],
+            "arms": [arm.record() for arm in self.arms],
             "max_new_tokens": self.max_new_tokens,
             "stop": list(self.stop),
             "fixed_length": self.config.fixed_length,
@@ -114,16 +117,36 @@ class Plan:
             "shard": self.config.shard,
             "data": self.data.provenance,
             "bos": self.source.tokenizer.bos,
-            "arms": [{**asdict(arm), "arm": arm.name, "sampling": arm.sampling_name} for arm in self.arms],
+            "arms": [_arm_record(arm) for arm in self.arms],
             "expected_sequences": len(self.prompts) * self.samples,
             "truncated_prompts": sum(prompt.truncated_tokens > 0 for prompt in self.prompts),
             "verification_rule": {
-                arm.name: RULES.get(arm.engine, VERIFICATION_RULE) for arm in self.arms if arm.method == "sps"
+                arm.name: _verification_rule(arm) for arm in self.arms if arm.method == "sps"
             },
             "sandbox": self.sandbox,
             "extract": self.extract,
             "environment": describe_environment(),
         }
+
+
+def _arm_record(arm: Arm) -> dict[str, Any]:
+    """An arm as run.json has it: its axes, its warping, and how many draft forwards a loop costs."""
+    speculative = arm.method == "sps"
+    return {
+        "arm": arm.name,
+        **arm.axes(),
+        "params": asdict(arm.sampling),
+        "draft_forwards": drafter_kind(arm.drafter.name).forwards(arm.k) if speculative else 0,
+        "lossless": not speculative or rule_kind(arm.rule.name).lossless,
+    }
+
+
+def _verification_rule(arm: Arm) -> str:
+    if arm.engine in RULES:
+        return RULES[arm.engine]
+    if arm.rule.name == MODIFIED_REJECTION:
+        return VERIFICATION_RULE
+    return f"{arm.rule}: {rule_kind(arm.rule.name).summary}"
 
 
 def plan(config: RunConfig) -> Plan:
@@ -185,4 +208,4 @@ def _sandbox(config: RunConfig, task: Task) -> str | None:
     Raises:
         UsageError: programs would run, and no sandbox holds.
     """
-    return sandbox_rung(config.unsafe_exec) if task.runs_code and config.score else None
+    return sandbox_level(config.unsafe_exec) if task.runs_code and config.score else None

@@ -17,8 +17,12 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spsbench.analysis.losslessness import RESCORED, decisions_of, evidence_of, is_precise
+from spsbench.axes import MODEL, MODIFIED_REJECTION
+from spsbench.core.rules import rule_kind
+from spsbench.drafters.policy import build_policy
+from spsbench.engines import witness
 from spsbench.engines.engine import Engine
-from spsbench.engines.witness import rescore_and_rederive
+from spsbench.engines.token_evidence import token_evidence
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Generation, Prompt, Request, SamplingParams
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
@@ -56,13 +60,28 @@ class Listener(Protocol):
 def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
     """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
     target = pair.draft if arm.method == "draft" else pair.target
-    sums = rescore_and_rederive(target, pair.draft, prompt.ids, generation, arm.sampling, arm.k, seed)
+    reading = witness.read_again(target, pair.draft, prompt.ids, generation.tokens, arm.sampling)
+    sums = witness.rescored(reading, seed)
+    if _is_chens(arm):
+        policy = build_policy(arm.policy) if arm.k else None  # one of its own, to be asked once more
+        given = (arm.sampling, arm.k, seed, target.model.dtype, policy)
+        sums |= witness.decided_again(reading, generation, *given)
     generation.losslessness = (generation.losslessness or {}) | sums
+    generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
+
+
+def _is_chens(arm: Arm) -> bool:
+    """Whether decisions are those of Algorithm 2 with a draft model, which are derived anew."""
+    return arm.method != "sps" or (arm.drafter.name, arm.rule.name) == (MODEL, MODIFIED_REJECTION)
 
 
 def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
     """The SpS arms of our own engines under ``PROOF_SAMPLING``, each engine and K once."""
-    own = [arm for arm in arms if arm.method == "sps" and arm.engine in (EAGER, GRAPHED)]
+    own = [
+        arm
+        for arm in arms
+        if arm.method == "sps" and arm.engine in (EAGER, GRAPHED) and rule_kind(arm.rule.name).lossless
+    ]
     return list(dict.fromkeys(replace(arm, sampling_name="proof", sampling=PROOF_SAMPLING) for arm in own))
 
 
@@ -141,8 +160,8 @@ def _judged(
         frame = _frame(found)
         failed = int(frame["error"].notna().sum())
         yield {
+            **arm.axes(),
             "engine": engines[arm].name,
-            "k": arm.k,
             "sequences": len(frame) - failed,
             "failed": failed,
             "rescored": evidence_of(frame, RESCORED, exact=is_precise(dtype)),

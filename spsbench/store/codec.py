@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any
 
 from spsbench.records import Generation, Loop, Prompt, Sample, TracedToken
+from spsbench.store import token_evidence
 from spsbench.store.journal import Row
 
 LOOP_COUNTS = ("drafted", "accepted", "emitted", "tested", "truncated")
@@ -35,6 +36,7 @@ def encode_sample(sample: Sample) -> Row:
     row["token_ids"] = generation.tokens
     row["loops"] = None if generation.loops is None else _columns(generation.loops, LOOP_COLUMNS)
     row["trace"] = None if generation.trace is None else _columns(generation.trace, TRACE_COLUMNS)
+    row["token_evidence"] = token_evidence.pack(generation.token_evidence)
     return row
 
 
@@ -50,6 +52,7 @@ def decode_sample(row: Row) -> Sample:
         finish_reason=row["finish_reason"],
         trace=None if trace is None else [TracedToken(*values) for values in _records(trace, TRACE_COLUMNS)],
         losslessness=row["losslessness"],
+        token_evidence=token_evidence.unpack(row.get("token_evidence"), len(row["token_ids"])),
     )
     fields = {name: row[name] for name in (*_NAMES, *_COUNTS, *_MAPPINGS, "error")}
     return Sample(generation=generation, condition=row.get("condition", 0), **fields)
@@ -67,6 +70,7 @@ def check_sample(row: Row) -> None:
     _require(isinstance(row["token_ids"], list), "token_ids")
     _check_columns(row["loops"], LOOP_COLUMNS)
     _check_columns(row["trace"], TRACE_COLUMNS)
+    token_evidence.unpack(row.get("token_evidence"), len(row["token_ids"]))
 
 
 def _are_numbers(value: Any) -> bool:

@@ -190,7 +190,7 @@ class RunStore:
         return tables.to_frames(tables.build_tables(self._rows()) if stored is None else stored)
 
     def write_parquet(self) -> None:
-        """Write ``samples.parquet``, ``loops.parquet`` and ``tokens.parquet``, each atomically."""
+        """Write ``samples``, ``loops``, ``tokens`` and ``evidence.parquet``, each atomically."""
         stamp = _stamp(self.directory)
         tables.write_tables(self.directory, tables.build_tables(self._rows()), stamp)
 

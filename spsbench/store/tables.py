@@ -1,4 +1,4 @@
-"""The three tables of a run: one row per sample, per loop and per traced token.
+"""The four tables of a run: one row per sample, per loop, per traced token and per emitted token.
 
 Built by column with numpy, because a long run has ten million loops. Both ways to a frame, from the journal
 and from Parquet, pass through the same Arrow tables and therefore agree to the dtype.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.errors import SpsbenchError
+from spsbench.store import token_evidence
 from spsbench.store.codec import LOOP_COLUMNS, LOOP_COUNTS, TRACE_COLUMNS
 from spsbench.store.files import replacing
 from spsbench.store.journal import Row
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-NAMES = ("samples", "loops", "tokens")
+NAMES = ("samples", "loops", "tokens", "evidence")
 SAMPLE_COLUMNS = {
     "example_id": "string",
     "sample_index": "int32",
@@ -61,17 +62,21 @@ class Frames:
             lists, ``scores`` and ``losslessness`` dictionaries (``losslessness`` None if not kept).
         loops: one row per loop, in order within each sample; NaN where an engine cannot see a phase.
         tokens: one row per drafted or emitted token of the traced examples.
+        evidence: one row per emitted token that was read again, see ``TokenEvidence``; NaN where a row is
+            not known. ``position`` counts in the output.
     """
 
     samples: pd.DataFrame
     loops: pd.DataFrame
     tokens: pd.DataFrame
+    evidence: pd.DataFrame
 
 
 def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
     """The Arrow tables by name from checked rows, which are consumed one at a time."""
     samples: dict[str, list[Any]] = {name: [] for name in SAMPLE_COLUMNS}
     loops, tokens = _Blocks(LOOP_COLUMNS, _loop_type), _Blocks(TRACE_COLUMNS, _token_type)
+    evidence = _Blocks(tuple(token_evidence.KINDS), token_evidence.KINDS.get)
     for row in rows:
         for name, values in samples.items():
             values.append(_cell(row, name))
@@ -79,6 +84,7 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
         try:
             loops.add(index, row["loops"])
             tokens.add(index, row["trace"])
+            evidence.add(index, token_evidence.columns(row.get("token_evidence"), row["token_ids"]))
         except (ValueError, TypeError, OverflowError) as problem:
             key = row["example_id"], row["sample_index"], row["arm"]
             raise SpsbenchError(f"the journal's sample {key} is damaged ({problem}).") from problem
@@ -86,7 +92,12 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
         table = _sample_table(samples)
     except (ValueError, TypeError, OverflowError) as problem:
         raise SpsbenchError(f"a sample in the journal is damaged ({problem}).") from problem
-    return {"samples": table, "loops": loops.table(table, numbered=True), "tokens": tokens.table(table)}
+    return {
+        "samples": table,
+        "loops": loops.table(table, numbered=True),
+        "tokens": tokens.table(table),
+        "evidence": token_evidence.with_unknown_ranks(evidence.table(table)),
+    }
 
 
 def _cell(row: Row, name: str) -> Any:
@@ -121,6 +132,8 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
 
     tables: dict[str, Any] = {}
     for name in NAMES:
+        if name == "evidence" and stamp is None and not (directory / "evidence.parquet").exists():
+            continue  # of an earlier version, and no journal to tell more
         try:
             table = pq.ParquetFile(directory / f"{name}.parquet", page_checksum_verification=True).read()
             table.validate(full=True)
@@ -156,6 +169,8 @@ def _columns(name: str) -> dict[str, str]:
     columns = {column: SAMPLE_COLUMNS[column] for column in _KEY}
     if name == "loops":
         return columns | {"loop": "int32"} | {column: _loop_type(column) for column in LOOP_COLUMNS}
+    if name == "evidence":
+        return columns | token_evidence.KINDS
     return columns | {column: _token_type(column) for column in TRACE_COLUMNS}
 
 
@@ -168,7 +183,14 @@ def to_frames(tables: dict[str, Any]) -> Frames:
         samples[name] = _LATER[name]
     for name in ("scores", "losslessness", "conditions"):
         samples[name] = _objects(list(samples[name]), samples.index)
-    return Frames(samples, tables["loops"].to_pandas(), tables["tokens"].to_pandas())
+    evidence = tables["evidence"] if "evidence" in tables else _empty("evidence")
+    return Frames(samples, tables["loops"].to_pandas(), tables["tokens"].to_pandas(), evidence.to_pandas())
+
+
+def _empty(name: str) -> Any:
+    import pyarrow as pa
+
+    return pa.schema([(column, _arrow_type(kind)) for column, kind in _columns(name).items()]).empty_table()
 
 
 class _Blocks:
@@ -237,7 +259,8 @@ def _arrow_type(kind: str) -> Any:
         return pa.list_(pa.int32())
     if kind == "map":
         return pa.map_(pa.string(), pa.float64())
-    return {"string": pa.string(), "int32": pa.int32(), "float64": pa.float64()}[kind]
+    kinds = {"string": pa.string(), "int32": pa.int32(), "float32": pa.float32(), "float64": pa.float64()}
+    return kinds[kind]
 
 
 def _loop_type(name: str) -> str:

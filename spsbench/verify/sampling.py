@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spsbench.core.sampling import warp
 from spsbench.models.language_model import LanguageModel
-from spsbench.models.remembered import RememberedModel
+from spsbench.models.memoized import MemoizedModel
 from spsbench.verify.finding import Finding
 from spsbench.verify.subject import Subject
 
@@ -26,15 +26,15 @@ Path = tuple[int, ...]
 @torch.inference_mode()
 def remembered_draws(subject: Subject, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
     """Many loops over few contexts, on rows that are computed once and remembered."""
-    target = RememberedModel(subject.target, subject.device)
-    draft = RememberedModel(subject.draft, subject.device)
+    target = MemoizedModel(subject.target, subject.device)
+    draft = MemoizedModel(subject.draft, subject.device)
     return _test("sampling", subject, contexts, draws, target, draft, target)
 
 
 @torch.inference_mode()
 def end_to_end_draws(subject: Subject, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
     """Fewer loops with every forward done anew through the models and their caches."""
-    witness = RememberedModel(subject.target, subject.device)
+    witness = MemoizedModel(subject.target, subject.device)
     return _test("end to end", subject, contexts, draws, subject.target, subject.draft, witness)
 
 
@@ -45,7 +45,7 @@ def _test(
     draws: int,
     target: LanguageModel,
     draft: LanguageModel,
-    witness: RememberedModel,
+    witness: MemoizedModel,
 ) -> Finding:
     g, freedom, cells, impossible = 0.0, 0, 0, 0
     for index, context in enumerate(contexts):

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from spsbench.analysis.warning import label, warnings
+from spsbench.analysis.warning import warnings
+from spsbench.axes import label
 
 
 def _row(**changes: Any) -> dict[str, Any]:

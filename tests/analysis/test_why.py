@@ -36,7 +36,7 @@ def _sums(draw: st.DrawFn, k: int) -> ArmSums:
     beta = draw(st.one_of(st.just(math.nan), st.floats(0, float(tested))))
     phases = [draw(st.one_of(POSITIVE, st.just(0.0), st.just(math.nan))) for _ in range(3)]
     tokens = draw(st.integers(1, 100_000))
-    return ArmSums(draw(POSITIVE), tokens, loops, accepted, tested, beta, *phases)
+    return ArmSums(draw(POSITIVE), tokens, loops, tested, accepted, tested, beta, *phases)
 
 
 @given(data=st.data(), k=st.integers(1, 12))

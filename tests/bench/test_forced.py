@@ -1,4 +1,4 @@
-"""Forced acceptance: the coins say what is accepted, the loops are the real ones."""
+"""Synthetic acceptance: random draws decide what is accepted, the loops are the real ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from fakes import Letters
 
-from spsbench.bench.forced import Coins, measure_forced
+from spsbench.bench.forced import SyntheticAcceptance, measure_forced
 from spsbench.clock import FakeClock
 from spsbench.core.rejection import Draft
 from spsbench.core.theory import expected_tokens
@@ -18,27 +18,27 @@ from spsbench.records import SamplingParams
 CPU = torch.device("cpu")
 
 
-def test_a_token_is_accepted_if_its_coin_says_so() -> None:
+def test_a_token_is_accepted_if_its_uniform_number_is_below_alpha() -> None:
     q, draft = torch.eye(4).roll(1, 0), Draft(torch.tensor([0, 1, 2]), torch.eye(4)[:3])
-    coins = Coins([0.5])
+    acceptance = SyntheticAcceptance([0.5])
     for u, accepted in (([0.4, 0.4, 0.4], 3), ([0.4, 0.6, 0.1], 1), ([0.6, 0.1, 0.1], 0)):
-        verdict = coins(q, draft, torch.tensor([*u, 0.5]))
+        verdict = acceptance(q, draft, torch.tensor([*u, 0.5]))
         assert int(verdict.accepted) == accepted
-        assert int(verdict.token) == int(q[accepted].argmax())  # the target's own row behind it
+        assert int(verdict.token) == int(q[accepted].argmax())  # the target's row after it
 
 
-def test_positions_have_their_own_probabilities_and_the_last_goes_on() -> None:
-    coins = Coins([0.9, 0.5])
-    assert [coins.at(i) for i in range(4)] == [0.9, 0.5, 0.5, 0.5]
-    assert coins.expected_tokens(3) == pytest.approx(1 + 0.9 + 0.45 + 0.225)
-    assert Coins([0.8]).expected_tokens(4) == pytest.approx(expected_tokens(0.8, 4))
+def test_positions_have_their_own_probabilities_and_the_last_one_continues() -> None:
+    acceptance = SyntheticAcceptance([0.9, 0.5])
+    assert [acceptance.at(i) for i in range(4)] == [0.9, 0.5, 0.5, 0.5]
+    assert acceptance.expected_tokens(3) == pytest.approx(1 + 0.9 + 0.45 + 0.225)
+    assert SyntheticAcceptance([0.8]).expected_tokens(4) == pytest.approx(expected_tokens(0.8, 4))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_tokens_per_loop_are_those_of_the_coins_whatever_the_models_say(alpha: float) -> None:
+def test_tokens_per_loop_follow_alpha_whatever_the_models_say(alpha: float) -> None:
     def engine(k: int) -> Engine:
         target, draft = (TableModel(random_rows(4, seed, 5.0), 4) for seed in (1, 2))
-        rule = Coins([alpha]) if k else None
+        rule = SyntheticAcceptance([alpha]).rule() if k else None
         return EagerEngine(target, draft if k else None, k, Letters("abc"), CPU, FakeClock(0.001), rule)
 
     engines = {k: engine(k) for k in (0, 1, 4)}

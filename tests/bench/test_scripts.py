@@ -57,7 +57,8 @@ def test_the_speed_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 def test_the_speed_script_measures_memory_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--pair", "tiny", "--tokens", "8", "--context", "16", "--threads", "1", "--memory"]
+    flags = ["--pair", "tiny", "--tokens", "8", "--context", "16", "--threads", "1"]
+    flags += ["--kernels", "plain", "--memory"]
     monkeypatch.setattr(sys, "argv", ["speed", *flags])
     speed.main()
     said = capsys.readouterr().out

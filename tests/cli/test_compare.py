@@ -117,7 +117,7 @@ def test_without_the_models_the_gap_is_unknown_and_the_rest_is_told(
     config.write_text(config.read_text().replace("embedded:mini/target", "./gone"))
     _edit_samples(runs[1], lambda line: {"token_ids": [7, *line["token_ids"]]})
     shown = " ".join(cli("compare", *runs).out.split())
-    assert "the gap of the two largest logits there is unknown (./gone is no folder of a model)" in shown
+    assert "the gap of the two largest logits there is unknown (./gone is not a model folder)" in shown
 
 
 def test_other_seeds_write_other_outputs_and_only_greedy_ones_are_compared(

@@ -143,7 +143,7 @@ def test_texts_to_audit(rows: Any) -> None:
 
 JOURNALS = ("samples.jsonl", "scores.jsonl", "prompts.jsonl")
 WHOLE = ("run.json", "summary.json", "config.yaml")
-TABLES = ("samples.parquet", "loops.parquet", "tokens.parquet")
+TABLES = ("samples.parquet", "loops.parquet", "tokens.parquet", "evidence.parquet")
 
 
 @pytest.mark.parametrize("name", [*WHOLE, *JOURNALS, *TABLES])

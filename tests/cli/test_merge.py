@@ -40,7 +40,7 @@ def test_the_merged_run_is_the_whole_one(runs: Path, cli: Cli, tmp_path: Path) -
     result = cli("merge", runs / "b", runs / "a", "--out", tmp_path / "merged", "--json")
     assert result.code == 0, result.err
     whole, merged = journal(runs / "whole"), journal(tmp_path / "merged")
-    keys = ("example_id", "arm", "order", "token_ids", "losslessness", "traced")
+    keys = ("example_id", "arm", "order", "token_ids", "losslessness", "trace", "token_evidence")
     assert [[row.get(k) for k in keys] for row in merged] == [[row.get(k) for k in keys] for row in whole]
     expected = json.loads((runs / "whole/summary.json").read_text())
     found = json.loads(result.out)

@@ -73,9 +73,9 @@ def test_code_runs_in_a_sandbox_or_not_at_all(
     assert "pass@1" in json.loads(judged.out)["rows"][0]["metrics"]
     assert "seccomp" in json.loads((tmp_path / "judged" / "run.json").read_text())["sandbox"]
 
-    from spsbench.execution import ladder
+    from spsbench.execution import isolation
 
-    monkeypatch.setattr(ladder, "_ladder", lambda: (None, ("nothing is allowed here",)))
+    monkeypatch.setattr(isolation, "_best", lambda: (None, ("nothing is allowed here",)))
     refused = cli("run", "humaneval", *SMALL)
     assert refused.code == 2
     assert "--unsafe-exec" in refused.err
@@ -181,7 +181,7 @@ def test_failed_sequences_are_kept_shown_and_end_with_5(
         (["run", "--resume", "nowhere"], 2, "--resume: nowhere holds no run."),
         (["run", "--out", "/dev/null/x"], 2, "--out: /dev/null/x cannot be written to"),
         (["run", "--data", "nothing.jsonl"], 3, "nothing.jsonl"),
-        (["run", "--target", "./no", "--draft", "./no"], 3, "--target: ./no is no folder of a model."),
+        (["run", "--target", "./no", "--draft", "./no"], 3, "--target: ./no is not a model folder."),
         (["report"], 2, "there is no run in results."),
     ],
 )

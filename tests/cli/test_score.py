@@ -45,7 +45,7 @@ def test_without_a_sandbox_nothing_runs(cli: Cli, tmp_path: Path, monkeypatch: p
     def none(unsafe: bool) -> str:
         raise UsageError("no sandbox holds here.")
 
-    monkeypatch.setattr("spsbench.execution.sandbox_rung", none)
+    monkeypatch.setattr("spsbench.execution.sandbox_level", none)
     result = cli("score", run)
     assert result.code == 2
     assert not (run / "scores.jsonl").read_text()

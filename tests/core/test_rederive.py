@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from spsbench.core import rederive as rederiving
 from spsbench.core.evidence import added
-from spsbench.core.rederive import Decided, decisions_of, rederive
+from spsbench.core.rederive import Decided, decisions_of, lengths_rederived, rederive
 from spsbench.engines.uniforms import UniformStream
 from spsbench.records import Loop, SamplingParams
 
@@ -22,7 +24,7 @@ def decided(
     token: int, drafted: int, *, stood: bool, pick: float = 0.0, test: float = 0.0, draw: float = 0.0
 ) -> Decided:
     numbers = (torch.tensor([u], dtype=torch.float64) for u in (pick, test, draw))
-    flags = (torch.tensor([flag]) for flag in (stood, not stood))
+    flags = (torch.tensor([flag]) for flag in (stood, not stood, False, False))
     return Decided(torch.tensor([token]), torch.tensor([drafted]), *flags, *numbers)
 
 
@@ -98,7 +100,8 @@ def test_in_parts_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     stood = torch.rand(n, generator=generator) < 0.5
     ids = [torch.randint(size, (n,), generator=generator) for _ in range(2)]
     numbers = [torch.rand(n, generator=generator, dtype=torch.float64) for _ in range(3)]
-    one = Decided(*ids, stood, ~stood, *numbers)
+    nowhere = torch.zeros(n, dtype=torch.bool)
+    one = Decided(*ids, stood, ~stood, nowhere, nowhere, *numbers)
     whole = rederive(one, q, p, PLAIN, SLACK)
     monkeypatch.setattr(rederiving, "_CHUNK_ELEMENTS", 3 * size)
     assert rederive(one, q, p, PLAIN, SLACK) == whole
@@ -127,7 +130,7 @@ def test_the_numbers_are_those_of_the_stream(k: int) -> None:
 def _laid_out(loops: int, k: int) -> Decided:
     """Loops that rejected their first token."""
     record = Loop(k, 0, 1, min(k, 1), 0.0, 0, None, None, None, None, 0.0)
-    return decisions_of([1] * loops, [record] * loops, [[2] if k else []] * loops, k, seed=5)
+    return decisions_of([1] * loops, [record] * loops, [[2] * k] * loops, k, seed=5)
 
 
 def test_positions_of_a_loop_that_was_cut() -> None:
@@ -136,11 +139,59 @@ def test_positions_of_a_loop_that_was_cut() -> None:
         Loop(2, accepted, emitted, 2, 0.0, 0, None, None, None, None, 0.0)
         for accepted, emitted in ((2, 3), (1, 2), (2, 1))
     ]
-    one = decisions_of([1, 2, 3, 4, 5, 6], loops, [[1, 2], [4, 9], [6]], 2, seed=0)
+    one = decisions_of([1, 2, 3, 4, 5, 6], loops, [[1, 2], [4, 9], [6, 7]], 2, seed=0)
     assert one.drafted.tolist() == [1, 2, -1, 4, 9, 6]
     assert one.stood.tolist() == [True, True, False, True, False, True]
     assert one.drawn.tolist() == [False, False, True, False, True, False]
     assert _empty().tokens.shape == (0,)
+
+
+@pytest.mark.parametrize("drafted", [0, 1, 2, 3, 4])
+def test_a_short_draft_is_tested_with_the_last_numbers(drafted: int) -> None:
+    k = 4
+    expected = UniformStream(3, CPU)(2 * k + 1).double()
+    tokens = list(range(drafted + 1))
+    loop = Loop(drafted, drafted, drafted + 1, drafted, 0.0, 0, None, None, None, None, 0.0)
+    one = decisions_of(tokens, [loop], [tokens[:-1]], k, seed=3, allowed=[k])
+    assert torch.equal(one.pick_u[:drafted], expected[:drafted])
+    assert torch.equal(one.test_u[:drafted], expected[2 * k - drafted : 2 * k])
+    assert one.draw_u.tolist() == [float(expected[-1])] * (drafted + 1)
+    assert one.asked.tolist() == [j < drafted and j < k - 1 for j in range(drafted + 1)]
+    assert one.went_on.tolist() == [j < drafted - 1 for j in range(drafted + 1)]
+
+
+@pytest.mark.parametrize(
+    ("tau", "went_on", "expected"),
+    [
+        # Token 2 has probability .5 under the draft.
+        (0.4, True, (3, 0, 0)),
+        (0.4, False, (3, 0, 1)),
+        (0.6, True, (3, 0, 1)),
+        (0.6, False, (3, 0, 0)),
+        (0.5 + 1e-7, True, (3, 1, 0)),
+        (0.5 - 1e-7, False, (3, 1, 0)),
+    ],
+)
+def test_where_a_draft_ended_is_derived_anew(
+    tau: float, went_on: bool, expected: tuple[int, int, int]
+) -> None:
+    asked = {"asked": torch.tensor([True]), "went_on": torch.tensor([went_on])}
+    one = replace(decided(2, 2, stood=True, pick=0.7, test=0.39), **asked)
+    q, p = (torch.tensor([row], dtype=torch.float64).log() for row in (TARGET, DRAFT))
+
+    def margin(probs: Tensor, tokens: Tensor) -> Tensor:
+        return probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - tau
+
+    sums = rederive(one, q, p, PLAIN, SLACK, margin)
+    assert (sums["decisions"], sums["decisions_rounding"], sums["decisions_contradicted"]) == expected
+    assert rederive(one, q, p, PLAIN, SLACK)["decisions"] == 2
+
+
+@pytest.mark.parametrize(("early", "wrong"), [(False, 3), (True, 2)])
+def test_lengths_that_no_policy_allows_contradict(early: bool, wrong: int) -> None:
+    """Allowed 2 each: two drafted follow, one may, none and three do not."""
+    sums = lengths_rederived([[1, 2], [1], [], [1, 2, 3]], [2] * 4, early=early)
+    assert sums == {"decisions": 4, "decisions_contradicted": wrong}
 
 
 def _empty() -> Decided:

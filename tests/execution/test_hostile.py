@@ -1,4 +1,4 @@
-"""Hostile programs do no harm on any rung, and do with a layer switched off.
+"""Hostile programs do no harm on any level, and do with a layer switched off.
 
 Attacks, and how harm is seen from outside: ``attacks``, ``scene``, ``hostile``.
 """
@@ -17,7 +17,7 @@ from execution.attacks import CLAIMS
 from execution.hostile import ATTACKS, run
 
 from spsbench.execution.inside.identity import NOBODY
-from spsbench.execution.ladder import RUNGS
+from spsbench.execution.isolation import LEVELS
 from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
 
 HERE = Path(__file__).resolve().parent
@@ -45,8 +45,8 @@ def test_there_are_enough_attacks() -> None:
     assert len(ATTACKS) >= 90
 
 
-@pytest.mark.parametrize("layers", RUNGS, ids="+".join)
-def test_no_harm_on_any_rung(layers: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("layers", LEVELS, ids="+".join)
+def test_no_harm_on_any_level(layers: tuple[str, ...]) -> None:
     or_skip((*layers, "limits"))
     harm = run((*layers, "limits"))
     assert {name: found for name, found in harm.items() if name not in SEEN.get(layers, set())} == {}
@@ -92,7 +92,7 @@ def test_a_layer_switched_off_is_noticed(layers: tuple[str, ...], harmful: set[s
     assert set(run(layers, harmful)) == harmful
 
 
-@pytest.mark.parametrize("layers", RUNGS, ids="+".join)
+@pytest.mark.parametrize("layers", LEVELS, ids="+".join)
 def test_no_harm_when_an_ordinary_user_judges(layers: tuple[str, ...]) -> None:
     if os.geteuid() != 0:
         pytest.skip("this is one: the tests above are this test")

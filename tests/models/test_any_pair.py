@@ -1,4 +1,4 @@
-"""Any pair: many architectures from saved checkpoints, through the path that real models take."""
+"""Any pair: many architectures from saved checkpoints, loaded as real models are."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rate(generations: Sequence[Generation]) -> float:
 
 
 def reference(model: Any) -> list[int]:
-    """What the library itself generates, with the cache that the library chooses, without an end."""
+    """What the library itself generates, with the cache that the library chooses, without EOS."""
     with torch.inference_mode():
         output = model.generate(
             torch.tensor([PROMPT]),
@@ -69,15 +69,15 @@ def test_greedy_sps_is_greedy_ars_is_generate(pair: Pair) -> None:
     assert answer(pair, pair.draft, greedy).tokens == expected
 
 
-def test_a_draft_that_shares_the_first_layers_is_accepted_now_and_then(pair: Pair) -> None:
+def test_a_draft_that_shares_the_first_layers_is_accepted_sometimes(pair: Pair) -> None:
     generations = [answer(pair, pair.draft, SamplingParams(), seed) for seed in range(3)]
     assert 0.2 < rate(generations) < 1
 
 
 def test_every_model_passed_its_self_test_beyond_its_window(pair: Pair) -> None:
     for role in ("target", "draft"):
-        told = pair.info[role]["self_test"]
-        assert max(told["cached"], told["rolled_back"]) < 1e-4 < 1 < told["scale"]
+        result = pair.info[role]["self_test"]
+        assert max(result["cached"], result["rolled_back"]) < 1e-4 < 1 < result["scale"]
         if pair.info[role]["model_type"] in ("mistral", "gemma3_text"):
-            assert told["prompt_tokens"] > WINDOW
+            assert result["prompt_tokens"] > WINDOW
         assert pair.info[role]["dtype"] == "float32"

@@ -1,4 +1,4 @@
-"""What cannot be rolled back is refused from its configuration, before a weight is looked for."""
+"""Models that cannot be rolled back are refused by their configuration, before weights are searched."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_running_state_is_refused_without_weights_or_tokenizer(architecture: s
 
 
 def test_an_indexed_cache_is_refused() -> None:
-    """Sparse attention keeps a second cache, which our layers do not have."""
+    """Sparse attention keeps a second cache, which ``RewindLayer`` does not have."""
     with pytest.raises(UsageError, match="keeps DynamicIndexedLayer in its cache"):
         require_causal(transformers.DeepseekV32Config(), "it", "--target")
 
@@ -33,10 +33,10 @@ def test_an_indexed_cache_is_refused() -> None:
     [
         (transformers.T5Config(), "encoder-decoder"),
         (transformers.BartConfig(), "encoder-decoder"),
-        (transformers.CLIPConfig(), "no causal language model"),
+        (transformers.CLIPConfig(), "not a causal language model"),
     ],
 )
-def test_what_is_no_causal_language_model(config: Any, what: str, tmp_path: Path) -> None:
+def test_other_models_than_causal_language_models_are_refused(config: Any, what: str, tmp_path: Path) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=what):
         find(str(tmp_path), None, "--draft")
@@ -47,10 +47,10 @@ def test_attention_passes(architecture: str) -> None:
     require_causal(config_of(architecture), architecture, "--target")
 
 
-def test_without_transformers_private_names_the_self_test_is_left_to_judge(
+def test_without_private_names_of_transformers_the_self_test_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(transformers.AutoModelForCausalLM, "_model_mapping")
     require_causal(config_of("llama"), "llama", "--target")
-    with pytest.raises(UsageError, match="hybrid"):  # the public cache still tells
+    with pytest.raises(UsageError, match="hybrid"):  # seen from the public cache
         require_causal(config_of("jamba"), "jamba", "--target")

@@ -43,19 +43,19 @@ def gpt2(layers: int = 2, seed: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("make", [llama, gpt2])
-def test_the_cache_forgets_exactly(make: Any) -> None:
+def test_rollback_is_exact(make: Any) -> None:
     assert self_test(CausalLM(make())).worst < 1e-5
 
 
-def test_a_cache_that_does_not_forget_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_does_not_roll_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = CausalLM(llama())
     real = model.rollback
     monkeypatch.setattr(model, "rollback", lambda length: real(0) if length == 0 else None)
     with pytest.raises(UsageError, match="cannot be rolled back"):
-        require_exact_rollback(model, "forgetless")
+        require_exact_rollback(model, "stuck")
 
 
-def test_the_buffer_grows_without_losing_what_it_holds() -> None:
+def test_the_buffer_grows_without_losing_its_content() -> None:
     model = CausalLM(llama())
     tokens = torch.randint(VOCAB, (400,), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
@@ -69,13 +69,13 @@ def test_greedy_sps_is_greedy_ars_is_generate(make: Any, k: int) -> None:
     target, draft = make(), make(layers=1)
     generator = torch.Generator().manual_seed(k)
     prompt = torch.randint(VOCAB, (11,), generator=generator)
-    asked = Request(tuple(prompt.tolist()), 40, (), SamplingParams(greedy=True), seed=0, fixed_length=True)
+    request = Request(tuple(prompt.tolist()), 40, (), SamplingParams(greedy=True), seed=0, fixed_length=True)
 
     def answer(draft_model: CausalLM | None) -> list[int]:
         engine = EagerEngine(
             CausalLM(target), draft_model, k, Letters(""), torch.device("cpu"), SystemClock()
         )
-        return engine.generate(asked).tokens
+        return engine.generate(request).tokens
 
     target.generation_config.eos_token_id = None  # else generate() would stop there
     with torch.inference_mode():

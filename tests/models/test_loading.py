@@ -1,4 +1,4 @@
-"""From a name to weights in memory: what works, and each way it can fail as a sentence with an exit code."""
+"""From a name to loaded weights: what works, and a typed error for each failure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spsbench.config import PairConfig
 from spsbench.config.models import ModelRef
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import weights
-from spsbench.models.explain import explain
+from spsbench.models.hf_errors import typed_error
 from spsbench.models.pair import Pair, PairSource, find_pair, load_pair
 from spsbench.models.source import find
 
@@ -60,12 +60,12 @@ def test_sharded_safetensors(llama: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "told"), [("auto", "bfloat16"), ("float32", "float32"), ("float16", "float16")]
+    ("dtype", "expected"), [("auto", "bfloat16"), ("float32", "float32"), ("float16", "float16")]
 )
-def test_dtype_is_the_checkpoints_unless_asked_for(dtype: str, told: str, tmp_path: Path) -> None:
+def test_dtype_is_the_checkpoints_by_default(dtype: str, expected: str, tmp_path: Path) -> None:
     folder = save(make(config_of("llama")).to(torch.bfloat16), tmp_path / "half")
     pair = load(folder, dtype)
-    assert pair.info["target"]["dtype"] == pair.info["draft"]["dtype"] == told
+    assert pair.info["target"]["dtype"] == pair.info["draft"]["dtype"] == expected
 
 
 def test_a_tied_head_is_not_missing(tmp_path: Path) -> None:
@@ -113,12 +113,12 @@ def test_no_tokenizer(llama: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c"])
 def test_no_such_folder(name: str) -> None:
-    with pytest.raises(UnavailableError, match="no folder of a model") as caught:
+    with pytest.raises(UnavailableError, match="is not a model folder") as caught:
         find(name, None, "--target")
     assert caught.value.exit_code == 3
 
 
-def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"no config\.json"):
         find(str(tmp_path), None, "--target")
 
@@ -131,19 +131,19 @@ def test_damaged_configuration(folder: Path) -> None:
 
 def test_unknown_architecture(folder: Path) -> None:
     edit(folder, model_type="of-tomorrow")
-    with pytest.raises(UsageError, match="does not know"):
+    with pytest.raises(UsageError, match="does not support"):
         find(str(folder), None, "--target")
 
 
 def test_code_of_a_repository_is_not_run(folder: Path) -> None:
     edit(folder, model_type="own", auto_map={"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"})
     (folder / "own.py").write_text("raise SystemExit('executed')")
-    with pytest.raises(UsageError, match="program code of its own, which is not run"):
+    with pytest.raises(UsageError, match="custom model code, which spsbench does not run"):
         find(str(folder), None, "--target")
 
 
 def test_a_quantised_checkpoint_is_loaded_as_its_configuration_says(folder: Path) -> None:
-    """The backend is absent here: that much of the library's path can be shown without a GPU."""
+    """The backend is not installed here: without a GPU only this part of the path can be tested."""
     edit(folder, quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 8})
     source = pair_of(folder)
     assert source.target.quantization == "gptq"
@@ -153,23 +153,23 @@ def test_a_quantised_checkpoint_is_loaded_as_its_configuration_says(folder: Path
 
 def test_a_package_that_a_device_needs_is_named() -> None:
     error = ValueError("`device_map` requires `accelerate`. You can install it with `pip install accelerate`")
-    told = explain(error, "m", "--draft")
-    assert (type(told), "accelerate" in told.message) == (UnavailableError, True)
+    typed = typed_error(error, "m", "--draft")
+    assert (type(typed), "accelerate" in typed.message) == (UnavailableError, True)
 
 
 def test_revision_reaches_the_library_and_the_record(
     llama: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hub model from a local stand-in of the hub's cache, with the network out of reach."""
+    """A hub model from a local copy of the hub's cache, without a network."""
     put(llama, tmp_path, monkeypatch, "org/tiny", "v2")
     source = pair_of("org/tiny", revision="v2")
-    told = {"name": "org/tiny", "revision": "v2", "fingerprint": COMMIT}
-    assert source.identity()["target"] == source.identity()["draft"] == told
+    expected = {"name": "org/tiny", "revision": "v2", "fingerprint": COMMIT}
+    assert source.identity()["target"] == source.identity()["draft"] == expected
     assert source.target.commit == COMMIT
     size = sum(weight.numel() * 4 for weight in llama.state_dict().values())
     assert weights.weight_bytes(source.target, "auto", "--target") == size
     pair = load_pair(source, "auto", CPU)
-    assert told.items() <= pair.info["target"].items()
+    assert expected.items() <= pair.info["target"].items()
     with pytest.raises(UnavailableError, match="not on this machine and the hub cannot be reached"):
         find("org/tiny", "v3", "--target")
 
@@ -191,7 +191,7 @@ def test_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "HF_HOME" in str(caught.value)
 
 
-# All that these errors read of what the hub answered.
+# All that these errors read of the hub's response.
 ANSWER: Any = SimpleNamespace(headers={}, request=None)
 
 
@@ -205,7 +205,7 @@ ANSWER: Any = SimpleNamespace(headers={}, request=None)
         (ConnectionError("x"), "cannot be reached", "HF_HOME"),
     ],
 )
-def test_what_the_hub_answers(
+def test_errors_of_the_hub(
     cause: Exception, message: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any, **kwargs: Any) -> None:
@@ -218,18 +218,18 @@ def test_what_the_hub_answers(
     assert remedy in str(caught.value.remedy)
 
 
-def test_a_path_that_holds_the_number_of_an_http_error_is_not_taken_for_one() -> None:
+def test_a_path_with_the_number_of_an_http_error_is_not_taken_for_one() -> None:
     error = OSError("/tmp/401/404/gated-not found/model.safetensors is damaged")
-    assert str(explain(error, "m", "--target")).startswith("--target: m cannot be read: /tmp/401")
+    assert str(typed_error(error, "m", "--target")).startswith("--target: m cannot be read: /tmp/401")
 
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
 def test_out_of_memory_is_a_failure_while_running(error: Exception) -> None:
-    told = explain(error, "m", "--target")
-    assert (type(told), told.exit_code) == (SpsbenchError, 1)
+    typed = typed_error(error, "m", "--target")
+    assert (type(typed), typed.exit_code) == (SpsbenchError, 1)
 
 
-def test_a_pair_that_cannot_fit_is_refused_with_both_numbers(
+def test_a_pair_that_does_not_fit_is_refused_with_both_sizes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = pair_of(folder)
@@ -243,7 +243,7 @@ def test_a_pair_that_cannot_fit_is_refused_with_both_numbers(
         load_pair(source, "auto", CPU)
 
 
-def test_size_of_shards_counts_the_index_and_nothing_else(llama: Any, tmp_path: Path) -> None:
+def test_the_size_of_shards_counts_only_files_of_the_index(llama: Any, tmp_path: Path) -> None:
     folder = save(llama, tmp_path / "sharded", max_shard_size="20KB")
     one = save(llama, tmp_path / "one")
     (folder / "consolidated.safetensors").write_bytes((one / "model.safetensors").read_bytes())

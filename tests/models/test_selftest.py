@@ -1,4 +1,4 @@
-"""The test at load passes what is right and catches what is silently wrong."""
+"""The self-test passes correct models and catches silent faults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WINDOWED = ("mistral", "gemma3")
 
 
 class LibraryCache:
-    """transformers' own cache, which keeps no more than the window, rolled back by its own verb."""
+    """transformers' own cache, which keeps only the window, rolled back by ``crop``."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -34,7 +34,7 @@ class LibraryCache:
 
 
 class CutLayer(RewindLayer):
-    """Drops what no later token can see: true until some of the later tokens are taken back."""
+    """Drops what no later token can see: correct until tokens are rolled back."""
 
     def update(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = super().update(*args, **kwargs)
@@ -61,7 +61,7 @@ class Swapped(CausalLM):
 
 
 class Misplaced(CausalLM):
-    """Every block begins at position 0."""
+    """Every block starts at position 0."""
 
     def score(self, tokens: torch.Tensor, last: int) -> torch.Tensor:
         logits: torch.Tensor = self.model(
@@ -97,7 +97,7 @@ def test_a_window_cut_too_early_is_caught(architecture: str) -> None:
     broken.cache.layers = [CutLayer() if slides else RewindLayer() for slides in sliding]
     result = self_test(broken)
     assert result.cached < 1e-4  # right until the first rollback ...
-    assert result.worst > 0.01  # ... and silently wrong behind it
+    assert result.worst > 0.01  # ... and silently wrong after it
     with pytest.raises(UsageError, match=r"logits differ by .* after rollback"):
         require_exact_rollback(broken, "cut")
 
@@ -122,8 +122,8 @@ def test_half_precision_passes() -> None:
     assert require_exact_rollback(model, "half").worst < 6e-2
 
 
-def test_a_fault_of_one_text_is_rounding_and_of_every_text_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a router near a tie takes another expert."""
+def test_one_failure_is_rounding_and_repeated_failures_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example a router near a tie that takes another expert."""
     model = CausalLM(make(config_of("llama")))
     seeds = []
 
@@ -146,7 +146,7 @@ def test_the_prompt_crosses_small_windows_and_fits_small_contexts() -> None:
     assert self_test(CausalLM(make(config_of("gpt2", n_positions=20)))).prompt_tokens == 13
 
 
-def test_windows_as_configurations_tell_them() -> None:
+def test_windows_of_configurations() -> None:
     assert attention_window(config_of("gemma3")) == attention_window(config_of("mistral")) == WINDOW
     assert attention_window(config_of("mistral", sliding_window=None)) is None
     assert attention_window(config_of("qwen2", use_sliding_window=False, sliding_window=8)) is None
@@ -155,7 +155,7 @@ def test_windows_as_configurations_tell_them() -> None:
     assert context_window(config_of("bloom")) == 1 << 30
 
 
-def test_longrope_ends_the_window_where_its_positions_turn_over() -> None:
+def test_longrope_ends_the_window_where_its_frequencies_change() -> None:
     rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "rope_theta": 1e4}
     config = config_of(
         "phi3",
@@ -166,9 +166,9 @@ def test_longrope_ends_the_window_where_its_positions_turn_over() -> None:
     assert context_window(config) == 32
     model = CausalLM(make(config))
     assert self_test(model).worst < 1e-5
-    model.context_window = 128  # beyond it the cache would be silently wrong, and the test tells
+    model.context_window = 128  # control: beyond the window the cache is silently wrong
     tokens = torch.arange(40)
     with torch.inference_mode():
         model.score(tokens[:30], last=1)
-        behind = model.score(tokens[30:], last=1)
-        assert float((behind - model.score_uncached(tokens)[-1:]).abs().max()) > 1e-3
+        after = model.score(tokens[30:], last=1)
+        assert float((after - model.score_uncached(tokens)[-1:]).abs().max()) > 1e-3

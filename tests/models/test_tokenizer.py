@@ -1,4 +1,4 @@
-"""BOS exactly once, chat templates where they belong, one vocabulary for both models."""
+"""BOS exactly once, chat templates, one vocabulary for both models."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from spsbench.errors import UsageError
 from spsbench.models.source import find
 from spsbench.models.tokenizer import Tokenizer, check_same
 
-# In the manner of Llama 3: the template writes BOS itself.
+# Like Llama 3: the template adds BOS itself.
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
-# In the manner of Qwen 3.
+# Like Qwen 3.
 THINKING = TEMPLATE + "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
 
 
@@ -61,7 +61,7 @@ def test_a_model_that_ends_its_turns_is_an_instruct_model() -> None:
     assert (plain.has_chat_template, plain.is_instruct) == (False, False)
 
 
-def test_a_template_without_marks_or_of_another_form_is_trusted() -> None:
+def test_a_template_without_special_tokens_or_of_another_form_is_trusted() -> None:
     assert wrap(chat_template="{{ messages[0].content }}\nAnswer:").is_instruct
     assert wrap(chat_template="{{ raise_exception('one message only') }}").is_instruct
 
@@ -71,7 +71,7 @@ def test_without_a_template() -> None:
         wrap().chat("Hello")
 
 
-def test_what_a_saved_model_asks_for_is_found_again(tmp_path: Path) -> None:
+def test_bos_template_and_eos_of_a_saved_model_are_found(tmp_path: Path) -> None:
     folder = save(make(config_of("llama")), tmp_path / "m", make_tokenizer(bos=True, chat_template=TEMPLATE))
     tokenizer = find(str(folder), None, "--target").tokenizer
     assert tokenizer.encode("Hi", special=True)[0] == BOS
@@ -79,7 +79,7 @@ def test_what_a_saved_model_asks_for_is_found_again(tmp_path: Path) -> None:
     assert EOS in tokenizer.eos_ids
 
 
-def test_same_tokenizers_pass_and_others_are_named_by_their_first_difference() -> None:
+def test_equal_tokenizers_pass_and_the_first_difference_is_named() -> None:
     check_same(wrap(), wrap(bos=True, chat_template=TEMPLATE))
     with pytest.raises(UsageError, match="id 258 is None for the target and '<extra_0>' for the draft"):
         check_same(wrap(), wrap(extra=3))

@@ -67,11 +67,11 @@ def test_a_watch_that_starts_late_is_seen(arm: str, monkeypatch: pytest.MonkeyPa
 
 def test_a_forward_outside_of_the_loops_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One draft forward too many at each prefill: it would be read for free."""
-    prefill = ModelDrafter.prefill
+    prefill = ModelDrafter.begin
 
     def twice(self: ModelDrafter, tokens: Any) -> None:
         prefill(self, tokens)
         prefill(self, tokens)
 
-    monkeypatch.setattr(ModelDrafter, "prefill", twice)
+    monkeypatch.setattr(ModelDrafter, "begin", twice)
     assert "prefill" in booked_time(4, LETTERS).found

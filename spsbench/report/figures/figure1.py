@@ -128,7 +128,7 @@ def _loop_time(axes: Axes, measured: Measured) -> list[str]:
         axes.plot(
             *zip(*points, strict=True), **look | {"linestyle": "", "markersize": max(3, 7 - 2.5 * index)}
         )
-        line = loop_line(measured.summary, series.rows[0])
+        line = loop_line(measured.summary, series.rows[-1])
         if line is None:
             continue
         ends = np.asarray([min(line["ks"]), max(line["ks"])], dtype=np.float64)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import spsbench
-from spsbench.analysis.warning import label
+from spsbench.axes import label
 from spsbench.report import side_by_side, wording
 from spsbench.report.figures import Gallery
 from spsbench.report.figures.printing import inline

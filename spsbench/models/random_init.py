@@ -1,4 +1,4 @@
-"""Models of a given shape with random weights: how fast a size is needs no checkpoint."""
+"""Models with random weights from a configuration: timing a size needs no checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.architecture import require_causal
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.explain import explained
+from spsbench.models.hf_errors import typed_errors
 from spsbench.models.weights import DTYPES, available_bytes
 
 _GIB = 1 << 30
@@ -25,23 +25,23 @@ def read_config(name: str, flag: str) -> Any:
 
     Raises:
         UnavailableError: it cannot be read.
-        UsageError: it is of no causal language model that SpS can use.
+        UsageError: it does not describe a causal language model that SpS can use.
     """
     from transformers import AutoConfig
 
     if name.endswith(".json") and not Path(name).is_file():
-        raise UnavailableError(f"{name} is not there.", flag=flag, remedy="Name a config.json or a folder.")
-    with explained(name, flag):
+        raise UnavailableError(f"{name} does not exist.", flag=flag, remedy="Give a config.json or a folder.")
+    with typed_errors(name, flag):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     require_causal(config, name, flag)
     return config
 
 
 def needed_bytes(config: Any, dtype: str) -> int:
-    """Bytes of the weights that a configuration asks for; nothing is allocated.
+    """Size in bytes of the weights of a configuration; nothing is allocated.
 
     Args:
-        config: of ``read_config``.
+        config: from ``read_config``.
         dtype: ``auto`` for the configuration's own (float32 if it names none), or a name in ``DTYPES``.
     """
     with torch.device("meta"):
@@ -50,12 +50,12 @@ def needed_bytes(config: Any, dtype: str) -> int:
 
 
 def require_room(models: dict[str, Any], dtype: str, device: torch.device) -> None:
-    """Refuse configurations whose weights cannot fit on the device together.
+    """Refuse configurations whose weights do not fit on the device together.
 
     Args:
         models: configuration by the flag that named it.
         dtype: see ``needed_bytes``.
-        device: where they would be.
+        device: to build them on.
 
     Raises:
         UsageError: with both numbers.
@@ -71,14 +71,14 @@ def require_room(models: dict[str, Any], dtype: str, device: torch.device) -> No
         )
 
 
-def untrained(config: Any, dtype: str, device: torch.device, vocab_size: int, seed: int = 0) -> CausalLM:
-    """A model of that shape with weights as its architecture initialises them.
+def random_model(config: Any, dtype: str, device: torch.device, vocab_size: int, seed: int = 0) -> CausalLM:
+    """A model of that configuration with the initial weights of its architecture.
 
     Args:
-        config: of ``read_config``.
+        config: from ``read_config``.
         dtype: see ``needed_bytes``.
-        device: where to.
-        vocab_size: logits that target and draft share.
+        device: to build it on.
+        vocab_size: number of logits that target and draft share.
         seed: of the weights.
     """
     with torch.random.fork_rng(devices=[]), device:

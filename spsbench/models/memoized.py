@@ -1,4 +1,4 @@
-"""A model that computes the logits behind each context once."""
+"""A model that computes the logits after each context once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spsbench.models.language_model import LanguageModel
 
 
 class _Node:
-    """A context, as a place in the tree of all contexts that were asked for."""
+    """A context: a node in the trie of all contexts scored so far."""
 
     __slots__ = ("children", "row")
 
@@ -20,28 +20,28 @@ class _Node:
         self.row: Tensor | None = None
 
     def child(self, token: int) -> _Node:
-        """The context that is one token longer."""
+        """The context extended by one token."""
         node = self.children.get(token)
         if node is None:
             node = self.children[token] = _Node()
         return node
 
 
-class RememberedModel:
-    """Answers from memory where it can, so that many draws over few contexts cost little.
+class MemoizedModel:
+    """Memoizes logits by context, so that many draws over few contexts are cheap.
 
-    A context keeps the row that it was first given, whatever block it was scored in: the remembered
-    rows are the exact law for whoever samples from them.
+    A context keeps its first row, whatever block it was scored in: samples from memoized rows follow
+    exactly the distribution of these rows.
 
     Args:
-        model: computes what is not remembered.
-        device: where the model is.
+        model: computes the rows that are missing.
+        device: of the model.
     """
 
     def __init__(self, model: LanguageModel, device: torch.device) -> None:
         self.vocab_size = model.vocab_size
         self.context_window = model.context_window
-        # The verbs as they are now: a control planted into the model later must not bend the truth.
+        # Bound now: a fault injected into the model later must not change the reference.
         self._score, self._rollback = model.score, model.rollback
         self._device = device
         self._fed: list[int] = []
@@ -50,7 +50,7 @@ class RememberedModel:
 
     @property
     def length(self) -> int:
-        """How many tokens the memory holds."""
+        """Number of tokens in the current context."""
         return len(self._fed)
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
@@ -71,12 +71,12 @@ class RememberedModel:
         del self._path[length + 1 :]
 
     def row(self, context: Sequence[int]) -> Tensor:
-        """Logits [1, V] behind a context; afterwards the memory holds it."""
+        """Logits [1, V] after a context, which becomes the current one."""
         self.rollback(0)
         return self.score(torch.tensor(context), last=1)
 
     def _compute(self, nodes: list[_Node], missing: int) -> None:
-        """Ask the model underneath for the rows of all nodes from the first missing one, in one forward."""
+        """Compute the rows from the first missing one on, in one forward of the wrapped model."""
         wanted = len(nodes) - missing
         known = len(self._fed) - wanted
         shared = 0

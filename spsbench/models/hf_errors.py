@@ -1,4 +1,4 @@
-"""What the Hugging Face libraries raise, as a sentence with a remedy."""
+"""Turn exceptions of the Hugging Face libraries into typed errors with a remedy."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _ABSENT = ("is not a local folder", "is not a valid model identifier", "404 clie
 
 
 @contextmanager
-def explained(name: str, flag: str) -> Iterator[None]:
-    """Turn whatever is raised inside into ``explain``'s error; our own errors pass."""
+def typed_errors(name: str, flag: str) -> Iterator[None]:
+    """Re-raise an exception of the block as ``typed_error`` makes it; errors of spsbench pass through."""
     try:
         yield
     except SpsbenchError:
         raise
     except Exception as error:
-        raise explain(error, name, flag) from error
+        raise typed_error(error, name, flag) from error
 
 
-def explain(error: Exception, name: str, flag: str) -> SpsbenchError:
-    """The typed error for what went wrong while a model was looked up or read.
+def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
+    """The typed error for a failure to find or read a model.
 
     Args:
-        error: what a library raised.
+        error: raised by a library.
         name: the model, as the user wrote it.
         flag: the command-line flag that named it.
     """
@@ -35,31 +35,31 @@ def explain(error: Exception, name: str, flag: str) -> SpsbenchError:
         _of_this_machine(error, name, flag)
         or _of_the_hub(error, name, flag)
         or UnavailableError(
-            f"{name} cannot be read: {first_line}", flag=flag, remedy="Fetch or save the model again."
+            f"{name} cannot be read: {first_line}", flag=flag, remedy="Download or save the model again."
         )
     )
 
 
 def _of_this_machine(error: Exception, name: str, flag: str) -> SpsbenchError | None:
-    """Too little memory, a missing package, code that is not run, an unknown architecture."""
+    """Local causes: too little memory, a missing package, custom code, an unknown architecture."""
     import torch
 
     text = str(error)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return SpsbenchError(
-            f"the memory did not suffice to load {name}.",
+            f"not enough memory to load {name}.",
             flag=flag,
             remedy="Choose a smaller model, --dtype bfloat16 or another --device.",
         )
     if "trust_remote_code" in text:
         return UsageError(
-            f"{name} brings program code of its own, which is not run.",
+            f"{name} ships custom model code, which spsbench does not run.",
             flag=flag,
-            remedy="Choose a model whose architecture transformers has.",
+            remedy="Choose a model whose architecture is part of transformers.",
         )
     if "does not recognize this architecture" in text:
         return UsageError(
-            f"{name} has an architecture that the installed transformers does not know.",
+            f"{name} has an architecture that the installed transformers does not support.",
             flag=flag,
             remedy="Upgrade transformers, or choose another model.",
         )
@@ -73,7 +73,7 @@ def _of_this_machine(error: Exception, name: str, flag: str) -> SpsbenchError | 
 
 
 def _of_the_hub(error: Exception, name: str, flag: str) -> SpsbenchError | None:
-    """Gated, unknown, without such a revision, or out of reach."""
+    """Causes at the hub: gated, unknown, no such revision, unreachable."""
     from huggingface_hub import errors
 
     causes = list(_causes(error))

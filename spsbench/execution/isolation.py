@@ -1,4 +1,4 @@
-"""The ladder of sandboxes: the best that holds on this machine is taken, and told."""
+"""Isolation levels for generated programs: the best one that holds on this machine is used and recorded."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pathlib import Path
 from spsbench.errors import UsageError
 from spsbench.execution.canary import holds, works
 
-RUNGS = (
+LEVELS = (
     ("bubblewrap", "landlock", "seccomp"),
     ("namespaces", "landlock", "seccomp"),
     ("landlock", "seccomp"),
     ("bubblewrap", "seccomp"),
 )
-_LIMITS = "limits"  # on every rung
-_NONE = len(RUNGS) + 2  # between them stands a container of the user's own, of which nothing is known here
+_LIMITS = "limits"  # part of every level
+_NONE = len(LEVELS) + 2  # 5 is a container of the user's own, whose isolation is unknown here
 _PARTIAL: tuple[tuple[str, ...], ...] = (("seccomp", _LIMITS), (_LIMITS,))
 
 
 @dataclass(frozen=True)
-class Rung:
-    """What stands between a program and this machine.
+class IsolationLevel:
+    """What isolates a generated program from this machine.
 
     Attributes:
-        number: 1 to 4 from the top; 6 is no sandbox.
-        name: of the layers, ``bubblewrap+landlock+seccomp``; ``unsafe (...)`` without a sandbox.
+        number: 1 (strongest) to 4; 6 is no sandbox.
+        name: its layers, as ``bubblewrap+landlock+seccomp``; ``unsafe (...)`` without a sandbox.
         layers: of each program's sandbox, in the names of ``sandbox``.
-        missing: why the rungs above are not in force.
+        missing: why each stronger level does not hold.
     """
 
     number: int
@@ -40,20 +40,20 @@ class Rung:
 
     @property
     def safe(self) -> bool:
-        """Whether a canary stayed in."""
-        return self.number <= len(RUNGS)
+        """Whether the canary stayed inside."""
+        return self.number <= len(LEVELS)
 
 
-def probe(unsafe: bool = False) -> Rung:
-    """The best rung that a canary cannot leave, tried once for each process.
+def probe(unsafe: bool = False) -> IsolationLevel:
+    """The strongest level that the canary cannot escape, probed once per process.
 
     Args:
-        unsafe: without any, run programs with the limits alone instead of refusing.
+        unsafe: if no level holds, run programs without a sandbox instead of refusing.
 
     Raises:
-        UsageError: no rung holds, and ``unsafe`` was not given or does not help here.
+        UsageError: no level holds and ``unsafe`` is not set, or this machine cannot run programs at all.
     """
-    found, missing = _ladder()
+    found, missing = _best()
     if found is not None:
         return found
     if unsafe:
@@ -66,31 +66,31 @@ def probe(unsafe: bool = False) -> Rung:
     )
 
 
-def sandbox_rung(unsafe: bool = False) -> str:
-    """The name of the rung in force, for the record. See ``probe``."""
+def sandbox_level(unsafe: bool = False) -> str:
+    """The name of the level in use, for the record. See ``probe``."""
     return probe(unsafe).name
 
 
 @cache
-def _ladder() -> tuple[Rung | None, tuple[str, ...]]:
+def _best() -> tuple[IsolationLevel | None, tuple[str, ...]]:
     missing: list[str] = []
     if not hasattr(os, "fork"):
         return None, (f"{platform.system()} cannot fork",)
-    for number, layers in enumerate(RUNGS, start=1):
+    for number, layers in enumerate(LEVELS, start=1):
         full = (*layers, _LIMITS)
         fault = holds(full)
         if fault is None:
-            return Rung(number, "+".join(layers), full, tuple(missing)), ()
+            return IsolationLevel(number, "+".join(layers), full, tuple(missing)), ()
         missing.append(f"{'+'.join(layers)}: {fault}")
     return None, tuple(missing)
 
 
 @cache
-def _unsafe(missing: tuple[str, ...]) -> Rung:
+def _unsafe(missing: tuple[str, ...]) -> IsolationLevel:
     where = "in a container" if _in_container() else "not in a container"
     for layers in _PARTIAL:
         if works(layers) is None:
-            return Rung(_NONE, f"unsafe ({'+'.join(layers)}, {where})", layers, missing)
+            return IsolationLevel(_NONE, f"unsafe ({'+'.join(layers)}, {where})", layers, missing)
     raise UsageError(
         f"generated programs cannot be run on this machine at all ({'; '.join(missing)}).",
         remedy="Generate with --no-score and judge the samples on Linux with `spsbench judge`.",

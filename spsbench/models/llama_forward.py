@@ -1,9 +1,9 @@
-"""The forward of a Llama-class model with as few operations as its arithmetic needs.
+"""A forward for Llama-class models with few operations.
 
-At batch size 1 a small model's time is dispatch: transformers' own forward takes some 45 operations a
-layer and checks, masks and wraps around them, anew each time. Here a layer takes half as many: the
-projections of query, key and value are one product, and so are the two of the gated unit; rotary
-tables are kept; norms are one operation. Both arms, and the draft, take this path.
+At batch size 1 the time of a small model is dispatch: transformers' forward runs some 45 operations per
+layer, and checks, masks and wrappers on every call. This one runs half as many: query, key and value are
+one matrix product, gate and up projections are another, rotary tables are cached, and norms are short.
+The target of every arm and the draft use it.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spsbench.models.cache import RewindCache
-from spsbench.models.product import Modes, Product
+from spsbench.models.packed_linear import KernelMode, PackedLinear
 
 _CLASSES = frozenset({"LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM"})
-# Rotary tables that do not depend on how long the sequence is.
+# Types of rotary embedding whose tables do not depend on the sequence length.
 _FIXED_ROPE = frozenset({"default", "linear", "llama3"})
 _FIRST_POSITIONS = 1024
 
 
-class DirectForward:
+class LlamaForward:
     """Scores tokens with the weights of a model that ``applies_to`` accepts.
 
-    Weights that are multiplied together are laid side by side; the model's own parameters become
-    views of them, so that it works as before and nothing is stored twice.
+    Weights that multiply the same input are concatenated. The model's parameters become views of the
+    result, so that the model still works and nothing is stored twice.
 
     Args:
         model: a ``PreTrainedModel`` with a language-model head.
-        modes: whether it multiplies with packed weights.
+        mode: whether packed weights are used.
 
     Attributes:
-        products: every matrix product of a forward.
+        linears: all matrix products of a forward.
     """
 
-    def __init__(self, model: Any, modes: Modes) -> None:
+    def __init__(self, model: Any, mode: KernelMode) -> None:
         self._inner = model.model
-        self._head = _joined([model.lm_head], modes)
-        self._layers = [_Layer(layer, number, modes) for number, layer in enumerate(model.model.layers)]
+        self._head = _joined([model.lm_head], mode)
+        self._layers = [_Layer(layer, number, mode) for number, layer in enumerate(model.model.layers)]
         self._norm = _Norm(model.model.norm)
         self._device = model.device
         self._tables: tuple[Tensor, Tensor] | None = None
-        self.products = [self._head, *(product for layer in self._layers for product in layer.products)]
+        self.linears = [self._head, *(linear for layer in self._layers for linear in layer.linears)]
 
     @staticmethod
     def applies_to(model: Any) -> bool:
-        """Whether the model's forward is known to be what this class does."""
+        """Whether this class is known to compute the model's forward."""
         config = model.config
         rope = getattr(config, "rope_parameters", None) or {}
         windowed = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
@@ -61,7 +61,7 @@ class DirectForward:
         )
 
     def __call__(self, tokens: Tensor, cache: RewindCache, last: int) -> Tensor:
-        """Feed [n] tokens behind the cache; [last, V] logits."""
+        """Append [n] tokens to the cache; return [last, V] logits."""
         start, n = cache.length, tokens.shape[0]
         hidden = F.embedding(tokens, self._inner.embed_tokens.weight)
         cos, sin = self._rotary(hidden, start, n)
@@ -71,21 +71,21 @@ class DirectForward:
         return self._head(self._norm(hidden if last == n else hidden[-last:]))
 
     def _rotary(self, like: Tensor, start: int, n: int) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines, [n, 1, head width] each, of the next n positions."""
+        """Cosines and signed sines of the next n positions, [n, 1, head_dim] each."""
         if self._tables is None or self._tables[0].shape[0] < start + n:
             size = max(_FIRST_POSITIONS, 2 * (start + n))
             positions = torch.arange(size, device=self._device).unsqueeze(0)
             cos, sin = (table[0].unsqueeze(1) for table in self._inner.rotary_emb(like, positions))
             half = sin.shape[-1] // 2
-            # (a, b) turns into (-b, a): the minus is in the table, the swap a roll by half.
+            # Rotation needs (-b, a) of (a, b): the sign is in the table, the swap is a roll by half.
             self._tables = cos, torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
         cos, sin = self._tables
         return cos[start : start + n], sin[start : start + n]
 
     def _mask(self, like: Tensor, start: int, n: int) -> Tensor | None:
-        """[1, 1, n, start + n], added to the scores: 0 for what a token may see, else minus infinity.
+        """Additive mask [1, 1, n, start + n]: 0 for visible positions, minus infinity for all others.
 
-        None where the kernel knows by itself. Not of truth values: each layer would convert them.
+        None where the kernel needs none. It is not boolean, since every layer would convert it.
         """
         if n == 1 or start == 0:
             return None
@@ -94,10 +94,10 @@ class DirectForward:
 
 
 class _Norm:
-    """Root-mean-square norm, in float32 whatever the model's dtype, as the model's own.
+    """RMS norm, computed in float32 whatever the model's dtype, like the model's own.
 
-    On a CPU torch's own ``rms_norm`` is a chain of a dozen operations; this one has six. Even a
-    conversion to the dtype that is there already costs as much as one of them.
+    On a CPU ``torch.rms_norm`` is a chain of a dozen operations; this one has six. A conversion to the
+    same dtype is skipped: it costs as much as one of them.
     """
 
     def __init__(self, norm: Any) -> None:
@@ -118,7 +118,7 @@ class _Norm:
 class _Layer:
     """One decoder layer."""
 
-    def __init__(self, layer: Any, number: int, modes: Modes) -> None:
+    def __init__(self, layer: Any, number: int, mode: KernelMode) -> None:
         attention, unit = layer.self_attn, layer.mlp
         self._number = number
         self._width = attention.head_dim
@@ -127,12 +127,12 @@ class _Layer:
         self._heads = attention.q_proj.weight.shape[0] // self._width
         self._kv_heads = self._heads // self._groups
         self._before, self._between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
-        self._qkv = _joined([attention.q_proj, attention.k_proj, attention.v_proj], modes)
-        self._out = _joined([attention.o_proj], modes)
-        self._gate_up = _joined([unit.gate_proj, unit.up_proj], modes)
-        self._down = _joined([unit.down_proj], modes)
+        self._qkv = _joined([attention.q_proj, attention.k_proj, attention.v_proj], mode)
+        self._out = _joined([attention.o_proj], mode)
+        self._gate_up = _joined([unit.gate_proj, unit.up_proj], mode)
+        self._down = _joined([unit.down_proj], mode)
         self._activation = unit.act_fn
-        self.products = [self._qkv, self._out, self._gate_up, self._down]
+        self.linears = [self._qkv, self._out, self._gate_up, self._down]
 
     def __call__(
         self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: RewindCache
@@ -156,7 +156,7 @@ class _Layer:
         all_keys, all_values = cache.layer(self._number).update(
             keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0)
         )
-        if n == 1:  # heads that share keys are rows of one product
+        if n == 1:  # query heads that share keys are rows of one product
             queries = queries.view(1, self._kv_heads, self._groups, self._width)
         else:
             queries = queries.transpose(0, 1).unsqueeze(0)
@@ -172,18 +172,18 @@ class _Layer:
         return found.reshape(1, -1) if n == 1 else found[0].transpose(0, 1).reshape(n, -1)
 
 
-def _joined(linears: list[nn.Linear], modes: Modes) -> Product:
-    """Several layers of the same input as one product; their weights become views of it."""
+def _joined(linears: list[nn.Linear], mode: KernelMode) -> PackedLinear:
+    """Linear layers of the same input as one matrix product; their weights become views of it."""
     if len(linears) == 1:
-        return Product(linears[0].weight, linears[0].bias, modes, linears)
-    weight, bias = _beside(linears, "weight"), None
+        return PackedLinear(linears[0].weight, linears[0].bias, mode, linears)
+    weight, bias = _concatenated(linears, "weight"), None
     if linears[0].bias is not None:
-        bias = _beside(linears, "bias")
-    return Product(weight, bias, modes, linears)
+        bias = _concatenated(linears, "bias")
+    return PackedLinear(weight, bias, mode, linears)
 
 
-def _beside(linears: list[nn.Linear], name: str) -> Tensor:
-    """The parameters of that name, one under the other; each becomes a view of the whole."""
+def _concatenated(linears: list[nn.Linear], name: str) -> Tensor:
+    """Concatenate the parameters of that name; each becomes a view of the result."""
     parts: list[Tensor] = [getattr(linear, name).detach() for linear in linears]
     whole, first = torch.cat(parts), 0
     for linear, part in zip(linears, parts, strict=True):

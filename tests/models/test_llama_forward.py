@@ -1,4 +1,4 @@
-"""The direct forward computes what the model's own forward does, and only where it is known to."""
+"""``LlamaForward`` equals the model's own forward, and is used only for known architectures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from tiny_models import config_of, make
 
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.direct import DirectForward
+from spsbench.models.llama_forward import LlamaForward
 from spsbench.models.selftest import self_test
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -26,9 +26,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("architecture", "changes"), VARIANTS, ids=str)
 def test_it_equals_the_models_own_forward(architecture: str, changes: dict[str, Any]) -> None:
-    """The self-test compares cached scores, direct here, with the uncached forward of the model."""
+    """The self-test compares cached scores of ``LlamaForward`` with the uncached forward of the model."""
     model = CausalLM(make(config_of(architecture, **changes)))
-    assert DirectForward.applies_to(model.model)
+    assert LlamaForward.applies_to(model.model)
     assert self_test(model).worst < 1e-5
 
 
@@ -48,13 +48,13 @@ def test_the_model_works_as_before_and_shares_its_weights() -> None:
         wrapped = CausalLM(model)
         assert torch.equal(model(tokens).logits, before)
     assert {name: tuple(parameter.shape) for name, parameter in model.named_parameters()} == names
-    stored = {p.weight.untyped_storage().data_ptr(): p.weight.nbytes for p in wrapped.products or []}
+    stored = {p.weight.untyped_storage().data_ptr(): p.weight.nbytes for p in wrapped.linears or []}
     own = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
     assert set(stored) <= set(own)
     assert sum(own.values()) == size
 
 
-def test_tables_grow_beyond_their_first_size() -> None:
+def test_rotary_tables_grow_beyond_their_first_size() -> None:
     model = CausalLM(make(config_of("llama", max_position_embeddings=2048)))
     tokens = torch.arange(1300) % 200
     with torch.inference_mode():
@@ -63,10 +63,10 @@ def test_tables_grow_beyond_their_first_size() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["gpt2", "qwen3", "mistral", "gemma3"])
-def test_other_architectures_go_through_their_own(architecture: str) -> None:
-    assert not DirectForward.applies_to(make(config_of(architecture)))
+def test_other_architectures_use_their_own_forward(architecture: str) -> None:
+    assert not LlamaForward.applies_to(make(config_of(architecture)))
 
 
-def test_rope_that_depends_on_the_length_goes_through_its_own() -> None:
+def test_rope_that_depends_on_the_length_uses_the_models_own_forward() -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
-    assert not DirectForward.applies_to(make(config_of("llama", rope_parameters=rope)))
+    assert not LlamaForward.applies_to(make(config_of("llama", rope_parameters=rope)))

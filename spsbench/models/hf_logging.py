@@ -1,10 +1,10 @@
-"""Keep the Hugging Face libraries' own bars and chatter out of the terminal."""
+"""Keep progress bars and log messages of the Hugging Face libraries off the terminal."""
 
 from __future__ import annotations
 
 
 def quiet_libraries() -> None:
-    """No progress bars, no advice on stderr; errors still come as exceptions."""
+    """Disable progress bars and warnings; failures are still raised."""
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
     from transformers.utils import logging
 

@@ -1,4 +1,4 @@
-"""The remembering model answers as the one underneath, and asks it once for each context."""
+"""The memoized model equals the wrapped one, which computes each context once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from tiny_models import config_of, make
 
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.remembered import RememberedModel
+from spsbench.models.memoized import MemoizedModel
 
 CPU = torch.device("cpu")
 
@@ -23,7 +23,7 @@ def test_rows_are_those_of_the_model_and_are_computed_once() -> None:
         return score(tokens, last)
 
     inner.score = counted  # type: ignore[method-assign]
-    model = RememberedModel(inner, CPU)
+    model = MemoizedModel(inner, CPU)
     paths = [[1, 2, 3, 4, 5], [1, 2, 3, 9, 8], [1, 2, 3, 4, 7], [1, 2, 3, 4, 5]]
     with torch.inference_mode():
         for path in paths:

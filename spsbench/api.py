@@ -1,0 +1,92 @@
+"""The Python face: measure, and read what was measured as pandas tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.cli.progress import watching
+from spsbench.config import RunConfig, resolve
+from spsbench.paths import results_dir
+from spsbench.store import RunStore, fresh_directory, read_frames
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from spsbench.store import Frames
+
+
+class Run:
+    """A finished run: its tables, its summary and its record.
+
+    Args:
+        directory: of the run.
+
+    Raises:
+        UsageError: it holds no run.
+    """
+
+    def __init__(self, directory: Path | str) -> None:
+        self.directory = Path(directory)
+        with RunStore.open(self.directory) as store:
+            self.info: dict[str, Any] = store.run_info()
+            self.summary: dict[str, Any] = store.read_summary()
+
+    @cached_property
+    def _frames(self) -> Frames:
+        return read_frames(self.directory)
+
+    @property
+    def samples(self) -> pd.DataFrame:
+        """One row per sequence, see ``spsbench.store.Frames``."""
+        return self._frames.samples
+
+    @property
+    def loops(self) -> pd.DataFrame:
+        """One row per loop."""
+        return self._frames.loops
+
+    @property
+    def tokens(self) -> pd.DataFrame:
+        """One row per drafted or emitted token of the traced examples."""
+        return self._frames.tokens
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """One row per arm, as in the table on the screen: axes, metrics, times, speedup with its interval."""
+        import pandas as pd
+
+        return pd.json_normalize(self.summary["rows"])
+
+
+def run(
+    config: RunConfig | Mapping[str, Any] | None = None,
+    *,
+    out: Path | str | None = None,
+    quiet: bool = True,
+    **settings: Any,
+) -> Run:
+    """Measure; what ``spsbench run`` does.
+
+    Args:
+        config: settings, or fields of ``RunConfig`` as in ``config.yaml``.
+        out: run directory; a fresh one in ``results/`` unless named. One that is there already is continued.
+        quiet: no progress on stderr.
+        settings: further fields, under the command line's names too: ``task="xsum", k="2,4",
+            drafter="model,lookup", limit=20``.
+
+    Raises:
+        UsageError, UnavailableError: see ``spsbench.errors``; before anything is loaded.
+    """
+    from spsbench.runner import execute, plan
+
+    if not isinstance(config, RunConfig):
+        given = dict(config or {}) | settings
+        config = resolve(given, pair=given.pop("pair", None), protocol=given.pop("protocol", None))
+    ready = plan(config)
+    directory = Path(out) if out else fresh_directory(results_dir(), config.task, config.pair.name)
+    with watching(quiet=quiet) as watcher:
+        execute(ready, directory, resume=out is not None, watcher=watcher)
+    return Run(directory)

@@ -1,0 +1,88 @@
+"""The axes of an arm as its rows carry them: in run.json, in the summary and in every table made from it.
+
+An arm is what it is on each axis. Rows are compared along one axis with all others held equal
+(``series``), never by a name or by K alone: two drafters at one K are two arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+AXES = ("method", "sampling", "engine", "drafter", "rule", "policy", "k")
+"""``drafter``, ``rule`` and ``policy`` are those of speculative arms; None elsewhere."""
+
+MODEL, MODIFIED_REJECTION, FIXED = "model", "modified-rejection", "fixed"
+"""What a speculative arm has unless it says otherwise: the drafter, rule and policy of Chen et al. 2023."""
+
+_USUAL = {"drafter": MODEL, "rule": MODIFIED_REJECTION, "policy": FIXED}
+
+Row = Mapping[str, Any]
+
+
+def axes(row: Row) -> dict[str, Any]:
+    """The arm's place on every axis; rows from before an axis existed are at its usual place."""
+    usual = _USUAL if row["method"] == "sps" else dict.fromkeys(_USUAL)
+    return {name: row.get(name, usual.get(name)) for name in AXES}
+
+
+def identity(row: Row) -> dict[str, Any]:
+    """The arm's name and axes: what every entry about an arm begins with."""
+    return {"arm": row["arm"], **axes(row)}
+
+
+def place(row: Row, *without: str) -> tuple[Any, ...]:
+    """The axes as a key, some left out."""
+    return tuple(value for name, value in axes(row).items() if name not in without)
+
+
+def series(rows: Sequence[dict[str, Any]], along: str = "k") -> list[list[dict[str, Any]]]:
+    """Rows that differ on one axis alone, with what they are compared with.
+
+    ArS and the draft alone draft nothing: they belong to every series of their sampling and engine.
+
+    Args:
+        rows: of arms, in order.
+        along: the axis that may differ.
+
+    Returns:
+        one list for each place of the speculative rows, and one for each sampling and engine without any.
+    """
+    common = [name for name in ("sampling", "engine") if name != along]
+
+    def ground(row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in common)
+
+    speculative = [row for row in rows if row["method"] == "sps"]
+    keys = dict.fromkeys(place(row, along) for row in speculative)
+    found = []
+    for key in keys:
+        own = [row for row in speculative if place(row, along) == key]
+        grounds = {ground(row) for row in own}
+        found.append(
+            [row for row in rows if row in own or (row["method"] != "sps" and ground(row) in grounds)]
+        )
+    covered = {ground(row) for row in speculative}
+    for rest in dict.fromkeys(ground(row) for row in rows):
+        if rest not in covered:
+            found.append([row for row in rows if ground(row) == rest])
+    return found
+
+
+def unusual(row: Row) -> list[str]:
+    """How a speculative arm drafts and accepts, as far as it is not as in Chen et al. 2023."""
+    return [str(value) for name, value in axes(row).items() if value not in (None, _USUAL.get(name, value))]
+
+
+def label(row: Row) -> str:
+    """The arm as people say it, e.g. ``ArS``, ``SpS (K=4)``, ``SpS (K=4, lookup) @graphed``."""
+    engine = "" if row["engine"] == "eager" else f" @{row['engine']}"
+    if row["method"] == "ars":
+        return f"ArS{engine}"
+    if row["method"] == "draft":
+        return f"draft alone{engine}"
+    if row["method"] != "sps":
+        return str(row["arm"]) + engine
+    lossy = [] if row.get("lossless", True) else ["lossy"]
+    inside = ", ".join([f"K={row['k']}", *unusual(row), *lossy])
+    return f"SpS ({inside}){engine}"

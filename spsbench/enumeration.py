@@ -1,0 +1,272 @@
+"""The exact law of one loop, for any drafter and any rule, found by asking both as black boxes.
+
+What a drafter proposes and what a rule decides are piecewise constant in each uniform number. So the cube of
+a loop's numbers falls into boxes; their edges are found by bisection, without a formula of either. From the
+inside of each box the production loop is then run once, and what it emits weighs as much as the box.
+
+Assumed: along one number, pieces are wider than the grid's spacing or lie between different neighbours; and
+that a number matters shows with the later ones at a few settings. Where that fails the law comes out wrong,
+and a comparison with the target's law fails: the error is on the safe side.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise, product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spsbench.clock import FakeClock, Stopwatch
+from spsbench.core.rejection import Accept, Draft
+from spsbench.core.sampling import warp
+from spsbench.decoding import DecodedLoop, sps
+from spsbench.drafters.drafter import Drafter
+from spsbench.models.table import TableModel
+from spsbench.records import SamplingParams
+
+Law = dict[tuple[int, ...], float]
+"""Probability of each tuple of tokens."""
+
+Point = tuple[float, ...]
+Ask = Callable[[Point], Hashable]
+Answer = Callable[[float], Hashable]
+
+# How exactly an edge is found: far below what the laws are compared to, and above the rounding of a cumsum.
+_FINE = 2.0**-49
+_BELOW_ONE = 1 - 2.0**-53
+_GRID = (0.0, *(i / 8 + 0.01 for i in range(8)), _BELOW_ONE)
+_SETTINGS = (0.0, 0.37, _BELOW_ONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything that a loop's law depends on.
+
+    Attributes:
+        target: rows in float64.
+        make: builds the drafter anew; it must not remember what an earlier one did.
+        accept: the rule.
+        prompt: at least one token.
+        k: lookahead.
+        sampling: the target's; the drafter has its own.
+        earlier: loops that come before, under fixed uniform numbers: the law is of the loop behind them.
+    """
+
+    target: TableModel
+    make: Callable[[], Drafter]
+    accept: Accept
+    prompt: tuple[int, ...]
+    k: int
+    sampling: SamplingParams
+    earlier: int = 0
+
+
+class Difference(NamedTuple):
+    """Where the law of a loop, completed by the target to K+1 tokens, is farthest from the target's.
+
+    Attributes:
+        context: the tokens before the loop.
+        tokens: the K+1 tokens.
+        law: their probability by the loop.
+        target: their probability by the target alone.
+    """
+
+    context: tuple[int, ...]
+    tokens: tuple[int, ...]
+    law: float
+    target: float
+
+    @property
+    def size(self) -> float:
+        """How far the two are apart."""
+        return abs(self.law - self.target)
+
+
+def law_of_loop(scene: Scene) -> Law:
+    """Probability of each tuple of 1 to K+1 tokens that the loop can emit."""
+    law: Law = defaultdict(float)
+    known = _Edges()
+    for chance, picks in boxes(_proposes(scene, drawn := _Edges()), scene.k, drawn):
+        seen = _run(scene, picks + (0.5,) * (scene.k + 1)).loop
+        assert seen.draft is not None
+        tested = len(seen.draft.tokens) + 1
+        idle = (0.5,) * (scene.k + 1 - tested)
+        for weight, tests in boxes(_judges(scene, seen.target_probs, seen.draft), tested, known):
+            law[tuple(_run(scene, picks + idle + tests).loop.tokens)] += chance * weight
+    return dict(law)
+
+
+def worst_difference(scene: Scene) -> Difference:
+    """Compare the law of the loop with the target's over K+1 tokens."""
+    context, length = _run(scene, (0.5,) * (2 * scene.k + 1)).context, scene.k + 1
+    ours: Law = defaultdict(float)
+    for tokens, chance in law_of_loop(scene).items():
+        for rest, probability in target_law(scene, context + tokens, length - len(tokens)).items():
+            ours[tokens + rest] += chance * probability
+    theirs = target_law(scene, context, length)
+    differences = (Difference(context, x, ours.get(x, 0.0), theirs.get(x, 0.0)) for x in ours.keys() | theirs)
+    return max(differences, key=lambda difference: difference.size)
+
+
+def target_law(scene: Scene, context: tuple[int, ...], length: int) -> Law:
+    """Probability of each continuation of a context that the target alone can write."""
+    if length == 0:
+        return {(): 1.0}
+    scene.target.rollback(0)
+    row = warp(scene.target.score(torch.tensor(context), last=1), scene.sampling)[0].tolist()
+    return {
+        (token, *rest): probability * chance
+        for token, probability in enumerate(row)
+        if probability > 0
+        for rest, chance in target_law(scene, (*context, token), length - 1).items()
+    }
+
+
+class _Ran(NamedTuple):
+    drafter: Drafter
+    context: tuple[int, ...]
+    loop: DecodedLoop
+
+
+def _run(scene: Scene, numbers: Point) -> _Ran:
+    """The production loop under scripted uniform numbers, with the drafter and the tokens before it."""
+    drafter, context, loops = _started(scene, numbers)
+    return _Ran(drafter, context, next(loops))
+
+
+def _started(scene: Scene, numbers: Point) -> tuple[Drafter, tuple[int, ...], Iterator[DecodedLoop]]:
+    """Everything up to the loop that is looked at, which gets ``numbers``."""
+    scene.target.rollback(0)
+    if read := scene.prompt[:-1]:
+        scene.target.score(torch.tensor(read), last=1)
+    drafter = scene.make()
+    drafter.begin(scene.prompt)
+    script = iter([*_fixed(scene), torch.tensor(numbers, dtype=torch.float64)])
+    watch, model = Stopwatch(FakeClock()), scene.target
+    loops = sps(
+        model, drafter, scene.prompt, scene.k, scene.sampling, lambda n: next(script), watch, scene.accept
+    )
+    before = [token for _ in range(scene.earlier) for token in next(loops).tokens]
+    return drafter, (*scene.prompt, *before), loops
+
+
+def _fixed(scene: Scene) -> Tensor:
+    """[earlier, 2K+1] the numbers of the loops before."""
+    generator = torch.Generator().manual_seed(scene.k)
+    return torch.rand(scene.earlier, 2 * scene.k + 1, generator=generator, dtype=torch.float64)
+
+
+def _proposes(scene: Scene, drawn: _Edges) -> Ask:
+    """The drafted tokens by the drafter's K numbers; the rows that it tells hint where its edges lie."""
+
+    def ask(point: Point) -> Hashable:
+        drafter, context, _ = _started(scene, ())
+        draft = drafter.draft(list(context), scene.k, torch.tensor(point, dtype=torch.float64))
+        if draft.probs is not None:
+            drawn.hint(draft.probs.double().cumsum(-1).flatten().tolist())
+        return tuple(draft.tokens.tolist())
+
+    return ask
+
+
+def _judges(scene: Scene, q: Tensor, draft: Draft) -> Ask:
+    """(accepted, token) by the rule's numbers."""
+
+    def ask(point: Point) -> Hashable:
+        verdict = scene.accept(q, draft, torch.tensor(point, dtype=torch.float64))
+        return int(verdict.accepted), int(verdict.token)
+
+    return ask
+
+
+class _Edges:
+    """Edges found before, and hints: where to ask first. A wrong one costs two questions, no more."""
+
+    def __init__(self) -> None:
+        self._sorted: list[float] = []
+
+    def hint(self, edges: Sequence[float]) -> None:
+        """Remember some, each once."""
+        for edge in edges:
+            place = bisect_left(self._sorted, edge - _FINE)
+            if place == len(self._sorted) or self._sorted[place] > edge + _FINE:
+                insort(self._sorted, edge)
+
+    def between(self, low: float, high: float) -> float | None:
+        """The middle one of those inside, well away from both ends."""
+        first, last = bisect_right(self._sorted, low + 2 * _FINE), bisect_left(self._sorted, high - 2 * _FINE)
+        return self._sorted[(first + last) // 2] if first < last else None
+
+
+def boxes(ask: Ask, axes: int, known: _Edges) -> Iterator[tuple[float, Point]]:
+    """(volume, a point inside) of boxes that fill the unit cube and on each of which ``ask`` is constant."""
+    return _split(cache(ask), axes, known, ())
+
+
+def _split(ask: Ask, axes: int, known: _Edges, fixed: Point) -> Iterator[tuple[float, Point]]:
+    later = axes - len(fixed) - 1
+    if later < 0:
+        yield 1.0, fixed
+        return
+    if not _matters(ask, later, fixed):
+        yield from _split(ask, axes, known, (*fixed, 0.5))
+        return
+    answers = [_along(ask, fixed, later, setting) for setting in (_SETTINGS if later else _SETTINGS[:1])]
+    for low, high in pairwise([0.0, *_edges(answers, known), 1.0]):
+        for volume, point in _split(ask, axes, known, (*fixed, (low + high) / 2)):
+            yield (high - low) * volume, point
+
+
+def _matters(ask: Ask, later: int, fixed: Point) -> bool:
+    """Whether the next number changes anything: asked at three of its values, the later ones at their ends.
+
+    There every test that is open at all goes either way, and a draw gives its first and its last token.
+    """
+    corners = product((0.0, _BELOW_ONE), repeat=later)
+    return any(len({ask((*fixed, u, *corner)) for u in (0.0, 0.5, _BELOW_ONE)}) > 1 for corner in corners)
+
+
+def _along(ask: Ask, fixed: Point, later: int, setting: float) -> Answer:
+    """The answer as a function of one number, with those before it fixed and those behind it set."""
+    rest = (setting,) * later
+    return lambda u: ask((*fixed, u, *rest))
+
+
+def _edges(answers: Sequence[Answer], known: _Edges) -> Iterator[float]:
+    """Where any of some piecewise constant functions on [0, 1) changes, ascending."""
+    low, here = _GRID[0], [answer(_GRID[0]) for answer in answers]
+    for high in _GRID[1:]:
+        while changed := _changed(answers, here, high):
+            edge = high
+            # The first change of one of them may lie behind one of another.
+            while changed:
+                edge = _first_change(changed[0], low, edge, known)
+                changed = _changed(answers, here, edge - _FINE)
+            known.hint([edge])
+            yield edge
+            low, here = edge, [answer(edge) for answer in answers]
+        low = high
+
+
+def _changed(answers: Sequence[Answer], here: Sequence[Hashable], u: float) -> list[Answer]:
+    """Those whose answer at u is another one."""
+    return [answer for answer, old in zip(answers, here, strict=True) if answer(u) != old]
+
+
+def _first_change(answer: Answer, low: float, high: float, known: _Edges) -> float:
+    """A number in (low, high], where the two answers differ, at which the one of ``low`` ends."""
+    here = answer(low)
+    while high - low > _FINE:
+        edge = known.between(low, high)
+        for middle in ((low + high) / 2,) if edge is None else (edge - _FINE / 2, edge + _FINE / 2):
+            if answer(middle) != here:
+                high = middle
+                break
+            low = middle
+    return high

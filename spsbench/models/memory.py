@@ -1,0 +1,140 @@
+"""Memory traffic: how many bytes a forward reads, and how fast this machine reads them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spsbench.core.theory import union_share
+from spsbench.models.causal_lm import text_config
+
+_EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
+
+_LEAST_BYTES = 64 << 20
+_MOST_BYTES = 512 << 20
+_CACHES = 8
+_REPEATS = 5
+_SYSTEM_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The routed experts of a mixture-of-experts model: a forward reads those that its rows activate.
+
+    Attributes:
+        bytes: of all experts in all layers.
+        count: experts per layer.
+        per_token: experts per layer that one token activates.
+    """
+
+    bytes: int
+    count: int
+    per_token: int
+
+
+def forward_bytes(model: Any, rows: int = 1) -> int:
+    """Bytes of weights that a forward of a few tokens reads.
+
+    All weights except an untied input embedding, of which a forward reads a few rows only. Of the experts
+    of a mixture, the expected union over the rows (``union_share``).
+
+    Args:
+        model: a loaded ``PreTrainedModel``.
+        rows: tokens scored at once.
+    """
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    inner, outer = model.get_input_embeddings(), model.get_output_embeddings()
+    tied = outer is None or inner is None or outer.weight is inner.weight
+    total = total if tied else total - inner.weight.nbytes
+    experts = experts_of(model)
+    if experts is None:
+        return int(total)
+    return int(total - experts.bytes * (1.0 - union_share(experts.count, experts.per_token, rows)))
+
+
+def experts_of(model: Any) -> Experts | None:
+    """The routed experts of a model; None if it has none."""
+    config = text_config(model.config)
+    count = _first(config, _EXPERT_COUNTS)
+    per_token = _first(config, _EXPERTS_PER_TOKEN)
+    size = sum(parameter.nbytes for name, parameter in model.named_parameters() if ".experts." in name)
+    return Experts(size, count, per_token) if count and per_token and size else None
+
+
+def kv_bytes_per_token(model: Any) -> int | None:
+    """Bytes of keys and values that a forward reads per cached token; None if unknown."""
+    config = text_config(model.config)
+    names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    layers, heads, hidden = (getattr(config, name, None) for name in names)
+    if not (layers and heads and hidden):
+        return None
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    width = getattr(config, "head_dim", None) or hidden // heads
+    return int(2 * layers * kv_heads * width * model.dtype.itemsize)
+
+
+def _first(config: Any, names: tuple[str, ...]) -> int:
+    found = (getattr(config, name, None) for name in names)
+    return next((int(value) for value in found if isinstance(value, int)), 0)
+
+
+def measured_bandwidth(device: torch.device) -> float | None:
+    """Memory read bandwidth in bytes per second: the best of several sums of a large array, about 1 s.
+
+    A sum only reads, as a forward only reads its weights: a copy or a triad would add write traffic. It
+    uses torch's current number of threads, so call it after that is set.
+
+    Args:
+        device: where the models are.
+
+    Returns:
+        None if there is not enough memory for the array.
+    """
+    size = min(max(_CACHES * (cache_bytes(device) or 0), _LEAST_BYTES), _MOST_BYTES)
+    try:
+        data = torch.ones(size // 4, dtype=torch.float32, device=device)
+        seconds = [_seconds(data) for _ in range(_REPEATS + 1)][1:]
+    except (RuntimeError, MemoryError):
+        return None
+    return 4 * data.numel() / min(seconds)
+
+
+def cache_bytes(device: torch.device | None = None) -> int | None:
+    """Size of the last-level cache in bytes; None if unknown.
+
+    Args:
+        device: a GPU for its L2 cache; anything else, or None, for the CPU's.
+    """
+    if device is not None and device.type == "cuda":
+        size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)
+        return None if not size else int(size)
+    sizes = [_size(folder / "size") for folder in _SYSTEM_CACHES.glob("index*")]
+    return max((size for size in sizes if size), default=None)
+
+
+def _size(path: Path) -> int | None:
+    """``33792K`` as bytes."""
+    try:
+        text = path.read_text(encoding="ascii").strip()
+        return int(text[:-1]) * _UNITS[text[-1]] if text[-1:] in _UNITS else int(text)
+    except (OSError, ValueError):
+        return None
+
+
+def _seconds(data: Tensor) -> float:
+    started = _now(data.device)
+    torch.sum(data)
+    return _now(data.device) - started
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -1,0 +1,164 @@
+"""The rules by name: their expected acceptance by hand, and against what they do; their options."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from spsbench.core import rejection
+from spsbench.core.rejection import Draft
+from spsbench.core.rule import Rule
+from spsbench.core.rules import RULES, build_rule, rule_kind
+from spsbench.core.typical import threshold
+from spsbench.enumeration import Scene, law_of_loop
+from spsbench.errors import UsageError
+from spsbench.models.table import TableModel
+from spsbench.records import SamplingParams, Spec
+
+F64 = torch.float64
+Q = torch.tensor([[0.5, 0.25, 0.25], [0.125, 0.125, 0.75], [1.0, 0.0, 0.0]], dtype=F64)
+P = torch.tensor([[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]], dtype=F64)
+TOKENS = torch.tensor([1, 2])
+SAMPLED, CERTAIN = Draft(TOKENS, P), Draft(TOKENS, None)
+
+# The entropies of Q's first two rows in nats are 1.0397 and 0.7356; exp(-H) is 0.3536 and 0.4792.
+BY_HAND = {
+    "modified-rejection": ([0.25 + 0.25 + 0.25, 0.125 + 0.125 + 0.25], [0.25, 0.75]),
+    "sample-and-compare": ([0.125 + 0.125 + 0.0625, 0.0625 + 0.03125 + 0.1875], [0.25, 0.75]),
+    # At l = 1/2 the target counts double: min(1, .25) + min(.5, .5) + min(.5, .25), and so on.
+    "lenience:l=0.5": ([0.25 + 0.5 + 0.25, 0.25 + 0.25 + 0.25], [0.5, 1.0]),
+    # Thresholds min(.3, .3536) and min(.3, .4792): only the .5 and the .75 stand.
+    "typical-acceptance:delta=1": ([0.25, 0.25], [0.0, 1.0]),
+    # Thresholds 0.09 x 0.3536 and 0.09 x 0.4792: everything stands.
+    "typical-acceptance": ([1.0, 1.0], [1.0, 1.0]),
+}
+
+
+def rule(text: str) -> Rule:
+    return build_rule(Spec.parse(text))
+
+
+@pytest.mark.parametrize("text", BY_HAND)
+def test_expected_acceptance_by_hand(text: str) -> None:
+    sampled, certain = BY_HAND[text]
+    assert rule(text).expected(Q, SAMPLED).tolist() == pytest.approx(sampled, abs=1e-15)
+    assert rule(text).expected(Q, CERTAIN).tolist() == pytest.approx(certain, abs=1e-15)
+
+
+def test_every_rule_has_a_golden_value() -> None:
+    assert {text.split(":")[0] for text in BY_HAND} == set(RULES)
+
+
+class Told:
+    """Proposes one token, sampled from a row or certain."""
+
+    def __init__(self, row: list[float] | None, token: int = 1) -> None:
+        self._row, self._token = row, token
+
+    def begin(self, prompt: object) -> None: ...
+
+    def observe(self, tokens: object, accepted: int) -> None: ...
+
+    def draft(self, tokens: object, k: int, u: torch.Tensor) -> Draft:
+        if self._row is None:
+            return Draft(torch.tensor([self._token]), None)
+        row = torch.tensor([self._row], dtype=F64)
+        return Draft(rejection.draw(row, u[:1]), row)
+
+
+@pytest.mark.parametrize("text", BY_HAND)
+@pytest.mark.parametrize("row", [P[0].tolist(), None], ids=["sampled", "certain"])
+def test_expected_acceptance_is_what_the_rule_does(text: str, row: list[float] | None) -> None:
+    """A loop of K = 1 emits two tokens where it accepts, and one where it does not."""
+    target = TableModel(lambda context: Q[0].tolist(), 3)
+    scene = Scene(target, lambda: Told(row), rule(text).accept, (0,), 1, SamplingParams())
+    measured = sum(chance for tokens, chance in law_of_loop(scene).items() if len(tokens) == 2)
+    draft = Draft(TOKENS[:1], None if row is None else P[:1])
+    assert measured == pytest.approx(float(rule(text).expected(Q, draft)[0]), abs=1e-12)
+
+
+@pytest.mark.parametrize("text", BY_HAND)
+@pytest.mark.parametrize("probs", [torch.empty(0, 3, dtype=F64), None], ids=["rows", "no rows"])
+def test_without_a_draft_the_target_is_sampled(text: str, probs: torch.Tensor | None) -> None:
+    empty = Draft(torch.empty(0, dtype=torch.int64), probs)
+    verdict = rule(text).accept(Q[:1], empty, torch.tensor([0.6], dtype=F64))
+    assert (int(verdict.accepted), int(verdict.token)) == (0, 1)
+    assert rule(text).expected(Q[:1], empty).tolist() == []
+
+
+def test_sample_and_compare_draws_the_targets_own_tokens() -> None:
+    accept = rule("sample-and-compare").accept
+    for u, accepted, token in [
+        ((0.6, 0.5, 0.9), 2, 0),  # the target draws 1, 2 and 0: both stand
+        ((0.6, 0.2, 0.9), 1, 1),  # 1 and 1: the second is corrected
+        ((0.4, 0.5, 0.9), 0, 0),  # 0: the first is corrected, the rest is not looked at
+    ]:
+        verdict = accept(Q, CERTAIN, torch.tensor(u, dtype=F64))
+        assert (int(verdict.accepted), int(verdict.token)) == (accepted, token)
+
+
+def test_lenience_of_one_is_modified_rejection() -> None:
+    lenient = rule("lenience:l=1").accept
+    for draft in (SAMPLED, CERTAIN):
+        for u in torch.rand(200, 3, generator=torch.Generator().manual_seed(0), dtype=F64):
+            assert lenient(Q, draft, u) == rejection.accept_draft(Q, draft, u)
+
+
+@pytest.mark.parametrize("row", [P[0].tolist(), [0.05, 0.05, 0.9], None], ids=["near", "far", "certain"])
+def test_lenience_keeps_its_bound(row: list[float] | None) -> None:
+    """No token comes with more than 1/l times its probability under the target."""
+    q = [0.5, 0.25, 0.25]
+    target = TableModel(lambda context: q, 3)
+    scene = Scene(target, lambda: Told(row), rule("lenience:l=0.4").accept, (0,), 1, SamplingParams())
+    first = [0.0] * 3
+    for tokens, chance in law_of_loop(scene).items():
+        first[tokens[0]] += chance
+    assert sum(first) == pytest.approx(1.0, abs=1e-12)
+    assert all(ours <= theirs / 0.4 + 1e-12 for ours, theirs in zip(first, q, strict=True))
+    assert max(ours / theirs for ours, theirs in zip(first, q, strict=True)) > 1.2
+
+
+def test_typical_threshold_by_hand() -> None:
+    rows = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.25] * 4, [1.0, 0.0, 0.0, 0.0]], dtype=F64)
+    found = threshold(rows, epsilon=0.3, delta=0.8).squeeze(-1).tolist()
+    assert found == pytest.approx([0.3, 0.2, 0.3], abs=1e-15)
+
+
+def test_typical_acceptance_is_strict() -> None:
+    """A token exactly at the threshold falls."""
+    q = torch.tensor([[0.5, 0.5], [1.0, 0.0]], dtype=F64)
+    u = torch.tensor([0.0, 0.9], dtype=F64)
+    at = rule("typical-acceptance:epsilon=0.5:delta=1").accept(q, Draft(torch.tensor([0]), None), u)
+    above = rule("typical-acceptance:epsilon=0.49:delta=1").accept(q, Draft(torch.tensor([0]), None), u)
+    assert (int(at.accepted), int(at.token)) == (0, 1)
+    assert (int(above.accepted), int(above.token)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lenience:l=0",
+        "lenience:l=1.1",
+        "lenience:l=-0.5",
+        "lenience:l=nan",
+        "typical-acceptance:epsilon=0",
+        "typical-acceptance:delta=2",
+    ],
+)
+def test_options_outside_their_limits_are_refused(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        rule(text)
+    assert caught.value.flag == "--rule"
+    assert text in str(caught.value)
+    assert caught.value.remedy is not None
+    assert "at most 1" in caught.value.remedy
+
+
+def test_an_unknown_rule_is_refused_with_a_hint() -> None:
+    with pytest.raises(UsageError, match="Did you mean lenience"):
+        rule_kind("leniense")
+
+
+def test_which_rules_are_lossless() -> None:
+    lossless = {name for name, kind in RULES.items() if kind.lossless}
+    assert lossless == {"modified-rejection", "sample-and-compare"}

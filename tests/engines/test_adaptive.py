@@ -1,0 +1,203 @@
+"""Drafts shorter than K in real loops: every decision and every length derived anew, and the records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from fakes import Letters
+from tiny_models import TOKENS, make_pair
+from withdrawing import Withdrawing
+
+from spsbench.clock import FakeClock, Stopwatch
+from spsbench.config import resolve
+from spsbench.core.evidence import Sums, added
+from spsbench.decoding import DecodedLoop, sps
+from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.policy import build_policy
+from spsbench.engines.looping import LoopingEngine
+from spsbench.engines.uniforms import UniformStream
+from spsbench.engines.witness import rescore_and_rederive
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.pair import find_pair, load_pair
+from spsbench.models.tokenizer import Tokenizer
+from spsbench.records import Generation, Request, SamplingParams, Spec
+from spsbench.tasks.stopping import TextDecoder
+
+CPU = torch.device("cpu")
+K, NEW, SEQUENCES = 6, 32, 6
+LETTERS = Letters("".join(chr(0x100 + i) for i in range(TOKENS)))
+NUCLEUS = SamplingParams(temperature=0.7, top_p=0.8)
+TOP_K = SamplingParams(top_k=5, top_p=0.8)
+GREEDY = SamplingParams(greedy=True)
+Models = tuple[CausalLM, CausalLM]
+
+# The rows of random models are flat: thresholds near their medians, so that drafts end anywhere.
+POLICIES = ("fixed", "stop-below:tau=0.15", "entropy:h=2.2", "momentum")
+MINI = ("stop-below", "entropy", "entropy:h=0.5", "momentum")
+
+
+@cache
+def tiny(architecture: str = "llama", dtype: torch.dtype = torch.float32) -> Models:
+    target, draft = make_pair(architecture, late=0.5)
+    return CausalLM(target.to(dtype)), CausalLM(draft.to(dtype))
+
+
+@cache
+def mini() -> tuple[Models, Tokenizer]:
+    pair = load_pair(find_pair(resolve({}).pair), "float32", CPU)
+    return (pair.target, pair.draft), pair.tokenizer
+
+
+class Adaptive(LoopingEngine):
+    """The production loops with a policy."""
+
+    def __init__(
+        self,
+        models: Models,
+        policy: str,
+        made_by: type[ModelDrafter] = ModelDrafter,
+        decoder: TextDecoder = LETTERS,
+    ) -> None:
+        super().__init__(decoder, CPU, FakeClock(0.001))
+        self.models, self.policy, self.made_by = models, policy, made_by
+
+    def prefill(self, request: Request) -> None:
+        target, draft = self.models
+        target.rollback(0)
+        target.score(torch.tensor(request.prompt_ids[:-1]), last=1)
+        self.drafter = self.made_by(draft, request.sampling, CPU, build_policy(Spec.parse(self.policy)))
+        self.drafter.begin(request.prompt_ids)
+
+    def loops(self, request: Request, watch: Stopwatch) -> Iterator[DecodedLoop]:
+        prompt, uniforms = request.prompt_ids, UniformStream(request.seed, CPU)
+        return sps(self.models[0], self.drafter, prompt, K, request.sampling, uniforms, watch)
+
+
+def request(index: int, sampling: SamplingParams) -> Request:
+    generator = torch.Generator().manual_seed(index)
+    prompt = tuple(torch.randint(250, (12,), generator=generator).tolist())
+    return Request(prompt, NEW, (), sampling, seed=index, trace=True)
+
+
+def read(models: Models, asked: Request, generation: Generation, policy: str | None) -> Sums:
+    judge = None if policy is None else build_policy(Spec.parse(policy))
+    prompt, sampling = asked.prompt_ids, asked.sampling
+    sums = rescore_and_rederive(*models, prompt, generation, sampling, K, asked.seed, judge)
+    return {name: value for name, value in sums.items() if name.startswith("decisions")}
+
+
+def judged(engine: Adaptive, sampling: SamplingParams, policy: str | None) -> tuple[Sums, set[int]]:
+    """The sums of some sequences, and the lengths of their drafts."""
+    total: Sums = {}
+    lengths: set[int] = set()
+    for asked in (request(index, sampling) for index in range(SEQUENCES)):
+        generation = engine.generate(asked)
+        lengths |= {len(ids) for ids in generation.proposed or []}
+        total = added(total, read(engine.models, asked, generation, policy))
+    return total, lengths
+
+
+@pytest.mark.parametrize("sampling", [NUCLEUS, TOP_K, GREEDY], ids=str)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_every_decision_of_the_honest_sampler_follows(
+    architecture: str, policy: str, sampling: SamplingParams
+) -> None:
+    sums, lengths = judged(Adaptive(tiny(architecture), policy), sampling, policy)
+    assert sums["decisions_contradicted"] == 0
+    assert sums["decisions_rounding"] <= 2
+    assert sums["decisions"] > 3 * NEW
+    assert max(lengths) <= K
+    if policy == "momentum" or (sampling, policy) in ((NUCLEUS, POLICIES[1]), (NUCLEUS, POLICIES[2])):
+        assert len(lengths) >= 3
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_rounding_of_half_precision_is_allowed_for(policy: str) -> None:
+    engine = Adaptive(tiny("llama", torch.bfloat16), policy)
+    assert judged(engine, NUCLEUS, policy)[0]["decisions_contradicted"] == 0
+
+
+@pytest.mark.parametrize("sampling", [NUCLEUS, TOP_K], ids=str)
+def test_a_withdrawn_token_is_found_out_by_the_policy_alone(sampling: SamplingParams) -> None:
+    """Everything else fits: only a draft that ended without a reason tells of what is no longer there."""
+    policy = "stop-below:tau=0.15"
+    engine = Adaptive(tiny(), policy, Withdrawing)
+    assert judged(engine, sampling, policy)[0]["decisions_contradicted"] > SEQUENCES
+    assert judged(engine, sampling, None)[0]["decisions_contradicted"] == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("stop-below:tau=0.15", "stop-below:tau=0.3"),
+        ("stop-below:tau=0.15", "fixed"),
+        ("entropy:h=2.2", "stop-below:tau=0.15"),
+        ("momentum", "fixed"),
+        ("fixed", "momentum"),
+        ("fixed", "entropy:h=2.2"),
+    ],
+)
+def test_another_policy_contradicts(policy: str, said: str) -> None:
+    assert judged(Adaptive(tiny(), policy), NUCLEUS, said)[0]["decisions_contradicted"] > 5
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(top_p=0.95), GREEDY], ids=str)
+@pytest.mark.parametrize("policy", MINI)
+def test_the_mini_pair_follows(policy: str, sampling: SamplingParams) -> None:
+    models, tokenizer = mini()
+    prompt = tuple(tokenizer.encode("Article: The vote in", special=True))
+    asked = replace(request(0, sampling), prompt_ids=prompt, max_new_tokens=64, fixed_length=True)
+    engine = Adaptive(models, policy, decoder=tokenizer)
+    generation = engine.generate(asked)
+    sums = read(models, asked, generation, policy)
+    assert sums["decisions_contradicted"] == 0 < sums["decisions"]
+    if not sampling.greedy:
+        assert len({len(ids) for ids in generation.proposed or []}) > 1
+
+
+def test_a_withdrawn_token_is_found_out_on_the_mini_pair() -> None:
+    models, tokenizer = mini()
+    prompt = tuple(tokenizer.encode("Article: The vote in", special=True))
+    asked = replace(
+        request(0, SamplingParams(top_p=0.95)), prompt_ids=prompt, max_new_tokens=64, fixed_length=True
+    )
+    generation = Adaptive(models, "stop-below", Withdrawing, tokenizer).generate(asked)
+    assert read(models, asked, generation, "stop-below")["decisions_contradicted"] > 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_records_count_what_was_drafted(policy: str) -> None:
+    generation = Adaptive(tiny(), policy).generate(request(1, NUCLEUS))
+    assert generation.loops is not None
+    assert generation.proposed is not None
+    assert generation.trace is not None
+    for loop, ids in zip(generation.loops, generation.proposed, strict=True):
+        assert loop.drafted == len(ids)
+        assert loop.tested == min(loop.accepted + 1, loop.drafted)
+        assert 0 <= loop.beta_sum <= loop.tested + 1e-6
+        assert loop.emitted + loop.truncated == loop.accepted + 1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_trace_shows_the_numbers_that_decided(policy: str) -> None:
+    """u is below target/draft exactly where a token stood; behind a draft that stood whole comes a bonus."""
+    asked = request(1, NUCLEUS)
+    generation = Adaptive(tiny(), policy).generate(asked)
+    assert generation.proposed is not None
+    bonus = 0
+    for token in generation.trace or []:
+        if token.fate in ("accepted", "rejected"):
+            assert token.draft_prob is not None
+            assert (token.u < token.target_prob / token.draft_prob) == (token.fate == "accepted")
+        bonus += token.fate == "bonus"
+    complete = [
+        loop.accepted == len(ids)
+        for loop, ids in zip(generation.loops or [], generation.proposed, strict=True)
+        if not loop.truncated
+    ]
+    assert bonus == sum(complete)

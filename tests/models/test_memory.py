@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import config_of, make
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from spsbench.models import memory
+from spsbench.models.memory import experts_of, forward_bytes, kv_bytes_per_token
+
+
+def _model(*, tied: bool) -> LlamaForCausalLM:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=50,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=tied,
+        )
+    )
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_input_embedding_counts_only_if_it_is_tied(tied: bool) -> None:
+    model = _model(tied=tied)
+    everything = sum(parameter.numel() for parameter in model.parameters())
+    assert forward_bytes(model) == 4 * (everything if tied else everything - 50 * 16)
+
+
+def test_keys_and_values_have_their_own_number_of_heads() -> None:
+    model = _model(tied=True)
+    assert kv_bytes_per_token(model) == 2 * 2 * 2 * 4 * 4  # k and v, layers, heads, width, bytes
+    model.config.num_attention_heads = 0
+    assert kv_bytes_per_token(model) is None
+
+
+@pytest.mark.parametrize("architecture", ["mixtral", "qwen3-moe"])
+def test_experts_count_by_their_expected_union(architecture: str) -> None:
+    model = make(config_of(architecture))
+    experts = experts_of(model)
+    assert experts is not None
+    assert (experts.count, experts.per_token) == (4, 2)
+    gates = [p for name, p in model.named_parameters() if ".experts." in name]
+    assert experts.bytes == sum(p.nbytes for p in gates) > 0
+    rest = forward_bytes(model, rows=1000) - experts.bytes
+    assert forward_bytes(model) == rest + experts.bytes // 2
+    assert forward_bytes(model, rows=2) == rest + experts.bytes * 3 // 4
+
+
+def test_a_dense_model_reads_the_same_for_every_block() -> None:
+    model = _model(tied=True)
+    assert experts_of(model) is None
+    assert forward_bytes(model, rows=9) == forward_bytes(model)
+
+
+def test_bandwidth_is_bytes_over_the_best_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([5.0, 0.4, 0.2, 0.3, 0.4, 0.5])  # the first warms up
+    sizes = []
+
+    def timed(data: torch.Tensor) -> float:
+        sizes.append(data.nbytes)
+        return next(seconds)
+
+    monkeypatch.setattr(memory, "_seconds", timed)
+    monkeypatch.setattr(memory, "cache_bytes", lambda device: 1 << 20)
+    found = memory.measured_bandwidth(torch.device("cpu"))
+    assert found == sizes[0] / 0.2
+    assert sizes[0] >= 8 << 20
+
+
+def test_without_memory_bandwidth_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(data: torch.Tensor) -> float:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(memory, "_seconds", full)
+    assert memory.measured_bandwidth(torch.device("cpu")) is None
+
+
+def test_the_largest_cache_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index, size in enumerate(("32K\n", "33792K\n", "1M\n", "broken\n")):
+        folder = tmp_path / f"index{index}"
+        folder.mkdir()
+        (folder / "size").write_text(size)
+    (tmp_path / "index9").mkdir()
+    monkeypatch.setattr(memory, "_SYSTEM_CACHES", tmp_path)
+    assert memory.cache_bytes() == 33792 * 1024
+    monkeypatch.setattr(memory, "_SYSTEM_CACHES", tmp_path / "nowhere")
+    assert memory.cache_bytes(torch.device("cpu")) is None

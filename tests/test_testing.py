@@ -1,0 +1,227 @@
+"""The proof of losslessness passes for what is lossless, and fails for each fault planted on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from spsbench.core import rejection, sample_and_compare
+from spsbench.core.rejection import Accept, Draft
+from spsbench.core.rule import Rule, RuleKind
+from spsbench.core.rules import RULES
+from spsbench.core.sampling import draw, warp
+from spsbench.drafters import model
+from spsbench.drafters.kind import Context
+from spsbench.drafters.model import ModelDrafter
+from spsbench.errors import UsageError
+from spsbench.models.table import TableModel
+from spsbench.records import SamplingParams
+from spsbench.testing import Scene, assert_lossless, law_of_loop
+from spsbench.verify import controls
+
+LOSSLESS = [name for name, kind in RULES.items() if kind.lossless]
+LOSSY = [name for name, kind in RULES.items() if not kind.lossless]
+PLAIN = SamplingParams()
+Factory = Callable[[Context], ModelDrafter]
+
+
+class Stopping(ModelDrafter):
+    """Lossless: stops behind token 0, which it has kept; proposes nothing behind token 3."""
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        draft = super().draft(tokens, k, u)
+        kept = 0 if tokens[-1] == 3 else k
+        ends = [i + 1 for i, token in enumerate(draft.tokens.tolist()) if token == 0]
+        return _cut(draft, min([kept, *ends]))
+
+
+class Withdrawing(ModelDrafter):
+    """Wrong: looks at each token and withdraws token 0 and what is behind it."""
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        draft = super().draft(tokens, k, u)
+        zeros = [i for i, token in enumerate(draft.tokens.tolist()) if token == 0]
+        return _cut(draft, min([k, *zeros]))
+
+
+class Misreporting(ModelDrafter):
+    """Wrong: tells the rows of temperature 1.1."""
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        draft = super().draft(tokens, k, u)
+        assert draft.probs is not None
+        flat = draft.probs.pow(1 / 1.1)
+        return Draft(draft.tokens, flat / flat.sum(-1, keepdim=True))
+
+
+class Certain(ModelDrafter):
+    """Lossless: the draft model's best tokens, told as point masses."""
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        greedy = SamplingParams(greedy=True)
+        pending, picks = torch.tensor(tokens[self.model.length :]), []
+        for i in range(k):
+            pending = draw(warp(self.model.score(pending, last=1), greedy), u[i : i + 1])
+            picks.append(pending)
+        return Draft(torch.cat(picks), None)
+
+
+class CertainByName(ModelDrafter):
+    """Lossless: draws its tokens but tells them as point masses; given the token, that is what they are."""
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        return Draft(super().draft(tokens, k, u).tokens, None)
+
+
+class Remembering(Certain):
+    """Lossless: proposes fewer tokens behind a loop in which some fell."""
+
+    seen = 3
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        super().observe(tokens, accepted)
+        self.seen = accepted
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        return _cut(super().draft(tokens, k, u), min(k, self.seen))
+
+
+def _cut(draft: Draft, n: int) -> Draft:
+    return Draft(draft.tokens[:n], None if draft.probs is None else draft.probs[:n])
+
+
+def made(kind: type[ModelDrafter]) -> Factory:
+    def build(context: Context) -> ModelDrafter:
+        assert isinstance(context.draft, TableModel)
+        return kind(context.draft, context.sampling, context.device)
+
+    return build
+
+
+@pytest.mark.parametrize("rule", LOSSLESS)
+def test_the_draft_model_is_lossless(rule: str) -> None:
+    assert_lossless(model.KIND, rule=rule)
+
+
+@pytest.mark.parametrize("rule", LOSSLESS)
+@pytest.mark.parametrize("kind", [Stopping, Certain, CertainByName, Remembering])
+def test_drafters_of_every_sort_are_lossless(kind: type[ModelDrafter], rule: str) -> None:
+    assert_lossless(made(kind), rule=rule, ks=(1, 2), samplings=(PLAIN,))
+
+
+@pytest.mark.parametrize("kind", [Withdrawing, Misreporting])
+def test_sample_and_compare_forgives_any_drafter(kind: type[ModelDrafter]) -> None:
+    assert_lossless(made(kind), rule="sample-and-compare", ks=(2,), samplings=(PLAIN,))
+
+
+@pytest.mark.parametrize("kind", [Withdrawing, Misreporting])
+def test_a_wrong_drafter_is_caught(kind: type[ModelDrafter]) -> None:
+    with pytest.raises(AssertionError, match="Behind"):
+        assert_lossless(made(kind), ks=(1, 2), samplings=(PLAIN,))
+
+
+@pytest.mark.parametrize("rule", LOSSY)
+@pytest.mark.parametrize("kind", [ModelDrafter, Certain])
+def test_a_lossy_rule_is_caught(rule: str, kind: type[ModelDrafter]) -> None:
+    with pytest.raises(AssertionError, match="Behind"):
+        assert_lossless(made(kind), rule=rule, ks=(1, 2), samplings=(PLAIN,))
+
+
+@pytest.mark.parametrize("rule", LOSSY)
+def test_a_lossy_rule_is_lossless_where_everything_is_certain(rule: str) -> None:
+    assert_lossless(model.KIND, rule=rule, ks=(2,), samplings=(SamplingParams(greedy=True),))
+
+
+# What is wrong with the rule alone, as functions of target rows, draft and numbers.
+FAULTS: dict[str, Accept] = {
+    "bonus-from-draft": controls._bonus_from_draft,
+    "row-off-by-one": controls._row_off_by_one,
+    "residual-row": controls._residual_row,
+    "one-uniform": controls._one_uniform,
+    "unscaled-residual": controls._unscaled_residual,
+}
+# What is swapped inside of modified rejection, or in the drafter.
+INSIDE = ("inverted-ratio", "lecture-test", "no-residual", "lenience", "raw-draft")
+# Scripted numbers come from no stream, and tables have no positions.
+ELSEWHERE = ("constant-uniform", "wrong-position")
+NUCLEUS = SamplingParams(temperature=0.8, top_p=0.8)
+HONEST = {"modified-rejection": rejection.accept_draft, "sample-and-compare": sample_and_compare.accept}
+
+
+def a_rule(accept: Accept) -> RuleKind:
+    """A rule that claims to be lossless."""
+    rule = Rule(accept, lambda q, draft: q[: len(draft.tokens), 0])
+    return RuleKind("planted", "A rule for a test.", True, lambda options: rule)
+
+
+def test_every_planted_sampler_is_accounted_for() -> None:
+    assert {*FAULTS, *INSIDE, *ELSEWHERE, "stale-cache"} == set(controls.CONTROLS)
+    assert set(HONEST) == set(LOSSLESS)
+
+
+@pytest.mark.parametrize("rule", LOSSLESS)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_rule_is_caught(name: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The faults wrap a right rule: they are planted around each of ours."""
+    assert_lossless(model.KIND, rule=a_rule(HONEST[rule]), ks=(2,), samplings=(PLAIN,))
+    monkeypatch.setattr(controls, "_verify", HONEST[rule])
+    with pytest.raises(AssertionError, match="Behind"):
+        assert_lossless(model.KIND, rule=a_rule(FAULTS[name]), ks=(2,), samplings=(PLAIN,))
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_a_fault_inside_modified_rejection_is_caught(name: str) -> None:
+    with (
+        controls.planted(name, TableModel(lambda context: [1.0], 1)),
+        pytest.raises(AssertionError, match="Behind"),
+    ):
+        assert_lossless(model.KIND, ks=(2,), samplings=(NUCLEUS,))
+
+
+@pytest.mark.parametrize("rule", LOSSLESS)
+def test_a_stale_cache_is_caught(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rejected tokens that stay in a cache show in the loop behind. Drafts do without a cache here."""
+
+    class Fixed(ModelDrafter):
+        def begin(self, prompt: Sequence[int]) -> None: ...
+
+        def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+            return Draft(torch.tensor([3] * k), None)
+
+        def observe(self, tokens: Sequence[int], accepted: int) -> None: ...
+
+    assert_lossless(made(Fixed), rule=rule, ks=(2,), samplings=(PLAIN,))
+    rollback = TableModel.rollback
+    monkeypatch.setattr(
+        TableModel, "rollback", lambda self, length: controls._stale(partial(rollback, self))(length)
+    )
+    with pytest.raises(AssertionError, match="Behind"):
+        assert_lossless(made(Fixed), rule=rule, ks=(2,), samplings=(PLAIN,))
+
+
+def test_the_failure_tells_where_and_by_how_much() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_lossless(model.KIND, rule="lenience:l=0.5", ks=(1,), samplings=(PLAIN,))
+    for word in ("Behind (0,)", "a difference of", "K = 1", "the target with"):
+        assert word in str(caught.value)
+
+
+def test_options_of_a_rule_are_read() -> None:
+    assert_lossless(model.KIND, rule="lenience:l=1", ks=(1,), samplings=(PLAIN,))
+    with pytest.raises(UsageError, match="l above 0"):
+        assert_lossless(model.KIND, rule="lenience:l=0", ks=(1,))
+
+
+def test_the_law_of_a_loop_by_hand() -> None:
+    """Target (3/4, 1/4), draft (1/4, 3/4), K = 1: a third of the 1s stands, every other falls to a 0."""
+    target = TableModel(lambda context: [0.75, 0.25], 2)
+    draft = TableModel(lambda context: [0.25, 0.75], 2)
+    drafter = partial(ModelDrafter, draft, PLAIN, torch.device("cpu"))
+    law = law_of_loop(Scene(target, drafter, rejection.accept_draft, (0,), 1, PLAIN))
+    by_hand = {(0,): 1 / 2, (0, 0): 3 / 16, (0, 1): 1 / 16, (1, 0): 3 / 16, (1, 1): 1 / 16}
+    assert law.keys() == by_hand.keys()
+    assert all(abs(law[tokens] - chance) < 1e-13 for tokens, chance in by_hand.items())
