@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from drafter_law import Scene, law_error, pieces
-from enumeration import row
+from drafter_law import Scene, law_error, pieces, row
 from torch import Tensor
 
 from spsbench.core.rejection import Draft
