@@ -1,8 +1,7 @@
 """The law of a production loop with any drafter, by enumeration; what the drafter tells is not believed.
 
-``tests/enumeration.py`` takes the draft's rows from the draft model. Here the probability of each draft is
-measured: the numbers at which a pick changes are found by bisection, so that a drafter that tells other
-rows than it draws from gives another law than the target's.
+The probability of each draft is measured: the numbers at which a pick changes are found by bisection, so
+that a drafter that tells other rows than it draws from gives another law than the target's.
 """
 
 from __future__ import annotations
@@ -13,16 +12,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
-from enumeration import Law, choices, completed, continuations, row
 from torch import Tensor
 
 from spsbench import decoding
 from spsbench.clock import FakeClock, Stopwatch
 from spsbench.core import rejection
+from spsbench.core.sampling import warp
 from spsbench.drafters.drafter import Drafter
 from spsbench.models.table import TableModel
 from spsbench.records import SamplingParams
 
+Law = dict[tuple[int, ...], float]
 _BELOW_ONE = 1 - 2**-53
 _PIECES = 8
 """Into how many parts [0, 1) is cut before the search for edges: picks need not be in order."""
@@ -143,3 +143,41 @@ def _edges(pick: Callable[[float], int], low: float, first: int, high: float, la
     between = pick(middle)
     yield from _edges(pick, low, first, middle, between)
     yield from _edges(pick, middle, between, high, last)
+
+
+def row(model: TableModel, context: tuple[int, ...], sampling: SamplingParams) -> Tensor:
+    """Warped probabilities behind a context, [V]."""
+    model.rollback(0)
+    return warp(model.score(torch.tensor(context), last=1), sampling)[0]
+
+
+def choices(weights: Tensor) -> Iterator[tuple[int, float, float]]:
+    """(token, probability, a uniform number that draws it) for each token that can be drawn."""
+    probs = weights / weights.sum()
+    ends = probs.cumsum(0)
+    for token in range(len(probs)):
+        if probs[token] > 0:
+            yield token, float(probs[token]), float(ends[token] - probs[token] / 2)
+
+
+def completed(
+    law: Law, target: TableModel, prompt: tuple[int, ...], length: int, sampling: SamplingParams
+) -> Law:
+    """The law with every outcome continued by the target to a fixed length."""
+    full: Law = defaultdict(float)
+    for tokens, chance in law.items():
+        for rest, probability in continuations(target, prompt + tokens, length - len(tokens), sampling):
+            full[tokens + rest] += chance * probability
+    return full
+
+
+def continuations(
+    target: TableModel, context: tuple[int, ...], length: int, sampling: SamplingParams
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Every continuation of a context that the target can write, with its probability."""
+    if length == 0:
+        yield (), 1.0
+        return
+    for token, probability, _ in choices(row(target, context, sampling)):
+        for rest, chance in continuations(target, (*context, token), length - 1, sampling):
+            yield (token, *rest), probability * chance

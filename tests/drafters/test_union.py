@@ -96,7 +96,7 @@ def test_a_union_without_a_model_needs_none() -> None:
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_kinds_tell_the_truth(name: str) -> None:
-    """A point mass has no rows; what runs no model is built without one; forwards are a maximum."""
+    """A point mass has no rows; what runs no model needs none; forwards are at most those it tells."""
     model = TableModel(lambda context: (0.5, 0.5), 2)
     kind = DRAFTERS[name]
     drafter = build_drafter(Spec(name), context(model if kind.needs_draft else None))
