@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import torch
-from enumeration import Law, choices, continuations, drafts, row
+from drafter_law import Law, choices, continuations, row
 from torch import Tensor
 
 from spsbench import decoding
@@ -106,3 +106,15 @@ def _tests(accept: Sequence[float], stand: int) -> tuple[list[float], float]:
     chance = torch.tensor(accept[:stand], dtype=torch.float64).prod().item()
     chance *= 1 - accept[stand] if stand < len(accept) else 1.0
     return [*numbers, *[0.5] * (len(accept) - len(numbers))], chance
+
+
+def drafts(
+    draft: TableModel, prompt: Ids, k: int, sampling: SamplingParams
+) -> Iterator[tuple[Ids, float, list[float]]]:
+    """Each draft of K tokens, its probability and the uniform numbers that pick it."""
+    if k == 0:
+        yield (), 1.0, []
+        return
+    for path, chance, picks in drafts(draft, prompt, k - 1, sampling):
+        for token, probability, pick in choices(row(draft, prompt + path, sampling)):
+            yield (*path, token), chance * probability, [*picks, pick]

@@ -115,7 +115,7 @@ def test_without_the_models_the_gap_is_unknown_and_the_rest_is_told(
 ) -> None:
     config = runs[0] / "config.yaml"
     config.write_text(config.read_text().replace("embedded:mini/target", "./gone"))
-    _edit_samples(runs[1], lambda line: {"token_ids": [7, *line["token_ids"]]})
+    _edit_samples(runs[1], lambda line: {"token_ids": [7, *line["token_ids"]], "token_evidence": None})
     shown = " ".join(cli("compare", *runs).out.split())
     assert "the gap of the two largest logits there is unknown (./gone is not a model folder)" in shown
 

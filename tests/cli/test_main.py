@@ -20,12 +20,12 @@ def test_version(cli: Cli) -> None:
 def test_bare_command_shows_the_commands(cli: Cli) -> None:
     result = cli()
     assert result.code == 0
-    for name in ("run", "sweep-k", "report", "tasks", "pairs", "protocols", "doctor", "theory"):
+    for name in ("run", "sweep-k", "report", "list", "doctor", "theory"):
         assert f" {name} " in result.out
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "sweep-k", "report", "tasks", "pairs", "protocols", "doctor", "theory"]
+    "command", ["run", "sweep-k", "report", "list", "tasks", "pairs", "protocols", "doctor", "theory"]
 )
 def test_help_fits_80_columns(cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -72,13 +72,13 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> FailWith:
 
 def test_a_typed_error_has_its_sentence_and_code(cli: Cli, failing: FailWith) -> None:
     failing(UnavailableError("it is gone.", flag="--data", remedy="Fetch it."))
-    result = cli("tasks")
+    result = cli("list", "tasks")
     assert (result.code, result.err) == (3, "error: --data: it is gone. Fetch it.\n")
 
 
 def test_an_unknown_error_is_one_sentence_that_points_to_debug(cli: Cli, failing: FailWith) -> None:
     failing(ZeroDivisionError("by nought\nsecond line"))
-    result = cli("tasks")
+    result = cli("list", "tasks")
     assert result.code == 1
     assert result.err == (
         "error: ZeroDivisionError: by nought This is a fault of spsbench; --debug shows where.\n"
@@ -88,22 +88,22 @@ def test_an_unknown_error_is_one_sentence_that_points_to_debug(cli: Cli, failing
 @pytest.mark.parametrize("error", [ZeroDivisionError("by nought"), UnavailableError("gone.")])
 def test_debug_shows_the_traceback(cli: Cli, failing: FailWith, error: Exception) -> None:
     failing(error)
-    assert "Traceback" not in cli("tasks").err
-    result = cli("--debug", "tasks")
+    assert "Traceback" not in cli("list", "tasks").err
+    result = cli("--debug", "list", "tasks")
     assert "Traceback" in result.err
     assert result.code == (3 if isinstance(error, UnavailableError) else 1)
 
 
 def test_out_of_memory_names_what_helps(cli: Cli, failing: FailWith) -> None:
     failing(MemoryError())
-    result = cli("tasks")
+    result = cli("list", "tasks")
     assert result.code == 1
     assert "--dtype bfloat16" in result.err
 
 
 def test_ctrl_c_is_130(cli: Cli, failing: FailWith) -> None:
     failing(KeyboardInterrupt())
-    assert cli("tasks").code == 130
+    assert cli("list", "tasks").code == 130
 
 
 def test_a_reader_that_leaves_is_no_error(failing: FailWith, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_a_reader_that_leaves_is_no_error(failing: FailWith, monkeypatch: pytest
     monkeypatch.setattr("os.dup2", lambda _, descriptor: redirected.append(descriptor))
     said = []
     monkeypatch.setattr(cli_main, "complain", said.append)
-    assert cli_main.main(["tasks"]) == 141
+    assert cli_main.main(["list", "tasks"]) == 141
     assert redirected == [1, 2]
     assert said == []
 

@@ -94,7 +94,9 @@ def test_a_union_without_a_model_needs_none() -> None:
     assert union.draft([0], 2, U).probs is not None
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize(
+    "name", sorted(DRAFTERS.keys() - {"early-exit", "quantised"})
+)  # these need a real target
 def test_kinds_tell_the_truth(name: str) -> None:
     """A point mass has no rows; what runs no model needs none; forwards are at most those it tells."""
     model = TableModel(lambda context: (0.5, 0.5), 2)
