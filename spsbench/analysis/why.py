@@ -98,6 +98,7 @@ def explain(row: dict[str, Any], ars: ArmSums, sps: ArmSums, slope_ms: float | N
     binding = min(factors, key=lambda factor: factor["factor"])
     entry = {
         **identity(row),
+        "lossless": row.get("lossless", True),
         "baseline": row["baseline"],
         "speedup": (ars.seconds / ars.tokens) / (sps.seconds / sps.tokens),
         "factors": factors,

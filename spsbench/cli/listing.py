@@ -10,6 +10,7 @@ import typer
 from spsbench.cli import options
 from spsbench.cli.console import print_json, say
 from spsbench.errors import UsageError
+from spsbench.records import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -144,7 +145,8 @@ def _engines() -> list[Row]:
 
 
 def _named(title: str, name: str, summary: str, options: Options) -> Row:
-    written = "\n".join(f"{option}={value}" for option, value in options.items())
+    # As they are typed, one a line.
+    written = "\n".join(str(Spec("", (option,))).lstrip(":") for option in options.items())
     return {title: name, "what": summary, "options": written}
 
 

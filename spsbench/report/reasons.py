@@ -32,7 +32,8 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
 def fastest(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The explained arm with the largest speedup of each series along K."""
     best: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for entry in summary.get("why") or []:
+    lossless = (entry for entry in summary.get("why") or [] if entry.get("lossless", True))
+    for entry in lossless:
         key = place({"method": "sps", **entry}, "k")
         if key not in best or entry["speedup"] > best[key]["speedup"]:
             best[key] = entry

@@ -1,0 +1,146 @@
+"""docs/extending.md is true: its example drafts, is proved, and is found by name and by file."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from commandline import call
+
+import spsbench
+from spsbench.drafters.registry import drafter_kind
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.testing import assert_lossless
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples/echo_drafter.py"
+FLAGS = ("--limit", "2", "--max-new-tokens", "12", "--threads", "1", "--no-score", "--set", "warmup=false")
+
+
+def test_the_example_is_lossless() -> None:
+    assert_lossless(drafter_kind(f"{EXAMPLE}:KIND"), ks=(1, 2), vocab_size=3)
+
+
+def test_the_commands_of_the_page_run_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "docs/extending.md").read_text()
+    commands = re.findall(r"^spsbench (run --drafter .*echo_drafter.*)$", text, re.MULTILINE)
+    assert len(commands) == 2
+    for index, command in enumerate(commands):
+        out = tmp_path / str(index)
+        result = call(*command.split(), *FLAGS, "--out", out, "--quiet")
+        assert result.code == 0, result.err
+        arms = [row["drafter"] for row in json.loads((out / "summary.json").read_text())["rows"]]
+        assert any("echo_drafter.py:KIND" in str(drafter) for drafter in arms)
+
+
+def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = spsbench.run(
+        task="xsum", drafter="model,lookup", k="2", limit=2, max_new_tokens=8, threads=1, score=False
+    )
+    assert set(run.rows["arm"]) == {"ars-nucleus", "sps-k2-nucleus", "sps-k2-nucleus+lookup"}
+    assert {"speedup.ratio", "speedup.low", "speedup.high"} <= set(run.rows.columns)
+    assert set(run.loops["arm"]) == set(run.rows["arm"])
+    assert len(spsbench.Run(run.directory).samples) == 6
+
+
+def test_an_installed_package_gives_its_drafter_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    information = site / "echo_drafter-1.0.dist-info"
+    information.mkdir(parents=True)
+    (site / "echo_drafter.py").write_text(EXAMPLE.read_text())
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: echo-drafter\nVersion: 1.0\n")
+    points = (
+        "[spsbench.drafters]\necho = echo_drafter:KIND\nbroken = no_such_module:KIND\nother = json:dumps\n"
+    )
+    (information / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.delitem(sys.modules, "echo_drafter", raising=False)
+    assert drafter_kind("echo").summary == "Repeats what followed the last time."
+    with pytest.raises(UnavailableError, match="broken"):
+        drafter_kind("broken")
+    with pytest.raises(UsageError, match="not DrafterKind"):
+        drafter_kind("other")
+    result = call("run", "xsum", "--drafter", "echo:most=3", *FLAGS, "--out", tmp_path / "run", "--quiet")
+    assert result.code == 0, result.err
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        ("lookpu", 2, "Did you mean lookup?"),
+        ("lookup:size=3", 2, "lookup has no option 'size'. It has max_n, min_n."),
+        ("lookup:max_n=much", 2, "lookup:max_n=much is not valid. Give a whole number, e.g. 3."),
+        ("none.py:KIND", 3, "none.py is not there"),
+    ],
+)
+def test_a_wrong_drafter_is_refused_before_anything_is_loaded(
+    tmp_path: Path, given: str, code: int, said: str
+) -> None:
+    result = call("run", "xsum", "--drafter", given, "--out", tmp_path / "run")
+    assert result.code == code
+    assert said in " ".join(result.err.split())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("Draft(torch.tensor([10**6]), None)", "proposed a token outside the vocabulary"),
+        ("Draft(torch.zeros(9, dtype=torch.int64), None)", "proposed 9 tokens where 2 are allowed"),
+        ("Draft(torch.zeros(1), None)", "not a tensor [n] of int64"),
+        ("Draft(torch.tensor([1]), torch.ones(1, 1024))", "rows that do not add up to 1"),
+        ("Draft(torch.tensor([1]), torch.ones(2, 3))", "rows that are not a tensor"),
+        ("1 / 0", "raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_a_drafter_does_wrong_fails_its_sequences_and_not_the_run(
+    tmp_path: Path, answer: str, said: str
+) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text(
+        "import torch\nfrom spsbench import Draft, DrafterKind\n\n\nclass Wrong:\n"
+        "    def begin(self, prompt): pass\n    def observe(self, tokens, accepted): pass\n"
+        f"    def draft(self, tokens, k, u): return {answer}\n\n\n"
+        "KIND = DrafterKind('wrong', 'Wrong.', lambda options, context: Wrong())\n"
+    )
+    flags = (*FLAGS[:6], "--no-score", "--no-proof", "--set", "warmup=false", "--k", "2", "--quiet")
+    result = call("run", "xsum", "--drafter", f"model,{file}:KIND", *flags, "--out", tmp_path / "run")
+    assert result.code == 5, result.err
+    lines = [json.loads(line) for line in (tmp_path / "run/samples.jsonl").read_text().splitlines()]
+    failed = [line for line in lines if line["error"] is not None]
+    assert {line["arm"] for line in failed} == {f"sps-k2-nucleus+{file}:KIND"}
+    assert all(said in line["error"] and "wrong.py:KIND" in line["error"] for line in failed)
+    assert len(lines) == 6
+
+
+def test_a_lossy_rule_cannot_pass_the_gate_lossless(tmp_path: Path) -> None:
+    result = call("run", "xsum", "--rule", "lenience", "--fail-on", "lossless", "--out", tmp_path / "run")
+    assert result.code == 2
+    assert "lenience is lossy by design" in result.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_drafters_at_one_k_are_two_arms_everywhere(tmp_path: Path) -> None:
+    result = call(
+        *("run", "xsum", "--drafter", "model,lookup", "--rule", "modified-rejection,lenience", "--k", "2,3"),
+        *(*FLAGS, "--limit", "3", "--out", tmp_path / "run"),
+    )
+    assert result.code == 0, result.err
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert len({row["arm"] for row in summary["rows"]}) == 9
+    assert len({arm["arm"] for arm in summary["losslessness"]["arms"]}) == 9
+    lossy = [arm for arm in summary["losslessness"]["arms"] if arm["rule"] == "lenience"]
+    assert {arm["verdict"] for arm in lossy} == {"lossy by design"}
+    assert "lossy" in result.out
+    report = call("report", tmp_path / "run", "--html")
+    assert report.code == 0, report.err
+    page = (tmp_path / "run/report.md").read_text()
+    for name in ("SpS (K=2, lookup)", "SpS (K=3, lookup, lenience, lossy)"):
+        assert name in page
