@@ -80,7 +80,7 @@ def rederive(
     Args:
         decided: what the loops did.
         target: [n, V] the target's logits at the positions of the text, from an independent forward.
-        draft: [n, V] the draft's; None if nothing was drafted.
+        draft: [n, V] the draft's; None if nothing was drafted, or by whoever was certain of each token.
         sampling: the warping of both.
         slack: see ``own_law.rounding_slack``.
         margin: what ended drafts early; None if nothing did that looked at rows.
@@ -201,18 +201,28 @@ class _Compared:
 
 def _chunk(decided: Decided, q: Law, p: Law | None, margin: Margin | None, *, greedy: bool) -> Sums:
     looked = decided.drafted >= 0
+    picks = []
     if p is None:
-        p, looked = Law(*(torch.zeros_like(part) for part in q)), torch.zeros_like(looked)
-    picks = _draws(_at(p, looked), decided.drafted[looked], decided.pick_u[looked], greedy=greedy)
+        p = _certain(decided.drafted, q)  # a point mass is not drawn: there is no pick to derive
+    else:
+        picks = [_draws(_at(p, looked), decided.drafted[looked], decided.pick_u[looked], greedy=greedy)]
     tests = _tests(decided, q, p, looked, greedy=greedy)
     drawn = decided.drawn
     behind = _behind(_at(q, drawn), _at(p, drawn), looked[drawn])
     draws = _draws(behind, decided.tokens[drawn], decided.draw_u[drawn], greedy=greedy)
     ends = [] if margin is None else [_ends(decided, p, decided.asked & looked, margin)]
     sums: Sums = {}
-    for kind in (picks, tests, draws, *ends):
+    for kind in (*picks, tests, draws, *ends):
         sums = added(sums, kind.sums())
     return sums
+
+
+def _certain(drafted: Tensor, like: Law) -> Law:
+    """Rows with all mass on the drafted token, beyond doubt; zeros where nothing was drafted."""
+    looked = (drafted >= 0).unsqueeze(-1)
+    probs = torch.zeros_like(like.probs).scatter_(-1, drafted.clamp(min=0).unsqueeze(-1), 1.0)
+    nothing = torch.zeros_like(like.tolerance)
+    return Law(probs * looked, torch.zeros_like(like.doubtful), nothing, nothing + 0.5)
 
 
 def _ends(decided: Decided, p: Law, asked: Tensor, margin: Margin) -> _Compared:

@@ -173,8 +173,10 @@ def decided_again(
     seed: int,
     dtype: torch.dtype,
     policy: Policy | None = None,
+    *,
+    point_mass: bool = False,
 ) -> Sums:
-    """Every decision of the loops derived once more: of Algorithms 1 and 2 with a draft model.
+    """Every decision of the loops derived once more, under modified rejection.
 
     Args:
         reading: of the generation's tokens.
@@ -185,6 +187,7 @@ def decided_again(
         dtype: the target's precision, for its rounding.
         policy: how many tokens a loop was to draft, one that no drafter uses; None for K, or if whatever
             drafted was free to propose fewer: then lengths are not judged.
+        point_mass: whether whatever drafted was certain of each token; else it was the draft model.
     """
     if generation.proposed is None or generation.loops is None:
         return {}
@@ -192,7 +195,7 @@ def decided_again(
     slack = rounding_slack(dtype)
     if policy is None or k == 0:
         decided = decisions_of(generation.tokens, loops, proposed, k, seed)
-        drafts = reading.draft_logits if k else None
+        drafts = None if point_mass or k == 0 else reading.draft_logits
         return rederive(decided, reading.logits, drafts, sampling, slack)
     verdicts = [(len(ids), loop.accepted) for ids, loop in zip(proposed, loops, strict=True)]
     allowed, margin = lookaheads(policy, k, verdicts), policy.margin

@@ -20,6 +20,7 @@ from spsbench.analysis.losslessness import RESCORED, decisions_of, evidence_of, 
 from spsbench.axes import MODEL, MODIFIED_REJECTION
 from spsbench.core.rules import rule_kind
 from spsbench.drafters.policy import build_policy
+from spsbench.drafters.registry import drafter_kind
 from spsbench.engines import witness
 from spsbench.engines.engine import Engine
 from spsbench.engines.token_evidence import token_evidence
@@ -62,17 +63,22 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     target = pair.draft if arm.method == "draft" else pair.target
     reading = witness.read_again(target, pair.draft, prompt.ids, generation.tokens, arm.sampling)
     sums = witness.rescored(reading, seed)
-    if _is_chens(arm):
-        policy = build_policy(arm.policy) if arm.k else None  # one of its own, to be asked once more
+    if _can_rederive(arm):
+        certain = arm.method == "sps" and drafter_kind(arm.drafter.name).point_mass
+        # A policy of its own, to be asked once more; a copy is as long as it goes.
+        policy = None if certain or arm.method != "sps" else build_policy(arm.policy)
         given = (arm.sampling, arm.k, seed, target.model.dtype, policy)
-        sums |= witness.decided_again(reading, generation, *given)
+        sums |= witness.decided_again(reading, generation, *given, point_mass=certain)
     generation.losslessness = (generation.losslessness or {}) | sums
     generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
 
 
-def _is_chens(arm: Arm) -> bool:
-    """Whether decisions are those of Algorithm 2 with a draft model, which are derived anew."""
-    return arm.method != "sps" or (arm.drafter.name, arm.rule.name) == (MODEL, MODIFIED_REJECTION)
+def _can_rederive(arm: Arm) -> bool:
+    """Whether each decision follows from rows that are at hand: those of the models, or of a point mass."""
+    if arm.method != "sps":
+        return True
+    known = arm.drafter.name == MODEL or drafter_kind(arm.drafter.name).point_mass
+    return known and arm.rule.name == MODIFIED_REJECTION
 
 
 def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
