@@ -1,4 +1,4 @@
-"""Decisions over copied drafts derived anew: point masses have no rows, their tests and corrections follow."""
+"""Decisions over copied drafts derived anew: point masses have no rows, their tests do follow."""
 
 from __future__ import annotations
 
