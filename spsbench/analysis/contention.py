@@ -1,8 +1,9 @@
 """Whether other processes or guests took the CPU while a run measured: its times are then no figures.
 
 An interval over prompts takes what happened to one prompt as independent of the next. Neighbours come
-in bursts that outlast a sequence: on a machine with them 32 of 40 intervals of 95% covered the truth
-(docs/log.md). So beyond a small share no interval is given.
+in bursts that outlast a sequence: on a machine with them 32 of 40 intervals of 95% covered the truth.
+Short waits all along do no harm: with 5% of them 37 of 40 did (docs/log.md). So beyond a small share,
+which differs by kind, no interval is given.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from spsbench.analysis.speedup import finished
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST = 0.02
+MOST = {"waited_s": 0.06, "stolen_s": 0.02}
 """Seconds that a second of measuring may lose to others before its intervals are withheld."""
 
 _TITLES = {
@@ -43,7 +44,7 @@ def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, Any]
     reasons = [
         f"in each second measured {_TITLES[name].format(share)}"
         for name, share in shares.items()
-        if share is not None and share > MOST
+        if share is not None and share > MOST[name]
     ]
     return {
         "waited_share": shares["waited_s"],

@@ -36,7 +36,7 @@ def test_shares_are_of_the_measured_seconds(make_samples: Make) -> None:
     assert f"threads waited {60 * 0.11 / total:.2f} s for a CPU" in reason
 
 
-@pytest.mark.parametrize("taken", [None, {}, {"load_1m": 40.0}, {"waited_s": 0.001, "stolen_s": 0.001}])
+@pytest.mark.parametrize("taken", [None, {}, {"load_1m": 40.0}, {"waited_s": 0.02, "stolen_s": 0.001}])
 def test_little_or_nothing_told_is_no_reason(make_samples: Make, taken: dict[str, float] | None) -> None:
     assert contention(measured(make_samples, taken), {})["trusted"] is True
 
