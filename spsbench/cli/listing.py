@@ -99,35 +99,42 @@ def _protocols() -> list[Row]:
 
 def _drafters() -> list[Row]:
     from spsbench.drafters.registry import DRAFTERS, GROUP, drafter_kind
-    from spsbench.plugins import names
 
-    rows = []
-    for name, source in names(DRAFTERS, GROUP).items():
-        kind = drafter_kind(name)
-        needs = "a draft model" if kind.needs_draft else "no model of its own"
-        rows.append(_named("drafter", name, kind.summary, kind.options) | {"needs": needs, "from": source})
-    return rows
+    return _kinds("drafter", DRAFTERS, GROUP, drafter_kind, _needs)
 
 
 def _rules() -> list[Row]:
     from spsbench.core.rules import GROUP, RULES, rule_kind
-    from spsbench.plugins import names
 
-    rows = []
-    for name, source in names(RULES, GROUP).items():
-        kind = rule_kind(name)
-        lossless = "yes" if kind.lossless else "NO"
-        rows.append(_named("rule", name, kind.summary, kind.options) | {"lossless": lossless, "from": source})
-    return rows
+    return _kinds(
+        "rule", RULES, GROUP, rule_kind, lambda kind: {"lossless": "yes" if kind.lossless else "NO"}
+    )
 
 
 def _policies() -> list[Row]:
     from spsbench.drafters.policy import GROUP, POLICIES, policy_kind
+
+    return _kinds("policy", POLICIES, GROUP, policy_kind, lambda kind: {})
+
+
+def _needs(kind: Any) -> Row:
+    return {"needs": "a draft model" if kind.needs_draft else "no model of its own"}
+
+
+def _kinds(
+    title: str,
+    ours: Mapping[str, Any],
+    group: str,
+    kind_of: Callable[[str], Any],
+    more: Callable[[Any], Row],
+) -> list[Row]:
+    """One row for each kind of a registry, another package's too."""
     from spsbench.plugins import names
 
-    found = [(name, policy_kind(name), source) for name, source in names(POLICIES, GROUP).items()]
+    found = [(name, kind_of(name), source) for name, source in names(ours, group).items()]
     return [
-        _named("policy", name, kind.summary, kind.options) | {"from": source} for name, kind, source in found
+        {title: name, "what": kind.summary, "options": _written(kind.options)} | more(kind) | {"from": source}
+        for name, kind, source in found
     ]
 
 
@@ -144,10 +151,9 @@ def _engines() -> list[Row]:
     ]
 
 
-def _named(title: str, name: str, summary: str, options: Options) -> Row:
-    # As they are typed, one a line.
-    written = "\n".join(str(Spec("", (option,))).lstrip(":") for option in options.items())
-    return {title: name, "what": summary, "options": written}
+def _written(options: Options) -> str:
+    """As they are typed, one a line."""
+    return "\n".join(str(Spec("", (option,))).lstrip(":") for option in options.items())
 
 
 LISTS: Mapping[str, Callable[[], list[Row]]] = {
