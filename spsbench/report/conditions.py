@@ -27,6 +27,11 @@ def untrusted(summary: Summary) -> list[str]:
     ]
 
 
+def headline(summary: Summary) -> list[str]:
+    """How fast each speculative arm was, in a sentence; nothing from times that are not to be trusted."""
+    return [] if untrusted(summary) else wording.sentences(summary["rows"])
+
+
 def titles(summary: Summary) -> list[str]:
     """What sets each of several conditions apart, e.g. ``threads 1, kernels plain``."""
     entries = summary.get("conditions") or []

@@ -54,7 +54,7 @@ def render(summary: dict[str, Any], run: Run) -> str:
 
 def _heading(summary: Summary, run: Run) -> list[str]:
     lines = [f"# {escape(wording.title(dict(summary)))}"]
-    told = [*conditions.untrusted(summary), *wording.sentences(summary["rows"]), *reasons.headline(summary)]
+    told = [*conditions.untrusted(summary), *conditions.headline(summary), *reasons.headline(summary)]
     told += judgement.alarms(dict(summary))
     lines += ["", *(f"**{escape(text)}**" + "  " for text in told)]
     lines += [f"{escape(text)}  " for text in judgement.losslessness(dict(summary))]

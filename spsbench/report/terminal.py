@@ -33,7 +33,7 @@ def screen(summary: dict[str, Any]) -> RenderableType:
     for line in conditions.untrusted(summary):
         parts += [Padding(_text(line, style="bold red"), _INDENT), Text()]
     parts += [Padding(_results(rows, summary), _INDENT), Text(), *_by_condition(summary)]
-    for sentence in [*wording.sentences(rows), *reasons.headline(summary)]:
+    for sentence in [*conditions.headline(summary), *reasons.headline(summary)]:
         parts.append(Padding(_text(sentence, style="bold"), _INDENT))
     speculative = [row for row in rows if row["acceptance"]]
     if speculative:

@@ -64,4 +64,6 @@ def test_untrusted_times_have_no_interval_and_the_reader_is_told_first(
     assert busy["recommendation"] is None
     (sentence,) = untrusted(busy)
     assert sentence.startswith("DO NOT TRUST THESE TIMES")
+    assert "as fast as" not in render(busy, {})
+    assert "as fast as" in render(quiet, {})
     assert render(busy, {}).splitlines()[2].startswith("**DO NOT TRUST THESE TIMES")
