@@ -115,8 +115,9 @@ def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
         given["samples"] = options["samples"]
     if options["no_score"]:
         given["score"] = False
-    if options["allow_code_exec"]:
-        given["allow_code_exec"] = True
+    for name in ("allow_code_exec", "unsafe_exec"):
+        if options[name]:
+            given[name] = True
     if options.get("extract") is not None and given["task"] == "humaneval":
         given["extract"] = options["extract"]
     if given["limit"] == ALL:

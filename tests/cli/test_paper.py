@@ -21,6 +21,7 @@ OPTIONS: dict[str, Any] = dict.fromkeys(
         "samples",
         "no_score",
         "allow_code_exec",
+        "unsafe_exec",
         "seed",
         "device",
         "dtype",
@@ -140,6 +141,7 @@ def test_all_is_the_papers_own_size() -> None:
 
 
 def test_options_reach_every_part() -> None:
-    given = OPTIONS | {"limit": 3, "seed": 7, "no_score": True, "data": "mini"}
+    given = OPTIONS | {"limit": 3, "seed": 7, "no_score": True, "data": "mini", "unsafe_exec": True}
     for config in [settings(part, given) for part in PARTS]:
         assert (config.limit, config.seed, config.score, config.data) == (3, 7, False, "mini")
+        assert config.unsafe_exec
