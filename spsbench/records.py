@@ -71,8 +71,11 @@ def _written(value: OptionValue) -> str:
 
 
 def _read(text: str) -> OptionValue:
-    if text in ("true", "false"):
-        return text == "true"
+    return text == "true" if text in ("true", "false") else number(text)
+
+
+def number(text: str) -> int | float | str:
+    """The number that was written, whole if it can be; the text itself if it is none."""
     for kind in (int, float):
         try:
             return kind(text)

@@ -17,6 +17,12 @@ TOKENS = 258
 WINDOW = 16
 """Attention window of the windowed architectures: shorter than every prompt of the tests."""
 
+# Like Llama 3: the template adds BOS itself.
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
 _SHALLOW = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4}
 _PLAIN = _SHALLOW | {"intermediate_size": 48, "max_position_embeddings": 512}
 _GROUPED = _PLAIN | {"num_key_value_heads": 2}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spsbench.analysis.warning import warnings
+from spsbench.store.conditions import condition
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +40,7 @@ def separated(
     present = sorted({int(index) for index in samples["condition"]}) if "condition" in samples else []
     if len(present) < 2:
         return summary | {"conditions": []}
-    known = [_settings(info, index) for index in present]
+    known = [condition(info, index) for index in present]
     parts = [_of(index, samples, loops, info, summarise) for index in present]
     entries = [
         {"settings": settings, "differ": _differing(settings, known)} | {key: part[key] for key in _SHOWN}
@@ -61,11 +62,6 @@ def _of(
     measured = set(own["arm"])
     arms = [arm for arm in info.get("arms") or [] if arm["arm"] in measured]
     return summarise(own, kept, {**info, "arms": arms, "expected_sequences": None})
-
-
-def _settings(info: Mapping[str, Any], index: int) -> dict[str, Any]:
-    known = info.get("conditions") or []
-    return dict(known[index]) if index < len(known) else {}
 
 
 def _differing(settings: Mapping[str, Any], known: list[dict[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from spsbench.analysis.gate import GATES
 from spsbench.config import RunConfig, resolve
 from spsbench.errors import UsageError
+from spsbench.records import number
 
 _ABOUT_THE_COMMAND = {
     *("pair", "protocol", "config", "set"),  # sources of settings, not settings
@@ -41,19 +42,10 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
         flags["score"] = False
     if params.get("no_proof"):
         flags["proof"] = False
-    flags |= {name: _number(flags[name]) for name in _NUMBERS if name in flags}
+    # What is no number stays a text, for the configuration to refuse.
+    flags |= {name: number(flags[name]) for name in _NUMBERS if name in flags}
     source = params["config"] if params["resume"] is None else params["resume"] / "config.yaml"
     return resolve(flags, source, params["set"] or (), params["protocol"], params["pair"])
-
-
-def _number(text: str) -> int | float | str:
-    """The number that was typed; the text itself if it is none, for the configuration to refuse."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _check_directories(params: Mapping[str, Any]) -> None:

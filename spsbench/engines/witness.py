@@ -99,7 +99,10 @@ def read_again(
     sequence = torch.tensor([*prompt, *tokens], device=target.device)
     logits = target.score_uncached(sequence[:-1], last=len(tokens))
     q = warp(logits, sampling)
-    drafts = None if draft is None else draft.score_uncached(sequence[:-1], last=len(tokens))
+    # The draft-only arm has the draft as its target: one forward serves both.
+    drafts = logits if draft is target else None
+    if draft is not None and drafts is None:
+        drafts = draft.score_uncached(sequence[:-1], last=len(tokens))
     p = None if drafts is None else warp(drafts, sampling)
     emitted = sequence[len(prompt) :]
     outside = q.gather(-1, emitted.unsqueeze(-1)).squeeze(-1) <= 0
@@ -136,28 +139,6 @@ def rescore(
     is Leviathan's alpha.
     """
     return rescored(read_again(target, draft, prompt, tokens, sampling), seed)
-
-
-def rescore_and_rederive(
-    target: CausalLM,
-    draft: CausalLM,
-    prompt: Sequence[int],
-    generation: Generation,
-    sampling: SamplingParams,
-    k: int,
-    seed: int,
-    policy: Policy | None = None,
-) -> Sums:
-    """``rescore`` of an output, and from the same rows every decision of its loops once more.
-
-    Args:
-        target, draft: the models.
-        prompt: at least one id.
-        generation, sampling, k, seed, policy: see ``decided_again``.
-    """
-    reading = read_again(target, draft, prompt, generation.tokens, sampling)
-    dtype = target.model.dtype
-    return rescored(reading, seed) | decided_again(reading, generation, sampling, k, seed, dtype, policy)
 
 
 def rescored(reading: Reading, seed: int) -> Sums:

@@ -70,11 +70,11 @@ def require_unchanged(directory: Path, plan: Plan, turns: Sequence[Turn], now: C
         )
 
 
-def threads_of(plan: Plan, store: RunStore) -> int | None:
-    """How many CPU threads to use: as asked, else as recorded; None if the model's size is to decide."""
-    if plan.config.threads != AUTO:
-        return int(plan.config.threads)
-    recorded = _last(store.run_info().get("conditions")).get("threads") if store.done() else None
+def recorded_threads(plan: Plan, store: RunStore) -> int | None:
+    """What ``auto`` was decided to be when the run began; None if open still, or if a number is given."""
+    if plan.config.threads != AUTO or not store.done():
+        return None
+    recorded = _last(store.run_info().get("conditions")).get("threads")
     return None if recorded is None else int(recorded)
 
 

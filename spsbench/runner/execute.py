@@ -18,7 +18,7 @@ from spsbench.models.threads import suitable_threads
 from spsbench.records import Arm, Generation, Request, Sample
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
 from spsbench.runner.conclude import conclude, peak_memory_bytes, score
-from spsbench.runner.conditions import Conditions, conditions_of, require_unchanged, settle, threads_of
+from spsbench.runner.conditions import Conditions, conditions_of, recorded_threads, require_unchanged, settle
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import prove, read_again
 from spsbench.runner.schedule import Turn, turns
@@ -108,7 +108,7 @@ def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher
     """Load the pair and write every missing sequence into the store, each as soon as it is there."""
     watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
     keep_plain = any(arm.engine != EAGER for arm in plan.arms)
-    pair = load(plan, keep_plain=keep_plain, threads=threads_of(plan, store))
+    pair = load(plan, keep_plain=keep_plain, threads=recorded_threads(plan, store))
     corpus = tuple(prompt.ids for prompt in plan.prompts)
     backends = Backends(pair, plan.slots, corpus=corpus)
     engines = backends.all(plan.arms)

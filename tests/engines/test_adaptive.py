@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
 from fakes import Letters
-from tiny_models import TOKENS, make_pair
+from rederived import Models, decisions, mini, tiny
+from tiny_models import TOKENS
 from withdrawing import Withdrawing
 
 from spsbench.clock import FakeClock, Stopwatch
-from spsbench.config import resolve
 from spsbench.core.evidence import Sums, added
 from spsbench.decoding import DecodedLoop, sps
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy
 from spsbench.engines.looping import LoopingEngine
 from spsbench.engines.uniforms import UniformStream
-from spsbench.engines.witness import rescore_and_rederive
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.pair import find_pair, load_pair
-from spsbench.models.tokenizer import Tokenizer
 from spsbench.records import Generation, Request, SamplingParams, Spec
 from spsbench.tasks.stopping import TextDecoder
 
@@ -33,23 +28,10 @@ LETTERS = Letters("".join(chr(0x100 + i) for i in range(TOKENS)))
 NUCLEUS = SamplingParams(temperature=0.7, top_p=0.8)
 TOP_K = SamplingParams(top_k=5, top_p=0.8)
 GREEDY = SamplingParams(greedy=True)
-Models = tuple[CausalLM, CausalLM]
 
 # The rows of random models are flat: thresholds near their medians, so that drafts end anywhere.
 POLICIES = ("fixed", "stop-below:tau=0.15", "entropy:h=2.2", "momentum")
 MINI = ("stop-below", "entropy", "entropy:h=0.5", "momentum")
-
-
-@cache
-def tiny(architecture: str = "llama", dtype: torch.dtype = torch.float32) -> Models:
-    target, draft = make_pair(architecture, late=0.5)
-    return CausalLM(target.to(dtype)), CausalLM(draft.to(dtype))
-
-
-@cache
-def mini() -> tuple[Models, Tokenizer]:
-    pair = load_pair(find_pair(resolve({}).pair), "float32", CPU)
-    return (pair.target, pair.draft), pair.tokenizer
 
 
 class Adaptive(LoopingEngine):
@@ -85,9 +67,7 @@ def request(index: int, sampling: SamplingParams) -> Request:
 
 def read(models: Models, asked: Request, generation: Generation, policy: str | None) -> Sums:
     judge = None if policy is None else build_policy(Spec.parse(policy))
-    prompt, sampling = asked.prompt_ids, asked.sampling
-    sums = rescore_and_rederive(*models, prompt, generation, sampling, K, asked.seed, judge)
-    return {name: value for name, value in sums.items() if name.startswith("decisions")}
+    return decisions(models, asked, generation, K, judge)
 
 
 def judged(engine: Adaptive, sampling: SamplingParams, policy: str | None) -> tuple[Sums, set[int]]:

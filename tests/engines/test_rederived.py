@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
 from fakes import Letters
 from planted import FAULTS, fault
-from tiny_models import ARCHITECTURES, TOKENS, make_pair
+from rederived import Models, decisions, mini, tiny
+from tiny_models import ARCHITECTURES, TOKENS
 
 from spsbench.clock import FakeClock
-from spsbench.config import resolve
 from spsbench.core.evidence import Sums, added
 from spsbench.engines.capture import uncaptured
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
 from spsbench.engines.graphed import GraphedEngine
-from spsbench.engines.witness import rescore_and_rederive
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.pair import find_pair, load_pair
 from spsbench.models.static import StaticLM
-from spsbench.models.tokenizer import Tokenizer
-from spsbench.records import Generation, Request, SamplingParams
+from spsbench.records import Request, SamplingParams
 from spsbench.tasks.stopping import TextDecoder
 
 CPU = torch.device("cpu")
@@ -37,24 +32,11 @@ SAMPLINGS = (NUCLEUS, TOP_K, SamplingParams(), SamplingParams(greedy=True))
 PROMPTS = [
     tuple(torch.randint(250, (12,), generator=torch.Generator().manual_seed(i)).tolist()) for i in range(12)
 ]
-Models = tuple[CausalLM, CausalLM]
 
 # Faults that are none under the other samplings.
 ONLY = {"nucleus-of-raw": NUCLEUS, "top-k-last": TOP_K}
 # Seen at 1 to 4 with the sampling of each; see docs/losslessness.md.
 SEQUENCES = 12
-
-
-@cache
-def tiny(architecture: str, dtype: torch.dtype = torch.float32) -> Models:
-    target, draft = make_pair(architecture, late=0.5)
-    return CausalLM(target.to(dtype)), CausalLM(draft.to(dtype))
-
-
-@cache
-def mini() -> tuple[Models, Tokenizer]:
-    pair = load_pair(find_pair(resolve({}).pair), "float32", CPU)
-    return (pair.target, pair.draft), pair.tokenizer
 
 
 def eager(models: Models, k: int, decoder: TextDecoder = LETTERS) -> EagerEngine:
@@ -65,15 +47,10 @@ def request(index: int, sampling: SamplingParams, prompt: tuple[int, ...] | None
     return Request(prompt or PROMPTS[index], NEW, (), sampling, seed=index)
 
 
-def read(models: Models, asked: Request, generation: Generation, k: int) -> Sums:
-    sums = rescore_and_rederive(*models, asked.prompt_ids, generation, asked.sampling, k, asked.seed)
-    return {name: value for name, value in sums.items() if name.startswith("decisions")}
-
-
 def judged(models: Models, engine: Engine, k: int, sampling: SamplingParams, sequences: int) -> Sums:
     total: Sums = {}
     for asked in (request(index, sampling) for index in range(sequences)):
-        total = added(total, read(models, asked, engine.generate(asked), k))
+        total = added(total, decisions(models, asked, engine.generate(asked), k))
     return total
 
 
@@ -121,7 +98,7 @@ def test_every_planted_fault_is_found_out_within_few_sequences(name: str, sampli
     for asked in (request(index, sampling) for index in range(SEQUENCES)):
         with fault(name, models[0]):
             generation = engine.generate(asked)
-        if read(models, asked, generation, K)["decisions_contradicted"]:
+        if decisions(models, asked, generation, K)["decisions_contradicted"]:
             return
     pytest.fail(f"{SEQUENCES} sequences with {name} look honest")
 
@@ -132,11 +109,11 @@ def test_the_mini_pair_follows_and_a_row_off_by_one_does_not(sampling: SamplingP
     prompt = tuple(tokenizer.encode("Article: The vote in", special=True))
     asked = replace(request(0, sampling, prompt), fixed_length=True)
     engine = eager(models, K, tokenizer)
-    honest = read(models, asked, engine.generate(asked), K)
+    honest = decisions(models, asked, engine.generate(asked), K)
     assert honest["decisions_contradicted"] == 0 < honest["decisions"]
     with fault("row-off-by-one", models[0]):
         wrong = engine.generate(asked)
-    assert read(models, asked, wrong, K)["decisions_contradicted"] > 0
+    assert decisions(models, asked, wrong, K)["decisions_contradicted"] > 0
 
 
 def test_another_seed_or_text_contradicts() -> None:
@@ -144,9 +121,11 @@ def test_another_seed_or_text_contradicts() -> None:
     models = tiny("llama")
     asked = request(0, NUCLEUS)
     generation = eager(models, K).generate(asked)
-    assert read(models, request(1, NUCLEUS, asked.prompt_ids), generation, K)["decisions_contradicted"] > 5
+    assert (
+        decisions(models, request(1, NUCLEUS, asked.prompt_ids), generation, K)["decisions_contradicted"] > 5
+    )
     generation.tokens[NEW // 2] = (generation.tokens[NEW // 2] + 1) % 250
-    assert read(models, asked, generation, K)["decisions_contradicted"] > 0
+    assert decisions(models, asked, generation, K)["decisions_contradicted"] > 0
 
 
 def test_an_engine_that_shows_no_drafts_has_no_decisions() -> None:
@@ -154,4 +133,4 @@ def test_an_engine_that_shows_no_drafts_has_no_decisions() -> None:
     asked = request(0, NUCLEUS)
     generation = eager(models, K).generate(asked)
     generation.proposed = None
-    assert read(models, asked, generation, K) == {}
+    assert decisions(models, asked, generation, K) == {}

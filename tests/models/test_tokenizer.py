@@ -6,19 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import BOS, EOS, config_of, make, make_tokenizer, save
+from tiny_models import BOS, CHAT_TEMPLATE, EOS, config_of, make, make_tokenizer, save
 
 from spsbench.errors import UsageError
 from spsbench.models.source import find
 from spsbench.models.tokenizer import Tokenizer, check_same
 
-# Like Llama 3: the template adds BOS itself.
-TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
-    "{% if add_generation_prompt %}[assistant]{% endif %}"
-)
 # Like Qwen 3.
-THINKING = TEMPLATE + "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
+THINKING = CHAT_TEMPLATE + "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
 
 
 def wrap(eos: int = EOS, **settings: Any) -> Tokenizer:
@@ -42,7 +37,7 @@ def test_no_bos_where_the_tokenizer_adds_none() -> None:
 
 @pytest.mark.parametrize("bos", [False, True])
 def test_the_templates_own_bos_is_not_doubled(bos: bool) -> None:
-    tokenizer = wrap(bos=bos, chat_template=TEMPLATE)
+    tokenizer = wrap(bos=bos, chat_template=CHAT_TEMPLATE)
     ids = tokenizer.chat("Hello")
     assert (ids[0], ids.count(BOS), ids.count(EOS)) == (BOS, 1, 1)
     assert tokenizer.decode(ids) == "[user]Hello[assistant]"
@@ -54,8 +49,8 @@ def test_thinking_is_switched_off() -> None:
 
 
 def test_a_model_that_ends_its_turns_is_an_instruct_model() -> None:
-    assert wrap(chat_template=TEMPLATE).is_instruct
-    base = wrap(eos=BOS, chat_template=TEMPLATE)  # ships the template, but ends at another token
+    assert wrap(chat_template=CHAT_TEMPLATE).is_instruct
+    base = wrap(eos=BOS, chat_template=CHAT_TEMPLATE)  # ships the template, but ends at another token
     assert (base.has_chat_template, base.is_instruct) == (True, False)
     plain = wrap()
     assert (plain.has_chat_template, plain.is_instruct) == (False, False)
@@ -72,7 +67,9 @@ def test_without_a_template() -> None:
 
 
 def test_bos_template_and_eos_of_a_saved_model_are_found(tmp_path: Path) -> None:
-    folder = save(make(config_of("llama")), tmp_path / "m", make_tokenizer(bos=True, chat_template=TEMPLATE))
+    folder = save(
+        make(config_of("llama")), tmp_path / "m", make_tokenizer(bos=True, chat_template=CHAT_TEMPLATE)
+    )
     tokenizer = find(str(folder), None, "--target").tokenizer
     assert tokenizer.encode("Hi", special=True)[0] == BOS
     assert tokenizer.is_instruct
@@ -80,6 +77,6 @@ def test_bos_template_and_eos_of_a_saved_model_are_found(tmp_path: Path) -> None
 
 
 def test_equal_tokenizers_pass_and_the_first_difference_is_named() -> None:
-    check_same(wrap(), wrap(bos=True, chat_template=TEMPLATE))
+    check_same(wrap(), wrap(bos=True, chat_template=CHAT_TEMPLATE))
     with pytest.raises(UsageError, match="id 258 is None for the target and '<extra_0>' for the draft"):
         check_same(wrap(), wrap(extra=3))

@@ -7,15 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import BOS, EOS, config_of, make, make_tokenizer, save
+from tiny_models import BOS, CHAT_TEMPLATE, EOS, config_of, make, make_tokenizer, save
 
 from spsbench.config.resolve import resolve
 from spsbench.runner.plan import Plan, plan
 
-TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
-    "{% if add_generation_prompt %}[assistant]{% endif %}"
-)
 ROW = {
     "task_id": "local/0",
     "prompt": 'def double(x):\n    """Twice x."""\n',
@@ -44,7 +40,7 @@ def planned(folder: Path, **flags: Any) -> Plan:
 
 
 def test_both_choices_are_in_the_identity(model: Any, tmp_path: Path) -> None:
-    folder = save(model, tmp_path / "m", make_tokenizer(bos=True, chat_template=TEMPLATE))
+    folder = save(model, tmp_path / "m", make_tokenizer(bos=True, chat_template=CHAT_TEMPLATE))
     auto, none = planned(folder), planned(folder, chat_template="none")
     assert (auto.identity()["chat_template"], none.identity()["chat_template"]) == (True, False)
     assert auto.identity()["pair"]["bos"] == none.identity()["pair"]["bos"] == "<s>"
@@ -56,7 +52,7 @@ def test_both_choices_are_in_the_identity(model: Any, tmp_path: Path) -> None:
 
 
 def test_code_in_a_chat_is_not_cut_where_a_line_begins(model: Any, tmp_path: Path) -> None:
-    folder = save(model, tmp_path / "m", make_tokenizer(chat_template=TEMPLATE))
+    folder = save(model, tmp_path / "m", make_tokenizer(chat_template=CHAT_TEMPLATE))
     auto, none = planned(folder), planned(folder, chat_template="none")
     assert auto.stop == () == tuple(auto.identity()["stop"])
     assert "\ndef" in none.stop
@@ -66,7 +62,7 @@ def test_code_in_a_chat_is_not_cut_where_a_line_begins(model: Any, tmp_path: Pat
 
 def test_a_base_model_that_ships_a_template_is_not_asked_as_a_chat(model: Any, tmp_path: Path) -> None:
     """As Qwen2.5 base models do: their EOS is another token than the one that ends a turn."""
-    tokenizer = make_tokenizer(chat_template=TEMPLATE.replace("</s>", "<extra_0>"), extra=1)
+    tokenizer = make_tokenizer(chat_template=CHAT_TEMPLATE.replace("</s>", "<extra_0>"), extra=1)
     base = make(config_of("llama", num_hidden_layers=1, vocab_size=259, max_position_embeddings=1024))
     folder = save(base, tmp_path / "m", tokenizer)
     made = planned(folder)

@@ -9,15 +9,11 @@ from typing import Any
 
 import pytest
 from commandline import SMALL, call
-from tiny_models import config_of, make, make_tokenizer, save
+from tiny_models import CHAT_TEMPLATE, config_of, make, make_tokenizer, save
 
 from spsbench.analysis.differing import reasons
 from spsbench.cli.reproduction import _OPTIONS, PARTS, settings
 
-TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
-    "{% if add_generation_prompt %}[assistant]{% endif %}"
-)
 ROW = {
     "task_id": "local/0",
     "prompt": 'def double(x):\n    """Twice x."""\n',
@@ -35,7 +31,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An instruct model beside a file with one problem."""
     folder = tmp_path_factory.mktemp("chat")
     model = make(config_of("llama", num_hidden_layers=1, max_position_embeddings=1024))
-    save(model, folder / "m", make_tokenizer(bos=True, chat_template=TEMPLATE))
+    save(model, folder / "m", make_tokenizer(bos=True, chat_template=CHAT_TEMPLATE))
     (folder / "rows.jsonl").write_text(json.dumps(ROW) + "\n")
     return folder
 
