@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks.pairs import build
 from spsbench.config import resolve
-from spsbench.drafters.drafter import Drafter
+from spsbench.decode.protocols import Drafter
 from spsbench.drafters.kind import Context
 from spsbench.drafters.registry import build_drafter
 from spsbench.models.causal_lm import CausalLM

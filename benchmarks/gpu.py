@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.pairs import build
 from spsbench.bench.forced import NullDecoder, SyntheticAcceptance
-from spsbench.clock import SystemClock
+from spsbench.decode.clock import SystemClock
 from spsbench.engines.capture import Graphs, uncaptured
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine

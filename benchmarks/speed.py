@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 from benchmarks.pairs import build, linears
 from spsbench.bench.forced import NullDecoder
 from spsbench.bench.forwards import time_forwards
-from spsbench.clock import Stopwatch, SystemClock
 from spsbench.config import resolve
 from spsbench.config.kernels import KERNELS, chosen_kernels
-from spsbench.decoding import sps
+from spsbench.decode.algorithms import sps
+from spsbench.decode.clock import Stopwatch, SystemClock
+from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.peers import ASSISTED, GENERATE, PeerEngine
-from spsbench.engines.uniforms import UniformStream
 from spsbench.environment import describe_environment
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.memory import kv_bytes_per_token

@@ -13,13 +13,13 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Context": "spsbench.drafters.kind",
-    "Draft": "spsbench.core.rejection",
-    "Drafter": "spsbench.drafters.drafter",
+    "Draft": "spsbench.decode.rejection",
+    "Drafter": "spsbench.decode.protocols",
     "DrafterKind": "spsbench.drafters.kind",
-    "Rule": "spsbench.core.rule",
-    "RuleKind": "spsbench.core.rule",
+    "Rule": "spsbench.decode.rules",
+    "RuleKind": "spsbench.decode.rules",
     "Run": "spsbench.api",
-    "Verdict": "spsbench.core.rejection",
+    "Verdict": "spsbench.decode.rejection",
     "run": "spsbench.api",
 }
 

@@ -12,13 +12,12 @@ from functools import partial
 
 import torch
 
-from spsbench.clock import FakeClock
-from spsbench.core.rule import RuleKind
-from spsbench.core.rules import rule_kind
-from spsbench.drafters.drafter import Drafter
+from spsbench.decode.clock import FakeClock
+from spsbench.decode.enumeration import Difference, Law, Scene, law_of_loop, worst_difference
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rules import RuleKind, rule_kind
+from spsbench.decode.table import TableModel, random_rows
 from spsbench.drafters.kind import Context, DrafterKind
-from spsbench.enumeration import Difference, Law, Scene, law_of_loop, worst_difference
-from spsbench.models.table import TableModel, random_rows
 from spsbench.records import SamplingParams, Spec
 
 __all__ = [

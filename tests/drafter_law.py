@@ -14,12 +14,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from spsbench import decoding
-from spsbench.clock import FakeClock, Stopwatch
-from spsbench.core import rejection
-from spsbench.core.sampling import warp
-from spsbench.drafters.drafter import Drafter
-from spsbench.models.table import TableModel
+from spsbench.decode import algorithms, rejection
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.sampling import warp
+from spsbench.decode.table import TableModel
 from spsbench.records import SamplingParams
 
 Law = dict[tuple[int, ...], float]
@@ -48,7 +47,7 @@ class Scene:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     before: tuple[Tensor, ...] = ()
 
-    def loop(self, u: Tensor) -> tuple[tuple[int, ...], decoding.DecodedLoop]:
+    def loop(self, u: Tensor) -> tuple[tuple[int, ...], algorithms.DecodedLoop]:
         """(the sequence before the loop, the loop under these numbers)."""
         drafter, numbers = self.make(), iter([*self.before, u])
         self.target.rollback(0)
@@ -56,7 +55,7 @@ class Scene:
             self.target.score(torch.tensor(self.prompt[:-1]), last=1)
         drafter.begin(self.prompt)
         watch = Stopwatch(FakeClock())
-        loops = decoding.sps(
+        loops = algorithms.sps(
             self.target, drafter, self.prompt, self.k, self.sampling, lambda n: next(numbers), watch
         )
         tokens = self.prompt

@@ -15,11 +15,10 @@ import torch
 from drafter_law import Law, choices, continuations, row
 from torch import Tensor
 
-from spsbench import decoding
-from spsbench.clock import FakeClock, Stopwatch
-from spsbench.core import rejection
-from spsbench.drafters.drafter import Drafter
-from spsbench.models.table import TableModel
+from spsbench.decode import algorithms, rejection
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.table import TableModel
 from spsbench.records import SamplingParams
 
 Ids = tuple[int, ...]
@@ -85,7 +84,7 @@ class Enumerated:
             found[tokens] = found.get(tokens, (0.0, []))[0] + chance, picks
         return found
 
-    def decoded(self, numbers: Sequence[Tensor]) -> decoding.DecodedLoop:
+    def decoded(self, numbers: Sequence[Tensor]) -> algorithms.DecodedLoop:
         """The last of the production loops under scripted numbers."""
         self.target.rollback(0)
         if self.prompt[:-1]:
@@ -93,7 +92,7 @@ class Enumerated:
         drafter, script = self.drafter(self.draft, self.sampling), iter(numbers)
         drafter.begin(self.prompt)
         watch = Stopwatch(FakeClock())
-        loops = decoding.sps(
+        loops = algorithms.sps(
             self.target, drafter, self.prompt, self.k, self.sampling, lambda n: next(script), watch
         )
         *_, last = islice(loops, len(numbers))

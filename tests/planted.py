@@ -11,12 +11,12 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from spsbench import decoding
-from spsbench.core import sampling as law
-from spsbench.core.rejection import Draft
+from spsbench.decode import algorithms
+from spsbench.decode import sampling as law
+from spsbench.decode.protocols import LanguageModel
+from spsbench.decode.rejection import Draft
+from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
-from spsbench.engines.uniforms import UniformStream
-from spsbench.models.language_model import LanguageModel
 from spsbench.records import SamplingParams
 from spsbench.verify.controls import CONTROLS, planted
 
@@ -59,8 +59,8 @@ def _changed(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Dr
 
 
 _MORE: dict[str, tuple[tuple[Any, str, Callable[..., Any]], ...]] = {
-    "nucleus-of-raw": ((law, "warp", _nucleus_of_raw), (decoding, "warp", _nucleus_of_raw)),
-    "top-k-last": ((law, "warp", _top_k_last), (decoding, "warp", _top_k_last)),
+    "nucleus-of-raw": ((law, "warp", _nucleus_of_raw), (algorithms, "warp", _nucleus_of_raw)),
+    "top-k-last": ((law, "warp", _top_k_last), (algorithms, "warp", _top_k_last)),
     "used-twice": ((UniformStream, "__call__", _used_twice),),
     "changed-after-draw": ((ModelDrafter, "draft", _changed),),
 }

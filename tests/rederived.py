@@ -8,7 +8,7 @@ import torch
 from tiny_models import make_pair
 
 from spsbench.config import resolve
-from spsbench.core.evidence import Sums
+from spsbench.decode.evidence import Sums
 from spsbench.drafters.policy import Policy
 from spsbench.engines.witness import decided_again, read_again
 from spsbench.models.causal_lm import CausalLM

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from spsbench.core.evidence import evidence
-from spsbench.core.sampling import draw
+from spsbench.decode.evidence import evidence
+from spsbench.decode.sampling import draw
 
 VOCABULARY = 12
 

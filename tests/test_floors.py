@@ -22,17 +22,14 @@ FLOORS: dict[str, float] = {
     "paths": 0,
     "plugins": 0.5,  # names and options: errors and records are below it
     "config": 1,
-    "clock": 1,
     "environment": 1,
-    "core": 1,
+    "decode": 1,
     "models": 2,
     "metrics": 2,
     "execution": 2,
     "store": 2,
     "drafters": 3,
     "tasks": 3,
-    "decoding": 4,
-    "enumeration": 5,  # the law of a loop, for proofs
     "testing": 6,  # what tests of other packages import
     "engines": 5,
     "analysis": 5,
@@ -49,7 +46,7 @@ HEAVY = ("torch", "transformers", "pandas", "scipy", "datasets")
 
 
 def room(module: str) -> str:
-    """``spsbench.core.sampling`` is in the room ``core``; the package itself in the room ``""``."""
+    """``spsbench.decode.sampling`` is in the room ``core``; the package itself in the room ``""``."""
     return module.split(".")[1] if "." in module else ""
 
 
@@ -105,13 +102,13 @@ def test_imports_lead_down() -> None:
 
 
 def test_the_check_sees_upward_sideways_and_late_imports() -> None:
-    assert faults("spsbench.core.a", "from spsbench.store import RunStore")
+    assert faults("spsbench.decode.a", "from spsbench.store import RunStore")
     assert faults("spsbench.tasks.a", "import spsbench.drafters.model")
     assert faults("spsbench.models.a", "def f():\n    from spsbench.cli import main")
-    assert faults("spsbench.records", "from spsbench.clock import Clock")
+    assert faults("spsbench.records", "from spsbench.decode.clock import Clock")
     assert faults("spsbench.cli.a", "from spsbench import nowhere")
     assert not faults(
-        "spsbench.core.a", "from spsbench.core.b import c\nfrom spsbench import records, __version__"
+        "spsbench.decode.a", "from spsbench.decode.b import c\nfrom spsbench import records, __version__"
     )
 
 

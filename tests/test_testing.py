@@ -9,16 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.core import rejection, sample_and_compare
-from spsbench.core.rejection import Accept, Draft
-from spsbench.core.rule import Rule, RuleKind
-from spsbench.core.rules import RULES
-from spsbench.core.sampling import draw, warp
+from spsbench.decode import rejection, rules
+from spsbench.decode.rejection import Accept, Draft
+from spsbench.decode.rules import RULES, Rule, RuleKind
+from spsbench.decode.sampling import draw, warp
+from spsbench.decode.table import TableModel
 from spsbench.drafters import model
 from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
-from spsbench.models.table import TableModel
 from spsbench.records import SamplingParams
 from spsbench.testing import Scene, assert_lossless, law_of_loop
 from spsbench.verify import controls
@@ -149,7 +148,7 @@ INSIDE = ("inverted-ratio", "lecture-test", "no-residual", "lenience", "raw-draf
 # Scripted numbers come from no stream, and tables have no positions.
 ELSEWHERE = ("constant-uniform", "wrong-position")
 NUCLEUS = SamplingParams(temperature=0.8, top_p=0.8)
-HONEST = {"modified-rejection": rejection.accept_draft, "sample-and-compare": sample_and_compare.accept}
+HONEST = {"modified-rejection": rejection.accept_draft, "sample-and-compare": rules._match}
 
 
 def a_rule(accept: Accept) -> RuleKind:

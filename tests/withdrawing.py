@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from spsbench.core.rejection import Draft
+from spsbench.decode.rejection import Draft
 from spsbench.drafters.model import ModelDrafter
 
 

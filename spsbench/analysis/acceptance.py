@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.analysis.numbers import plain
-from spsbench.core.theory import alpha_iid
+from spsbench.decode.theory import alpha_iid
 from spsbench.errors import SpsbenchError
 
 if TYPE_CHECKING:

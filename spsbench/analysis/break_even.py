@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spsbench.analysis.matched import ArmSums
-from spsbench.core.theory import alpha_iid, expected_tokens
+from spsbench.decode.theory import alpha_iid, expected_tokens
 
 MOST_K = 64
 """Larger lookaheads are not looked at."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench.analysis.numbers import ratio
 from spsbench.analysis.speedup import finished
 from spsbench.axes import identity, series
-from spsbench.core.theory import union_share
+from spsbench.decode.theory import union_share
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ import numpy as np
 
 from spsbench.analysis.costs import LoopCost, draft_over_target, loop_cost
 from spsbench.axes import axes, identity, series
-from spsbench.core import theory
+from spsbench.decode import theory
 
 _MOST_K = 16
 """The predicted curve of a sweep runs at least this far."""

@@ -1,6 +1,6 @@
 """What sums of evidence say: leakage, log-score, integral transform, e-values.
 
-The sums are those of ``spsbench.core.evidence``, one dictionary a sequence. All samples of a prompt
+The sums are those of ``spsbench.decode.evidence``, one dictionary a sequence. All samples of a prompt
 are added up first: prompts are independent, sequences of one prompt need not be.
 
 Leakage is the headline, a number with a bound that a reader can weigh. The tests behind it are of
@@ -64,7 +64,7 @@ def decisions(samples: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
     """The sequences whose decisions were derived anew, and what came of it.
 
     Returns:
-        their rows; and the sums of ``spsbench.core.rederive``, of ``decisions_closest`` the least.
+        their rows; and the sums of ``spsbench.decode.rederive``, of ``decisions_closest`` the least.
     """
     import pandas as pd
 

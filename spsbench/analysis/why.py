@@ -15,7 +15,7 @@ from spsbench.analysis.break_even import break_even
 from spsbench.analysis.costs import loop_cost
 from spsbench.analysis.matched import ArmSums, arm_sums, in_both, loops_of
 from spsbench.axes import identity, label, series
-from spsbench.core.theory import expected_tokens
+from spsbench.decode.theory import expected_tokens
 
 if TYPE_CHECKING:
     import pandas as pd

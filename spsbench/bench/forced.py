@@ -17,10 +17,9 @@ from torch import Tensor
 
 from spsbench.analysis.acceptance import acceptance
 from spsbench.analysis.speedup import PairedTimes, speedup
-from spsbench.core.modified_rejection import expected_acceptance
-from spsbench.core.rejection import Draft, Verdict
-from spsbench.core.rule import Rule
-from spsbench.core.sampling import draw
+from spsbench.decode.rejection import Draft, Verdict
+from spsbench.decode.rules import Rule, expected_acceptance
+from spsbench.decode.sampling import draw
 from spsbench.engines.engine import Engine
 from spsbench.records import Request, SamplingParams, Speedup
 
@@ -40,7 +39,7 @@ class SyntheticAcceptance:
         self.probabilities = tuple(probabilities)
 
     def __call__(self, q: Tensor, draft: Draft, u: Tensor) -> Verdict:
-        """Replaces ``core.rejection.accept_draft``; the final token is drawn from the target's row."""
+        """Replaces ``decode.rejection.accept_draft``; the final token is drawn from the target's row."""
         k = draft.tokens.shape[0]
         heads = u[:k] < u.new_tensor([self.at(position) for position in range(k)])
         accepted = heads.to(torch.int64).cumprod(0).sum()

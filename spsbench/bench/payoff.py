@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spsbench.bench.forwards import Forwards
-from spsbench.core.theory import alpha_iid, expected_tokens
+from spsbench.decode.theory import alpha_iid, expected_tokens
 
 ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 

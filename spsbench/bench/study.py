@@ -11,8 +11,8 @@ from spsbench.analysis.ceiling import BANDWIDTH_BOUND, DISPATCH_BOUND, UNKNOWN
 from spsbench.bench.forced import NullDecoder, SyntheticAcceptance, measure_forced
 from spsbench.bench.forwards import Forwards, time_forwards
 from spsbench.bench.payoff import loop_cost, payoff, verdict
-from spsbench.clock import SystemClock
 from spsbench.config.kernels import PLAIN
+from spsbench.decode.clock import SystemClock
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
 from spsbench.models.causal_lm import CausalLM

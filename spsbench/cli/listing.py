@@ -104,7 +104,7 @@ def _drafters() -> list[Row]:
 
 
 def _rules() -> list[Row]:
-    from spsbench.core.rules import GROUP, RULES, rule_kind
+    from spsbench.decode.rules import GROUP, RULES, rule_kind
 
     return _kinds(
         "rule", RULES, GROUP, rule_kind, lambda kind: {"lossless": "yes" if kind.lossless else "NO"}

@@ -78,7 +78,7 @@ def _require_tokens(summary: dict[str, Any], expected: str | None) -> None:
 
 def _require_lossless_rules(ready: Plan, gates: list[str]) -> None:
     """Refuse a gate on losslessness that a rule cannot pass, before anything is loaded."""
-    from spsbench.core.rules import rule_kind
+    from spsbench.decode.rules import rule_kind
 
     rules = {arm.rule.name for arm in ready.arms if arm.method == "sps"}
     lossy = sorted(name for name in rules if not rule_kind(name).lossless)

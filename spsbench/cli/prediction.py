@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from spsbench.core.theory import best_k, expected_tokens, minimum_gain, walltime_factor
+from spsbench.decode.theory import best_k, expected_tokens, minimum_gain, walltime_factor
 
 
 def predict(alpha: float, c: float, ks: Sequence[int]) -> dict[str, Any]:

@@ -11,13 +11,14 @@ import torch
 
 from spsbench.cli.console import out, say
 from spsbench.cli.settings import read_settings
-from spsbench.clock import Stopwatch, SystemClock
 from spsbench.config import RunConfig
-from spsbench.decoding import sps
+from spsbench.decode.algorithms import sps
+from spsbench.decode.clock import Stopwatch, SystemClock
+from spsbench.decode.stopping import StopRule
+from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.recording import Finished, loop_records, traced_tokens
-from spsbench.engines.uniforms import UniformStream
 from spsbench.errors import UsageError
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Loop, Request, TracedToken
@@ -27,7 +28,6 @@ from spsbench.report.wording import milliseconds, number
 from spsbench.runner import Plan, plan
 from spsbench.runner.execute import load
 from spsbench.runner.vocabulary import token_texts
-from spsbench.tasks.stopping import StopRule
 
 _WARM_UP_TOKENS = 8
 _NOT_OFFERED: dict[str, Any] = {

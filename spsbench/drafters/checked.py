@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from spsbench.core.rejection import Draft
-from spsbench.drafters.drafter import Drafter
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft
 
 Answer = TypeVar("Answer")
 

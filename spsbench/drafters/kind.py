@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from spsbench.drafters.drafter import Drafter
+from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.drafters.policy import Policy
-from spsbench.models.language_model import LanguageModel
 from spsbench.plugins import Options, settled
 from spsbench.records import OptionValue, SamplingParams, Spec
 

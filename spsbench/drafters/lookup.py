@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spsbench.core.rejection import Draft
-from spsbench.drafters.drafter import Drafter
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.errors import UsageError
 from spsbench.plugins import Options

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spsbench.core import sampling as law
-from spsbench.core.rejection import Draft
+from spsbench.decode import sampling as law
+from spsbench.decode.protocols import LanguageModel
+from spsbench.decode.rejection import Draft
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.drafters.policy import Policy, lookahead_of
-from spsbench.models.language_model import LanguageModel
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
 

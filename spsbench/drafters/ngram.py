@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spsbench.core import sampling as law
-from spsbench.core.rejection import Draft
+from spsbench.decode import sampling as law
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft
 from spsbench.drafters.counts import CorpusCounts, SequenceCounts
-from spsbench.drafters.drafter import Drafter
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.errors import UsageError
 from spsbench.plugins import Options

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from spsbench.decode.protocols import Drafter
 from spsbench.drafters import early_exit, lookup, model, ngram, quantised, suffix, union
 from spsbench.drafters.checked import CheckedDrafter
-from spsbench.drafters.drafter import Drafter
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.plugins import find
 from spsbench.records import Spec

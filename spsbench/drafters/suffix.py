@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spsbench.core.rejection import Draft
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft
 from spsbench.drafters.automaton import SuffixAutomaton
-from spsbench.drafters.drafter import Drafter
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.errors import UsageError
 from spsbench.plugins import Options

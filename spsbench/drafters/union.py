@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from spsbench.core.rejection import Draft
-from spsbench.drafters.drafter import Drafter
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.errors import UsageError
 from spsbench.plugins import Options
@@ -57,7 +57,7 @@ def _build(options: Options, context: Context) -> Drafter:
 
 def _member(name: str, context: Context) -> Drafter:
     """A drafter of the union, with its default options: their colons would be taken for the union's."""
-    from spsbench.drafters.registry import drafter_kind  # the registry imports this module
+    from spsbench.drafters.registry import drafter_kind
 
     if name == KIND.name:
         raise UsageError(

@@ -7,16 +7,15 @@ from functools import partial
 
 import torch
 
-from spsbench.clock import Clock, Stopwatch
-from spsbench.core.rule import Rule
-from spsbench.decoding import DecodedLoop, ars, sps
-from spsbench.drafters.drafter import Drafter
+from spsbench.decode.algorithms import DecodedLoop, ars, sps
+from spsbench.decode.clock import Clock, Stopwatch
+from spsbench.decode.protocols import Drafter, LanguageModel
+from spsbench.decode.rules import Rule
+from spsbench.decode.stopping import TextDecoder
+from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.looping import LoopingEngine
-from spsbench.engines.uniforms import UniformStream
-from spsbench.models.language_model import LanguageModel
 from spsbench.records import Request, SamplingParams
-from spsbench.tasks.stopping import TextDecoder
 
 MakeDrafter = Callable[[SamplingParams], Drafter]
 

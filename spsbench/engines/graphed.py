@@ -12,16 +12,16 @@ from typing import Protocol
 
 import torch
 
-from spsbench.clock import Clock, Stopwatch
-from spsbench.core.rejection import Accept, Draft, accept_draft
-from spsbench.core.rule import Rule
-from spsbench.core.sampling import draw, warp
-from spsbench.decoding import DecodedLoop
+from spsbench.decode.algorithms import DecodedLoop
+from spsbench.decode.clock import Clock, Stopwatch
+from spsbench.decode.rejection import Accept, Draft, accept_draft
+from spsbench.decode.rules import Rule
+from spsbench.decode.sampling import draw, warp
+from spsbench.decode.stopping import TextDecoder
+from spsbench.decode.uniforms import UniformStream
 from spsbench.engines.looping import LoopingEngine
-from spsbench.engines.uniforms import UniformStream
 from spsbench.models.static import StaticLM
 from spsbench.records import Request, SamplingParams
-from spsbench.tasks.stopping import TextDecoder
 
 Stage = Callable[[], object]
 Capture = Callable[[Stage], Stage]

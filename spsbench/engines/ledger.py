@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from spsbench.core.evidence import Sums, added
-from spsbench.core.modified_rejection import expected_acceptance
-from spsbench.core.rule import Expected
+from spsbench.decode.evidence import Sums, added
+from spsbench.decode.rules import Expected, expected_acceptance
 from spsbench.engines.recording import Finished, loop_records, proposed_tokens, traced_tokens
 from spsbench.engines.witness import own_evidence
 from spsbench.records import Loop, TracedToken

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 import torch
 
-from spsbench.clock import Clock, Stopwatch
-from spsbench.core.modified_rejection import expected_acceptance
-from spsbench.core.rule import Rule
-from spsbench.decoding import DecodedLoop
+from spsbench.decode.algorithms import DecodedLoop
+from spsbench.decode.clock import Clock, Stopwatch
+from spsbench.decode.rules import Rule, expected_acceptance
+from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.engines.ledger import Ledger
 from spsbench.engines.recording import Finished
 from spsbench.records import FinishReason, Generation, Request
-from spsbench.tasks.stopping import StopRule, TextDecoder
 
 
 class LoopingEngine(ABC):

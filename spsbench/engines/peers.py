@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
+from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import FinishReason, Generation, Loop, Request, SamplingParams
-from spsbench.tasks.stopping import StopRule, TextDecoder
 
 GENERATE, ASSISTED, LOOKUP = "hf-generate", "hf-assisted", "hf-prompt-lookup"
 RULES = {

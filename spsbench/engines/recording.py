@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from spsbench.core.modified_rejection import expected_acceptance
-from spsbench.core.rejection import Draft
-from spsbench.core.rule import Expected
-from spsbench.decoding import DecodedLoop
+from spsbench.decode.algorithms import DecodedLoop
+from spsbench.decode.rejection import Draft
+from spsbench.decode.rules import Expected, expected_acceptance
 from spsbench.records import FinishReason, Loop, TracedToken
 
 

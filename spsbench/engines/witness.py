@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench.core.evidence import Sums, added, evidence
-from spsbench.core.own_law import rounding_slack
-from spsbench.core.rederive import decisions_of, lengths_rederived, rederive
-from spsbench.core.sampling import warp
+from spsbench.decode.evidence import Sums, added, evidence
+from spsbench.decode.own_law import rounding_slack
+from spsbench.decode.rederive import decisions_of, lengths_rederived, rederive
+from spsbench.decode.sampling import warp
 from spsbench.drafters.policy import Policy, lookaheads
 from spsbench.engines.recording import Finished
 from spsbench.models.causal_lm import CausalLM

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spsbench.models.language_model import LanguageModel
+from spsbench.decode.protocols import LanguageModel
 
 
 class _Node:

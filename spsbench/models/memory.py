@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.core.theory import union_share
+from spsbench.decode.theory import union_share
 from spsbench.models.causal_lm import text_config
 
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")

@@ -10,7 +10,7 @@ from typing import Any
 
 from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
 from spsbench.config import RunConfig
-from spsbench.core.rules import rule_kind
+from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import policy_kind
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError

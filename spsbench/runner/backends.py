@@ -8,9 +8,9 @@ from functools import partial
 import torch
 
 from spsbench.axes import FIXED, MODIFIED_REJECTION
-from spsbench.clock import Clock, SystemClock
-from spsbench.core.rules import build_rule
-from spsbench.drafters.drafter import Drafter
+from spsbench.decode.clock import Clock, SystemClock
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rules import build_rule
 from spsbench.drafters.kind import Context
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import build_drafter

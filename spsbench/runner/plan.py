@@ -9,7 +9,7 @@ import torch
 
 from spsbench.axes import MODIFIED_REJECTION
 from spsbench.config import RunConfig
-from spsbench.core.rules import rule_kind
+from spsbench.decode.rules import rule_kind
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines.peers import RULES
 from spsbench.environment import describe_environment

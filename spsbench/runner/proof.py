@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from spsbench.analysis.losslessness import RESCORED, decisions_of, evidence_of, is_precise
 from spsbench.axes import MODEL, MODIFIED_REJECTION
-from spsbench.core.rules import rule_kind
+from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines import witness

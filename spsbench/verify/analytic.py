@@ -11,10 +11,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from spsbench import decoding
-from spsbench.core import sampling as law
-from spsbench.core.rejection import Accept, Draft
-from spsbench.decoding import DecodedLoop
+from spsbench.decode import algorithms
+from spsbench.decode import sampling as law
+from spsbench.decode.algorithms import DecodedLoop
+from spsbench.decode.rejection import Accept, Draft
 from spsbench.verify.black_box import emitted_law
 from spsbench.verify.finding import Finding
 from spsbench.verify.subject import Subject
@@ -103,7 +103,7 @@ def _loop_laws(loop: DecodedLoop, drawn: Tensor) -> Iterator[_Law]:
     columns = weight.topk(min(_COLUMNS, len(weight))).indices.sort().values
     q, told, really = (_lumped(part, columns) for part in rows)
     draft = Draft(_places(loop.draft.tokens.cpu(), columns), told)
-    rule: Accept = vars(decoding)["accept_draft"]  # as the loop finds it, with whatever is planted there
+    rule: Accept = vars(algorithms)["accept_draft"]  # as the loop finds it, with whatever is planted there
     for j in range(loop.accepted + 1):
         yield _Law(columns, emitted_law(rule, q, draft, really, j))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spsbench.analysis.losslessness import ALARM, NO_EVIDENCE, OK, evidence_of
-from spsbench.core.evidence import Sums, added
+from spsbench.decode.evidence import Sums, added
 from spsbench.engines.witness import read_again, testimony
 from spsbench.models.causal_lm import CausalLM
 from spsbench.verify.foreign import Foreign, described

@@ -14,7 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from spsbench.core.rejection import Accept, Draft
+from spsbench.decode.rejection import Accept, Draft
 
 _STEP = 2.0**-18
 _HALVINGS = 22
@@ -25,7 +25,7 @@ def emitted_law(rule: Accept, q: Tensor, draft: Draft, drawn: Tensor, j: int) ->
     """The law of a loop's token ``j``, given that the drafted tokens before it stand.
 
     Args:
-        rule: e.g. ``core.rejection.accept_draft``.
+        rule: e.g. ``decode.rejection.accept_draft``.
         q: [K+1, V] target rows.
         draft: K tokens, and the [K, V] rows that the rule is told they came from.
         drawn: [K, V] rows that they really came from.

@@ -1,6 +1,6 @@
 """The warper once more, from its definition alone: the judge of the one that production uses.
 
-Everything else that looks at a distribution calls ``core.sampling.warp``, and would share its faults.
+Everything else that looks at a distribution calls ``decode.sampling.warp``, and would share its faults.
 This one shares nothing with it: numpy, float64, one row, a full sort.
 """
 

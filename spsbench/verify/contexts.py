@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from spsbench.core.sampling import draw, warp
-from spsbench.engines.uniforms import UniformStream
+from spsbench.decode.sampling import draw, warp
+from spsbench.decode.uniforms import UniformStream
 from spsbench.verify.subject import Subject, steady
 
 _LENGTH = 32

@@ -14,15 +14,14 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from spsbench import decoding
-from spsbench.core import rejection
-from spsbench.core import sampling as law
-from spsbench.core.rejection import Draft, Verdict
-from spsbench.core.sampling import draw, warp
+from spsbench.decode import algorithms, rejection
+from spsbench.decode import sampling as law
+from spsbench.decode.protocols import LanguageModel
+from spsbench.decode.rejection import Draft, Verdict
+from spsbench.decode.sampling import draw, warp
+from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
-from spsbench.engines.uniforms import UniformStream
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.language_model import LanguageModel
 from spsbench.verify.shared_faults import SHARED, Swap
 
 _verify = rejection.accept_draft
@@ -139,11 +138,11 @@ CONTROLS: dict[str, Callable[[LanguageModel], Iterable[Swap]]] = {
     "constant-uniform": _everywhere((UniformStream, "__call__", _constant)),
     "no-residual": _everywhere((rejection, "residual", _no_residual)),
     "raw-draft": _everywhere((ModelDrafter, "draft", _raw_draft)),
-    "bonus-from-draft": _everywhere((decoding, "accept_draft", _bonus_from_draft)),
-    "row-off-by-one": _everywhere((decoding, "accept_draft", _row_off_by_one)),
-    "residual-row": _everywhere((decoding, "accept_draft", _residual_row)),
-    "one-uniform": _everywhere((decoding, "accept_draft", _one_uniform)),
-    "unscaled-residual": _everywhere((decoding, "accept_draft", _unscaled_residual)),
+    "bonus-from-draft": _everywhere((algorithms, "accept_draft", _bonus_from_draft)),
+    "row-off-by-one": _everywhere((algorithms, "accept_draft", _row_off_by_one)),
+    "residual-row": _everywhere((algorithms, "accept_draft", _residual_row)),
+    "one-uniform": _everywhere((algorithms, "accept_draft", _one_uniform)),
+    "unscaled-residual": _everywhere((algorithms, "accept_draft", _unscaled_residual)),
     "stale-cache": lambda target: [(target, "rollback", _stale(target.rollback))],
     "wrong-position": lambda target: (
         [(target, "score", partial(_shifted, target))] if isinstance(target, CausalLM) else []

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import torch
 
-from spsbench import decoding
-from spsbench.clock import FakeClock, Stopwatch
-from spsbench.engines.uniforms import UniformStream
+from spsbench.decode import algorithms
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.uniforms import UniformStream
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.verify.finding import Finding
@@ -73,7 +73,7 @@ def _plain(subject: Subject, prompt: Sequence[int]) -> list[int]:
     if prompt[:-1]:
         target.score(torch.tensor(prompt[:-1], device=subject.device), last=1)
     uniforms = UniformStream(0, subject.device)
-    loops = decoding.ars(target, prompt, _GREEDY, uniforms, Stopwatch(FakeClock()))
+    loops = algorithms.ars(target, prompt, _GREEDY, uniforms, Stopwatch(FakeClock()))
     return [next(loops).tokens[0] for _ in range(TOKENS)]
 
 

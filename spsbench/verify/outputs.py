@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from spsbench.clock import SystemClock
-from spsbench.core.evidence import MIXTURES, POWERS, Sums
+from spsbench.decode.clock import SystemClock
+from spsbench.decode.evidence import MIXTURES, POWERS, Sums
+from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.witness import RESCORED, rescore
 from spsbench.records import Request
-from spsbench.tasks.stopping import TextDecoder
 from spsbench.verify.controls import planted
 from spsbench.verify.finding import Finding
 from spsbench.verify.subject import Subject

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from spsbench.core.sampling import warp
-from spsbench.models.language_model import LanguageModel
+from spsbench.decode.protocols import LanguageModel
+from spsbench.decode.sampling import warp
 from spsbench.models.memoized import MemoizedModel
 from spsbench.verify.finding import Finding
 from spsbench.verify.subject import Subject

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
-from spsbench.clock import Phase, Stopwatch
-from spsbench.core import sampling as law
-from spsbench.engines.uniforms import UniformStream
+from spsbench.decode import sampling as law
+from spsbench.decode.clock import Phase, Stopwatch
+from spsbench.decode.uniforms import UniformStream
 from spsbench.records import SamplingParams
 from spsbench.runner import schedule
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spsbench.engines.uniforms import UniformStream
+from spsbench.decode.uniforms import UniformStream
 from spsbench.records import Arm, Prompt
 from spsbench.runner.schedule import turns
 from spsbench.verify.finding import Finding

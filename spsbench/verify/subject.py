@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench import decoding
-from spsbench.clock import FakeClock, Stopwatch
-from spsbench.core.sampling import warp
+from spsbench.decode import algorithms
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.protocols import LanguageModel
+from spsbench.decode.sampling import warp
+from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
-from spsbench.engines.uniforms import UniformStream
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.language_model import LanguageModel
 from spsbench.records import SamplingParams
 from spsbench.verify.controls import planted
 
@@ -44,7 +44,7 @@ class Subject:
     @contextmanager
     def loops(
         self, target: LanguageModel, draft: LanguageModel, prompt: Sequence[int], seed: int
-    ) -> Iterator[Callable[[], Iterator[decoding.DecodedLoop]]]:
+    ) -> Iterator[Callable[[], Iterator[algorithms.DecodedLoop]]]:
         """A function that begins the production loops behind a prompt, again at each call.
 
         The control is planted while the block lasts. The prompt is read once; a further call rolls
@@ -60,10 +60,10 @@ class Subject:
                 target.score(torch.tensor(read, device=self.device), last=1)
             drafter.begin(prompt)
 
-            def begin() -> Iterator[decoding.DecodedLoop]:
+            def begin() -> Iterator[algorithms.DecodedLoop]:
                 target.rollback(len(read))
                 drafter.observe(prompt, 0)
-                return decoding.sps(target, drafter, prompt, self.k, self.sampling, uniforms, watch)
+                return algorithms.sps(target, drafter, prompt, self.k, self.sampling, uniforms, watch)
 
             yield begin
 

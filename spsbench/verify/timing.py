@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from spsbench.clock import FakeClock
+from spsbench.decode.clock import FakeClock
+from spsbench.decode.stopping import TextDecoder
+from spsbench.decode.table import TableModel, random_rows
 from spsbench.engines.eager import EagerEngine
-from spsbench.models.table import TableModel, random_rows
 from spsbench.records import Generation, Loop, Request, SamplingParams
-from spsbench.tasks.stopping import TextDecoder
 from spsbench.verify.finding import Finding
 
 # Powers of two: sums of them are exact, and tell which of them is missing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from spsbench.tasks.stopping import TextDecoder
+from spsbench.decode.stopping import TextDecoder
 from spsbench.verify.analytic import analytic
 from spsbench.verify.contexts import telling_contexts
 from spsbench.verify.controls import NAMES, planted, planted_everywhere

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench.core.sampling import warp
+from spsbench.decode.sampling import warp
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.verify.brute_force import brute_force, is_clear

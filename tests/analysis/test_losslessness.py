@@ -11,7 +11,7 @@ import torch
 from simulated_evidence import rescored, run, samples
 
 from spsbench.analysis.losslessness import alpha_leviathan, evidence_of, losslessness
-from spsbench.core.evidence import evidence
+from spsbench.decode.evidence import evidence
 
 ARM = "sps-k4-nucleus"
 

@@ -8,15 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spsbench.analysis.speedup import (
-    PairedTimes,
-    drifted,
-    finished,
-    halves,
-    pair,
-    share_slower,
-    speedup,
-)
+from spsbench.analysis.speedup import PairedTimes, drifted, finished, halves, pair, share_slower, speedup
 from spsbench.records import Speedup
 
 Make = Callable[..., pd.DataFrame]

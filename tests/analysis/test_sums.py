@@ -11,8 +11,8 @@ import torch
 from simulated_evidence import rescored, run, samples, sequence
 
 from spsbench.analysis import sums
-from spsbench.core.evidence import BINS, MIXTURES, POWERS, evidence
-from spsbench.core.sampling import draw, warp
+from spsbench.decode.evidence import BINS, MIXTURES, POWERS, evidence
+from spsbench.decode.sampling import draw, warp
 from spsbench.errors import SpsbenchError
 from spsbench.records import SamplingParams
 

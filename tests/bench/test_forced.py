@@ -7,12 +7,12 @@ import torch
 from fakes import Letters
 
 from spsbench.bench.forced import SyntheticAcceptance, measure_forced
-from spsbench.clock import FakeClock
-from spsbench.core.rejection import Draft
-from spsbench.core.theory import expected_tokens
+from spsbench.decode.clock import FakeClock
+from spsbench.decode.rejection import Draft
+from spsbench.decode.table import TableModel, random_rows
+from spsbench.decode.theory import expected_tokens
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
-from spsbench.models.table import TableModel, random_rows
 from spsbench.records import SamplingParams
 
 CPU = torch.device("cpu")

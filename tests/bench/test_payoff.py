@@ -7,7 +7,7 @@ import pytest
 
 from spsbench.bench.forwards import Forwards
 from spsbench.bench.payoff import loop_cost, payoff, verdict
-from spsbench.core.theory import expected_tokens
+from spsbench.decode.theory import expected_tokens
 
 
 def times(*ms: float) -> Forwards:

@@ -9,8 +9,9 @@ import torch
 from drafter_law import Scene, law_error, pieces, row
 from torch import Tensor
 
-from spsbench.core.rejection import Draft
-from spsbench.drafters.drafter import Drafter
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft
+from spsbench.decode.table import TableModel, random_rows
 from spsbench.drafters.kind import Context
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.model import ModelDrafter
@@ -18,7 +19,6 @@ from spsbench.drafters.ngram import NgramDrafter
 from spsbench.drafters.registry import build_drafter
 from spsbench.drafters.suffix import SuffixDrafter
 from spsbench.drafters.union import UnionDrafter
-from spsbench.models.table import TableModel, random_rows
 from spsbench.records import SamplingParams, Spec
 
 EXACT = 1e-12

@@ -10,17 +10,17 @@ import torch
 from tiny_models import config_of, make, make_pair
 from transformers import AutoModelForCausalLM
 
-from spsbench import decoding
-from spsbench.clock import FakeClock, Stopwatch
-from spsbench.core.sampling import warp
-from spsbench.drafters.drafter import Drafter
+from spsbench.decode import algorithms
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.sampling import warp
+from spsbench.decode.table import TableModel
+from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import build_drafter
-from spsbench.engines.uniforms import UniformStream
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.table import TableModel
 from spsbench.paths import mini_dir
 from spsbench.records import SamplingParams, Spec
 
@@ -43,7 +43,7 @@ def drafter_of(spec: str, target: CausalLM, sampling: SamplingParams = GREEDY) -
 def greedy_ars(target: CausalLM, prompt: list[int], tokens: int) -> list[int]:
     target.rollback(0)
     target.score(torch.tensor(prompt[:-1]), last=1)
-    loops = decoding.ars(target, prompt, GREEDY, UniformStream(0, CPU), Stopwatch(FakeClock()))
+    loops = algorithms.ars(target, prompt, GREEDY, UniformStream(0, CPU), Stopwatch(FakeClock()))
     return [loop.tokens[0] for loop in islice(loops, tokens)]
 
 
@@ -54,7 +54,7 @@ def greedy_sps(target: CausalLM, drafter: Drafter, prompt: list[int], tokens: in
     drafter.begin(prompt)
     new: list[int] = []
     accepted = 0
-    for loop in decoding.sps(
+    for loop in algorithms.sps(
         target, drafter, prompt, 3, GREEDY, UniformStream(1, CPU), Stopwatch(FakeClock())
     ):
         new += loop.tokens

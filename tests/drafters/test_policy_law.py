@@ -7,9 +7,9 @@ import torch
 from enumerated_loops import Enumerated
 from withdrawing import Withdrawing
 
+from spsbench.decode.table import TableModel, random_rows
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy
-from spsbench.models.table import TableModel, random_rows
 from spsbench.records import SamplingParams, Spec
 
 CPU = torch.device("cpu")

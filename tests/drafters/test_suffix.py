@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spsbench.decode.table import TableModel
 from spsbench.drafters.automaton import Match, SuffixAutomaton
 from spsbench.drafters.kind import Context
 from spsbench.drafters.registry import build_drafter
 from spsbench.drafters.suffix import SuffixDrafter
 from spsbench.errors import UsageError
-from spsbench.models.table import TableModel
 from spsbench.records import SamplingParams, Spec
 
 TEXTS = st.lists(st.integers(0, 3), max_size=40)

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.core.rejection import Draft
+from spsbench.decode.rejection import Draft
+from spsbench.decode.table import TableModel
 from spsbench.drafters.kind import Context
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.registry import DRAFTERS, build_drafter
 from spsbench.drafters.union import UnionDrafter
 from spsbench.errors import UsageError
-from spsbench.models.table import TableModel
 from spsbench.records import SamplingParams, Spec
 
 U = torch.full((2,), 0.5)

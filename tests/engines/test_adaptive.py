@@ -12,15 +12,15 @@ from rederived import Models, decisions, mini, tiny
 from tiny_models import TOKENS
 from withdrawing import Withdrawing
 
-from spsbench.clock import FakeClock, Stopwatch
-from spsbench.core.evidence import Sums, added
-from spsbench.decoding import DecodedLoop, sps
+from spsbench.decode.algorithms import DecodedLoop, sps
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.evidence import Sums, added
+from spsbench.decode.stopping import TextDecoder
+from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy
 from spsbench.engines.looping import LoopingEngine
-from spsbench.engines.uniforms import UniformStream
 from spsbench.records import Generation, Request, SamplingParams, Spec
-from spsbench.tasks.stopping import TextDecoder
 
 CPU = torch.device("cpu")
 K, NEW, SEQUENCES = 6, 32, 6

@@ -10,9 +10,9 @@ import torch
 from fakes import Letters
 from scipy.stats import power_divergence
 
-from spsbench.clock import FakeClock, Phase, Stopwatch
+from spsbench.decode.clock import FakeClock, Phase, Stopwatch
+from spsbench.decode.table import TableModel, random_rows
 from spsbench.engines.eager import EagerEngine
-from spsbench.models.table import TableModel, random_rows
 from spsbench.records import Generation, Request, SamplingParams
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from fakes import Letters
 from tiny_models import EOS, TOKENS, config_of, make, make_pair
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spsbench.clock import FakeClock
+from spsbench.decode.clock import FakeClock
 from spsbench.engines.capture import uncaptured
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.graphed import GraphedEngine

@@ -9,11 +9,11 @@ import pytest
 import torch
 from fakes import Letters
 
-from spsbench.clock import FakeClock
+from spsbench.decode.clock import FakeClock
+from spsbench.decode.table import TableModel, random_rows
 from spsbench.engines import looping
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.ledger import Ledger
-from spsbench.models.table import TableModel, random_rows
 from spsbench.records import Generation, Request, SamplingParams
 
 SIZE = 4

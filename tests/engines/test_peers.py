@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from spsbench.clock import SystemClock
 from spsbench.config import resolve
+from spsbench.decode.clock import SystemClock
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.peers import ASSISTED, GENERATE, LOOKUP, PeerEngine
 from spsbench.models.pair import Pair, find_pair, load_pair

@@ -12,15 +12,15 @@ from planted import FAULTS, fault
 from rederived import Models, decisions, mini, tiny
 from tiny_models import ARCHITECTURES, TOKENS
 
-from spsbench.clock import FakeClock
-from spsbench.core.evidence import Sums, added
+from spsbench.decode.clock import FakeClock
+from spsbench.decode.evidence import Sums, added
+from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.capture import uncaptured
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.engine import Engine
 from spsbench.engines.graphed import GraphedEngine
 from spsbench.models.static import StaticLM
 from spsbench.records import Request, SamplingParams
-from spsbench.tasks.stopping import TextDecoder
 
 CPU = torch.device("cpu")
 K = 4

@@ -7,10 +7,9 @@ import torch
 from fakes import Letters
 from tiny_models import TOKENS, make_pair
 
-from spsbench import decoding
-from spsbench.clock import FakeClock
-from spsbench.core import rejection
-from spsbench.core.evidence import Sums, added
+from spsbench.decode import algorithms, rejection
+from spsbench.decode.clock import FakeClock
+from spsbench.decode.evidence import Sums, added
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.engines.eager import EagerEngine
 from spsbench.engines.witness import decided_again, read_again
@@ -57,7 +56,7 @@ def test_wrong_rules_contradict(target: CausalLM, wrong: str, monkeypatch: pytes
         return rejection.accept_draft(q, draft, torch.cat([u[:-1] * 0, u[-1:]]))
 
     if wrong == "accepts all":
-        monkeypatch.setattr(decoding, "accept_draft", all_stand)
+        monkeypatch.setattr(algorithms, "accept_draft", all_stand)
     else:
         monkeypatch.setattr(rejection, "_without_own", lambda q, tokens, row: q)
     assert decisions(target, SAMPLINGS[0], sequences=12)["decisions_contradicted"] > 0

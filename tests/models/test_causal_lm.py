@@ -9,7 +9,7 @@ import torch
 from fakes import Letters
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from spsbench.clock import SystemClock
+from spsbench.decode.clock import SystemClock
 from spsbench.engines.eager import EagerEngine
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from spsbench.clock import FakeClock
 from spsbench.config import resolve
+from spsbench.decode.clock import FakeClock
 from spsbench.engines.capture import CaptureFailed, uncaptured
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import Arm, Request, SamplingParams

@@ -14,7 +14,7 @@ import torch
 from commandline import SMALL, call
 
 from spsbench.config import resolve
-from spsbench.core.own_law import own_law
+from spsbench.decode.own_law import own_law
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import Arm, SamplingParams
 from spsbench.store import Frames, read_frames

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from spsbench.core import rejection
-from spsbench.core.rejection import Accept, Draft, Verdict, accept_draft
+from spsbench.decode import rejection
+from spsbench.decode.rejection import Accept, Draft, Verdict, accept_draft
 from spsbench.verify import controls
 from spsbench.verify.black_box import emitted_law
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from spsbench.core.sampling import warp
+from spsbench.decode.sampling import warp
 from spsbench.records import SamplingParams
 from spsbench.verify import shared_faults
 from spsbench.verify.brute_force import brute_force, is_clear

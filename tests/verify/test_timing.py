@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fakes import Letters
 
-from spsbench import decoding
-from spsbench.clock import Phase, Stopwatch
+from spsbench.decode import algorithms
+from spsbench.decode.clock import Phase, Stopwatch
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines import eager
 from spsbench.verify.controls import planted_everywhere
@@ -53,7 +53,7 @@ def _started_late(start: Callable[..., Iterator[Any]]) -> Callable[..., Iterator
     def loops(*args: Any) -> Iterator[Any]:
         for number, loop in enumerate(start(*args)):
             if number == 0:
-                args[-1 if start is decoding.ars else -2].start()
+                args[-1 if start is algorithms.ars else -2].start()
             yield loop
 
     return loops
@@ -61,7 +61,7 @@ def _started_late(start: Callable[..., Iterator[Any]]) -> Callable[..., Iterator
 
 @pytest.mark.parametrize("arm", ["ars", "sps"])
 def test_a_watch_that_starts_late_is_seen(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager, arm, _started_late(getattr(decoding, arm)))
+    monkeypatch.setattr(eager, arm, _started_late(getattr(algorithms, arm)))
     assert not booked_time(4, LETTERS).passed
 
 

@@ -11,10 +11,9 @@ import torch
 from fakes import Letters
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spsbench import decoding
-from spsbench.core import rejection, sampling
+from spsbench.decode import algorithms, rejection, sampling
+from spsbench.decode.uniforms import UniformStream
 from spsbench.engines import witness
-from spsbench.engines.uniforms import UniformStream
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.verify.controls import CONTROLS, NAMES, planted, planted_everywhere
@@ -125,8 +124,8 @@ def test_a_control_is_gone_when_its_block_ends(subject: Subject) -> None:
 
 def test_what_is_planted_everywhere_is_no_wrong_sampler(subject: Subject) -> None:
     with planted("nucleus-at-one", subject.target), planted_everywhere("inverted-ratio"):
-        assert decoding.warp is sampling.warp
+        assert algorithms.warp is sampling.warp
         assert rejection.acceptance_probability is RIGHT
     with planted_everywhere("nucleus-at-one"):
-        assert decoding.warp is witness.warp is sampling.warp
+        assert algorithms.warp is witness.warp is sampling.warp
         assert sampling.warp is not RIGHT_WARP

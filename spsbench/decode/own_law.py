@@ -1,6 +1,6 @@
 """The distribution that is sampled, a second time: what re-derivation compares decisions with.
 
-``spsbench.core.sampling`` makes the rows that are decoded with. This module says the same in its own
+``spsbench.decode.sampling`` makes the rows that are decoded with. This module says the same in its own
 words, in float64 and by a full sort, so that a fault there is seen here. It also says how far rounding
 may move a row: a float32 forward of K+1 rows behind a cache does not give the bits of one forward of
 the whole text.

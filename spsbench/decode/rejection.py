@@ -1,7 +1,7 @@
 """Modified rejection sampling, the heart of Algorithm 2 (Chen et al. 2023).
 
 The paper's letters in this module alone: q is the target, p is the draft. (Leviathan et al. 2022
-swap them.) Every probability here is already warped (`spsbench.core.sampling.warp`).
+swap them.) Every probability here is already warped (`spsbench.decode.sampling.warp`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.core.sampling import draw
+from spsbench.decode.sampling import draw
 
 
 class Draft(NamedTuple):

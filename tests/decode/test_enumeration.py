@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spsbench import decoding
-from spsbench.core import rejection
+from spsbench.decode import algorithms, rejection
+from spsbench.decode.enumeration import Scene, worst_difference
+from spsbench.decode.table import TableModel, random_rows
 from spsbench.drafters.model import ModelDrafter
-from spsbench.enumeration import Scene, worst_difference
-from spsbench.models.table import TableModel, random_rows
 from spsbench.records import SamplingParams
 
 EXACT = 1e-12
@@ -39,7 +38,7 @@ def law_error(
     scene = Scene(
         target=target,
         make=lambda: ModelDrafter(draft, sampling, torch.device("cpu")),
-        accept=lambda q, proposed, u: decoding.accept_draft(q, proposed, u),
+        accept=lambda q, proposed, u: algorithms.accept_draft(q, proposed, u),
         prompt=prompt,
         k=k,
         sampling=sampling,
@@ -110,8 +109,8 @@ REAL_VERIFY = rejection.accept_draft
     [
         (rejection, "acceptance_probability", inverted_ratio),
         (rejection, "residual", no_residual),
-        (decoding, "accept_draft", bonus_from_the_draft),
-        (decoding, "accept_draft", off_by_one_row),
+        (algorithms, "accept_draft", bonus_from_the_draft),
+        (algorithms, "accept_draft", off_by_one_row),
     ],
     ids=["inverted ratio", "no residual", "bonus from the draft", "off-by-one row"],
 )

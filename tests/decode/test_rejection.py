@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.core.rejection import Draft, accept_draft, acceptance_probability, residual
+from spsbench.decode.rejection import Draft, accept_draft, acceptance_probability, residual
 
 F64 = torch.float64
 HALF = torch.tensor([0.5] * 4, dtype=F64)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.core import rederive as rederiving
-from spsbench.core.evidence import added
-from spsbench.core.rederive import Decided, decisions_of, lengths_rederived, rederive
-from spsbench.engines.uniforms import UniformStream
+from spsbench.decode import rederive as rederiving
+from spsbench.decode.evidence import added
+from spsbench.decode.rederive import Decided, decisions_of, lengths_rederived, rederive
+from spsbench.decode.uniforms import UniformStream
 from spsbench.records import Loop, SamplingParams
 
 CPU = torch.device("cpu")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spsbench.core import rejection
-from spsbench.core.rejection import Draft
-from spsbench.core.rule import Rule
-from spsbench.core.rules import RULES, build_rule, rule_kind
-from spsbench.core.typical import threshold
-from spsbench.enumeration import Scene, law_of_loop
+from spsbench.decode import rejection
+from spsbench.decode.enumeration import Scene, law_of_loop
+from spsbench.decode.rejection import Draft
+from spsbench.decode.rules import RULES, Rule, build_rule, rule_kind, threshold
+from spsbench.decode.table import TableModel
 from spsbench.errors import UsageError
-from spsbench.models.table import TableModel
 from spsbench.records import SamplingParams, Spec
 
 F64 = torch.float64

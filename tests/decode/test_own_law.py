@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.core.own_law import own_law
-from spsbench.core.sampling import warp
+from spsbench.decode.own_law import own_law
+from spsbench.decode.sampling import warp
 from spsbench.records import SamplingParams
 
 SAMPLINGS = [

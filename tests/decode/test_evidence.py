@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from spsbench.core.evidence import BINS, MIXTURES, POWERS, evidence
-from spsbench.core.sampling import draw, warp
+from spsbench.decode.evidence import BINS, MIXTURES, POWERS, evidence
+from spsbench.decode.sampling import draw, warp
 from spsbench.records import SamplingParams
 
 N, V = 20_000, 50

@@ -22,12 +22,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.clock import FakeClock, Stopwatch
-from spsbench.core.rejection import Accept, Draft
-from spsbench.core.sampling import warp
-from spsbench.decoding import DecodedLoop, sps
-from spsbench.drafters.drafter import Drafter
-from spsbench.models.table import TableModel
+from spsbench.decode.algorithms import DecodedLoop, sps
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Accept, Draft
+from spsbench.decode.sampling import warp
+from spsbench.decode.table import TableModel
 from spsbench.records import SamplingParams
 
 Law = dict[tuple[int, ...], float]

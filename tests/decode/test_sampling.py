@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from spsbench.core import sampling
-from spsbench.core.sampling import draw, warp
+from spsbench.decode import sampling
+from spsbench.decode.sampling import draw, warp
 from spsbench.records import SamplingParams
 
 LOGITS = st.lists(st.floats(-8, 8), min_size=2, max_size=40)

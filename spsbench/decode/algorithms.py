@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench.clock import Stopwatch
-from spsbench.core.rejection import Accept, Draft, accept_draft
-from spsbench.core.sampling import draw, warp
-from spsbench.drafters.drafter import Drafter
-from spsbench.models.language_model import LanguageModel
+from spsbench.decode.clock import Stopwatch
+from spsbench.decode.protocols import Drafter, LanguageModel
+from spsbench.decode.rejection import Accept, Draft, accept_draft
+from spsbench.decode.sampling import draw, warp
 from spsbench.records import SamplingParams
 
 

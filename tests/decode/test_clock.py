@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spsbench.clock import FakeClock, Stopwatch, SystemClock
+from spsbench.decode.clock import FakeClock, Stopwatch, SystemClock
 
 
 def test_phases_cover_all_the_time_between_start_and_last_lap() -> None:

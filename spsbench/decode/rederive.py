@@ -5,7 +5,7 @@ acceptance test, and the draw behind them. Given rows of an independent forward 
 the decisions are derived anew and compared. A sampler that is wrong in a formula, a row, a cache or a
 random number decides otherwise within a few sequences: there is nothing to estimate.
 
-Nothing of ``core.rejection``, ``core.sampling`` or the engines is used. Each decision is judged behind
+Nothing of ``decode.rejection``, ``decode.sampling`` or the engines is used. Each decision is judged behind
 the tokens that were really emitted, so that one which rounding turned does not make others look wrong.
 Drafted tokens behind a rejected one influenced nothing and are left out.
 
@@ -22,8 +22,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from spsbench.core.evidence import CLOSEST, DECIDED, Sums, added
-from spsbench.core.own_law import Law, own_law
+from spsbench.decode.evidence import CLOSEST, DECIDED, Sums, added
+from spsbench.decode.own_law import Law, own_law
 from spsbench.records import Loop, SamplingParams
 
 _BLOCK = 1024  # uniform numbers are drawn in blocks; a loop's lie in one block

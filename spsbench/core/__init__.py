@@ -1,1 +1,0 @@
-"""The paper's mathematics: knows no tokenizer, file or clock."""
