@@ -23,17 +23,17 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from scipy.stats import binomtest
 
-from spsbench.analysis.contention import contention
-from spsbench.analysis.speedup import pair as pair_times
-from spsbench.analysis.speedup import speedup
 from spsbench.config import resolve
-from spsbench.engines.engine import Engine
+from spsbench.engines.base import Engine
 from spsbench.environment import describe_environment, taken, taken_since
 from spsbench.records import Arm, Request, Speedup
 from spsbench.runner import Plan, plan
 from spsbench.runner.backends import Backends
 from spsbench.runner.execute import load
 from spsbench.runner.schedule import Turn, turns
+from spsbench.stats.conditions import contention
+from spsbench.stats.speedup import pair as pair_times
+from spsbench.stats.speedup import speedup
 
 
 @dataclass(frozen=True, slots=True)

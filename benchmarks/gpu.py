@@ -24,11 +24,10 @@ import torch
 from benchmarks.pairs import build
 from spsbench.bench.forced import NullDecoder, SyntheticAcceptance
 from spsbench.decode.clock import SystemClock
-from spsbench.engines.capture import Graphs, uncaptured
-from spsbench.engines.eager import EagerEngine
-from spsbench.engines.engine import Engine
-from spsbench.engines.graphed import Capture, GraphedEngine, StaticSpS
-from spsbench.engines.peers import ASSISTED, GENERATE, PeerEngine
+from spsbench.engines.base import Engine
+from spsbench.engines.cuda_graph import Capture, GraphedEngine, Graphs, StaticSpS, uncaptured
+from spsbench.engines.hf import ASSISTED, GENERATE, HFGenerateEngine
+from spsbench.engines.local import EagerEngine
 from spsbench.environment import describe_environment
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token, measured_bandwidth
@@ -138,10 +137,10 @@ class _Bench:
         self._engines: dict[str, Engine] = {
             "ArS eager": EagerEngine(target, None, 0, text, device, clock),
             "ArS graphed": GraphedEngine(one, None, 0, NUCLEUS, text, clock, capture),
-            "ArS hf-generate": PeerEngine(GENERATE, target, None, 0, text),
+            "ArS hf-generate": HFGenerateEngine(GENERATE, target, None, 0, text),
             "SpS eager": EagerEngine(target, draft, K, text, device, clock, rule),
             "SpS graphed": self._graphed,
-            "SpS hf-assisted": PeerEngine(ASSISTED, target, draft, K, text),
+            "SpS hf-assisted": HFGenerateEngine(ASSISTED, target, draft, K, text),
         }
         self._greedy = GraphedEngine(one, None, 0, GREEDY, text, clock, capture)
 

@@ -25,10 +25,10 @@ import numpy.typing as npt
 import torch
 from scipy.special import gammaln, logsumexp
 
-from spsbench.analysis.sums import SLOPES
 from spsbench.decode.evidence import BINS, DRAFTED_SHARE, MIXTURES, POWERS, Sums, evidence
 from spsbench.decode.sampling import warp
 from spsbench.records import SamplingParams
+from spsbench.stats.evidence_stats import SLOPES
 
 Floats = npt.NDArray[np.float64]
 
@@ -205,7 +205,7 @@ def _by_sequence(values: Floats) -> Floats:
 
 
 def _freedman(total: Floats, variance: Floats) -> dict[str, Floats]:
-    """As ``spsbench.analysis.sums`` bets on the direction of the score."""
+    """As ``spsbench.stats.evidence_stats`` bets on the direction of the score."""
     stakes, b = np.asarray(SLOPES)[:, None, None], 2.0
     cost = (np.expm1(stakes * b) - stakes * b) / b**2 * variance
     both = {"favoured": total, "shunned": -total}

@@ -29,18 +29,17 @@ from benchmarks.pairs import build, linears
 from spsbench.bench.forced import NullDecoder
 from spsbench.bench.forwards import time_forwards
 from spsbench.config import resolve
-from spsbench.config.kernels import KERNELS, chosen_kernels
+from spsbench.config.models import KERNELS, chosen_kernels
 from spsbench.decode.algorithms import sps
 from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
-from spsbench.engines.eager import EagerEngine
-from spsbench.engines.peers import ASSISTED, GENERATE, PeerEngine
+from spsbench.engines.hf import ASSISTED, GENERATE, HFGenerateEngine
+from spsbench.engines.local import EagerEngine
 from spsbench.environment import describe_environment
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.memory import kv_bytes_per_token
+from spsbench.models.memory import kv_bytes_per_token, suitable_threads
 from spsbench.models.packed_linear import KernelMode, PackedModule, can_pack, use_kernels
-from spsbench.models.threads import suitable_threads
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.runner import plan
 
@@ -143,8 +142,8 @@ def _arms(pair: _Watched, with_packed: bool) -> dict[str, Arm]:
         "SpS": EagerEngine(target, draft, K, text, cpu, clock),
     }
     theirs = {
-        "generate": PeerEngine(GENERATE, target, None, 0, text),
-        "assisted": PeerEngine(ASSISTED, target, draft, K, text),
+        "generate": HFGenerateEngine(GENERATE, target, None, 0, text),
+        "assisted": HFGenerateEngine(ASSISTED, target, draft, K, text),
     }
     arms: dict[str, Arm] = {name: _decoding(engine) for name, engine in (own | theirs).items()}
     arms |= {f"{name} watched": _watching(pair, name, own[name]) for name in own}
@@ -155,7 +154,7 @@ def _arms(pair: _Watched, with_packed: bool) -> dict[str, Arm]:
     return arms
 
 
-def _decoding(engine: EagerEngine | PeerEngine) -> Arm:
+def _decoding(engine: EagerEngine | HFGenerateEngine) -> Arm:
     def run(request: Request) -> tuple[float, Generation | None]:
         found = engine.generate(request)
         return found.decode_s / len(found.tokens), found
@@ -211,7 +210,7 @@ class _Packed:
             setattr(parent, name, linear)
 
 
-def _packed(swap: _Packed, engine: PeerEngine) -> Arm:
+def _packed(swap: _Packed, engine: HFGenerateEngine) -> Arm:
     run = _decoding(engine)
 
     def packed(request: Request) -> tuple[float, Generation | None]:

@@ -10,7 +10,7 @@ from tiny_models import make_pair
 from spsbench.config import resolve
 from spsbench.decode.evidence import Sums
 from spsbench.drafters.policy import Policy
-from spsbench.engines.witness import decided_again, read_again
+from spsbench.engines.rescore import decided_again, teacher_force
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import find_pair, load_pair
 from spsbench.models.tokenizer import Tokenizer
@@ -38,6 +38,6 @@ def decisions(
 ) -> Sums:
     """The sums over the decisions of an output, each derived once more from uncached forwards."""
     target, draft = models
-    reading = read_again(target, draft, asked.prompt_ids, generation.tokens, asked.sampling)
+    reading = teacher_force(target, draft, asked.prompt_ids, generation.tokens, asked.sampling)
     sums = decided_again(reading, generation, asked.sampling, k, asked.seed, target.model.dtype, policy)
     return {name: value for name, value in sums.items() if name.startswith("decisions")}

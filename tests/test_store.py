@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.records import UNRANKED, Generation, Loop, Method, Prompt, Sample, TokenEvidence, TracedToken
 from spsbench.store import Frames, RunStore, codec, fresh_directory, latest, read_frames
+from spsbench.store.codec import pack_evidence, unpack_evidence
 from spsbench.store.journal import Journal
-from spsbench.store.token_evidence import pack, unpack
 
 IDENTITY = {"task": "xsum", "models": {"target": "abc", "draft": "def"}, "arms": ["ars", "sps-k4"], "seed": 0}
 PROMPTS = [Prompt(f"e{i}", f"Article {i}", (1, 2, i), f"summary {i}") for i in range(3)]
@@ -702,7 +702,7 @@ def test_any_evidence_survives_packing(values: list[tuple[Any, ...]]) -> None:
     columns = list(zip(*values, strict=True)) or [()] * 5
     kinds = ("f", "f", "i", "f", "f")
     evidence = TokenEvidence(*(array(kind, column) for kind, column in zip(kinds, columns, strict=True)))
-    packed = pack(evidence)
+    packed = pack_evidence(evidence)
     assert packed is not None
     json.dumps(packed, allow_nan=False)
-    assert bits(unpack(packed, len(values))) == bits(evidence)
+    assert bits(unpack_evidence(packed, len(values))) == bits(evidence)

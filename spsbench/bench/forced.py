@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.analysis.acceptance import acceptance
-from spsbench.analysis.speedup import PairedTimes, speedup
 from spsbench.decode.rejection import Draft, Verdict
 from spsbench.decode.rules import Rule, expected_acceptance
 from spsbench.decode.sampling import draw
-from spsbench.engines.engine import Engine
+from spsbench.engines.base import Engine
 from spsbench.records import Request, SamplingParams, Speedup
+from spsbench.stats.acceptance import acceptance
+from spsbench.stats.speedup import PairedTimes, speedup
 
 if TYPE_CHECKING:
     import pandas as pd

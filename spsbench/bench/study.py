@@ -7,17 +7,16 @@ from typing import Any
 
 import torch
 
-from spsbench.analysis.ceiling import BANDWIDTH_BOUND, DISPATCH_BOUND, UNKNOWN
 from spsbench.bench.forced import NullDecoder, SyntheticAcceptance, measure_forced
-from spsbench.bench.forwards import Forwards, time_forwards
-from spsbench.bench.payoff import loop_cost, payoff, verdict
-from spsbench.config.kernels import PLAIN
+from spsbench.bench.forwards import Forwards, bench_loop_cost, payoff, time_forwards, verdict
+from spsbench.config.models import PLAIN
 from spsbench.decode.clock import SystemClock
-from spsbench.engines.eager import EagerEngine
-from spsbench.engines.engine import Engine
+from spsbench.engines.base import Engine
+from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.memory import cache_bytes, forward_bytes, kv_bytes_per_token, measured_bandwidth
 from spsbench.models.packed_linear import use_kernels
+from spsbench.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND, UNKNOWN
 from spsbench.records import SamplingParams
 
 LARGEST_ROWS = 9
@@ -138,7 +137,7 @@ def _forced(
     generator = torch.Generator().manual_seed(config.seed)
     prompt = torch.randint(target.vocab_size, (config.context,), generator=generator).tolist()
     step = times["target"].median_s(1)
-    costs = {k: loop_cost(times["target"], times["draft"], k) for k in config.ks}
+    costs = {k: bench_loop_cost(times["target"], times["draft"], k) for k in config.ks}
     per_round_s = (
         _FORCED_TOKENS * step * (1 + sum(c / synthetic.expected_tokens(k) for k, c in costs.items()))
     )

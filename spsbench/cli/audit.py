@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
 from spsbench.cli import options
+from spsbench.cli.console import out, print_json, say
+from spsbench.errors import GateFailed, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+    from spsbench.models.causal_lm import CausalLM
+    from spsbench.models.source import ModelSource
+    from spsbench.records import SamplingParams
+    from spsbench.verify.audit import Audit
+
 
 SAMPLED = "How SAMPLES were drawn, where its lines do not say"
 
@@ -72,6 +85,197 @@ def audit(
 
     Each text is read by one forward of the target without a cache. With a draft, how much of it leaked.
     """
-    from spsbench.cli.auditing import audit_file
 
     audit_file(samples, context.params)
+
+
+DEFAULT_PAIR = "mini"
+
+
+def audit_file(path: Path, params: Mapping[str, Any]) -> None:
+    """Judge the texts of a file.
+
+    Raises:
+        UsageError, UnavailableError: before anything is loaded.
+        GateFailed: they are not distributed as the target says.
+    """
+    quiet: bool = params["quiet"]
+    sampling, theirs = _sampling(params), _dtype(params["samples_dtype"], "--samples-dtype")
+    _dtype(params["dtype"], "--dtype")
+    seed = _seed(params["seed"])
+    say(f"Checking {path} and the models", quiet=quiet)
+    sources, size, window = _sources(params)
+    from spsbench.verify.audit import Reader
+
+    reader = Reader(sources[0].tokenizer, size, window, sampling)
+    total = sum(1 for _ in reader.read(path))
+    if not total:
+        raise UsageError(f"{path} holds no text.", flag="SAMPLES", remedy="Name a file with completions.")
+    models = _load(sources, size, params)
+    from spsbench.verify.audit import Audit
+
+    found = Audit(models[0], models[1] if len(models) > 1 else None, theirs, seed)
+    say(f"Reading {total} texts", quiet=quiet)
+    for number, text in enumerate(reader.read(path), start=1):
+        found.read(text)
+        if number * 10 // total > (number - 1) * 10 // total:
+            say(f"{number}/{total}", quiet=quiet)
+    _show(found, [source.name for source in sources], params)
+
+
+def _show(found: Audit, names: list[str], params: Mapping[str, Any]) -> None:
+    from spsbench.report.judgement import bound
+    from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, leakage_bound
+
+    facts = found.judged()
+    if params["json"]:
+        named = {"target": names[0], "draft": names[1] if len(names) > 1 else None}
+        print_json(named | facts)
+    else:
+        out().print(_table(facts))
+    reasons = "; ".join(facts["reasons"])
+    if facts["verdict"] == ALARM:
+        raise GateFailed(f"not distributed as {names[0]} says: {reasons}.", flag="SAMPLES")
+    if facts["verdict"] == NO_EVIDENCE:
+        say(f"No evidence either way: {reasons}.", quiet=params["quiet"])
+        return
+    tail = f" ({reasons})" if reasons else ""
+    limit = leakage_bound(facts)
+    more = "" if limit is None else f": no sign of a leak above {bound(limit)}"
+    if len(names) == 1 and not facts["greedy"]:
+        more = "; no bound on a leak without --draft"
+    say(f"Consistent with {names[0]}{more}{tail}.", quiet=params["quiet"])
+
+
+def _table(facts: Mapping[str, Any]) -> Table:
+    """What was asked, and what it says."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, value in _lines(facts):
+        table.add_row(name, value)
+    return table
+
+
+def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from spsbench.report.judgement import told
+    from spsbench.stats.losslessness import leakage_bound
+
+    kinds = ", ".join(f"{name} ({count})" for name, count in facts["samplings"].items())
+    lines = [("texts", f"{facts['texts']} of {facts['prompts']} prompts, {facts['tokens']} tokens")]
+    lines += [("drawn with", kinds)]
+    if facts["retokenised"]:
+        lines += [
+            ("warning", f"{facts['retokenised']} texts came without ids: the engine's own tokens may differ")
+        ]
+    lines += [("informative", f"{facts['positions']} positions with more than one possible token")]
+    lines += [("impossible", _impossible(facts))]
+    leak, score, cells = facts["leakage"], facts["log_score"], facts["transform"]
+    if leak is not None:
+        interval = f"[{leak['low']:.2%}, {leak['high']:.2%}]"
+        lines += [("leakage", f"{leak['estimate']:.2%} {interval}, at most {leak['bound']:.2%} (95%)")]
+    if score is not None:
+        lines += [
+            ("log-score", f"z {score['z']:+.2f}, p {score['p_value']:.2g}; above 0: sharper than the target")
+        ]
+    if cells is not None:
+        lines += [("transform", f"p {cells['p_value']:.2g}")]
+    return [
+        *lines,
+        ("e-value", f"10^{facts['log10_e_value']:.1f}; alarm at 10^3"),
+        ("verdict", told(facts["verdict"], leakage_bound(facts))),
+    ]
+
+
+def _impossible(facts: Mapping[str, Any]) -> str:
+    text = f"{facts['impossible']} tokens of probability 0; {facts['edge']} only by rounding"
+    first = facts["first_impossible"]
+    if first is None:
+        return text
+    return (
+        f"{text}; the first: line {first['line']}, token {first['index']} of the completion "
+        f"(id {first['token_id']}), {first['gap']:.3g} below the best logit"
+    )
+
+
+def _sampling(params: Mapping[str, Any]) -> SamplingParams:
+    from spsbench.verify.audit import sampling_of
+
+    names = ("temperature", "top_p", "top_k")
+    said: dict[str, Any] = {name: _number(params[name]) for name in names if params[name] is not None}
+    if params["greedy"]:
+        said["greedy"] = True
+    try:
+        return sampling_of(said)
+    except ValueError as problem:
+        flag = next((f"--{name.replace('_', '-')}" for name in names if str(problem).startswith(name)), None)
+        raise UsageError(f"{problem}.", flag=flag) from problem
+
+
+def _number(text: str) -> float | str:
+    try:
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        return text
+
+
+def _seed(text: str | None) -> int:
+    if text is not None and not text.isdecimal():
+        raise UsageError(f"{text!r} is no whole number from 0.", flag="--seed")
+    return int(text or 0)
+
+
+def _dtype(name: str | None, flag: str) -> torch.dtype | None:
+    from spsbench.models.weights import DTYPES
+
+    if name is None or (name == "auto" and flag == "--dtype"):
+        return None
+    if name not in DTYPES:
+        raise UsageError(f"{name!r} is unknown.", flag=flag, remedy=f"Choose from {', '.join(DTYPES)}.")
+    return DTYPES[name]
+
+
+def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:
+    """Target and, if there is one, draft; the logits they share and the shorter window."""
+    from spsbench.config import ModelRef, PairConfig, load_pair
+    from spsbench.models.causal_lm import context_window, text_config
+    from spsbench.models.hf_errors import quiet_libraries
+    from spsbench.models.pair import find_pair
+    from spsbench.models.source import find
+
+    if params["target"] is None:
+        if params["draft"] is not None:
+            raise UsageError("the target is not named.", flag="--target", remedy="Give both models.")
+        pair = load_pair(params["pair"] or DEFAULT_PAIR)
+    else:
+        if params["pair"] is not None:
+            raise UsageError(
+                "it is given together with --pair.", flag="--target", remedy="Give one of the two."
+            )
+        target = ModelRef(id=params["target"], revision=params["revision"])
+        if params["draft"] is None:
+            quiet_libraries()
+            source = find(target.id, target.revision, "--target")
+            return [source], text_config(source.config).vocab_size, context_window(source.config)
+        draft = ModelRef(id=params["draft"], revision=params["draft_revision"])
+        pair = PairConfig(name="custom", target=target, draft=draft)
+    both = find_pair(pair)
+    return [both.target, both.draft], both.vocab_size, both.context_window
+
+
+def _load(sources: list[ModelSource], size: int, params: Mapping[str, Any]) -> list[CausalLM]:
+    from spsbench.models.loading import load
+    from spsbench.models.pair import resolve_device
+    from spsbench.models.weights import require_memory
+
+    device, dtype = resolve_device(params["device"] or "auto"), params["dtype"] or _own_dtype(params)
+    require_memory(sources[0], sources[1] if len(sources) > 1 else None, dtype, device)
+    flags = ("--target", "--draft")
+    return [load(source, dtype, device, size, flag) for source, flag in zip(sources, flags, strict=False)]
+
+
+def _own_dtype(params: Mapping[str, Any]) -> str:
+    """A named pair's own precision, or each checkpoint's."""
+    from spsbench.config import load_pair
+
+    return load_pair(params["pair"] or DEFAULT_PAIR).dtype if params["target"] is None else "auto"

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spsbench.cli import options
+from spsbench.cli.console import out, print_json, say
+from spsbench.errors import GateFailed, SpsbenchError, UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from spsbench.models.causal_lm import CausalLM
+    from spsbench.models.pair import Pair
+    from spsbench.stats.comparison import Side
 
 
 def compare(
@@ -31,6 +41,167 @@ def compare(
     The gate looks at the lower end of the 95% interval of the time ratio, so that noise alone seldom
     fails it.
     """
-    from spsbench.cli.comparing import compare_runs
 
     compare_runs(a, b, gate, force=force, as_json=json, quiet=quiet)
+
+
+def ask_again(compared: Mapping[str, Any], a: Path, b: Path) -> None:
+    """Add to each arm that parted what was written there and the ``gap`` of the two largest logits.
+
+    The model is A's, in A's dtype, by one forward without a cache. Where it cannot be loaded, ``gap`` is
+    null and ``gap_unknown`` says why: a comparison of records needs no model.
+
+    Args:
+        compared: of ``stats.comparison.compare``; its arms' ``tokens`` are completed in place.
+        a, b: the directories of both runs.
+    """
+    from spsbench.store import RunStore, read_frames
+
+    parted = [arm for arm in compared["arms"] if (arm["tokens"] or {}).get("first_divergence")]
+    if not parted:
+        return
+
+    samples = [read_frames(directory).samples for directory in (a, b)]
+    with RunStore.open(a) as store:
+        prompts = {prompt.example_id: prompt.ids for prompt in store.prompts()}
+    pair = _loaded(a)
+    for arm in parted:
+        place = arm["tokens"]["first_divergence"]
+        ours, theirs = (_tokens(side, arm["arm"], place) for side in samples)
+        before = [*prompts[place["example_id"]], *ours[: place["position"]]]
+        place |= {"a_token": _at(ours, place["position"]), "b_token": _at(theirs, place["position"])}
+        if isinstance(pair, str):
+            place |= {"gap": None, "gap_unknown": pair}
+        else:
+            place |= _gap(pair, arm, before) | _texts(pair, place)
+
+
+def _loaded(directory: Path) -> Pair | str:
+    """The run's pair on the CPU, or why it cannot be loaded."""
+    import torch
+
+    from spsbench.config import resolve
+    from spsbench.models.pair import find_pair, load_pair
+
+    try:
+        config = resolve({}, directory / "config.yaml")
+        return load_pair(find_pair(config.pair), config.model_dtype, torch.device("cpu"))
+    except SpsbenchError as problem:
+        return problem.message.rstrip(".")
+
+
+def _gap(pair: Pair, arm: Mapping[str, Any], before: list[int]) -> dict[str, Any]:
+    import torch
+
+    model: CausalLM = pair.draft if arm["method"] == "draft" else pair.target
+    with torch.inference_mode():
+        logits = model.score_uncached(torch.tensor(before, device=model.device))[-1].float()
+    first, second = logits.topk(2).values.tolist()
+    return {"gap": first - second, "dtype": str(model.model.dtype).removeprefix("torch.")}
+
+
+def _texts(pair: Pair, place: Mapping[str, Any]) -> dict[str, str | None]:
+    tokens = {side: place[f"{side}_token"] for side in ("a", "b")}
+    return {
+        f"{side}_text": None if token is None else pair.tokenizer.decode([token])
+        for side, token in tokens.items()
+    }
+
+
+def _tokens(samples: pd.DataFrame, arm: str, place: Mapping[str, Any]) -> list[int]:
+    own = samples[
+        (samples["arm"] == arm)
+        & (samples["example_id"] == place["example_id"])
+        & (samples["sample_index"] == place["sample_index"])
+    ]
+    return [int(token) for token in own.iloc[-1]["token_ids"]]
+
+
+def _at(tokens: list[int], position: int) -> int | None:
+    """The token there; None where the output had ended."""
+    return tokens[position] if position < len(tokens) else None
+
+
+def compare_runs(
+    a: Path, b: Path, gate: str | None, *, force: bool = False, as_json: bool = False, quiet: bool = False
+) -> None:
+    """Compare two run directories.
+
+    Raises:
+        UsageError: one holds no run, they cannot be compared, or the gate is no share.
+        GateFailed: an arm of B is slower than the gate allows.
+    """
+    from spsbench.stats.comparison import compare as compare_sides
+
+    allowed = None if gate is None else read_share(gate)
+    compared = compare_sides(_side(a), _side(b))
+    _require_comparable(compared, gated=allowed is not None, force=force)
+    ask_again(compared, a, b)
+    if as_json:
+        print_json(compared)
+    else:
+        from spsbench.report.comparison import screen
+
+        out().print(screen(compared))
+    if allowed is not None:
+        _judge(compared, str(gate), allowed, quiet=quiet)
+
+
+def read_share(text: str) -> float:
+    """``2%`` or ``0.02`` as a number.
+
+    Raises:
+        UsageError: it is neither, or not from 0 to below 100%.
+    """
+    number = text.strip()
+    try:
+        share = float(number[:-1]) / 100 if number.endswith("%") else float(number)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share < 1.0:
+        raise UsageError(f"{text!r} is no share.", flag="--gate", remedy="Write 2% or 0.02.")
+    return share
+
+
+def _side(directory: Path) -> Side:
+    from spsbench.stats.comparison import Side
+    from spsbench.store import RunStore, read_frames
+
+    with RunStore.open(directory) as store:
+        prompts = {prompt.example_id: prompt.text for prompt in store.prompts()}
+        return Side(str(directory), store.run_info(), prompts, read_frames(directory).samples)
+
+
+def _require_comparable(compared: Mapping[str, Any], *, gated: bool, force: bool) -> None:
+    if not compared["arms"]:
+        reasons = compared["refusals"] or ["no sequence was finished in both runs"]
+        raise UsageError(f"these runs have nothing to compare: {'; '.join(reasons)}.", flag="B")
+    if force:
+        return
+    if compared["refusals"]:
+        raise UsageError(
+            f"these runs answer different questions: {'; '.join(compared['refusals'])}.",
+            flag="B",
+            remedy="--force compares them all the same.",
+        )
+    if gated and compared["machine"]:
+        raise UsageError(
+            f"this gate would judge the machine: {'; '.join(compared['machine'])}.",
+            flag="--gate",
+            remedy="Run both on one quiet machine, or give --force.",
+        )
+
+
+def _judge(compared: Mapping[str, Any], gate: str, allowed: float, *, quiet: bool) -> None:
+    from spsbench.stats.comparison import slower, undecided
+
+    failed = slower(compared, allowed)
+    if failed:
+        raise GateFailed(f"B is slower than A by more than {gate}: {'; '.join(failed)}.", flag="--gate")
+    open_arms = undecided(compared, allowed)
+    if open_arms:
+        say(
+            f"Not slower by more than {gate} beyond doubt, but too few prompts to exclude it: "
+            f"{', '.join(open_arms)}.",
+            quiet=quiet,
+        )

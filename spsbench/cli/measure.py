@@ -1,24 +1,106 @@
-"""What ``run`` and ``sweep-k`` do: plan, execute with progress, show."""
+"""What ``run`` and ``sweep-k`` do: settings, plan, execution with progress, the screen."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import out, print_json, say
-from spsbench.cli.progress import watching
-from spsbench.cli.resume import resume_command
-from spsbench.cli.settings import gates_of, read_settings
 from spsbench.errors import GateFailed, IncompleteError, UsageError
 from spsbench.paths import results_dir
-from spsbench.store import fresh_directory
+from spsbench.records import number
 
 if TYPE_CHECKING:
+    from spsbench.config import RunConfig
     from spsbench.runner import Plan
+
+
+_ABOUT_THE_COMMAND = {
+    *("pair", "protocol", "config", "set"),  # sources of settings, not settings
+    *("out", "resume", "fail_on", "json", "quiet", "debug", "no_score", "no_proof", "expect", "allow_mixed"),
+}
+_NUMBERS = (
+    *("limit", "samples", "max_new_tokens", "seed", "trace", "threads"),
+    *("temperature", "top_p", "top_k"),
+)
+
+
+def read_settings(params: Mapping[str, Any]) -> RunConfig:
+    """The configuration that the options of ``run`` or ``sweep-k`` ask for.
+
+    Args:
+        params: every option by its name in Python, as typed.
+
+    Raises:
+        UsageError: options that contradict each other, or a bad value.
+    """
+    from spsbench.config import resolve
+
+    _check_directories(params)
+    gates_of(params["fail_on"])
+    # False is the absence of a switch: it must not overrule what a file says.
+    flags = {
+        name: value
+        for name, value in params.items()
+        if name not in _ABOUT_THE_COMMAND and value is not None and value is not False
+    }
+    if params["no_score"]:
+        flags["score"] = False
+    if params.get("no_proof"):
+        flags["proof"] = False
+    # What is no number stays a text, for the configuration to refuse.
+    flags |= {name: number(flags[name]) for name in _NUMBERS if name in flags}
+    source = params["config"] if params["resume"] is None else params["resume"] / "config.yaml"
+    return resolve(flags, source, params["set"] or (), params["protocol"], params["pair"])
+
+
+def _check_directories(params: Mapping[str, Any]) -> None:
+    resume: Path | None = params["resume"]
+    if resume is None:
+        return
+    for other in ("out", "config"):
+        if params[other] is not None:
+            raise UsageError(
+                f"{params[other]} is given together with --resume.",
+                flag=f"--{other}",
+                remedy="A continued run has its own directory and settings: leave one of the two out.",
+            )
+    if not (resume / "run.json").is_file():
+        raise UsageError(
+            f"{resume} holds no run.",
+            flag="--resume",
+            remedy="Name the directory of a run, or begin a new one there with --out.",
+        )
+
+
+def gates_of(text: str | None) -> list[str]:
+    """The gates that ``--fail-on`` names.
+
+    Raises:
+        UsageError: one of them is unknown.
+    """
+    from spsbench.stats.gate import GATES
+
+    named = [part.strip() for part in (text or "incomplete").split(",")]
+    for gate in named:
+        if gate not in GATES:
+            raise UsageError(
+                f"there is no gate {gate!r}.", flag="--fail-on", remedy=f"Choose from {', '.join(GATES)}."
+            )
+    return named
+
+
+def resume_command(directory: Path) -> str:
+    """The command that continues a run, as it can be typed here."""
+    program = Path(sys.argv[0])
+    typed = program.stem == "spsbench" and shutil.which("spsbench") != str(program)
+    return shlex.join([str(program) if typed else "spsbench", "run", "--resume", str(directory)])
 
 
 def measure(params: Mapping[str, Any]) -> None:
@@ -27,6 +109,9 @@ def measure(params: Mapping[str, Any]) -> None:
     Raises:
         IncompleteError: some sequences failed; the results are shown all the same.
     """
+    from spsbench.cli.progress import watching
+    from spsbench.store import fresh_directory
+
     config = read_settings(params)
     expected = _expected(params["expect"])
     quiet: bool = params["quiet"]
@@ -92,7 +177,7 @@ def _require_lossless_rules(ready: Plan, gates: list[str]) -> None:
 
 def _judge(summary: dict[str, Any], gates: list[str]) -> None:
     """Raise ``GateFailed`` for what ``--fail-on`` names and the run did not pass."""
-    from spsbench.analysis.gate import failures
+    from spsbench.stats.gate import failures
 
     failed = [f"{gate}: {reason}" for gate in gates for reason in failures(summary, gate)]
     if failed:

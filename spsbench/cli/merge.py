@@ -25,12 +25,12 @@ def merge(
     """Put the shards of a run together: the run that one process would have made."""
     from spsbench.cli.console import say
     from spsbench.cli.measure import show_summary
-    from spsbench.runner import conclude
+    from spsbench.runner import finalize
     from spsbench.store import RunStore
     from spsbench.store.merging import merge as put_together
 
     put_together(shards, out, allow_mixed=allow_mixed)
     with RunStore.open(out, writable=True) as store:
-        summary = conclude(store, None)
+        summary = finalize(store, None)
     show_summary(summary, as_json=json)
     say(f"Everything is in {out}", quiet=quiet)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.cli.console import say
-from spsbench.cli.settings import read_settings
+from spsbench.cli.measure import read_settings
 from spsbench.config import RunConfig
 from spsbench.errors import IncompleteError, UsageError
 from spsbench.paths import results_dir
@@ -70,11 +70,11 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool) -> Non
     """Summarise the tables of all processes as one, and show it as a run is shown."""
     import pandas as pd
 
-    from spsbench.analysis.summary import summarise
     from spsbench.cli.measure import show_summary
     from spsbench.store import read_frames
     from spsbench.store.conditions import condition, joined
     from spsbench.store.files import write_json
+    from spsbench.summary import summarise
 
     directories = [out / f"process-{index}" for index in range(count)]
     frames = [read_frames(directory) for directory in directories]

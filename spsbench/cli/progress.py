@@ -104,20 +104,16 @@ class LogProgress:
         self._total = self._done = 0
 
     def loading(self, what: str) -> None:
-        """See ``Watcher``."""
         self._line(f"Loading {what}")
 
     def warned(self, message: str) -> None:
-        """See ``Watcher``."""
         self._line(message)
 
     def started(self, total: int, done: int) -> None:
-        """See ``Watcher``."""
         self._total, self._done = total, done
         self._line(f"Measuring {total} sequences" + (f", {done} of them are there already" if done else ""))
 
     def finished(self, sample: Sample) -> None:
-        """See ``Watcher``."""
         self._tallies.add(sample)
         before, self._done = self._done, self._done + 1
         if before * _LOG_LINES // self._total < self._done * _LOG_LINES // self._total:
@@ -125,11 +121,9 @@ class LogProgress:
             self._line(f"{self._done}/{self._total}  {arms}")
 
     def proving(self, total: int) -> None:
-        """See ``Watcher``."""
         self._line(f"Drawing up to {total} sequences at temperature 1 for the proof of losslessness")
 
     def scoring(self, total: int) -> None:
-        """See ``Watcher``."""
         self._line(f"Scoring {total} outputs")
 
     def _line(self, text: str) -> None:
@@ -159,20 +153,16 @@ class BarProgress:
         self._drawn_s = 0.0
 
     def loading(self, what: str) -> None:
-        """See ``Watcher``."""
         self._console.print(Text(f"Loading {what}", style="dim"))
 
     def warned(self, message: str) -> None:
-        """See ``Watcher``."""
         self._console.print(Text(message, style="yellow"))
 
     def started(self, total: int, done: int) -> None:
-        """See ``Watcher``."""
         self._bar.update(self._task, total=total, completed=done)
         self._live.start(refresh=True)
 
     def finished(self, sample: Sample) -> None:
-        """See ``Watcher``."""
         self._tallies.add(sample)
         self._bar.update(self._task, advance=1, description="Measuring")
         if time.monotonic() - self._drawn_s >= _REDRAW_S:
@@ -180,13 +170,11 @@ class BarProgress:
             self._drawn_s = time.monotonic()
 
     def proving(self, total: int) -> None:
-        """See ``Watcher``."""
         self.stop()
         text = f"Drawing up to {total} sequences at temperature 1 for the proof of losslessness"
         self._console.print(Text(text, style="dim"))
 
     def scoring(self, total: int) -> None:
-        """See ``Watcher``."""
         self.stop()
         self._console.print(Text(f"Scoring {total} outputs", style="dim"))
 

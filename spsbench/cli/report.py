@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from spsbench.cli import options
+from spsbench.cli.console import out, print_json, say
+from spsbench.cli.measure import resume_command
+from spsbench.errors import SpsbenchError, UsageError
+from spsbench.paths import results_dir
+
+if TYPE_CHECKING:
+    from spsbench.report.figures import Gallery
+    from spsbench.report.measured import Measured
 
 Runs = Annotated[
     list[Path] | None,
@@ -45,7 +56,6 @@ def report(
     debug: options.Debug = False,
 ) -> None:
     """Show results again and write the report with its figures, from what the runs recorded."""
-    from spsbench.cli.reporting import show_runs
     from spsbench.errors import UsageError
 
     if csv and json:
@@ -53,3 +63,121 @@ def report(
     if out is not None and not html:
         raise UsageError(f"{out} is given without --html.", flag="--out", remedy="Add --html.")
     show_runs(runs, html=html, csv=csv, json=json, out_file=out, quiet=quiet)
+
+
+def derive(directory: Path) -> tuple[Measured, Gallery]:
+    """A run, finished or not, with its figures.
+
+    Writes ``summary.json``, ``figures/`` and ``report.md`` if that can be done: someone else's run can
+    be looked at all the same.
+
+    Raises:
+        UsageError: the directory holds no run, or one of another schema.
+        SpsbenchError: the run is damaged.
+    """
+    from spsbench.report import gallery
+    from spsbench.report.figures import draw
+    from spsbench.report.figures.style import save
+    from spsbench.report.markdown import render
+    from spsbench.report.measured import Measured
+    from spsbench.store import RunStore
+    from spsbench.summary import summarise
+
+    with RunStore.open(directory) as store:
+        frames, info = store.frames(), store.run_info()
+        summary = summarise(frames.samples, frames.loops, info)
+        measured = Measured(
+            name=directory.resolve().name,
+            summary=summary,
+            run=info,
+            samples=frames.samples,
+            loops=frames.loops,
+            tokens=frames.tokens,
+        )
+        drawn = draw(measured)
+        try:
+            store.write_summary(summary)
+            for plate in drawn.plates:
+                save(plate, directory / gallery.FOLDER)
+            store.write_report(render(summary, info | gallery.described(drawn)))
+        except SpsbenchError as problem:
+            say(f"Not written: {problem}")
+    return measured, drawn
+
+
+Derived: TypeAlias = "tuple[Path, Measured, Gallery]"
+
+COMPARISON_FILE = "comparison.html"
+
+
+def show_runs(
+    named: Sequence[Path] | None, *, html: bool, csv: bool, json: bool, out_file: Path | None, quiet: bool
+) -> None:
+    """Report what can be reported.
+
+    Raises:
+        UsageError: no run is there, or one of several could not be read (after the others were shown).
+    """
+    from spsbench.store import latest
+
+    runs, problems = _derived(list(dict.fromkeys(named or [latest(results_dir())])))
+    _print(runs, csv=csv, json=json)
+    for directory, measured, _ in runs:
+        if not measured.summary["complete"]:
+            say(f"{directory} is not complete. Continue it with:\n  {resume_command(directory)}", quiet=quiet)
+        say(f"The report is in {directory / 'report.md'}", quiet=quiet)
+    if html:
+        say(f"The page is in {_write_page(runs, out_file)}", quiet=quiet)
+    if problems:
+        raise problems[0]
+
+
+def _derived(directories: Sequence[Path]) -> tuple[list[Derived], list[SpsbenchError]]:
+    """Every run that can be read, under names that differ; what is wrong with the others."""
+    runs: list[Derived] = []
+    problems: list[SpsbenchError] = []
+    for directory in directories:
+        try:
+            runs.append((directory, *derive(directory)))
+        except SpsbenchError as problem:
+            problems.append(problem)
+    if not runs:
+        raise problems[0]
+    names = [measured.name for _, measured, _ in runs]
+    if len(set(names)) < len(names):
+        runs = [(path, dataclasses.replace(m, name=str(path)), drawn) for path, m, drawn in runs]
+    for other in problems[1:]:
+        say(f"Left out: {other}")
+    return runs, problems
+
+
+def _print(runs: Sequence[Derived], *, csv: bool, json: bool) -> None:
+    """Results on stdout: JSON or CSV alone, else tables."""
+    if csv:
+        from spsbench.report.measured import to_csv
+
+        sys.stdout.write(to_csv([(measured.name, measured.summary) for _, measured, _ in runs]))
+    elif json:
+        single = [dict(measured.summary) for _, measured, _ in runs]
+        several = [{"run": str(path), **measured.summary} for path, measured, _ in runs]
+        print_json(single[0] if len(runs) == 1 else {"runs": several})
+    elif len(runs) == 1:
+        from spsbench.report.terminal import show
+
+        show(dict(runs[0][1].summary), out())
+    else:
+        from spsbench.report.comparison import side_by_side
+
+        out().print(side_by_side([measured for _, measured, _ in runs]))
+
+
+def _write_page(runs: Sequence[Derived], named: Path | None) -> Path:
+    """Write the page and answer where it is."""
+    from spsbench.report.html.page import page
+    from spsbench.store.files import write_text
+
+    path = named or (runs[0][0] / "report.html" if len(runs) == 1 else Path(COMPARISON_FILE))
+    if not path.parent.is_dir():
+        raise UsageError(f"{path.parent} is no folder.", flag="--out", remedy="Name a file in a folder.")
+    write_text(path, page([(measured, drawn) for _, measured, drawn in runs]))
+    return path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spsbench.cli import judges, options
+from spsbench.cli import judge, options
 
 if TYPE_CHECKING:
     from spsbench.store import RunStore
@@ -19,9 +19,9 @@ def score(
     missing: Annotated[
         bool, typer.Option("--missing", help="Only outputs that have no score yet. Default: all of them.")
     ] = False,
-    n_workers: judges.Workers = "auto",
-    timeout: judges.Timeout = "3",
-    unsafe_exec: judges.UnsafeExec = False,
+    n_workers: judge.Workers = "auto",
+    timeout: judge.Timeout = "3",
+    unsafe_exec: judge.UnsafeExec = False,
     extract: Annotated[
         str | None,
         typer.Option(
@@ -40,12 +40,12 @@ def score(
     from spsbench.cli.measure import show_summary
     from spsbench.config import resolve
     from spsbench.execution import sandbox_level
-    from spsbench.runner import conclude
+    from spsbench.runner import finalize
     from spsbench.runner import score as score_outputs
     from spsbench.store import RunStore
     from spsbench.tasks.catalogue import load_task
 
-    told = {"judge_timeout_s": judges.timeout_of(timeout), "judge_workers": judges.workers_of(n_workers)}
+    told = {"judge_timeout_s": judge.timeout_of(timeout), "judge_workers": judge.workers_of(n_workers)}
     with RunStore.open(run, writable=True) as store:
         config = resolve({"extract": extract}, run / "config.yaml")
         task = load_task(config.task, unsafe_exec=unsafe_exec, extract=config.extract, **told)
@@ -55,7 +55,7 @@ def score(
         score_outputs(
             task, store, lambda count: say(f"Scoring {count} outputs", quiet=quiet), again=not missing
         )
-        summary = conclude(store, None)
+        summary = finalize(store, None)
     show_summary(summary, as_json=json)
     say(f"Everything is in {run}", quiet=quiet)
 
@@ -67,11 +67,11 @@ def _note_rule(store: RunStore, task: Task, *, only_missing: bool) -> None:
         UsageError: some outputs would have scores by another rule.
     """
     from spsbench.errors import UsageError
-    from spsbench.tasks import extraction
+    from spsbench.tasks import answers
 
     chat, info = any(prompt.chat for prompt in store.prompts()), store.run_info()
     rule = task.extraction(chat)
-    before = info.get("extract") or extraction.rule_for("auto", chat)
+    before = info.get("extract") or answers.extraction_rule("auto", chat)
     if only_missing and rule != before and any(sample.scores for sample in store.samples()):
         raise UsageError(
             f"the outputs that have scores were judged with {before}, the missing ones would be with {rule}.",
@@ -79,4 +79,4 @@ def _note_rule(store: RunStore, task: Task, *, only_missing: bool) -> None:
             remedy="Leave it out to score all of them anew.",
         )
     identity = {key: value for key, value in (info.get("identity") or {}).items() if key != "extract"}
-    store.note(extract=rule, identity=identity | extraction.identity(rule, chat))
+    store.note(extract=rule, identity=identity | answers.extraction_identity(rule, chat))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
 
 from spsbench.cli import options
 
@@ -22,7 +26,6 @@ def theory(
 ) -> None:
     """What Leviathan et al. 2022 predict from alpha and c, assuming independent tests."""
     from spsbench.cli.console import out, print_json
-    from spsbench.cli.prediction import predict, render
     from spsbench.config import parse_ks
 
     prediction = predict(alpha, c, parse_ks(k))
@@ -30,3 +33,41 @@ def theory(
         print_json(prediction)
     else:
         out().print(render(prediction))
+
+
+def predict(alpha: float, c: float, ks: Sequence[int]) -> dict[str, Any]:
+    """Expected tokens per loop and speedup for every K, and the best K.
+
+    Raises:
+        UsageError: alpha outside [0, 1] or c below 0.
+    """
+    from spsbench.decode.theory import best_k, expected_tokens, minimum_gain, walltime_factor
+
+    best = best_k(alpha, c)
+    return {
+        "alpha": alpha,
+        "c": c,
+        "best_k": best,
+        "best_speedup": walltime_factor(alpha, c, best),
+        "minimum_gain": minimum_gain(alpha, c),
+        "rows": [
+            {
+                "k": k,
+                "tokens_per_loop": expected_tokens(alpha, k),
+                "speedup": walltime_factor(alpha, c, k),
+            }
+            for k in ks
+        ],
+    }
+
+
+def render(prediction: dict[str, Any]) -> RenderableType:
+    """The prediction for a terminal."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="not bold dim")
+    for title in ("K", "tokens/loop", "speedup"):
+        table.add_column(title, justify="right")
+    for row in prediction["rows"]:
+        table.add_row(str(row["k"]), f"{row['tokens_per_loop']:.3f}", f"{row['speedup']:.2f}x")
+    best = f"Best: K={prediction['best_k']} with {prediction['best_speedup']:.2f}x."
+    note = "A prediction, not a measurement: it takes the tests as independent and verifying as free."
+    return Group(table, "", best, note)

@@ -10,24 +10,23 @@ from typing import Any
 import torch
 
 from spsbench.cli.console import out, say
-from spsbench.cli.settings import read_settings
+from spsbench.cli.measure import read_settings
 from spsbench.config import RunConfig
 from spsbench.decode.algorithms import sps
 from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.decode.stopping import StopRule
 from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
-from spsbench.engines.eager import EagerEngine
-from spsbench.engines.recording import Finished, loop_records, traced_tokens
+from spsbench.engines.local import EagerEngine
+from spsbench.engines.recording import TruncatedLoop, loop_records, traced_tokens
 from spsbench.errors import UsageError
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Loop, Request, TracedToken
-from spsbench.report.trace import Token, shown_text
-from spsbench.report.trace_text import TraceWriter
+from spsbench.report.trace import Token, TraceWriter, shown_text
 from spsbench.report.wording import milliseconds, number
 from spsbench.runner import Plan, plan
 from spsbench.runner.execute import load
-from spsbench.runner.vocabulary import token_texts
+from spsbench.runner.finalize import token_texts
 
 _WARM_UP_TOKENS = 8
 _NOT_OFFERED: dict[str, Any] = {
@@ -136,7 +135,7 @@ def _speak(pair: Pair, arm: Arm, request: Request) -> Iterator[_Spoken]:
     for count, decoded in enumerate(decoding):
         kept, reason = stop.cut(tokens, decoded.tokens)
         watch.lap("other")
-        finished = Finished(decoded, kept, reason, watch.take())
+        finished = TruncatedLoop(decoded, kept, reason, watch.take())
         (record,) = loop_records([finished], phases=False)
         yield _Spoken(record, traced_tokens([finished], count, len(tokens)))
         tokens += decoded.tokens[:kept]

@@ -10,14 +10,14 @@ from typing import Any
 from rich.table import Table
 
 from spsbench.cli.console import out, print_json, say
-from spsbench.cli.settings import read_settings
+from spsbench.cli.measure import read_settings
 from spsbench.config import RunConfig
 from spsbench.errors import GateFailed, UsageError
 from spsbench.runner import Plan, plan
 from spsbench.runner.execute import load
 from spsbench.verify.controls import NAMES
 from spsbench.verify.finding import Finding
-from spsbench.verify.subject import Subject
+from spsbench.verify.subject import SamplerUnderTest
 from spsbench.verify.verification import TESTS, Effort, control_matrix, findings
 
 _EFFORTS = {"full": Effort(), "reduced": Effort.reduced()}
@@ -87,7 +87,7 @@ def verify_controls(params: Mapping[str, Any]) -> None:
 
 def _subjects(
     params: Mapping[str, Any], effort: Effort
-) -> Iterator[tuple[str, Subject, Plan, list[tuple[int, ...]]]]:
+) -> Iterator[tuple[str, SamplerUnderTest, Plan, list[tuple[int, ...]]]]:
     """Each sampling to test, with the pair loaded once."""
     config = _settings(params, effort)
     say("Checking task, data and models", quiet=params["quiet"])
@@ -97,7 +97,7 @@ def _subjects(
     for arm in ready.arms:
         if arm.method == "sps":
             say(f"Testing SpS (K={arm.k}), {arm.sampling_name}", quiet=params["quiet"])
-            subject = Subject(
+            subject = SamplerUnderTest(
                 pair.target, pair.draft, arm.sampling, arm.k, pair.device, params["control"], config.seed
             )
             yield arm.sampling_name, subject, ready, prompts

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from spsbench.config.lookahead import MAX_K, parse_ks
-from spsbench.config.models import Limits, ModelRef, PairConfig, ProtocolConfig, RunConfig
+from spsbench.config.files import (
+    list_pairs,
+    list_protocols,
+    load_pair,
+    load_protocol,
+    read_yaml,
+    unknown_name,
+)
+from spsbench.config.models import MAX_K, Limits, ModelRef, PairConfig, ProtocolConfig, RunConfig, parse_ks
 from spsbench.config.resolve import resolve
-from spsbench.config.shipped import list_pairs, list_protocols, load_pair, load_protocol
-from spsbench.config.yamlfile import read_yaml, unknown_name
 
 __all__ = [
     "MAX_K",

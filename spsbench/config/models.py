@@ -1,4 +1,4 @@
-"""The settings of a run as frozen models: unknown keys and bad values are refused.
+"""The settings of a run as types: models, limits, K, kernels.
 
 Every field's description says what may be written there; it becomes the remedy of the error. Numbers are
 strict, because ``limit: true`` or ``k: 4.0`` is a slip and not a number.
@@ -6,6 +6,7 @@ strict, because ``limit: true`` or ``k: 4.0`` is a slip and not a number.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,8 +14,60 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from spsbench.config.lookahead import MAX_K, split_ks
+from spsbench.errors import UsageError
 from spsbench.records import Method
+
+MAX_K = 64
+"""Beyond this no pair gains anything, and a typing error is likelier than an intention."""
+
+REMEDY = f"Write whole numbers from 0 to {MAX_K}: one (4), a list (0,2,4) or a range (0..7)."
+
+_PART = re.compile(r"([0-9]{1,4})(?:\.\.([0-9]{1,4}))?")
+
+
+def parse_ks(text: str) -> tuple[int, ...]:
+    """Read ``4``, ``0,2,4`` or ``0..7`` (ends included); the order stays, doubles go.
+
+    Raises:
+        UsageError: for anything else, naming ``--k``.
+    """
+    try:
+        return split_ks(text)
+    except ValueError as problem:
+        raise UsageError(f"{problem}.", flag="--k", remedy=REMEDY) from None
+
+
+def split_ks(text: str) -> tuple[int, ...]:
+    """As ``parse_ks``, with a ValueError instead, for use inside validators."""
+    ks: list[int] = []
+    for part in text.split(","):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"{text!r} is not a lookahead")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ValueError(f"{part.strip()!r} is an empty range")
+        if last > MAX_K:
+            raise ValueError(f"{last} is more than the largest lookahead, {MAX_K}")
+        ks.extend(range(first, last + 1))
+    return tuple(dict.fromkeys(ks))
+
+
+PLAIN, PACKED = "plain", "packed"
+KERNELS = (PLAIN, PACKED)
+VARIABLE = "SPSBENCH_KERNELS"
+
+
+def chosen_kernels(typed: str | None = None) -> str:
+    """What was typed, else what the environment variable says, else ``plain``.
+
+    Raises:
+        UsageError: it is neither ``plain`` nor ``packed``.
+    """
+    flag, name = ("--kernels", typed) if typed is not None else (VARIABLE, os.environ.get(VARIABLE) or PLAIN)
+    if name not in KERNELS:
+        raise UsageError(f"{name!r} is unknown.", flag=flag, remedy=f"Choose from {', '.join(KERNELS)}.")
+    return name
 
 
 def _parts(value: Any) -> Any:

@@ -8,11 +8,8 @@ from typing import Any
 
 import yaml
 
-from spsbench.config.kernels import chosen_kernels
-from spsbench.config.models import ModelRef, PairConfig, RunConfig
-from spsbench.config.shipped import load_pair, load_protocol
-from spsbench.config.validation import validate
-from spsbench.config.yamlfile import read_yaml
+from spsbench.config.files import load_pair, load_protocol, read_yaml, validate
+from spsbench.config.models import ModelRef, PairConfig, RunConfig, chosen_kernels
 from spsbench.errors import UsageError
 
 DEFAULT_PAIR = "mini"

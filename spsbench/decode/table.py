@@ -35,13 +35,11 @@ class TableModel:
         return len(self._fed)
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
-        """See ``LanguageModel.score``."""
         self._fed += tokens.tolist()
         end = len(self._fed)
         return torch.stack([self._logits(tuple(self._fed[:i])) for i in range(end - last + 1, end + 1)])
 
     def rollback(self, length: int) -> None:
-        """See ``LanguageModel.rollback``."""
         del self._fed[length:]
 
     def _logits(self, context: tuple[int, ...]) -> Tensor:

@@ -16,8 +16,7 @@ from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.quantised import Quantised, quantised
-from spsbench.models.rounded import STEPS
+from spsbench.models.quantised import STEPS, Quantised, quantised
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
 

@@ -14,7 +14,7 @@ from spsbench.records import FinishReason, Loop, TracedToken
 
 
 @dataclass(slots=True)
-class Finished:
+class TruncatedLoop:
     """A decoded loop with what the stop rule kept of it.
 
     Attributes:
@@ -51,7 +51,7 @@ class Finished:
 
 
 def loop_records(
-    loops: Sequence[Finished], phases: bool, expected: Expected = expected_acceptance
+    loops: Sequence[TruncatedLoop], phases: bool, expected: Expected = expected_acceptance
 ) -> list[Loop]:
     """One ``Loop`` a decoded loop.
 
@@ -64,7 +64,7 @@ def loop_records(
     return [_loop_record(loop, beta_sum, phases) for loop, beta_sum in zip(loops, betas, strict=True)]
 
 
-def _loop_record(loop: Finished, beta_sum: float, phases: bool) -> Loop:
+def _loop_record(loop: TruncatedLoop, beta_sum: float, phases: bool) -> Loop:
     seconds = loop.seconds
     return Loop(
         drafted=loop.drafted,
@@ -81,7 +81,7 @@ def _loop_record(loop: Finished, beta_sum: float, phases: bool) -> Loop:
     )
 
 
-def _beta_sums(loops: Sequence[Finished], expected: Expected) -> list[float]:
+def _beta_sums(loops: Sequence[TruncatedLoop], expected: Expected) -> list[float]:
     """Sum over each loop's tested positions of the probability of acceptance there."""
     sums = []
     for loop in loops:
@@ -95,7 +95,7 @@ def _beta_sums(loops: Sequence[Finished], expected: Expected) -> list[float]:
     return values
 
 
-def proposed_tokens(loops: Sequence[Finished]) -> list[list[int]]:
+def proposed_tokens(loops: Sequence[TruncatedLoop]) -> list[list[int]]:
     """Per loop every drafted id, so that it is known how many there were; empty for ArS."""
     drafts = [loop.decoded.draft for loop in loops]
     parts = [torch.empty(0, dtype=torch.int64) if draft is None else draft.tokens for draft in drafts]
@@ -104,7 +104,7 @@ def proposed_tokens(loops: Sequence[Finished]) -> list[list[int]]:
     return [[next(ids) for _ in range(len(part))] for part in parts]
 
 
-def traced_tokens(loops: Sequence[Finished], first: int = 0, position: int = 0) -> list[TracedToken]:
+def traced_tokens(loops: Sequence[TruncatedLoop], first: int = 0, position: int = 0) -> list[TracedToken]:
     """One entry a drafted and tested or emitted token of the output, in order.
 
     Args:
@@ -119,7 +119,7 @@ def traced_tokens(loops: Sequence[Finished], first: int = 0, position: int = 0) 
     return trace
 
 
-def _trace_loop(index: int, position: int, loop: Finished) -> Iterator[TracedToken]:
+def _trace_loop(index: int, position: int, loop: TruncatedLoop) -> Iterator[TracedToken]:
     decoded = loop.decoded
     draft_tokens = [] if decoded.draft is None else decoded.draft.tokens.tolist()
     tests = decoded.u[-len(draft_tokens) - 1 :].tolist()

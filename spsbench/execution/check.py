@@ -18,8 +18,8 @@ from spsbench.execution import verdict
 from spsbench.execution.inside.frames import DeadlinePassed
 from spsbench.execution.inside.wire import WireError
 from spsbench.execution.sandbox import Sandbox, SandboxFailure
-from spsbench.execution.seeds import Seeds
 from spsbench.execution.session import ProgramOver, Session
+from spsbench.execution.verdict import Seeds
 
 # A test that computes in C with what a program answered is deaf to the alarm; this much later the
 # kernel ends the judge's process by SIGPROF.

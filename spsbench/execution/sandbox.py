@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.execution import bubblewrap
-from spsbench.execution.exposure import exposure, interpreter
+from spsbench.execution.exposure import bubblewrap_command, exposure, find_bubblewrap, interpreter
 
 MEMORY_BYTES = 1 << 30
 """Address space of one program."""
@@ -28,9 +27,7 @@ PATIENCE_S = 20.0
 
 _INSIDE = Path(__file__).with_name("inside")
 # In the order in which they need each other.
-_MODULES = (
-    "kernel syscalls seccomp landlock limits locks namespaces imports identity frames wire program zygote"
-)
+_MODULES = "kernel syscalls seccomp landlock limits locks namespaces frames wire program zygote"
 _ENVIRONMENT = {
     "PATH": "/nowhere",
     "LANG": "C.UTF-8",
@@ -153,10 +150,10 @@ def mark(judge_pid: int) -> str:
 def _start(layers: Collection[str], control: socket.socket) -> subprocess.Popen[bytes]:
     prefix: list[str] = []
     if "bubblewrap" in layers:
-        program = bubblewrap.find()
+        program = find_bubblewrap()
         if program is None:
             raise OSError("bwrap is not installed")
-        prefix = bubblewrap.command(program, exposure())
+        prefix = bubblewrap_command(program, exposure())
     bootstrap = (_INSIDE / "bootstrap.py").read_text(encoding="utf-8")
     return subprocess.Popen(
         # No site, no user's folders, nothing from the current directory, no bytecode written.

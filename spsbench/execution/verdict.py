@@ -1,8 +1,10 @@
-"""What the judge says of a program."""
+"""What the judge says of a program, and the secrets that keep it from being forged."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import secrets
+from dataclasses import asdict, dataclass
 
 PASSED = "passed"
 TIMED_OUT = "timed out"
@@ -28,3 +30,42 @@ def failed(type_name: str, message: str) -> str:
     """The label of a program that raised something, or whose answer a test found wrong."""
     text = f"failed: {type_name}: {message}" if message else f"failed: {type_name}"
     return text[:_MAX_RESULT_CHARS]
+
+
+SECRET_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """What ``random`` is seeded with on either side.
+
+    Some tests draw their inputs. With one seed on both sides a program that looks at no argument and
+    draws the same numbers would pass; so would one that knows the tests' seed and seeds itself. Hence
+    both come from a secret that never enters a sandbox, and neither tells anything of the other.
+
+    Attributes:
+        tests: of the judge's side; never sent to a program.
+        program: of the program's side.
+    """
+
+    tests: str
+    program: str
+
+    @classmethod
+    def of(cls, secret: bytes, task_id: str) -> Seeds:
+        """The seeds of a problem: the same for every program and every attempt under one secret."""
+        return cls(_derived(secret, "tests", task_id), _derived(secret, "program", task_id))
+
+    def message(self) -> dict[str, str]:
+        """As a part of a job in JSON."""
+        return asdict(self)
+
+
+def new_secret() -> bytes:
+    """One that nobody can guess."""
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+def _derived(secret: bytes, side: str, task_id: str) -> str:
+    text = f"{side}\0{task_id}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, key=secret, digest_size=16).hexdigest()

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from spsbench.execution.check import BrokenProblem, judge_program
 from spsbench.execution.inside import limits
 from spsbench.execution.sandbox import Sandbox, SandboxFailure
-from spsbench.execution.seeds import Seeds
+from spsbench.execution.verdict import Seeds
 
 _MEMORY_BYTES = 4 << 30
 

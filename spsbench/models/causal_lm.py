@@ -58,7 +58,6 @@ class CausalLM:
         return self.cache.length
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
-        """See ``LanguageModel.score``."""
         if self._llama is not None:
             rows = self._llama(tokens, self.cache, last)
             return rows if rows.shape[-1] == self.vocab_size else rows[:, : self.vocab_size]
@@ -70,7 +69,6 @@ class CausalLM:
         return logits
 
     def rollback(self, length: int) -> None:
-        """See ``LanguageModel.rollback``."""
         self.cache.rollback(length)
 
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:

@@ -1,4 +1,4 @@
-"""Turn exceptions of the Hugging Face libraries into typed errors with a remedy."""
+"""The Hugging Face libraries' exceptions as typed errors with a remedy, and their messages silenced."""
 
 from __future__ import annotations
 
@@ -109,3 +109,13 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def quiet_libraries() -> None:
+    """Disable progress bars and warnings; failures are still raised."""
+    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    disable_progress_bars()

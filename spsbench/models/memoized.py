@@ -54,7 +54,6 @@ class MemoizedModel:
         return len(self._fed)
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
-        """See ``LanguageModel.score``."""
         for token in tokens.tolist():
             self._fed.append(token)
             self._path.append(self._path[-1].child(token))
@@ -66,7 +65,6 @@ class MemoizedModel:
         return rows[0] if last == 1 else torch.cat(rows)
 
     def rollback(self, length: int) -> None:
-        """See ``LanguageModel.rollback``."""
         del self._fed[length:]
         del self._path[length + 1 :]
 

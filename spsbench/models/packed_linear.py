@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from spsbench.config.kernels import PACKED, PLAIN
+from spsbench.config.models import PACKED, PLAIN
 from spsbench.errors import UsageError
 from spsbench.models.weights import available_bytes
 
@@ -145,7 +145,6 @@ class PackedModule(nn.Module):
         self.linear = PackedLinear(linear.weight, linear.bias, mode)
 
     def forward(self, x: Tensor) -> Any:
-        """See ``PackedLinear``."""
         return self.linear(x)
 
 

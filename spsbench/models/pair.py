@@ -10,7 +10,7 @@ import torch
 from spsbench.config import PairConfig
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, context_window, text_config
-from spsbench.models.hf_logging import quiet_libraries
+from spsbench.models.hf_errors import quiet_libraries
 from spsbench.models.loading import load
 from spsbench.models.memory import experts_of, forward_bytes, kv_bytes_per_token
 from spsbench.models.selftest import require_exact_rollback

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.models.architecture import require_causal
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.hf_errors import typed_errors
+from spsbench.models.source import require_causal
 from spsbench.models.weights import DTYPES, available_bytes
 
 _GIB = 1 << 30
@@ -37,7 +37,7 @@ def read_config(name: str, flag: str) -> Any:
     return config
 
 
-def needed_bytes(config: Any, dtype: str) -> int:
+def weights_bytes(config: Any, dtype: str) -> int:
     """Size in bytes of the weights of a configuration; nothing is allocated.
 
     Args:
@@ -54,13 +54,13 @@ def require_room(models: dict[str, Any], dtype: str, device: torch.device) -> No
 
     Args:
         models: configuration by the flag that named it.
-        dtype: see ``needed_bytes``.
+        dtype: see ``weights_bytes``.
         device: to build them on.
 
     Raises:
         UsageError: with both numbers.
     """
-    needed = sum(needed_bytes(config, dtype) for config in models.values())
+    needed = sum(weights_bytes(config, dtype) for config in models.values())
     available = available_bytes(device)
     if available is not None and needed > available:
         raise UsageError(
@@ -76,7 +76,7 @@ def random_model(config: Any, dtype: str, device: torch.device, vocab_size: int,
 
     Args:
         config: from ``read_config``.
-        dtype: see ``needed_bytes``.
+        dtype: see ``weights_bytes``.
         device: to build it on.
         vocab_size: number of logits that target and draft share.
         seed: of the weights.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spsbench.report.figures import Gallery
-from spsbench.report.markup import escape
+from spsbench.report.wording import escape
 
 FOLDER = "figures"
 

@@ -1,12 +1,52 @@
-"""Losslessness and parity in sentences, the same on the terminal and in Markdown."""
+"""Why, which K, lossless or not, in sentences: the same on the terminal and in Markdown."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from spsbench.axes import label
+from spsbench.axes import label, place
+from spsbench.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.report.wording import MANY, metric_title
+
+
+def headline(summary: Mapping[str, Any]) -> list[str]:
+    """What must stand beside every speedup: that the baseline is weak, or that no floor exists."""
+    share = weak_baseline(summary.get("ceiling"))
+    if share is None:
+        return []
+    return [f"Weak baseline: ArS reaches {100 * share:.0f}% of its bandwidth floor."]
+
+
+def sentences(summary: Mapping[str, Any]) -> list[str]:
+    """One recommendation per sweep, then why the fastest arm of each sampling is no faster."""
+    found = [str(entry["sentence"]) for entry in summary.get("recommendation") or []]
+    explained = fastest(summary)
+    if len(explained) > MANY:
+        explained = [max(explained, key=lambda entry: float(entry["speedup"]))]
+    found += [str(entry["sentence"]) for entry in explained]
+    found += [regime] if (regime := _regime(summary)) else []
+    return found
+
+
+def fastest(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The explained arm with the largest speedup of each series along K."""
+    best: dict[tuple[Any, ...], dict[str, Any]] = {}
+    lossless = (entry for entry in summary.get("why") or [] if entry.get("lossless", True))
+    for entry in lossless:
+        key = place({"method": "sps", **entry}, "k")
+        if key not in best or entry["speedup"] > best[key]["speedup"]:
+            best[key] = entry
+    return list(best.values())
+
+
+def _regime(summary: Mapping[str, Any]) -> str:
+    found = summary.get("ceiling")
+    if not found or found["regime"] != DISPATCH_BOUND:
+        return ""
+    return "The weights fit in the last-level cache: a loop saves dispatch, not memory traffic."
+
 
 KINDS = {"self_consistency": "self-consistency", "rescored": "losslessness (re-scored)"}
 """Only what was re-scored by an independent forward is called losslessness."""

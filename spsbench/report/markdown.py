@@ -10,20 +10,11 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from spsbench.analysis.acceptance import LEGEND, PER_POSITION
-from spsbench.analysis.summary import PHASES
 from spsbench.axes import label
-from spsbench.report import (
-    conditions,
-    gallery,
-    judgement,
-    proof,
-    reasons,
-    sections_latency,
-    sections_why,
-    wording,
-)
-from spsbench.report.markup import escape, fence, table
+from spsbench.report import conditions, gallery, judgement, proof, sections_latency, sections_why, wording
+from spsbench.report.wording import escape, fence, table
+from spsbench.stats.acceptance import LEGEND, PER_POSITION
+from spsbench.summary import PHASES
 
 Summary = Mapping[str, Any]
 Run = Mapping[str, Any]
@@ -54,7 +45,7 @@ def render(summary: dict[str, Any], run: Run) -> str:
 
 def _heading(summary: Summary, run: Run) -> list[str]:
     lines = [f"# {escape(wording.title(dict(summary)))}"]
-    told = [*conditions.untrusted(summary), *conditions.headline(summary), *reasons.headline(summary)]
+    told = [*conditions.untrusted(summary), *conditions.headline(summary), *judgement.headline(summary)]
     told += judgement.alarms(dict(summary))
     lines += ["", *(f"**{escape(text)}**" + "  " for text in told)]
     lines += [f"{escape(text)}  " for text in judgement.losslessness(dict(summary))]

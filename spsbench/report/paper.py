@@ -10,10 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.analysis.costs import loop_ms
 from spsbench.axes import identity, label
+from spsbench.predict.costs import loop_ms
 from spsbench.report import judgement, wording
-from spsbench.report.markup import escape, table
+from spsbench.report.wording import escape, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spsbench.analysis.losslessness import leakage_bound
 from spsbench.axes import label, place
 from spsbench.report import judgement, wording
-from spsbench.report.markup import escape, table
+from spsbench.report.wording import escape, table
+from spsbench.stats.losslessness import leakage_bound
 
 Summary = Mapping[str, Any]
 Run = Mapping[str, Any]

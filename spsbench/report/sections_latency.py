@@ -7,7 +7,7 @@ from typing import Any
 
 from spsbench.axes import label
 from spsbench.report import wording
-from spsbench.report.markup import escape, table
+from spsbench.report.wording import escape, table
 
 Summary = Mapping[str, Any]
 Run = Mapping[str, Any]

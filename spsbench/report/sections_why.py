@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spsbench.analysis.ceiling import BANDWIDTH_BOUND, DISPATCH_BOUND
-from spsbench.analysis.why import ACCEPTANCE, CORRELATION, DRAFTING, END, LOOP_TIME, REST, VERIFYING
 from spsbench.axes import label
-from spsbench.report import reasons, wording
-from spsbench.report.markup import escape, table
+from spsbench.predict.factors import ACCEPTANCE, CORRELATION, DRAFTING, END, LOOP_TIME, REST, VERIFYING
+from spsbench.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND
+from spsbench.report import judgement, wording
+from spsbench.report.wording import escape, table
 
 Summary = Mapping[str, Any]
 Run = Mapping[str, Any]
@@ -42,7 +42,7 @@ def why(summary: Summary, run: Run) -> list[str]:
     if not entries:
         return []
     lines = ["## Why this fast, and not faster", ""]
-    for entry in reasons.fastest(summary):
+    for entry in judgement.fastest(summary):
         lines += [f"**{escape(entry['sentence'])}**", "", *_factors(entry), ""]
     if len(entries) > 1:
         lines += ["### Factors of every arm", "", *_every_arm(entries), ""]
@@ -152,7 +152,7 @@ def _regime(found: Mapping[str, Any]) -> list[str]:
         ]
     if found["bandwidth_bytes_per_s"] is None:
         return [f"{text} The memory bandwidth was not measured, so no floor is shown."]
-    weak = reasons.headline({"ceiling": found})
+    weak = judgement.headline({"ceiling": found})
     return [f"{text} Measured bandwidth: {found['bandwidth_bytes_per_s'] / 1e9:.3g} GB/s.", *weak]
 
 

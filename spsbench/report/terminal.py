@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spsbench.axes import label
-from spsbench.report import conditions, judgement, reasons, wording
+from spsbench.report import conditions, judgement, wording
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -33,7 +33,7 @@ def screen(summary: dict[str, Any]) -> RenderableType:
     for line in conditions.untrusted(summary):
         parts += [Padding(_text(line, style="bold red"), _INDENT), Text()]
     parts += [Padding(_results(rows, summary), _INDENT), Text(), *_by_condition(summary)]
-    for sentence in [*conditions.headline(summary), *reasons.headline(summary)]:
+    for sentence in [*conditions.headline(summary), *judgement.headline(summary)]:
         parts.append(Padding(_text(sentence, style="bold"), _INDENT))
     speculative = [row for row in rows if row["acceptance"]]
     if speculative:
@@ -127,7 +127,7 @@ def _acceptance(rows: list[dict[str, Any]]) -> RenderableType:
 
 def _reasons(summary: dict[str, Any]) -> list[RenderableType]:
     """Which K, and why it is no faster."""
-    lines = reasons.sentences(summary)
+    lines = judgement.sentences(summary)
     return [Text(), *(Padding(_text(line), _INDENT) for line in lines)] if lines else []
 
 

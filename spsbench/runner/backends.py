@@ -14,11 +14,10 @@ from spsbench.decode.rules import build_rule
 from spsbench.drafters.kind import Context
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import build_drafter
-from spsbench.engines.capture import CaptureFailed, Graphs
-from spsbench.engines.eager import EagerEngine
-from spsbench.engines.engine import Engine
-from spsbench.engines.graphed import Capture, GraphedEngine
-from spsbench.engines.peers import ASSISTED, GENERATE, LOOKUP, PeerEngine
+from spsbench.engines.base import Engine
+from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs
+from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
+from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.models.static import NotStatic, StaticLM, require_same_answers
@@ -63,7 +62,7 @@ class Backends:
         draft = self._pair.draft if arm.method == "sps" else None
         if arm.engine in (GENERATE, ASSISTED, LOOKUP):
             assistant = self._pair.draft if arm.engine == ASSISTED else None
-            return PeerEngine(arm.engine, target, assistant, arm.k, self._pair.tokenizer)
+            return HFGenerateEngine(arm.engine, target, assistant, arm.k, self._pair.tokenizer)
         if arm.engine == GRAPHED:
             try:
                 return self._graphed(arm, target, draft)

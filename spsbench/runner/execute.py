@@ -9,16 +9,15 @@ from typing import Any, Protocol
 
 import torch
 
-from spsbench.engines.engine import Engine
+from spsbench.engines.base import Engine
 from spsbench.environment import load_1m, taken, taken_since
-from spsbench.models.memory import cache_bytes, measured_bandwidth
+from spsbench.models.memory import cache_bytes, measured_bandwidth, suitable_threads
 from spsbench.models.packed_linear import use_kernels
 from spsbench.models.pair import Pair, load_pair
-from spsbench.models.threads import suitable_threads
 from spsbench.records import Arm, Generation, Request, Sample
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
-from spsbench.runner.conclude import conclude, peak_memory_bytes, score
 from spsbench.runner.conditions import Conditions, conditions_of, recorded_threads, require_unchanged, settle
+from spsbench.runner.finalize import finalize, peak_memory_bytes, score
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import prove, read_again
 from spsbench.runner.schedule import Turn, turns
@@ -100,7 +99,7 @@ def execute(
             _generate(plan, store, missing, watcher, now)
         if plan.config.score:
             score(plan.task, store, watcher.scoring)
-        summary = conclude(store, plan.source.tokenizer)
+        summary = finalize(store, plan.source.tokenizer)
     return Outcome(directory, summary, bool(summary["complete"]))
 
 

@@ -11,7 +11,7 @@ from spsbench.axes import MODIFIED_REJECTION
 from spsbench.config import RunConfig
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.registry import drafter_kind
-from spsbench.engines.peers import RULES
+from spsbench.engines.hf import RULES
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.execution import sandbox_level
@@ -19,10 +19,10 @@ from spsbench.models.pair import PairSource, find_pair, resolve_device
 from spsbench.models.weights import require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt
 from spsbench.runner.arms import arms_of
-from spsbench.tasks import extraction
+from spsbench.tasks import answers
+from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.data import TaskData
-from spsbench.tasks.extraction import Rule
 from spsbench.tasks.task import Task
 
 
@@ -82,7 +82,7 @@ class Plan:
             "dtype": self.config.model_dtype,
             "device": self.device.type,
             "seed": self.config.seed,
-            **extraction.identity(self.extract, self.chat_template),
+            **answers.extraction_identity(self.extract, self.chat_template),
             **({} if self.config.shard is None else {"shard": self.config.shard}),
         }
 
@@ -92,7 +92,7 @@ class Plan:
         return _uses_template(self.config, self.source)
 
     @property
-    def extract(self) -> Rule | None:
+    def extract(self) -> ExtractionRule | None:
         """How code is taken from answers; None for a task without code."""
         return self.task.extraction(self.chat_template)
 

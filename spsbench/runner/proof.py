@@ -16,19 +16,19 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spsbench.analysis.losslessness import RESCORED, decisions_of, evidence_of, is_precise
 from spsbench.axes import MODEL, MODIFIED_REJECTION
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import drafter_kind
-from spsbench.engines import witness
-from spsbench.engines.engine import Engine
-from spsbench.engines.token_evidence import token_evidence
+from spsbench.engines import rescore
+from spsbench.engines.base import Engine
+from spsbench.engines.rescore import token_evidence
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Generation, Prompt, Request, SamplingParams
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
 from spsbench.runner.plan import Plan
 from spsbench.runner.schedule import derive_seed
+from spsbench.stats.losslessness import RESCORED, decisions_of, evidence_of, is_precise
 from spsbench.store import RunStore
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ class Listener(Protocol):
 def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
     """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
     target = pair.draft if arm.method == "draft" else pair.target
-    reading = witness.read_again(target, pair.draft, prompt.ids, generation.tokens, arm.sampling)
-    sums = witness.rescored(reading, seed)
+    reading = rescore.teacher_force(target, pair.draft, prompt.ids, generation.tokens, arm.sampling)
+    sums = rescore.rescored(reading, seed)
     if _can_rederive(arm):
         certain = arm.method == "sps" and drafter_kind(arm.drafter.name).point_mass
         # A policy of its own, to be asked once more; a copy is as long as it goes.
         policy = None if certain or arm.method != "sps" else build_policy(arm.policy)
         given = (arm.sampling, arm.k, seed, target.model.dtype, policy)
-        sums |= witness.decided_again(reading, generation, *given, point_mass=certain)
+        sums |= rescore.decided_again(reading, generation, *given, point_mass=certain)
     generation.losslessness = (generation.losslessness or {}) | sums
     generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spsbench.store.catalogue import fresh_directory, latest
 from spsbench.store.files import plain
-from spsbench.store.identities import differences
+from spsbench.store.opening import differences
 from spsbench.store.run import Key, RunStore, read_frames
 from spsbench.store.tables import Frames
 

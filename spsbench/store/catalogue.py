@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from spsbench.errors import UsageError
-from spsbench.store.lock import unwritable
+from spsbench.store.files import unwritable
 
 RUN_FILE = "run.json"
 

@@ -1,9 +1,10 @@
-"""Files that are either the old or the new version, never half of one."""
+"""Files that are either the old or the new version, never half of one, and the lock of a directory."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import math
 import os
@@ -100,3 +101,43 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+LOCK_NAME = ".spsbench.lock"
+
+
+def acquire_lock(directory: Path, flag: str) -> int:
+    """Lock a run directory for this process until the returned descriptor is closed or the process ends.
+
+    The kernel holds the lock, so a killed process leaves none behind.
+
+    Raises:
+        UsageError: if another process holds it or the directory cannot be written to.
+    """
+    path = directory / LOCK_NAME
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as problem:
+        raise unwritable(directory, problem, flag) from problem
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UsageError(
+            f"another process is writing to {directory}.",
+            flag=flag,
+            remedy="Wait for it or name another directory.",
+        ) from None
+    except OSError as problem:
+        os.close(descriptor)
+        raise unwritable(directory, problem, flag) from problem
+    return descriptor
+
+
+def unwritable(directory: Path, problem: OSError, flag: str) -> UsageError:
+    """The error for a directory that a run cannot write to."""
+    return UsageError(
+        f"{directory} cannot be written to ({problem.strerror or problem}).",
+        flag=flag,
+        remedy="Name a directory that can be.",
+    )

@@ -14,8 +14,7 @@ import yaml
 from spsbench.errors import IncompleteError, UsageError
 from spsbench.records import Prompt, Sample
 from spsbench.store.conditions import condition, joined
-from spsbench.store.identities import differences
-from spsbench.store.opening import CONFIG_FILE
+from spsbench.store.opening import CONFIG_FILE, differences
 from spsbench.store.run import RunStore
 
 FLAG = "SHARD"

@@ -1,29 +1,145 @@
-"""How a directory becomes a run, and how a run is continued.
+"""How a directory becomes a run, how a run is continued, and whether two runs are the same run.
 
 A directory counts as a run once its ``run.json`` exists, which is written last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from spsbench.errors import UsageError
 from spsbench.records import SCHEMA_VERSION, Prompt
-from spsbench.store import files, identities, lock, shape
-from spsbench.store import prompts as prompt_file
+from spsbench.store import codec as prompt_file
+from spsbench.store import files
 from spsbench.store.catalogue import RUN_FILE
 from spsbench.store.journal import Row
+
+_SHOWN = 12
+_WIDTH = 60
+_ABSENT = object()
+
+
+def check_identity(directory: Path, theirs: Any, ours: Any) -> None:
+    """Refuse to continue a run under another identity.
+
+    Raises:
+        UsageError: with one line ``key: theirs -> ours`` per difference.
+    """
+    lines = differences(theirs, ours)
+    if lines:
+        raise UsageError(
+            "\n".join([f"{directory} holds another run (its value -> yours):", *lines, ""]),
+            flag="--out",
+            remedy=f"Name another directory, or use the settings of {directory / 'config.yaml'}.",
+        )
+
+
+def differences(theirs: Any, ours: Any) -> list[str]:
+    """One line ``key: theirs -> ours`` per difference, the first dozen."""
+    lines = [f"  {key}: {_show(old)} -> {_show(new)}" for key, old, new in _differences("", theirs, ours)]
+    more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return [*lines[:_SHOWN], *more]
+
+
+def _differences(path: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for key in [*theirs, *(key for key in ours if key not in theirs)]:
+            inner = f"{path}.{key}" if path else str(key)
+            yield from _differences(inner, theirs.get(key, _ABSENT), ours.get(key, _ABSENT))
+    elif theirs != ours:
+        yield path or "identity", theirs, ours
+
+
+def _show(value: Any) -> str:
+    text = "(absent)" if value is _ABSENT else str(value)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+
+
+class _Told(BaseModel):
+    # What is not named here is shown or kept as it is; runs of other ages may lack or add fields.
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Arm(_Told):
+    arm: str
+    method: str
+    k: int = Field(ge=0)
+    engine: str
+    sampling: str
+
+
+class _Experts(_Told):
+    bytes: int = Field(ge=0)
+    count: int = Field(ge=1)
+    per_token: int = Field(ge=1)
+
+
+class _Model(_Told):
+    dtype: str | None = None
+    parameters: int | None = Field(default=None, ge=0)
+    forward_bytes: int | None = Field(default=None, ge=0)
+    kv_bytes_per_token: int | None = Field(default=None, ge=0)
+    experts: _Experts | None = None
+
+
+class _Models(_Told):
+    target: _Model | None = None
+    draft: _Model | None = None
+
+
+class _Run(_Told):
+    created_utc: str | None = None
+    task: str | None = None
+    task_label: str | None = None
+    headline_metric: str | None = None
+    synthetic: bool = False
+    pair: str | None = None
+    extract: str | None = None
+    arms: list[_Arm] | None = None
+    expected_sequences: int | dict[str, int] | None = None
+    verification_rule: str | dict[str, str | None] | None = None
+    target_mode: str | dict[str, str | None] | None = None
+    draft_mode: str | dict[str, str | None] | None = None
+    engine_fallbacks: dict[str, str] | None = None
+    models: _Models | None = None
+    bandwidth_bytes_per_s: FiniteFloat | None = Field(default=None, gt=0)
+    cache_bytes: int | None = Field(default=None, ge=0)
+    conditions: list[dict[str, Any]] | None = None
+    stolen_share: FiniteFloat | None = None
+    environment: dict[str, Any] | None = None
+    token_texts: dict[str, str] | None = None
+
+
+def require_shape(path: Path, content: dict[str, Any]) -> None:
+    """Check the content of a run's ``run.json``.
+
+    Raises:
+        UsageError: something in it is not of the type that it always has.
+    """
+    try:
+        _Run.model_validate(content)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise UsageError(
+            f"{path} is damaged ({place}: {first['msg']}).",
+            flag="RUN",
+            remedy="Restore the file or start a new run.",
+        ) from problem
+
 
 CONFIG_FILE = "config.yaml"
 PROMPTS_FILE = "prompts.jsonl"
 
 # What a kill can leave of a run that had not quite begun.
 _BEFORE_RUN_FILE = {
-    lock.LOCK_NAME,
+    files.LOCK_NAME,
     CONFIG_FILE,
     PROMPTS_FILE,
     *(files.temporary(Path(name)).name for name in (CONFIG_FILE, PROMPTS_FILE, RUN_FILE)),
@@ -36,16 +152,16 @@ def take(directory: Path) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         entries = {path.name for path in directory.iterdir()}
     except OSError as problem:
-        raise lock.unwritable(directory, problem, "--out") from problem
+        raise files.unwritable(directory, problem, "--out") from problem
     if (directory / RUN_FILE).exists():
         read_run(directory)
-    elif foreign := sorted(entries - _BEFORE_RUN_FILE if lock.LOCK_NAME in entries else entries):
+    elif foreign := sorted(entries - _BEFORE_RUN_FILE if files.LOCK_NAME in entries else entries):
         raise UsageError(
             f"{directory} is not empty and holds no run ({', '.join(foreign[:3])}).",
             flag="--out",
             remedy="Name a directory that is empty or does not exist.",
         )
-    return lock.acquire(directory, "--out")
+    return files.acquire_lock(directory, "--out")
 
 
 def read_run(directory: Path) -> Row:
@@ -56,7 +172,7 @@ def read_run(directory: Path) -> Row:
             f"{directory} holds no run.", flag="RUN", remedy=f"Name a directory with a {RUN_FILE} in it."
         )
     content = checked_schema(path)
-    shape.require_shape(path, content)
+    require_shape(path, content)
     return content
 
 
@@ -93,9 +209,9 @@ def resume(directory: Path, identity: Row, config: Row, info: Row, prompts: Sequ
         UsageError: if the run's identity or one of its prompts is another.
     """
     run = read_run(directory)
-    identities.check(directory, run.get("identity"), files.plain(identity))
+    check_identity(directory, run.get("identity"), files.plain(identity))
     path = directory / PROMPTS_FILE
-    merged = prompt_file.merge(path, prompt_file.read(path) if path.exists() else [], prompts)
+    merged = prompt_file.merge_prompts(path, prompt_file.read_prompts(path) if path.exists() else [], prompts)
     run = run | {"resumed": [*run.get("resumed", []), {"time_utc": _now(), **files.plain(info)}]}
     _write(directory, run, config, merged)
     return run
@@ -104,7 +220,7 @@ def resume(directory: Path, identity: Row, config: Row, info: Row, prompts: Sequ
 def _write(directory: Path, run: Row, config: Row, prompts: Sequence[Prompt]) -> None:
     text = yaml.safe_dump(files.plain(config), sort_keys=False, allow_unicode=True)
     files.write_text(directory / CONFIG_FILE, text)
-    prompt_file.write(directory / PROMPTS_FILE, prompts)
+    prompt_file.write_prompts(directory / PROMPTS_FILE, prompts)
     files.write_json(directory / RUN_FILE, run)
 
 

@@ -14,8 +14,8 @@ from typing import NamedTuple, Self
 
 from spsbench.errors import UsageError
 from spsbench.records import SCHEMA_VERSION, Prompt, Sample
-from spsbench.store import codec, files, lock, opening, tables
-from spsbench.store import prompts as prompt_file
+from spsbench.store import codec, files, opening, tables
+from spsbench.store import codec as prompt_file
 from spsbench.store.catalogue import RUN_FILE
 from spsbench.store.journal import Journal, Row
 from spsbench.store.opening import PROMPTS_FILE
@@ -130,7 +130,7 @@ class RunStore:
             UsageError: if it is no run, of another schema, or (writable) in use.
         """
         run = opening.read_run(directory)
-        held = lock.acquire(directory, "RUN") if writable else None
+        held = files.acquire_lock(directory, "RUN") if writable else None
         try:
             return cls(directory, run, held)
         except BaseException:
@@ -225,7 +225,7 @@ class RunStore:
         Raises:
             UsageError: if ``prompts.jsonl`` is missing or damaged.
         """
-        return prompt_file.read(self.directory / PROMPTS_FILE)
+        return prompt_file.read_prompts(self.directory / PROMPTS_FILE)
 
     def _rows(self) -> Iterator[Row]:
         """The row that counts of every sample, in journal order, with its scores."""

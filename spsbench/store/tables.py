@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.errors import SpsbenchError
-from spsbench.store import token_evidence
+from spsbench.store import codec
 from spsbench.store.codec import LOOP_COLUMNS, LOOP_COUNTS, TRACE_COLUMNS
 from spsbench.store.files import replacing
 from spsbench.store.journal import Row
@@ -76,7 +76,7 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
     """The Arrow tables by name from checked rows, which are consumed one at a time."""
     samples: dict[str, list[Any]] = {name: [] for name in SAMPLE_COLUMNS}
     loops, tokens = _Blocks(LOOP_COLUMNS, _loop_type), _Blocks(TRACE_COLUMNS, _token_type)
-    evidence = _Blocks(tuple(token_evidence.KINDS), token_evidence.KINDS.get)
+    evidence = _Blocks(tuple(codec.EVIDENCE_KINDS), codec.EVIDENCE_KINDS.get)
     for row in rows:
         for name, values in samples.items():
             values.append(_cell(row, name))
@@ -84,7 +84,7 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
         try:
             loops.add(index, row["loops"])
             tokens.add(index, row["trace"])
-            evidence.add(index, token_evidence.columns(row.get("token_evidence"), row["token_ids"]))
+            evidence.add(index, codec.evidence_columns(row.get("token_evidence"), row["token_ids"]))
         except (ValueError, TypeError, OverflowError) as problem:
             key = row["example_id"], row["sample_index"], row["arm"]
             raise SpsbenchError(f"the journal's sample {key} is damaged ({problem}).") from problem
@@ -96,7 +96,7 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
         "samples": table,
         "loops": loops.table(table, numbered=True),
         "tokens": tokens.table(table),
-        "evidence": token_evidence.with_unknown_ranks(evidence.table(table)),
+        "evidence": codec.with_unknown_ranks(evidence.table(table)),
     }
 
 
@@ -170,7 +170,7 @@ def _columns(name: str) -> dict[str, str]:
     if name == "loops":
         return columns | {"loop": "int32"} | {column: _loop_type(column) for column in LOOP_COLUMNS}
     if name == "evidence":
-        return columns | token_evidence.KINDS
+        return columns | codec.EVIDENCE_KINDS
     return columns | {column: _token_type(column) for column in TRACE_COLUMNS}
 
 

@@ -1,4 +1,4 @@
-"""The code in what an instruct model answers: prose around it, fences, a whole function or its body."""
+"""The code in what an instruct model answers, and the rule that says whether to look for it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from textwrap import dedent, indent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+
 
 _LANGUAGE = re.compile(r"\W*(\w*)")
 _PYTHON = re.compile(r"((py|python)\d*)?", re.IGNORECASE)
@@ -101,3 +102,26 @@ def _functions(program: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     except (SyntaxError, ValueError):
         return []
     return [node for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+ExtractionRule = Literal["none", "fence"]
+ExtractionChoice = Literal["auto", "none", "fence"]
+
+
+def extraction_rule(choice: ExtractionChoice, chat: bool) -> ExtractionRule:
+    """The rule for an answer; ``auto`` is fence in a chat, whose answers are Markdown, and none elsewhere."""
+    if choice == "auto":
+        return "fence" if chat else "none"
+    return choice
+
+
+def extraction_identity(rule: ExtractionRule | None, chat: bool) -> dict[str, str]:
+    """What a run's identity tells of the rule: nothing where it is that of ``auto``.
+
+    So a run from before there was a choice can be continued.
+
+    Args:
+        rule: None for a task without code.
+        chat: whether the prompts went through a chat template.
+    """
+    return {} if rule in (None, extraction_rule("auto", chat)) else {"extract": str(rule)}

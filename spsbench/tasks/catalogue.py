@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from spsbench.config.yamlfile import unknown_name
+from spsbench.config.files import unknown_name
 from spsbench.errors import UsageError
 from spsbench.paths import data_dir
-from spsbench.tasks.extraction import Choice
+from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.humaneval import Code
 from spsbench.tasks.spec import TaskSpec, read_spec
 from spsbench.tasks.task import Task
@@ -21,14 +21,14 @@ def list_tasks() -> list[TaskSpec]:
 
 
 def load_task(
-    name_or_path: str, *, unsafe_exec: bool = False, extract: Choice = "auto", **judging: Any
+    name_or_path: str, *, unsafe_exec: bool = False, extract: ExtractionChoice = "auto", **judging: Any
 ) -> Task:
     """A task by name, or from a YAML file of the user's (a path ending in .yaml or .yml).
 
     Args:
         name_or_path: which.
         unsafe_exec: score programs even where no sandbox holds.
-        extract: how code is taken from an answer, see ``spsbench.tasks.extraction``.
+        extract: how code is taken from an answer, see ``spsbench.tasks.answers``.
         judging: ``judge_timeout_s`` and ``judge_workers``, for a task that runs programs.
 
     Raises:

@@ -10,14 +10,11 @@ from typing import Any
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.execution import judge
 from spsbench.records import Example, Prompt
-from spsbench.tasks.answers import completion_of
+from spsbench.tasks.answers import ExtractionChoice, ExtractionRule, completion_of, extraction_rule
 from spsbench.tasks.data import TaskData, chosen, fingerprint
-from spsbench.tasks.extraction import Choice, Rule, rule_for
-from spsbench.tasks.local import read_rows
 from spsbench.tasks.prompts import PromptTemplate
-from spsbench.tasks.rows import Row, column, unique
-from spsbench.tasks.task import Task, check_limit, describe, mini_path, source_of
-from spsbench.tasks.tokenizer import TextTokenizer
+from spsbench.tasks.sources import Row, read_rows, required_column, unique
+from spsbench.tasks.task import Task, TextTokenizer, check_limit, describe, mini_path, source_of
 
 _FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 
@@ -30,13 +27,13 @@ class Code(Task):
         judge_timeout_s: wall seconds for a program with its tests; upstream's default.
         judge_workers: judges at work; None for one per CPU core.
         unsafe_exec: run the programs even where no sandbox holds.
-        extract: how code is taken from an answer, see ``spsbench.tasks.extraction``.
+        extract: how code is taken from an answer, see ``spsbench.tasks.answers``.
     """
 
     judge_timeout_s: float = 3.0
     judge_workers: int | None = None
     unsafe_exec: bool = False
-    extract: Choice = "auto"
+    extract: ExtractionChoice = "auto"
 
     def load(self, data: str, limit: int | None, seed: int) -> TaskData:
         """See ``Task.load``. Fields: task_id, prompt, entry_point, canonical_solution, test."""
@@ -78,9 +75,8 @@ class Code(Task):
         """See ``Task.stop_for``. Chats and fences end at EOS alone: code in them begins at the margin."""
         return () if chat_template or self.extract == "fence" else self.stop
 
-    def extraction(self, chat_template: bool) -> Rule:
-        """See ``Task.extraction``."""
-        return rule_for(self.extract, chat_template)
+    def extraction(self, chat_template: bool) -> ExtractionRule:
+        return extraction_rule(self.extract, chat_template)
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """See ``Task.score``: ``passed`` is 1 if prompt + completion pass the problem's tests, else 0.
@@ -133,7 +129,7 @@ def _package_file(package: str) -> tuple[Path, str]:
 def _examples(rows: Sequence[Row]) -> list[Example]:
     found = []
     for row in rows:
-        fields = {name: column(row, name) for name in _FIELDS}
+        fields = {name: required_column(row, name) for name in _FIELDS}
         reference = f"{fields['test']}\n\ncheck({fields['entry_point']})\n"
         found.append((Example(fields["task_id"], fields, reference), row))
     unique((example.example_id, row) for example, row in found)

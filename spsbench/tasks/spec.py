@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from spsbench.config.yamlfile import read_yaml, unknown_name
+from spsbench.config.files import read_yaml, unknown_name
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 

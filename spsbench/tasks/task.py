@@ -1,4 +1,4 @@
-"""What every task can do; ``xsum.py`` and ``humaneval.py`` do it."""
+"""A task: examples in, prompts out, outputs scored."""
 
 from __future__ import annotations
 
@@ -6,15 +6,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.paths import mini_dir
 from spsbench.records import Example, Prompt, SamplingParams
+from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.data import TaskData, is_mini
-from spsbench.tasks.extraction import Rule
 from spsbench.tasks.spec import MiniSource, TaskSpec
-from spsbench.tasks.tokenizer import TextTokenizer
+
+
+class TextTokenizer(Protocol):
+    """Text to token ids and back; ``spsbench.models.tokenizer`` has the real one."""
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Token ids of a text; ``special`` adds what begins a prompt (BOS)."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+
+    def chat(self, text: str) -> list[int]:
+        """Token ids of a user's message in the chat template, up to where the answer begins."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,7 @@ class Task(ABC):
         """Strings that end an output to prompts with or without the chat template."""
         return self.stop
 
-    def extraction(self, chat_template: bool) -> Rule | None:
+    def extraction(self, chat_template: bool) -> ExtractionRule | None:
         """How code is taken from answers to such prompts; None where no code is asked for."""
         return None
 

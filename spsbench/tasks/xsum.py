@@ -11,12 +11,17 @@ from spsbench.errors import UsageError
 from spsbench.metrics.rouge import rouge
 from spsbench.records import Example, Prompt
 from spsbench.tasks.data import TaskData, chosen, fingerprint, seeded_order
-from spsbench.tasks.hub import fetch
-from spsbench.tasks.local import read_rows, sibling_train
 from spsbench.tasks.prompts import SUMMARIZATION, PromptTemplate
-from spsbench.tasks.rows import Row, column, unique
-from spsbench.tasks.task import Task, check_limit, describe, mini_exemplars_path, mini_path, source_of
-from spsbench.tasks.tokenizer import TextTokenizer
+from spsbench.tasks.sources import Row, fetch, read_rows, required_column, sibling_train, unique
+from spsbench.tasks.task import (
+    Task,
+    TextTokenizer,
+    check_limit,
+    describe,
+    mini_exemplars_path,
+    mini_path,
+    source_of,
+)
 
 # An exemplar's length in words: short enough to leave room for the article, long enough to be one.
 _EXEMPLAR_WORDS = (50, 150)
@@ -112,9 +117,9 @@ class Summarization(Task):
 def _examples(rows: Iterable[Row]) -> list[Example]:
     found = []
     for row in rows:
-        document, summary = column(row, "document", "article"), column(row, "summary")
+        document, summary = required_column(row, "document", "article"), required_column(row, "summary")
         fields = {"document": document, "summary": summary}
-        found.append((Example(column(row, "id"), fields, reference=summary), row))
+        found.append((Example(required_column(row, "id"), fields, reference=summary), row))
     unique((example.example_id, row) for example, row in found)
     return [example for example, _ in found]
 

@@ -1,8 +1,13 @@
-"""What one test of the sampler found."""
+"""What one test of the sampler found; whether rows depend on how many are scored at once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import torch
+
+from spsbench.verify.subject import SamplerUnderTest
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +27,42 @@ class Finding:
     found: str
     bounds: str
     numbers: dict[str, float | int | str | None] = field(default_factory=dict)
+
+
+_TOKENS = 24
+_LIMIT = {torch.float32: 1e-3, torch.float64: 1e-9}
+_COARSE_LIMIT = 1e-1
+
+
+@torch.inference_mode()
+def row_difference(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]]) -> Finding:
+    """Largest difference between logits scored one row at a time and K+1 rows at a time.
+
+    Kernels differ by row count, so it is not 0; twice this is how close two best logits must be for
+    greedy SpS and greedy ArS to differ without a bug.
+    """
+    worst, scale = 0.0, 0.0
+    for context in contexts:
+        tokens = torch.tensor(context, device=subject.device)
+        head, tail = tokens[:-_TOKENS], tokens[-_TOKENS:]
+        singles = torch.cat(_scored(subject, head, tail, 1))
+        blocks = torch.cat(_scored(subject, head, tail, subject.k + 1))
+        worst = max(worst, float((singles.double() - blocks.double()).abs().max()))
+        scale = max(scale, float(singles.abs().max()))
+    limit = _LIMIT.get(subject.target.model.dtype, _COARSE_LIMIT)
+    return Finding(
+        "rows",
+        worst <= limit * scale,
+        f"logits differ by at most {worst:.1e} between 1 and {subject.k + 1} rows (largest {scale:.3g})",
+        f"a difference above {limit:g} of the largest logit",
+        {"difference": worst, "largest_logit": scale, "limit": limit},
+    )
+
+
+def _scored(
+    subject: SamplerUnderTest, head: torch.Tensor, tail: torch.Tensor, rows: int
+) -> list[torch.Tensor]:
+    """Logits behind each token of ``tail``, scored in blocks of ``rows``."""
+    subject.target.rollback(0)
+    subject.target.score(head, last=1)
+    return [subject.target.score(block, last=len(block)) for block in torch.split(tail, rows)]

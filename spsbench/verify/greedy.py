@@ -14,7 +14,7 @@ from spsbench.decode.uniforms import UniformStream
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.verify.finding import Finding
-from spsbench.verify.subject import Subject
+from spsbench.verify.subject import SamplerUnderTest
 
 TOKENS = 48
 _GREEDY = SamplingParams(greedy=True)
@@ -22,7 +22,9 @@ _COPY_LIMIT_PARAMETERS = 2_000_000_000
 
 
 @torch.inference_mode()
-def greedy_identity(subject: Subject, prompts: Sequence[Sequence[int]], row_difference: float) -> Finding:
+def greedy_identity(
+    subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], row_difference: float
+) -> Finding:
     """Compare the greedy outputs token by token and judge where they first part.
 
     At a parting the two best logits are looked at again in float32, without a cache. A gap of at
@@ -66,7 +68,7 @@ def greedy_identity(subject: Subject, prompts: Sequence[Sequence[int]], row_diff
     )
 
 
-def _plain(subject: Subject, prompt: Sequence[int]) -> list[int]:
+def _plain(subject: SamplerUnderTest, prompt: Sequence[int]) -> list[int]:
     """Greedy ArS, untouched by any control."""
     target = subject.target
     target.rollback(0)
@@ -77,7 +79,7 @@ def _plain(subject: Subject, prompt: Sequence[int]) -> list[int]:
     return [next(loops).tokens[0] for _ in range(TOKENS)]
 
 
-def _speculative(subject: Subject, prompt: Sequence[int]) -> list[int]:
+def _speculative(subject: SamplerUnderTest, prompt: Sequence[int]) -> list[int]:
     """Greedy SpS, with the subject's control."""
     tokens: list[int] = []
     with subject.loops(subject.target, subject.draft, prompt, seed=0) as begin:

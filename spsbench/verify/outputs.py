@@ -8,19 +8,21 @@ from collections.abc import Sequence
 from spsbench.decode.clock import SystemClock
 from spsbench.decode.evidence import MIXTURES, POWERS, Sums
 from spsbench.decode.stopping import TextDecoder
-from spsbench.engines.eager import EagerEngine
-from spsbench.engines.witness import RESCORED, rescore
+from spsbench.engines.local import EagerEngine
+from spsbench.engines.rescore import RESCORED, rescore
 from spsbench.records import Request
 from spsbench.verify.controls import planted
 from spsbench.verify.finding import Finding
-from spsbench.verify.subject import Subject
+from spsbench.verify.subject import SamplerUnderTest
 
 TOKENS = 64
 ALARM = 1000.0
 _ONE_SIDED_95 = 1.645
 
 
-def rescored_outputs(subject: Subject, prompts: Sequence[Sequence[int]], decoder: TextDecoder) -> Finding:
+def rescored_outputs(
+    subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], decoder: TextDecoder
+) -> Finding:
     """Leakage of the draft into real outputs, and e-values against other distributions."""
     engine = EagerEngine(subject.target, subject.draft, subject.k, decoder, subject.device, SystemClock())
     total: Sums = {}

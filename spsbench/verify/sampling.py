@@ -13,7 +13,7 @@ from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.sampling import warp
 from spsbench.models.memoized import MemoizedModel
 from spsbench.verify.finding import Finding
-from spsbench.verify.subject import Subject
+from spsbench.verify.subject import SamplerUnderTest
 
 FALSE_ALARM = 1e-4
 _MIN_EXPECTED = 5.0
@@ -24,7 +24,7 @@ Path = tuple[int, ...]
 
 
 @torch.inference_mode()
-def remembered_draws(subject: Subject, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
+def remembered_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
     """Many loops over few contexts, on rows that are computed once and remembered."""
     target = MemoizedModel(subject.target, subject.device)
     draft = MemoizedModel(subject.draft, subject.device)
@@ -32,7 +32,7 @@ def remembered_draws(subject: Subject, contexts: Sequence[Sequence[int]], draws:
 
 
 @torch.inference_mode()
-def end_to_end_draws(subject: Subject, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
+def end_to_end_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
     """Fewer loops with every forward done anew through the models and their caches."""
     witness = MemoizedModel(subject.target, subject.device)
     return _test("end to end", subject, contexts, draws, subject.target, subject.draft, witness)
@@ -40,7 +40,7 @@ def end_to_end_draws(subject: Subject, contexts: Sequence[Sequence[int]], draws:
 
 def _test(
     name: str,
-    subject: Subject,
+    subject: SamplerUnderTest,
     contexts: Sequence[Sequence[int]],
     draws: int,
     target: LanguageModel,
@@ -80,7 +80,7 @@ def _test(
 
 
 def _counts(
-    subject: Subject,
+    subject: SamplerUnderTest,
     target: LanguageModel,
     draft: LanguageModel,
     context: Sequence[int],

@@ -13,7 +13,7 @@ from spsbench.decode.uniforms import UniformStream
 from spsbench.records import Arm, Prompt
 from spsbench.runner.schedule import turns
 from spsbench.verify.finding import Finding
-from spsbench.verify.subject import Subject
+from spsbench.verify.subject import SamplerUnderTest
 
 FALSE_ALARM = 1e-4
 LONG = 64 * 1024
@@ -25,7 +25,7 @@ _WINDOW = 4
 Numbers = NDArray[np.float32]
 
 
-def independent_uniforms(subject: Subject) -> Finding:
+def independent_uniforms(subject: SamplerUnderTest) -> Finding:
     """One long stream as each arm reads it, and the streams of a run's arms, examples and samples.
 
     Looks for repeated stretches, a law that is not uniform, and correlation: along a stream, between
@@ -56,7 +56,7 @@ def independent_uniforms(subject: Subject) -> Finding:
     )
 
 
-def run_seeds(subject: Subject) -> list[int]:
+def run_seeds(subject: SamplerUnderTest) -> list[int]:
     """The seed of each sequence of a small run under the subject's sampling, by the runner's schedule."""
     arms = [
         Arm("ars", 0, "eager", "tested", subject.sampling),
@@ -67,7 +67,7 @@ def run_seeds(subject: Subject) -> list[int]:
     return [turn.seed for turn in turns(prompts, _SAMPLES, arms, subject.seed)]
 
 
-def long_stream(subject: Subject, n: int) -> Numbers:
+def long_stream(subject: SamplerUnderTest, n: int) -> Numbers:
     """[LONG] numbers of one sequence, taken ``n`` at a time as a loop takes them."""
     return drawn(UniformStream(subject.seed, subject.device), LONG, n)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from spsbench.decode import algorithms
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import LanguageModel
-from spsbench.decode.sampling import warp
+from spsbench.decode.sampling import draw, warp
 from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.models.causal_lm import CausalLM
@@ -21,7 +21,7 @@ from spsbench.verify.controls import planted
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class SamplerUnderTest:
     """What is tested.
 
     Attributes:
@@ -99,3 +99,44 @@ def steady(logits: Tensor, sampling: SamplingParams, slack: float = 1e-3) -> Ten
         return warp(logits, moved) > 0
 
     return (support(sampling.top_p - slack) == support(sampling.top_p + slack)).all(-1)
+
+
+_LENGTH = 32
+
+
+@torch.inference_mode()
+def telling_contexts(
+    subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], count: int
+) -> list[tuple[int, ...]]:
+    """Contexts whose next rows differ most between target and draft, one a prompt at most.
+
+    Where both agree, or one token has all the mass, every sampler looks right. The outputs are
+    written by the target alone, so the choice does not depend on the sampler under test.
+    """
+    found: list[tuple[float, tuple[int, ...]]] = []
+    for index, prompt in enumerate(prompts):
+        sequence = _written(subject, prompt, subject.seed + index)
+        tokens = torch.tensor(sequence, device=subject.device)
+        logits = subject.target.score_uncached(tokens)[len(prompt) - 1 : -1]
+        q = warp(logits, subject.sampling)
+        p = warp(subject.draft.score_uncached(tokens)[len(prompt) - 1 : -1], subject.sampling)
+        overlap = torch.minimum(q, p).sum(-1)
+        # Half accepted, half rejected, and more than one possible token: every branch is taken often.
+        worth = (1 - (overlap - 0.5).abs() * 2) * (1 - q.max(-1).values)
+        worth = torch.where(steady(logits, subject.sampling), worth, -1.0)
+        best = int(worth.argmax())
+        found.append((float(worth[best]), tuple(sequence[: len(prompt) + best])))
+    found.sort(key=lambda pair: -pair[0])
+    return [context for _, context in found[:count]]
+
+
+def _written(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
+    """Prompt and some tokens of the target's own, by plain sampling."""
+    uniforms = UniformStream(seed, subject.device)
+    sequence = list(prompt)
+    subject.target.rollback(0)
+    pending = torch.tensor(prompt, device=subject.device)
+    for _ in range(_LENGTH):
+        pending = draw(warp(subject.target.score(pending, last=1), subject.sampling), uniforms(1))
+        sequence.append(int(pending))
+    return sequence

@@ -10,7 +10,7 @@ from torch import Tensor
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.stopping import TextDecoder
 from spsbench.decode.table import TableModel, random_rows
-from spsbench.engines.eager import EagerEngine
+from spsbench.engines.local import EagerEngine
 from spsbench.records import Generation, Loop, Request, SamplingParams
 from spsbench.verify.finding import Finding
 
@@ -33,7 +33,6 @@ class Timed(TableModel):
         self._clock, self._forward_s = clock, forward_s
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
-        """See ``LanguageModel.score``."""
         self._clock.advance(self._forward_s)
         return super().score(tokens, last)
 

@@ -7,16 +7,13 @@ from dataclasses import dataclass, replace
 
 from spsbench.decode.stopping import TextDecoder
 from spsbench.verify.analytic import analytic
-from spsbench.verify.contexts import telling_contexts
-from spsbench.verify.controls import NAMES, planted, planted_everywhere
-from spsbench.verify.finding import Finding
+from spsbench.verify.controls import NAMES, SHARED, planted, planted_everywhere
+from spsbench.verify.finding import Finding, row_difference
 from spsbench.verify.greedy import greedy_identity
 from spsbench.verify.outputs import rescored_outputs
-from spsbench.verify.rows import row_difference
 from spsbench.verify.sampling import end_to_end_draws, remembered_draws
-from spsbench.verify.shared_faults import SHARED
 from spsbench.verify.streams import independent_uniforms
-from spsbench.verify.subject import Subject
+from spsbench.verify.subject import SamplerUnderTest, telling_contexts
 from spsbench.verify.timing import booked_time
 from spsbench.verify.warping import same_warp
 
@@ -56,7 +53,7 @@ Contexts = list[tuple[int, ...]]
 
 
 def findings(
-    subject: Subject,
+    subject: SamplerUnderTest,
     prompts: Sequence[Sequence[int]],
     decoder: TextDecoder,
     effort: Effort,
@@ -79,7 +76,9 @@ def findings(
         yield from _of_whole(subject, prompts, decoder, effort, contexts)
 
 
-def _of_parts(subject: Subject, prompts: Sequence[Sequence[int]], decoder: TextDecoder) -> Iterator[Finding]:
+def _of_parts(
+    subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], decoder: TextDecoder
+) -> Iterator[Finding]:
     """What the sampler is made of: rows, warper, uniform numbers, clock."""
     yield row_difference(replace(subject, control=None), prompts[:2])
     with planted(subject.control, subject.target):
@@ -89,7 +88,7 @@ def _of_parts(subject: Subject, prompts: Sequence[Sequence[int]], decoder: TextD
 
 
 def _of_whole(
-    subject: Subject,
+    subject: SamplerUnderTest,
     prompts: Sequence[Sequence[int]],
     decoder: TextDecoder,
     effort: Effort,
@@ -108,7 +107,7 @@ def _of_whole(
     yield rescored_outputs(subject, prompts[: effort.outputs], decoder)
 
 
-def _contexts(subject: Subject, prompts: Sequence[Sequence[int]], effort: Effort) -> Contexts:
+def _contexts(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], effort: Effort) -> Contexts:
     """Where draws are made: chosen without the sampler, so with any sampler in place."""
     return telling_contexts(subject, prompts[: max(effort.prompts, effort.contexts)], effort.contexts)
 
@@ -117,7 +116,7 @@ Row = dict[str, bool]
 
 
 def control_matrix(
-    subject: Subject,
+    subject: SamplerUnderTest,
     prompts: Sequence[Sequence[int]],
     decoder: TextDecoder,
     effort: Effort,

@@ -1,20 +1,86 @@
-"""Is the warper right? Production's on real rows against the brute-force one."""
+"""The warper once more, from its definition alone: the judge of the one that production uses.
+
+Everything else that looks at a distribution calls ``decode.sampling.warp``, and would share its faults.
+This one shares nothing with it: numpy, float64, one row, a full sort.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spsbench.decode.sampling import warp
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
-from spsbench.verify.brute_force import brute_force, is_clear
+from spsbench.verify.audit import described
 from spsbench.verify.finding import Finding
-from spsbench.verify.foreign import described
-from spsbench.verify.subject import Subject
+from spsbench.verify.subject import SamplerUnderTest
+
+Row = NDArray[np.float64]
+
+
+def brute_force(logits: Sequence[float] | Row, params: SamplingParams) -> Row:
+    """Temperature, then top-k, then nucleus, of one row; tokens that tie at an edge are all kept.
+
+    Args:
+        logits: [V], finite or minus infinity.
+        params: temperature, top_k, top_p, greedy (the one-hot row of the first largest logit).
+
+    Returns:
+        [V] probabilities that sum to 1.
+    """
+    scores = np.asarray(logits, dtype=np.float64)
+    if params.greedy:
+        return np.asarray(np.arange(len(scores)) == scores.argmax(), dtype=np.float64)
+    scores = scores / params.temperature
+    if 0 < params.top_k < len(scores):
+        scores = np.where(scores < np.sort(scores)[-params.top_k], -np.inf, scores)
+    probs: Row = np.exp(scores - scores.max())
+    probs /= probs.sum()
+    if params.top_p < 1.0:
+        probs[probs < _edge(probs, params.top_p)] = 0.0
+        probs /= probs.sum()
+    return probs
+
+
+def _edge(probs: Row, top_p: float) -> float:
+    """Probability of the token with which the most probable ones together reach ``top_p``."""
+    mass = 0.0
+    for probability in np.sort(probs)[::-1].tolist():
+        mass += probability
+        if mass >= top_p:
+            break
+    return float(probability)
+
+
+def is_clear(logits: Sequence[float] | Row, params: SamplingParams, slack: float) -> bool:
+    """Whether rounding by ``slack`` leaves the same tokens: at an edge no two warpers need agree.
+
+    Args:
+        logits: [V].
+        params: see ``brute_force``.
+        slack: of the nucleus' mass, and of a logit relative to the largest.
+    """
+    if params.greedy:
+        return True
+    scores = np.asarray(logits, dtype=np.float64)
+    least = slack * float(np.abs(scores[np.isfinite(scores)]).max())
+    near = (params.top_p - slack, params.top_p, params.top_p + slack) if params.top_p < 1.0 else ()
+    kept = [brute_force(scores, replace(params, top_p=min(max(p, 0.0), 1.0))) > 0 for p in near]
+    before = brute_force(scores, replace(params, top_p=1.0)) > 0
+    same = all(bool((some == kept[0]).all()) for some in kept)
+    return same and all(_gap(scores, some) > least for some in (before, *kept))
+
+
+def _gap(scores: Row, kept: NDArray[np.bool_]) -> float:
+    """How far the least kept score lies above the largest dropped one."""
+    return np.inf if kept.all() else float(scores[kept].min() - scores[~kept].max())
+
 
 # Each stage alone can be right and their order wrong: so two of them at a time, with rows made flat
 # enough that the cuts fall at different tokens.
@@ -46,7 +112,7 @@ class _Worst:
 
 
 @torch.inference_mode()
-def same_warp(subject: Subject, prompts: Sequence[Sequence[int]]) -> Finding:
+def same_warp(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Finding:
     """Compare both warpers on rows of target and draft, under the subject's sampling and others.
 
     Each row is warped alone, as a draft's are, and among others, as the target's are.
@@ -71,7 +137,7 @@ def same_warp(subject: Subject, prompts: Sequence[Sequence[int]]) -> Finding:
     )
 
 
-def _flat_rows(subject: Subject, prompts: Sequence[Sequence[int]]) -> Iterator[Tensor]:
+def _flat_rows(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Iterator[Tensor]:
     """[n, V] logits of either model behind each prompt's tokens, where most is left to chance."""
     for prompt in prompts:
         tokens = torch.tensor(prompt, device=subject.device)

@@ -11,8 +11,8 @@ from spsbench.decode.clock import FakeClock
 from spsbench.decode.rejection import Draft
 from spsbench.decode.table import TableModel, random_rows
 from spsbench.decode.theory import expected_tokens
-from spsbench.engines.eager import EagerEngine
-from spsbench.engines.engine import Engine
+from spsbench.engines.base import Engine
+from spsbench.engines.local import EagerEngine
 from spsbench.records import SamplingParams
 
 CPU = torch.device("cpu")

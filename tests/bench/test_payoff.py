@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spsbench.bench.forwards import Forwards
-from spsbench.bench.payoff import loop_cost, payoff, verdict
+from spsbench.bench.forwards import Forwards, bench_loop_cost, payoff, verdict
 from spsbench.decode.theory import expected_tokens
 
 
@@ -17,7 +16,7 @@ def times(*ms: float) -> Forwards:
 
 def test_a_loop_costs_k_drafts_and_a_block() -> None:
     target, draft = times(10, 10, 11, 12), times(1, 1)
-    assert loop_cost(target, draft, 3) == pytest.approx((3 * 1 + 12) / 10)
+    assert bench_loop_cost(target, draft, 3) == pytest.approx((3 * 1 + 12) / 10)
     found = payoff(target, draft, [1, 2, 3])
     at = next(row for row in found["grid"] if row["alpha"] == 0.8)
     assert at["speedups"][3] == pytest.approx(expected_tokens(0.8, 3) / 1.5)

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import gpu, speed
 from benchmarks.pairs import build
-from spsbench.engines.graphed import GraphedEngine
+from spsbench.engines.cuda_graph import GraphedEngine
 
 
 def test_the_gpu_script_on_a_cpu(

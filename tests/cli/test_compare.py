@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from commandline import Cli, Result
 
-from spsbench.cli.comparing import read_share
+from spsbench.cli.compare import read_share
 from spsbench.errors import UsageError
 
 

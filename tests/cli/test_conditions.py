@@ -14,7 +14,7 @@ import pytest
 import torch
 from commandline import Cli, Result
 
-from spsbench.models import threads
+from spsbench.models import memory
 
 execute = importlib.import_module("spsbench.runner.execute")
 FLAGS = ("--max-new-tokens", "6", "--set", "warmup=false", "--trace", "0", "--quiet")
@@ -159,7 +159,7 @@ def test_auto_is_decided_once_for_a_run(cli: Cli, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(execute, "suitable_threads", lambda model: first + 1)
     assert further(cli, tmp_path / "run").code == 0
     assert [entry["threads"] for entry in recorded(tmp_path / "run")["conditions"]] == [first]
-    monkeypatch.setattr(execute, "suitable_threads", threads.suitable_threads)
+    monkeypatch.setattr(execute, "suitable_threads", memory.suitable_threads)
 
 
 def test_a_run_that_kept_no_conditions_is_not_continued_unasked(

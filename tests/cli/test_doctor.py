@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from commandline import Cli
 
-from spsbench.cli import checks
+from spsbench.cli import doctor
 
 
 def test_everything_that_ships_is_in_order(cli: Cli) -> None:
@@ -32,7 +32,7 @@ def test_the_terminal_shows_the_same(cli: Cli) -> None:
 
 
 def test_a_missing_embedded_model_is_broken_and_3(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "mini_dir", lambda: Path("/nowhere"))
+    monkeypatch.setattr(doctor, "mini_dir", lambda: Path("/nowhere"))
     result = cli("doctor")
     assert result.code == 3
     assert "error: pair mini cannot be used." in result.err
@@ -46,4 +46,4 @@ def test_a_checker_that_judges_wrongly_is_broken(
 
     verdicts = [execution.Verdict(passed, "") for passed in answers]
     monkeypatch.setattr(execution, "judge", lambda *_, **__: verdicts)
-    assert checks._checker().state == "broken"
+    assert doctor._checker().state == "broken"

@@ -86,7 +86,7 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.setattr("spsbench.runner.execute", refuse)
     monkeypatch.setattr("spsbench.execution.judge_all", refuse)
     monkeypatch.setattr("spsbench.models.loading.load", refuse)
-    monkeypatch.setattr("spsbench.cli.derive.draw", lambda measured: Gallery((), ()))
+    monkeypatch.setattr("spsbench.report.figures.draw", lambda measured: Gallery((), ()))
 
 
 SETTINGS = yaml.safe_load(resolve({"limit": 1}).to_yaml())

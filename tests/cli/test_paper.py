@@ -9,8 +9,8 @@ import pytest
 from commandline import Cli, Result, call
 
 import spsbench.runner  # noqa: F401  (fills sys.modules)
-from spsbench.cli import reproduction
-from spsbench.cli.reproduction import PARTS, settings
+from spsbench.cli import paper
+from spsbench.cli.paper import PARTS, settings
 
 SMALL = ("--limit", "1", "--samples", "1", "--no-score", "--threads", "1")
 OPTIONS: dict[str, Any] = dict.fromkeys(
@@ -37,8 +37,8 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for part in PARTS:
         ks = "0,1,2" if part.name.startswith("figure1") else part.settings["ks"]
         changed = {**part.settings, "max_new_tokens": 6, "ks": ks, "warmup": False}
-        short.append(reproduction.Part(part.name, part.title, changed))
-    monkeypatch.setattr(reproduction, "PARTS", tuple(short))
+        short.append(paper.Part(part.name, part.title, changed))
+    monkeypatch.setattr(paper, "PARTS", tuple(short))
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_ctrl_c_tells_how_to_go_on(cli: Cli, tmp_path: Path, monkeypatch: pytest
     def interrupted(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reproduction, "_measure", interrupted)
+    monkeypatch.setattr(paper, "_measure", interrupted)
     stopped = cli("paper", *SMALL, "--seed", "3", "--out", tmp_path / "paper")
     assert stopped.code == 130
     assert f"spsbench paper --resume {tmp_path / 'paper'}" in stopped.err

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.cli import resume
+from spsbench.cli import measure
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ def test_the_command_works_where_the_first_one_was_typed(
 ) -> None:
     monkeypatch.setattr("sys.argv", [typed, "run"])
     monkeypatch.setattr("shutil.which", lambda _: on_path)
-    assert resume.resume_command(Path("a b")) == expected
+    assert measure.resume_command(Path("a b")) == expected

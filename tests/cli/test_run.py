@@ -132,7 +132,7 @@ def test_ctrl_c_before_anything_was_measured_leaves_nothing(
 def test_failed_sequences_are_kept_shown_and_end_with_5(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spsbench.engines.eager import EagerEngine
+    from spsbench.engines.local import EagerEngine
 
     generate = EagerEngine.generate
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from spsbench.cli.measure import gates_of, read_settings
 from spsbench.cli.run import run
-from spsbench.cli.settings import gates_of, read_settings
 from spsbench.errors import UsageError
 
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from spsbench.decode.table import TableModel
 from spsbench.drafters import ngram
-from spsbench.drafters.counts import CorpusCounts
 from spsbench.drafters.kind import Context
-from spsbench.drafters.ngram import NgramDrafter
+from spsbench.drafters.ngram import CorpusCounts, NgramDrafter
 from spsbench.drafters.registry import build_drafter
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams, Spec

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spsbench.decode.table import TableModel
-from spsbench.drafters.automaton import Match, SuffixAutomaton
 from spsbench.drafters.kind import Context
 from spsbench.drafters.registry import build_drafter
-from spsbench.drafters.suffix import SuffixDrafter
+from spsbench.drafters.suffix import Match, SuffixAutomaton, SuffixDrafter
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams, Spec
 

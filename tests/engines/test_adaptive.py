@@ -19,7 +19,7 @@ from spsbench.decode.stopping import TextDecoder
 from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy
-from spsbench.engines.looping import LoopingEngine
+from spsbench.engines.local import LocalEngine
 from spsbench.records import Generation, Request, SamplingParams, Spec
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ POLICIES = ("fixed", "stop-below:tau=0.15", "entropy:h=2.2", "momentum")
 MINI = ("stop-below", "entropy", "entropy:h=0.5", "momentum")
 
 
-class Adaptive(LoopingEngine):
+class Adaptive(LocalEngine):
     """The production loops with a policy."""
 
     def __init__(

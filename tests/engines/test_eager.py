@@ -12,7 +12,7 @@ from scipy.stats import power_divergence
 
 from spsbench.decode.clock import FakeClock, Phase, Stopwatch
 from spsbench.decode.table import TableModel, random_rows
-from spsbench.engines.eager import EagerEngine
+from spsbench.engines.local import EagerEngine
 from spsbench.records import Generation, Request, SamplingParams
 
 CPU = torch.device("cpu")

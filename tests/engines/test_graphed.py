@@ -13,9 +13,8 @@ from tiny_models import EOS, TOKENS, config_of, make, make_pair
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spsbench.decode.clock import FakeClock
-from spsbench.engines.capture import uncaptured
-from spsbench.engines.eager import EagerEngine
-from spsbench.engines.graphed import GraphedEngine
+from spsbench.engines.cuda_graph import GraphedEngine, uncaptured
+from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.static import NotStatic, StaticLM, require_same_answers
 from spsbench.records import Generation, Request, SamplingParams

@@ -10,8 +10,8 @@ import torch
 
 from spsbench.config import resolve
 from spsbench.decode.clock import SystemClock
-from spsbench.engines.eager import EagerEngine
-from spsbench.engines.peers import ASSISTED, GENERATE, LOOKUP, PeerEngine
+from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
+from spsbench.engines.local import EagerEngine
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import Generation, Request, SamplingParams
 
@@ -37,7 +37,7 @@ def ours(asked: Request) -> Generation:
 
 def peer(name: str, asked: Request, k: int = 4) -> Generation:
     draft = pair().draft if name == ASSISTED else None
-    return PeerEngine(name, pair().target, draft, k, pair().tokenizer).generate(asked)
+    return HFGenerateEngine(name, pair().target, draft, k, pair().tokenizer).generate(asked)
 
 
 @pytest.mark.parametrize("name", [GENERATE, ASSISTED, LOOKUP])

@@ -15,10 +15,9 @@ from tiny_models import ARCHITECTURES, TOKENS
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.evidence import Sums, added
 from spsbench.decode.stopping import TextDecoder
-from spsbench.engines.capture import uncaptured
-from spsbench.engines.eager import EagerEngine
-from spsbench.engines.engine import Engine
-from spsbench.engines.graphed import GraphedEngine
+from spsbench.engines.base import Engine
+from spsbench.engines.cuda_graph import GraphedEngine, uncaptured
+from spsbench.engines.local import EagerEngine
 from spsbench.models.static import StaticLM
 from spsbench.records import Request, SamplingParams
 

@@ -11,8 +11,8 @@ from spsbench.decode import algorithms, rejection
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.evidence import Sums, added
 from spsbench.drafters.lookup import LookupDrafter
-from spsbench.engines.eager import EagerEngine
-from spsbench.engines.witness import decided_again, read_again
+from spsbench.engines.local import EagerEngine
+from spsbench.engines.rescore import decided_again, teacher_force
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import Request, SamplingParams
 
@@ -37,7 +37,7 @@ def decisions(target: CausalLM, sampling: SamplingParams, sequences: int = 6) ->
         prompt = tuple((7 * i * (seed + 1)) % 5 + 10 for i in range(16))
         asked = Request(prompt, 32, (), sampling, seed=seed)
         generation = engine.generate(asked)
-        reading = read_again(target, None, prompt, generation.tokens, sampling)
+        reading = teacher_force(target, None, prompt, generation.tokens, sampling)
         found = decided_again(reading, generation, sampling, K, seed, target.model.dtype, point_mass=True)
         total = added(total, found)
     return total

@@ -13,8 +13,7 @@ import torch
 from tiny_models import TOKENS, make_pair
 from torch import Tensor
 
-from spsbench.engines.token_evidence import token_evidence
-from spsbench.engines.witness import read_again
+from spsbench.engines.rescore import teacher_force, token_evidence
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import UNRANKED, SamplingParams, TokenEvidence
 
@@ -85,7 +84,7 @@ def by_hand(target: CausalLM, draft: CausalLM, text: Sequence[int], sampling: Sa
 def measured(
     target: CausalLM, draft: CausalLM | None, text: Sequence[int], sampling: SamplingParams, **chunk: int
 ) -> TokenEvidence:
-    reading = read_again(target, draft, PROMPT, text, sampling)
+    reading = teacher_force(target, draft, PROMPT, text, sampling)
     return token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits, **chunk)
 
 

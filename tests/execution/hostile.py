@@ -16,7 +16,7 @@ from execution.attacks import CLAIMS, GUESSES, PREAMBLE, SLOW
 from execution.scene import Scene
 
 from spsbench.execution.exposure import exposure
-from spsbench.execution.seeds import Seeds
+from spsbench.execution.verdict import Seeds
 from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
 
 CLAIMED = "worked"

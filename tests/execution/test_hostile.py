@@ -16,7 +16,7 @@ import pytest
 from execution.attacks import CLAIMS
 from execution.hostile import ATTACKS, run
 
-from spsbench.execution.inside.identity import NOBODY
+from spsbench.execution.inside.namespaces import NOBODY
 from spsbench.execution.isolation import LEVELS
 from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from spsbench.errors import UsageError
-from spsbench.execution import canary, isolation
+from spsbench.execution import isolation
 from spsbench.execution.isolation import LEVELS, probe, sandbox_level
 
 FULL = [(*layers, "limits") for layers in LEVELS]
@@ -61,10 +61,10 @@ def test_no_fork_no_judge(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_canary_notices_a_missing_layer() -> None:
-    assert "read a file" in str(canary.holds(["seccomp", "limits"]))
-    assert "2 GiB" in str(canary.holds(["seccomp", "landlock"]))
+    assert "read a file" in str(isolation.holds(["seccomp", "limits"]))
+    assert "2 GiB" in str(isolation.holds(["seccomp", "landlock"]))
 
 
 def test_the_canary_reports_nothing_where_the_sandbox_holds() -> None:
     if probe().number == 1:
-        assert canary.holds(FULL[0]) is None
+        assert isolation.holds(FULL[0]) is None

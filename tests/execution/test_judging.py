@@ -15,8 +15,7 @@ from spsbench.errors import SpsbenchError
 from spsbench.execution import judge, judge_all, judging, probe, verdict, worker_process
 from spsbench.execution.isolation import LEVELS
 from spsbench.execution.sandbox import Sandbox, SandboxFailure, mark
-from spsbench.execution.seeds import Seeds
-from spsbench.execution.verdict import Verdict
+from spsbench.execution.verdict import Seeds, Verdict
 from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
 
 PROBLEM = {
@@ -265,7 +264,7 @@ def test_a_program_whose_answer_cannot_be_passed_on_fails_and_breaks_no_problem(
 def test_a_sandbox_that_does_not_lock_runs_nothing(
     worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.execution.bubblewrap.find", lambda: None)
+    monkeypatch.setattr("spsbench.execution.sandbox.find_bubblewrap", lambda: None)
     with pytest.raises(SandboxFailure, match="bwrap is not installed"):
         Sandbox(["bubblewrap"])
 

@@ -12,7 +12,7 @@ from spsbench.execution import judge, verdict
 from spsbench.execution.check import judge_program
 from spsbench.execution.isolation import LEVELS
 from spsbench.execution.sandbox import Sandbox, SandboxFailure
-from spsbench.execution.seeds import Seeds
+from spsbench.execution.verdict import Seeds
 
 # What the tests draw, in the order in which they do; no argument is looked at.
 _LETTERS = (

@@ -13,7 +13,7 @@ from tiny_models import ARCHITECTURES, TOKENS, WINDOW, make_pair, save
 from spsbench.config import PairConfig
 from spsbench.config.models import ModelRef
 from spsbench.decode.clock import SystemClock
-from spsbench.engines.eager import EagerEngine
+from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import Generation, Request, SamplingParams

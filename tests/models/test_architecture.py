@@ -10,8 +10,7 @@ import transformers
 from tiny_models import ARCHITECTURES, RECURRENT, config_of
 
 from spsbench.errors import UsageError
-from spsbench.models.architecture import require_causal
-from spsbench.models.source import find
+from spsbench.models.source import find, require_causal
 
 
 @pytest.mark.parametrize("architecture", list(RECURRENT))

@@ -10,7 +10,7 @@ from fakes import Letters
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from spsbench.decode.clock import SystemClock
-from spsbench.engines.eager import EagerEngine
+from spsbench.engines.local import EagerEngine
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.selftest import require_exact_rollback, self_test

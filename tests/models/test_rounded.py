@@ -17,8 +17,7 @@ from spsbench.errors import UsageError
 from spsbench.models import quantised as room
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.packed_linear import use_kernels
-from spsbench.models.quantised import quantised
-from spsbench.models.rounded import RoundedProduct
+from spsbench.models.quantised import RoundedProduct, quantised
 from spsbench.models.selftest import self_test
 
 TOKENS = (torch.arange(12) * 7) % 250

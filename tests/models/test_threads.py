@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_models import config_of, make
 
-from spsbench.models import threads
+from spsbench.models import memory
 from spsbench.models.causal_lm import CausalLM
 
 
@@ -17,5 +17,5 @@ def test_threads_follow_from_the_size_and_the_cores_alone(
 ) -> None:
     model = CausalLM(make(config_of("llama")))
     model.model.parameters = lambda: [torch.empty(parameters, device="meta")]
-    monkeypatch.setattr(threads, "_MOST", most)
-    assert threads.suitable_threads(model) == expected
+    monkeypatch.setattr(memory, "_MOST", most)
+    assert memory.suitable_threads(model) == expected

@@ -7,7 +7,7 @@ import io
 
 from synthetic_run import measured
 
-from spsbench.report.flat import to_csv
+from spsbench.report.measured import to_csv
 
 
 def test_every_number_of_a_row_has_a_column() -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from synthetic_run import gallery, measured
 
-from spsbench.report.flat import to_csv
 from spsbench.report.gallery import described
 from spsbench.report.html import page
 from spsbench.report.markdown import render
+from spsbench.report.measured import to_csv
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from spsbench.analysis.acceptance import LEGEND
 from spsbench.report.markdown import render
+from spsbench.stats.acceptance import LEGEND
 
 Make = Callable[..., dict[str, Any]]
 

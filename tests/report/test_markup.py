@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spsbench.report.markup import escape, fence, table
+from spsbench.report.wording import escape, fence, table
 
 
 def test_markup_of_every_kind_is_escaped() -> None:

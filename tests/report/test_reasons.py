@@ -4,8 +4,8 @@ from typing import Any
 
 from simulated_sweep import sweep
 
-from spsbench.analysis.summary import summarise
-from spsbench.report import reasons
+from spsbench.report import judgement
+from spsbench.summary import summarise
 
 MODELS = {
     "target": {"parameters": 25_000_000, "dtype": "float32"},
@@ -19,7 +19,7 @@ def _summary(**info: Any) -> dict[str, Any]:
 
 def test_a_recommendation_then_why_the_fastest_arm_is_no_faster() -> None:
     summary = _summary()
-    recommended, why = reasons.sentences(summary)
+    recommended, why = judgement.sentences(summary)
     assert recommended.startswith("Recommended for nucleus: K=")
     fastest = max((row for row in summary["rows"] if row["speedup"]), key=lambda row: row["speedup"]["ratio"])
     assert why.startswith(f"SpS (K={fastest['k']}), nucleus: of {fastest['k'] + 1}x, ")
@@ -27,13 +27,13 @@ def test_a_recommendation_then_why_the_fastest_arm_is_no_faster() -> None:
 
 
 def test_a_weak_baseline_is_named_in_the_headline() -> None:
-    assert reasons.headline(_summary(bandwidth_bytes_per_s=40e9)) == [
+    assert judgement.headline(_summary(bandwidth_bytes_per_s=40e9)) == [
         "Weak baseline: ArS reaches 24% of its bandwidth floor."
     ]
-    assert reasons.headline(_summary(bandwidth_bytes_per_s=12e9)) == []
-    assert reasons.headline({}) == []
+    assert judgement.headline(_summary(bandwidth_bytes_per_s=12e9)) == []
+    assert judgement.headline({}) == []
 
 
 def test_the_regime_is_named_where_the_weights_fit_in_the_cache() -> None:
-    assert "dispatch" in reasons.sentences(_summary(cache_bytes=1 << 30))[-1]
-    assert reasons.sentences({}) == []
+    assert "dispatch" in judgement.sentences(_summary(cache_bytes=1 << 30))[-1]
+    assert judgement.sentences({}) == []

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 from simulated_sweep import sweep
 
-from spsbench.analysis.summary import summarise
 from spsbench.report.markdown import render
 from spsbench.report.terminal import screen
+from spsbench.summary import summarise
 
 MODELS = {
     "target": {"parameters": 25_000_000, "dtype": "float32"},

@@ -8,7 +8,7 @@ import io
 from rich.console import Console
 from synthetic_run import measured
 
-from spsbench.report import side_by_side
+from spsbench.report import comparison
 from spsbench.report.measured import Measured
 
 
@@ -19,33 +19,33 @@ def _other(**run: object) -> Measured:
 
 def _text(*runs: Measured) -> str:
     console = Console(file=io.StringIO(), width=80)
-    console.print(side_by_side.screen(runs))
+    console.print(comparison.side_by_side(runs))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
 def test_every_arm_of_every_run_has_a_row() -> None:
-    rows = side_by_side.table([measured(), _other()])
+    rows = comparison._table([measured(), _other()])
     assert [row[0] for row in rows] == ["fixture"] * 8 + ["other"] * 2
     assert rows[-2][1:3] == ["ArS", "nucleus"]
     assert rows[-2][5] == "1x"
-    assert side_by_side.header([measured(), _other()])[3] == "ROUGE-2"
+    assert comparison._header([measured(), _other()])[3] == "ROUGE-2"
 
 
 def test_different_metrics_are_named_in_the_cells() -> None:
     rows = [{**row, "metrics": {"pass@1": 0.451}} for row in _other().summary["rows"]]
     solved = dataclasses.replace(_other(), summary={**_other().summary, "rows": rows})
-    assert side_by_side.header([measured(), solved])[3] == "quality"
-    table = side_by_side.table([measured(), solved])
+    assert comparison._header([measured(), solved])[3] == "quality"
+    table = comparison._table([measured(), solved])
     assert table[0][3].startswith("ROUGE-2 0.")
     assert table[-1][3] == "pass@1 45.1%"
 
 
 def test_only_what_differs_is_listed() -> None:
-    names = [row[0] for row in side_by_side.differences([measured(), _other()])]
+    names = [row[0] for row in comparison._differences([measured(), _other()])]
     assert names == ["seed"]
-    found = side_by_side.differences([measured(), _other(environment={"gpus": [{"name": "H200"}]})])
+    found = comparison._differences([measured(), _other(environment={"gpus": [{"name": "H200"}]})])
     assert ["gpus", "-", "name H200"] in found
-    assert side_by_side.differences([measured(), measured()]) == []
+    assert comparison._differences([measured(), measured()]) == []
 
 
 def test_the_screen_keeps_to_80_columns() -> None:

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 from synthetic_run import WORDS, measured
 
-from spsbench.report.trace import Token, shown_text, traces, visible
-from spsbench.report.trace_text import TraceWriter
+from spsbench.report.trace import Token, TraceWriter, shown_text, traces, visible
 
 
 def test_the_fastest_speculative_arm_of_each_sampling_is_shown() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from spsbench.config import resolve
 from spsbench.decode.clock import FakeClock
-from spsbench.engines.capture import CaptureFailed, uncaptured
+from spsbench.engines.cuda_graph import CaptureFailed, uncaptured
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import Arm, Request, SamplingParams
 from spsbench.runner.backends import NO_GRAPHS, Backends

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from spsbench.errors import UsageError
 from spsbench.execution import judge
 from spsbench.records import Prompt
-from spsbench.tasks.answers import completion_of
+from spsbench.tasks.answers import ExtractionChoice, completion_of, extraction_identity, extraction_rule
 from spsbench.tasks.catalogue import load_task
-from spsbench.tasks.extraction import Choice, identity, rule_for
-from spsbench.tasks.tokenizer import TextTokenizer
+from spsbench.tasks.task import TextTokenizer
 
 TASK = load_task("humaneval")
 PROMPT = 'from math import pi\n\n\ndef area(r):\n    """Area of a disc."""\n'
@@ -110,7 +109,9 @@ def test_verdicts_of_the_judge() -> None:
 @pytest.mark.parametrize(
     ("extract", "expected"), [("auto", [1.0, 0.0]), ("none", [0.0, 0.0]), ("fence", [1.0, 1.0])]
 )
-def test_the_rule_decides_whether_a_fence_is_looked_for(extract: Choice, expected: list[float]) -> None:
+def test_the_rule_decides_whether_a_fence_is_looked_for(
+    extract: ExtractionChoice, expected: list[float]
+) -> None:
     """The same right answer to a chat and to a raw prompt: with none it fails in both."""
     task = load_task("humaneval", extract=extract)
     texts = [RIGHT["prose and fence"][0]] * 2
@@ -188,11 +189,11 @@ def test_in_chats_and_fences_only_eos_ends_a_program(tokenizer: TextTokenizer) -
 
 
 def test_the_rule_of_auto_is_not_in_the_identity() -> None:
-    assert [rule_for("auto", chat) for chat in (False, True)] == ["none", "fence"]
-    assert [identity(rule_for("auto", chat), chat) for chat in (False, True)] == [{}, {}]
-    assert identity(rule_for("fence", False), False) == {"extract": "fence"}
-    assert identity(rule_for("none", True), True) == {"extract": "none"}
-    assert identity(load_task("xsum").extraction(True), True) == {}
+    assert [extraction_rule("auto", chat) for chat in (False, True)] == ["none", "fence"]
+    assert [extraction_identity(extraction_rule("auto", chat), chat) for chat in (False, True)] == [{}, {}]
+    assert extraction_identity(extraction_rule("fence", False), False) == {"extract": "fence"}
+    assert extraction_identity(extraction_rule("none", True), True) == {"extract": "none"}
+    assert extraction_identity(load_task("xsum").extraction(True), True) == {}
 
 
 def test_a_task_without_code_takes_none_from_fences() -> None:

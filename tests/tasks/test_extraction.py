@@ -11,8 +11,8 @@ import pytest
 from commandline import SMALL, call
 from tiny_models import CHAT_TEMPLATE, config_of, make, make_tokenizer, save
 
-from spsbench.analysis.differing import reasons
-from spsbench.cli.reproduction import _OPTIONS, PARTS, settings
+from spsbench.cli.paper import _OPTIONS, PARTS, settings
+from spsbench.stats.comparison import reasons
 
 ROW = {
     "task_id": "local/0",

@@ -12,7 +12,7 @@ import yaml
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import Prompt
 from spsbench.tasks.catalogue import load_task
-from spsbench.tasks.tokenizer import TextTokenizer
+from spsbench.tasks.task import TextTokenizer
 
 TASK = load_task("humaneval")
 ROW = {

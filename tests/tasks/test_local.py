@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.tasks.local import read_rows, sibling_train
+from spsbench.tasks.sources import read_rows, sibling_train
 
 ROWS = [{"id": "a", "document": "One.", "summary": "1"}, {"id": "b", "document": "Zwö.", "summary": "2"}]
 

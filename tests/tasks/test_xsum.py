@@ -12,7 +12,7 @@ from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import Prompt
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.data import TaskData
-from spsbench.tasks.tokenizer import TextTokenizer
+from spsbench.tasks.task import TextTokenizer
 
 TASK = load_task("xsum")
 WORDS = " ".join(f"w{i}" for i in range(70))

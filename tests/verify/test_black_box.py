@@ -13,7 +13,7 @@ from torch import Tensor
 from spsbench.decode import rejection
 from spsbench.decode.rejection import Accept, Draft, Verdict, accept_draft
 from spsbench.verify import controls
-from spsbench.verify.black_box import emitted_law
+from spsbench.verify.analytic import emitted_law
 
 F64 = torch.float64
 V, K = 6, 3

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from spsbench.decode.sampling import warp
 from spsbench.records import SamplingParams
-from spsbench.verify import shared_faults
-from spsbench.verify.brute_force import brute_force, is_clear
+from spsbench.verify import controls
+from spsbench.verify.warping import brute_force, is_clear
 
 EXACT, COARSE = 1e-9, 1e-4
 # Few different values: ties at every edge.
@@ -112,8 +112,8 @@ def test_an_edge_within_rounding_is_not_clear() -> None:
 @pytest.mark.parametrize(
     ("wrong", "params"),
     [
-        (shared_faults._nucleus_at_one, SamplingParams(temperature=2.0, top_p=0.7)),
-        (shared_faults._nucleus_before_top_k, SamplingParams(top_k=3, top_p=0.55)),
+        (controls._nucleus_at_one, SamplingParams(temperature=2.0, top_p=0.7)),
+        (controls._nucleus_before_top_k, SamplingParams(top_k=3, top_p=0.55)),
     ],
     ids=["nucleus at T = 1", "nucleus before top-k"],
 )

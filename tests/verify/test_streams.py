@@ -25,21 +25,21 @@ from spsbench.verify.streams import (
     serial_p,
     uniform_p,
 )
-from spsbench.verify.subject import Subject
+from spsbench.verify.subject import SamplerUnderTest
 
 CPU = torch.device("cpu")
 BLOCK = 1024
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
+def subject() -> SamplerUnderTest:
     """No test here asks a model anything."""
     nobody: Any = None
-    return Subject(nobody, nobody, SamplingParams(), 4, CPU, seed=11)
+    return SamplerUnderTest(nobody, nobody, SamplingParams(), 4, CPU, seed=11)
 
 
 @pytest.mark.parametrize("n", [1, 3, 9, 1024, 1500])
-def test_a_long_stream_is_uniform_independent_and_never_repeats(subject: Subject, n: int) -> None:
+def test_a_long_stream_is_uniform_independent_and_never_repeats(subject: SamplerUnderTest, n: int) -> None:
     """However it is read: a few numbers, a block, or more than a block at a time."""
     numbers = long_stream(subject, n)
     assert numbers.shape == (LONG,)
@@ -53,7 +53,7 @@ def test_a_long_stream_is_uniform_independent_and_never_repeats(subject: Subject
     assert len(np.unique(blocks, axis=0)) == len(blocks)
 
 
-def test_the_streams_of_a_run_are_distinct_and_uncorrelated(subject: Subject) -> None:
+def test_the_streams_of_a_run_are_distinct_and_uncorrelated(subject: SamplerUnderTest) -> None:
     seeds = run_seeds(subject)
     assert len(seeds) == len(set(seeds)) == 8 * 3 * 3
     streams = np.stack([drawn(UniformStream(seed, CPU), SHORT, 9) for seed in seeds])
@@ -65,7 +65,7 @@ def test_the_streams_of_a_run_are_distinct_and_uncorrelated(subject: Subject) ->
 
 @pytest.mark.parametrize("left_out", ["root_seed", "example_id", "sample_index", "purpose"])
 def test_a_seed_that_forgets_what_it_is_for_is_seen(
-    subject: Subject, left_out: str, monkeypatch: pytest.MonkeyPatch
+    subject: SamplerUnderTest, left_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Root seeds differ between runs, so only there may all seeds be as before."""
     right = schedule.derive_seed
@@ -81,7 +81,7 @@ def test_a_seed_that_forgets_what_it_is_for_is_seen(
 
 
 @pytest.mark.parametrize("fault", ["repeated-block", "one-seed"])
-def test_the_planted_faults_are_seen(subject: Subject, fault: str) -> None:
+def test_the_planted_faults_are_seen(subject: SamplerUnderTest, fault: str) -> None:
     with planted_everywhere(fault):
         found = independent_uniforms(subject)
     assert not found.passed
@@ -100,19 +100,19 @@ Bend = Callable[[np.ndarray[Any, np.dtype[np.float32]]], np.ndarray[Any, np.dtyp
     ],
     ids=["squeezed", "short of 1", "drags along"],
 )
-def test_slight_faults_are_seen_in_long_streams(subject: Subject, test: Any, bend: Bend) -> None:
+def test_slight_faults_are_seen_in_long_streams(subject: SamplerUnderTest, test: Any, bend: Bend) -> None:
     numbers = long_stream(subject, 9)
     assert test(numbers) > 1e-4
     assert test(bend(numbers)) < 1e-4
 
 
-def test_a_later_part_of_another_stream_is_a_repetition(subject: Subject) -> None:
+def test_a_later_part_of_another_stream_is_a_repetition(subject: SamplerUnderTest) -> None:
     numbers = long_stream(subject, 1)
     assert repeats([numbers[:1024], numbers[2048:3072]]) == 0
     assert repeats([numbers[:1024], numbers[1000:2024]]) == 24 - 3
 
 
-def test_streams_that_lean_on_each_other_are_seen(subject: Subject) -> None:
+def test_streams_that_lean_on_each_other_are_seen(subject: SamplerUnderTest) -> None:
     streams = long_stream(subject, 1).reshape(-1, SHORT).copy()
     assert crossed_p(streams) > 1e-4
     streams[5] = (streams[5] + streams[40]) / 2

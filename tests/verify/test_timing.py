@@ -11,7 +11,7 @@ from fakes import Letters
 from spsbench.decode import algorithms
 from spsbench.decode.clock import Phase, Stopwatch
 from spsbench.drafters.model import ModelDrafter
-from spsbench.engines import eager
+from spsbench.engines import local
 from spsbench.verify.controls import planted_everywhere
 from spsbench.verify.timing import booked_time, differences, timed
 
@@ -61,7 +61,7 @@ def _started_late(start: Callable[..., Iterator[Any]]) -> Callable[..., Iterator
 
 @pytest.mark.parametrize("arm", ["ars", "sps"])
 def test_a_watch_that_starts_late_is_seen(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager, arm, _started_late(getattr(algorithms, arm)))
+    monkeypatch.setattr(local, arm, _started_late(getattr(algorithms, arm)))
     assert not booked_time(4, LETTERS).passed
 
 

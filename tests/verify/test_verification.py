@@ -13,12 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from spsbench.decode import algorithms, rejection, sampling
 from spsbench.decode.uniforms import UniformStream
-from spsbench.engines import witness
+from spsbench.engines import rescore
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
-from spsbench.verify.controls import CONTROLS, NAMES, planted, planted_everywhere
-from spsbench.verify.shared_faults import SHARED
-from spsbench.verify.subject import Subject
+from spsbench.verify.controls import CONTROLS, NAMES, SHARED, planted, planted_everywhere
+from spsbench.verify.subject import SamplerUnderTest
 from spsbench.verify.verification import Effort, control_matrix, findings
 
 VOCAB = 40
@@ -43,13 +42,13 @@ def target_model() -> Any:
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
+def subject() -> SamplerUnderTest:
     """A random target, and a draft that is its first layer."""
     target = target_model()
     draft = copy.deepcopy(target)
     draft.model.layers = draft.model.layers[:1]
     draft.config.num_hidden_layers = 1
-    return Subject(CausalLM(target), CausalLM(draft), SHARP, 2, torch.device("cpu"), seed=3)
+    return SamplerUnderTest(CausalLM(target), CausalLM(draft), SHARP, 2, torch.device("cpu"), seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +59,7 @@ def prompts() -> list[list[int]]:
 
 @pytest.mark.parametrize("sampling", [SHARP, SamplingParams(greedy=True), SamplingParams()], ids=str)
 def test_the_real_sampler_passes(
-    subject: Subject, prompts: list[list[int]], sampling: SamplingParams
+    subject: SamplerUnderTest, prompts: list[list[int]], sampling: SamplingParams
 ) -> None:
     """With a fixed seed; over seeds the sampling tests raise a false alarm once in 10,000 each."""
     found = list(findings(replace(subject, sampling=sampling), prompts, DECODER, EFFORT))
@@ -68,7 +67,7 @@ def test_the_real_sampler_passes(
     assert len(found) == (7 if sampling.greedy else 8)
 
 
-def test_every_control_is_caught(subject: Subject, prompts: list[list[int]]) -> None:
+def test_every_control_is_caught(subject: SamplerUnderTest, prompts: list[list[int]]) -> None:
     matrix = control_matrix(subject, prompts, DECODER, EFFORT, lambda name, found: None)
     assert matrix.keys() == set(NAMES)
     missed = [name for name, row in matrix.items() if not any(row.values())]
@@ -94,7 +93,7 @@ def test_every_control_is_caught(subject: Subject, prompts: list[list[int]]) -> 
     ],
 )
 def test_a_fault_that_all_share_is_seen_by_its_own_test_alone(
-    subject: Subject, prompts: list[list[int]], fault: str, test: str
+    subject: SamplerUnderTest, prompts: list[list[int]], fault: str, test: str
 ) -> None:
     """At T = 1 without top-k too, where the faults of the warper change nothing that is sampled."""
     plain = replace(subject, sampling=SamplingParams(top_p=0.8), control=fault)
@@ -107,7 +106,7 @@ def test_every_shared_fault_has_a_test_of_its_own() -> None:
     assert {fault for fault, _ in marks[0].args[1]} == set(SHARED)
 
 
-def test_a_control_is_gone_when_its_block_ends(subject: Subject) -> None:
+def test_a_control_is_gone_when_its_block_ends(subject: SamplerUnderTest) -> None:
     right = rejection.acceptance_probability
     with planted("inverted-ratio", subject.target):
         assert rejection.acceptance_probability is not right
@@ -122,10 +121,10 @@ def test_a_control_is_gone_when_its_block_ends(subject: Subject) -> None:
     assert UniformStream.__call__ is numbers
 
 
-def test_what_is_planted_everywhere_is_no_wrong_sampler(subject: Subject) -> None:
+def test_what_is_planted_everywhere_is_no_wrong_sampler(subject: SamplerUnderTest) -> None:
     with planted("nucleus-at-one", subject.target), planted_everywhere("inverted-ratio"):
         assert algorithms.warp is sampling.warp
         assert rejection.acceptance_probability is RIGHT
     with planted_everywhere("nucleus-at-one"):
-        assert algorithms.warp is witness.warp is sampling.warp
+        assert algorithms.warp is rescore.warp is sampling.warp
         assert sampling.warp is not RIGHT_WARP

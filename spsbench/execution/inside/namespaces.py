@@ -1,4 +1,4 @@
-"""Namespaces of one's own, where the kernel gives them and bubblewrap is not there to ask for them.
+"""Namespaces and an identity of a program's own, where bubblewrap is not there to ask for them.
 
 A root with what programs can read and nothing else, so that no other path has a size, a time, an owner
 or even a name; and no process but the zygote and its programs. It hides; to refuse is for the locks.
@@ -113,3 +113,40 @@ def _wait_for(child: int) -> NoReturn:
     kernel.drop_capabilities()
     os.waitpid(child, 0)
     os._exit(0)
+
+
+NOBODY = 65534
+
+
+def lower_identity() -> int:
+    """Give up root's user id, if this is root, and every capability; the user id that is left.
+
+    Root becomes nobody, where nobody can read the interpreter's library. In a root-only directory
+    (``/root/.pyenv``) nobody could import nothing more; then it stays user 0, without capabilities.
+    """
+    if os.geteuid() == 0 and _nobody_can_read(os.__file__):
+        _become_nobody()
+    try:
+        kernel.drop_capabilities()
+    except (OSError, AttributeError):  # no such call on this system: an ordinary user has none
+        if os.geteuid() == 0:
+            raise
+    return os.geteuid()
+
+
+def _become_nobody() -> None:
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def _nobody_can_read(path: str) -> bool:
+    child = os.fork()
+    if child == 0:
+        try:
+            _become_nobody()
+            os.close(os.open(path, os.O_RDONLY))
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0

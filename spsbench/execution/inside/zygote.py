@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from spsbench.execution.inside import identity, imports, kernel, landlock, namespaces, program
+from spsbench.execution.inside import kernel, landlock, limits, namespaces, program
 from spsbench.execution.inside.locks import Locks
 
 # What programs like to import; the rest of the standard library is read when asked for.
@@ -90,10 +90,10 @@ def _lock_up(settings: dict[str, Any]) -> dict[str, Any]:
     sys.meta_path += [_OnePackage(name, folder) for name, folder in settings["packages"].items()]
     importlib.util.find_spec("no_such_module")  # lists the library's folders while they can be listed
     if "seccomp" in settings["layers"]:
-        imports.open_before_looking()
+        limits.open_before_looking()
     if "namespaces" in settings["layers"]:
         namespaces.enter(settings["tree"])
-    uid = identity.lower()
+    uid = namespaces.lower_identity()
     if sys.platform == "linux":
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         kernel.no_new_privileges()

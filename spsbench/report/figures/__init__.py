@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spsbench.report.figures import figure1, lengths, phases, positions, speedup, tails
-from spsbench.report.figures.plate import Drawing, LeftOut, Plate
-from spsbench.report.figures.printing import printed
-from spsbench.report.figures.style import quiet
+from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet
 from spsbench.report.measured import Measured
 
 __all__ = ["Gallery", "Plate", "draw"]
@@ -47,6 +45,6 @@ def draw(measured: Measured) -> Gallery:
         for title, figure in _FIGURES.items():
             try:
                 plates.append(printed(figure(measured)))
-            except LeftOut as reason:
+            except FigureSkipped as reason:
                 left_out.append((title, str(reason)))
     return Gallery(tuple(plates), tuple(left_out))

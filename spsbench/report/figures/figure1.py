@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.report.figures import style
-from spsbench.report.figures.plate import Drawing, LeftOut
-from spsbench.report.figures.prediction import loop_line
+from spsbench.report.figures.speedup import loop_line
+from spsbench.report.figures.style import Drawing, FigureSkipped
 from spsbench.report.measured import Measured
 from spsbench.report.wording import milliseconds
 
@@ -25,7 +25,7 @@ _APART = 0.2
 def draw(measured: Measured) -> Drawing:
     """The three panels; raises LeftOut where fewer than two lookaheads were measured."""
     if len([k for k in measured.ks if k > 0]) < 2:
-        raise LeftOut("one lookahead makes no sweep; `spsbench sweep-k` measures several")
+        raise FigureSkipped("one lookahead makes no sweep; `spsbench sweep-k` measures several")
     figure, (time, share, loop) = style.sheet(measured, (1, 1, 1), 3.1)
     clocks = _time(time, measured)
     _r_prime(share, measured)

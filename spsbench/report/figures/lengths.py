@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.report.figures import style
-from spsbench.report.figures.plate import Drawing, LeftOut
+from spsbench.report.figures.style import Drawing, FigureSkipped
 from spsbench.report.measured import Measured
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def draw(measured: Measured) -> Drawing:
         sorted({row["k"] for series in measured.series for row in series.speculative if row["acceptance"]})
     )
     if not ks:
-        raise LeftOut("no engine saw what was accepted")
+        raise FigureSkipped("no engine saw what was accepted")
     figure, panels = style.sheet(measured, [k + 2.5 for k in ks], 2.5)
     top = max(_panel(axes, measured, k) for axes, k in zip(panels, ks, strict=True))
     for number, axes in enumerate(panels):

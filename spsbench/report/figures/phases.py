@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spsbench.report.figures import style
-from spsbench.report.figures.plate import Drawing, LeftOut
+from spsbench.report.figures.style import Drawing, FigureSkipped
 from spsbench.report.measured import Measured, Series
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def draw(measured: Measured) -> Drawing:
     """One panel per series; raises LeftOut where no engine told its phases apart."""
     shown = [series for series in measured.series if _told(series)]
     if not shown:
-        raise LeftOut("no engine told the parts of a loop apart (on a GPU work is asynchronous)")
+        raise FigureSkipped("no engine told the parts of a loop apart (on a GPU work is asynchronous)")
     figure, panels = style.sheet(measured, [1.0] * len(shown), 2.9)
     for axes, series in zip(panels, shown, strict=True):
         _panel(axes, series)

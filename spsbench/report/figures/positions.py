@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.report.figures import style
-from spsbench.report.figures.plate import Drawing, LeftOut
+from spsbench.report.figures.style import Drawing, FigureSkipped
 from spsbench.report.measured import Measured, Series
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def draw(measured: Measured) -> Drawing:
     """Both panels; raises LeftOut where no acceptance was seen."""
     shown = [series for series in measured.series if _deepest(series)]
     if not shown:
-        raise LeftOut("no engine saw what was accepted")
+        raise FigureSkipped("no engine saw what was accepted")
     figure, (position, along) = style.sheet(measured, (1, 1.25), 2.9)
     _by_position(position, measured, shown)
     _along(along, measured, shown)

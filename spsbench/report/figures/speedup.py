@@ -1,25 +1,41 @@
-"""Speedup against K: measured with its interval, and predicted where the summary predicts."""
+"""Speedup against K, measured and predicted."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spsbench.axes import place
 from spsbench.report.figures import style
-from spsbench.report.figures.plate import Drawing, LeftOut
-from spsbench.report.figures.prediction import predicted
+from spsbench.report.figures.style import Drawing, FigureSkipped
 from spsbench.report.measured import Measured, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+def predicted(row: Mapping[str, Any], name: str) -> float | None:
+    """The speedup that a formula (``leviathan`` or ``chen``) predicts for a row, or None."""
+    value = (row.get("prediction") or {}).get(name)
+    return None if value is None else float(value)
+
+
+def loop_line(summary: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The line fitted to the loop's time against K for the series along K of a row, or None."""
+    for found in (summary.get("prediction") or {}).get("samplings") or ():
+        if place({"k": None, "method": "sps", **found}, "k") == place(row, "k"):
+            line: dict[str, Any] | None = found["loop"]
+            return line
+    return None
+
+
 def draw(measured: Measured) -> Drawing:
     """One panel per series; raises LeftOut without two measured speedups in any."""
     shown = [series for series in measured.series if len(_measured(series)) > 1]
     if not shown:
-        raise LeftOut("fewer than two lookaheads have a speedup")
+        raise FigureSkipped("fewer than two lookaheads have a speedup")
     figure, panels = style.sheet(measured, [1.0] * len(shown), 2.9)
     for axes, series in zip(panels, shown, strict=True):
         _panel(axes, measured, series)

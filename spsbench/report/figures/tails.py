@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spsbench.report.figures import style
-from spsbench.report.figures.plate import Drawing, LeftOut
+from spsbench.report.figures.style import Drawing, FigureSkipped
 from spsbench.report.measured import Measured, Series
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def draw(measured: Measured) -> Drawing:
     """Percentiles per series and the share of prompts slower; raises LeftOut without an SpS arm."""
     shown = [series for series in measured.series if series.speculative]
     if not shown:
-        raise LeftOut("no speculative arm finished a sequence")
+        raise FigureSkipped("no speculative arm finished a sequence")
     sweep = len([k for k in measured.ks if k > 0]) > 1
     figure, panels = style.sheet(measured, [1.0] * (len(shown) + sweep), 2.9)
     tails = panels[: len(shown)]

@@ -1,4 +1,4 @@
-"""The page: a template, a style and a script in one file."""
+"""Sections of report.md as HTML: what is said once is said the same way everywhere."""
 
 from __future__ import annotations
 
@@ -6,20 +6,81 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import spsbench
 from spsbench.axes import label
-from spsbench.report import side_by_side, wording
+from spsbench.report import comparison, markdown, wording
 from spsbench.report.figures import Gallery
-from spsbench.report.figures.printing import inline
-from spsbench.report.html import body
+from spsbench.report.figures.style import inline
 from spsbench.report.measured import Measured
 from spsbench.report.trace import LEGEND, Trace, traces
 
 if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
     from markupsafe import Markup
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A section.
+
+    Attributes:
+        anchor: its id on the page; empty if it has no heading of the second level.
+        title: of that heading.
+        html: safe to be put into a page.
+    """
+
+    anchor: str
+    title: str
+    html: str
+
+
+def heading(measured: Measured) -> str:
+    """What report.md says first, without its title."""
+    lines = next((block for block in _sections(measured) if block[0].startswith("# ")), [])
+    return render(lines[1:]).html
+
+
+def blocks(measured: Measured, prefix: str) -> list[Block]:
+    """Every other section, in the order of report.md; anchors begin with ``prefix``."""
+    return [render(lines, prefix) for lines in _sections(measured) if not lines[0].startswith("# ")]
+
+
+def render(lines: Sequence[str], prefix: str = "") -> Block:
+    """Markdown as HTML; HTML within the Markdown is shown as text, never taken as such."""
+    parser = _parser()
+    tokens = parser.parse("\n".join(lines))
+    anchor = title = ""
+    for place, token in enumerate(tokens):
+        if token.type == "heading_open" and token.tag == "h2":
+            title = _plain(tokens[place + 1])
+            anchor = prefix + "".join(c if c.isalnum() else "-" for c in title.lower())
+            token.attrSet("id", anchor)
+    return Block(anchor, title, parser.renderer.render(tokens, parser.options, {}))
+
+
+def _sections(measured: Measured) -> list[list[str]]:
+    found = (section(measured.summary, measured.run) for section in markdown.SECTIONS)
+    return [lines for lines in found if lines]
+
+
+def _plain(token: Token) -> str:
+    return "".join(child.content for child in token.children or [])
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    parser.add_render_rule("table_open", lambda *_: '<div class="scroll"><table class="sortable">')
+    parser.add_render_rule("table_close", lambda *_: "</table></div>")
+    return parser
+
 
 _HERE = Path(__file__).resolve().parent
 
@@ -75,36 +136,36 @@ def page(runs: Sequence[tuple[Measured, Gallery]]) -> str:
 
 def _comparison(runs: Sequence[Measured]) -> dict[str, Any]:
     return {
-        "header": side_by_side.header(runs),
-        "align": ["right" if letter == "r" else "left" for letter in side_by_side.ALIGN],
-        "rows": side_by_side.table(runs),
+        "header": comparison._header(runs),
+        "align": ["right" if letter == "r" else "left" for letter in comparison.ALIGN],
+        "rows": comparison._table(runs),
         "names": [measured.name for measured in runs],
-        "differences": side_by_side.differences(runs),
-        "note": side_by_side.NOTE.replace("`", ""),
+        "differences": comparison._differences(runs),
+        "note": comparison.NOTE.replace("`", ""),
     }
 
 
 def _run(prefix: str, measured: Measured, gallery: Gallery) -> _Run:
     from markupsafe import Markup
 
-    blocks = body.blocks(measured, prefix)
-    results = [block for block in blocks if block.title == "Results"]
-    rest = [block for block in blocks if block.title != "Results"]
-    found = traces(measured)
+    found = blocks(measured, prefix)
+    results = [block for block in found if block.title == "Results"]
+    rest = [block for block in found if block.title != "Results"]
+    traced = traces(measured)
     return _Run(
         prefix=prefix,
         name=measured.name,
         title=wording.title(dict(measured.summary)).replace(" (synthetic)", ""),  # the badge says it
         synthetic=bool(measured.summary.get("synthetic")),
         cards=_cards(measured),
-        heading=Markup(body.heading(measured)),
+        heading=Markup(heading(measured)),
         results=Markup("".join(block.html for block in results)),
         figures=[
             _Figure(plate.title, plate.caption, Markup(inline(plate, prefix))) for plate in gallery.plates
         ],
         left_out=gallery.left_out,
-        traces=found,
-        traced=bool(found),
+        traces=traced,
+        traced=bool(traced),
         details=[(block.anchor, block.title, Markup(block.html)) for block in rest],
     )
 

@@ -11,9 +11,7 @@ import pytest
 from synthetic_run import gallery, measured
 
 from spsbench.report.figures import draw, figure1, lengths, phases, positions, speedup, style, tails
-from spsbench.report.figures.plate import Drawing, LeftOut
-from spsbench.report.figures.printing import printed
-from spsbench.report.figures.style import quiet
+from spsbench.report.figures.style import Drawing, FigureSkipped, printed, quiet
 from spsbench.report.measured import Measured
 
 Draw = Callable[[Measured], Drawing]
@@ -156,7 +154,7 @@ def test_without_phases_their_figure_is_left_out() -> None:
         {**row, "loop_time": {**row["loop_time"], "draft_ms": None}} for row in measured().summary["rows"]
     ]
     blind = dataclasses.replace(measured(), summary={**measured().summary, "rows": rows})
-    with pytest.raises(LeftOut, match="parts of a loop"):
+    with pytest.raises(FigureSkipped, match="parts of a loop"):
         phases.draw(blind)
 
 

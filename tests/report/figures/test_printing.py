@@ -10,8 +10,7 @@ from synthetic_run import gallery, measured
 
 from spsbench.errors import SpsbenchError
 from spsbench.report.figures import phases
-from spsbench.report.figures.printing import inline, printed, save
-from spsbench.report.figures.style import quiet
+from spsbench.report.figures.style import inline, printed, quiet, save
 
 
 def test_the_same_run_gives_the_same_bytes() -> None:

@@ -1,1 +1,0 @@
-"""What the recorded numbers say: pure functions of a run's tables, without torch."""

@@ -1,0 +1,145 @@
+"""Settings in YAML: what people wrote and what ships, read and checked."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from spsbench.config.models import Limits, ModelRef, PairConfig, ProtocolConfig, RunConfig
+from spsbench.errors import UsageError
+from spsbench.paths import data_dir
+
+
+def read_yaml(path: Path, flag: str) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        UsageError: if the file is missing, not UTF-8, not YAML or no mapping; it names ``flag``.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        reason = problem.strerror or type(problem).__name__
+        raise UsageError(
+            f"{path} cannot be read ({reason}).", flag=flag, remedy="Give the path of a YAML file."
+        ) from problem
+    except (yaml.YAMLError, ValueError, RecursionError) as problem:
+        reason = " ".join(str(problem).split())[:200]
+        raise UsageError(
+            f"{path} is not YAML in UTF-8 ({reason}).", flag=flag, remedy="Correct the file."
+        ) from problem
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no mapping.", flag=flag, remedy="Write one `key: value` per line.")
+    return {str(key): value for key, value in content.items()}
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], flag: str) -> UsageError:
+    """The error for a name that is not among the known ones; suggests the closest.
+
+    Args:
+        kind: what the name should denote, e.g. ``pair``.
+        name: what was given.
+        known: the names that exist.
+        flag: the flag or key at fault.
+    """
+    names = sorted(known)
+    lowered = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
+    guess = f"Did you mean {lowered[close[0]]!r}? " if close else ""
+    return UsageError(f"there is no {kind} {name!r}.", flag=flag, remedy=f"{guess}Known: {', '.join(names)}.")
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+_INNER: dict[str, type[BaseModel]] = {"pair": PairConfig, "target": ModelRef, "draft": ModelRef}
+
+_MEANING: dict[str, str] = {
+    name: field.description or ""
+    for model in (ModelRef, PairConfig, ProtocolConfig, RunConfig)
+    for name, field in model.model_fields.items()
+}
+
+
+def validate(model: type[_Model], content: Mapping[str, Any], label: Callable[[str], str]) -> _Model:
+    """Build ``model`` from ``content``.
+
+    Args:
+        model: the settings to build.
+        content: keys and raw values.
+        label: from the dotted path of a key to how the user calls it: a flag, or a key of a file.
+
+    Raises:
+        UsageError: for the first unknown key or bad value.
+    """
+    try:
+        return model.model_validate(dict(content))
+    except ValidationError as problem:
+        error = problem.errors(include_url=False)[0]
+    path = [str(part) for part in error["loc"]]
+    if error["type"] == "extra_forbidden":
+        owner = model if len(path) == 1 else _INNER.get(path[-2], Limits)
+        raise unknown_name("setting", path[-1], owner.model_fields, label(".".join(path)))
+    while len(path) > 1 and path[-1] not in _MEANING:  # list indices and branches of unions
+        path.pop()
+    what = "the value is missing" if error["type"] == "missing" else f"{_short(error['input'])} is not valid"
+    remedy = f"Give {_MEANING[path[-1]]}." if path[-1] in _MEANING else None
+    raise UsageError(f"{what}.", flag=label(".".join(path)), remedy=remedy)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+_Kind = Literal["pair", "protocol"]
+
+
+def list_pairs() -> list[str]:
+    """Names of the shipped pairs, sorted."""
+    return sorted(_files("pair"))
+
+
+def list_protocols() -> list[str]:
+    """Names of the shipped protocols, sorted."""
+    return sorted(_files("protocol"))
+
+
+def load_pair(name: str) -> PairConfig:
+    """A pair by name, or from a YAML file of the user's.
+
+    Raises:
+        UsageError: for an unknown name or a file that is no pair.
+    """
+    path = _find("pair", name)
+    content: dict[str, Any] = {"name": path.stem} | read_yaml(path, "--pair")
+    return validate(PairConfig, content, lambda key: f"--pair {name}: {key}")
+
+
+def load_protocol(name: str) -> ProtocolConfig:
+    """A protocol by name, or from a YAML file of the user's.
+
+    Raises:
+        UsageError: for an unknown name or a file that is no protocol.
+    """
+    path = _find("protocol", name)
+    content: dict[str, Any] = {"name": path.stem} | read_yaml(path, "--protocol")
+    return validate(ProtocolConfig, content, lambda key: f"--protocol {name}: {key}")
+
+
+def _files(kind: _Kind) -> dict[str, Path]:
+    folder = data_dir("configs/pairs" if kind == "pair" else "configs/protocols")
+    return {path.stem: path for path in folder.glob("*.yaml")}
+
+
+def _find(kind: _Kind, name: str) -> Path:
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    files = _files(kind)
+    if name not in files:
+        raise unknown_name(kind, name, files, f"--{kind}")
+    return files[name]

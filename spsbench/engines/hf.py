@@ -1,0 +1,210 @@
+"""Engines of others behind our own face: ``generate()`` of transformers, plain and with its drafts.
+
+They get the stock models with the very same weights, threads and sampling, and the stop rule that ends
+our own arms. What they do inside is only watched: hooks time every forward, a stopping criterion is told
+of the new tokens. Their sums of losslessness come from the re-score alone, which knows no engine.
+
+Time is made comparable like this: our arms have read ``prompt[:-1]`` before the clock starts. ``generate()``
+reads the prompt in the first forward of each model, so that the time of that forward beyond the median of
+the others counts as prefill.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from spsbench.decode.stopping import StopRule, TextDecoder
+from spsbench.models.causal_lm import CausalLM
+from spsbench.records import FinishReason, Generation, Loop, Request, SamplingParams
+
+GENERATE, ASSISTED, LOOKUP = "hf-generate", "hf-assisted", "hf-prompt-lookup"
+RULES = {
+    ASSISTED: "transformers: modified rejection where it samples, equality with the argmax where greedy",
+    LOOKUP: "transformers: a token drawn from the target must equal the proposed one",
+}
+
+
+class HFGenerateEngine:
+    """One of transformers' ways to generate.
+
+    Args:
+        name: ``hf-generate``, ``hf-assisted`` or ``hf-prompt-lookup``.
+        target: whose stock model generates.
+        draft: the assistant; None unless ``hf-assisted``.
+        k: lookahead, the same in every loop.
+        decoder: for stop strings and the output's text.
+    """
+
+    def __init__(
+        self, name: str, target: CausalLM, draft: CausalLM | None, k: int, decoder: TextDecoder
+    ) -> None:
+        from transformers import GenerationConfig
+
+        self.name, self._k, self._decoder = name, k, decoder
+        self._kernel_modes = [m.mode for m in (target, draft) if m is not None]
+        self._target = target.model
+        self._draft = None if draft is None else draft.model
+        for model in self._models():
+            model.generation_config = GenerationConfig()  # a checkpoint's own defaults are not the task's
+        if self._draft is not None:
+            settings = self._draft.generation_config
+            settings.num_assistant_tokens = k
+            settings.num_assistant_tokens_schedule = "constant"
+            settings.assistant_confidence_threshold = 0.0
+
+    def generate(self, request: Request) -> Generation:
+        """See ``Engine.generate``. Loops are seen from outside: what was drafted and emitted, not betas."""
+        stop = StopRule.of(request, self._decoder)
+        watcher = _Watcher(stop, len(request.prompt_ids))
+        prompt = torch.tensor([request.prompt_ids], device=self._target.device)
+        torch.manual_seed(request.seed)
+        with torch.inference_mode(), ExitStack() as stack:
+            for mode in self._kernel_modes:
+                stack.enter_context(mode.stock())  # packed linears are ours
+            seen = [stack.enter_context(_timed(model)) for model in self._models()]
+            started = _now(prompt.device)
+            self._target.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                generation_config=self._settings(request),
+                stopping_criteria=[watcher],
+                **self._drafting(),
+            )
+            ended = _now(prompt.device)
+        prefill_s = sum(_beyond_median([seconds for seconds, _ in forwards]) for forwards in seen)
+        reason = watcher.reason or "length"
+        return Generation(
+            tokens=watcher.tokens,
+            text=stop.text(watcher.tokens),
+            loops=self._loops(watcher, [rows for _, rows in seen[0]], len(request.prompt_ids)),
+            prefill_s=prefill_s,
+            decode_s=ended - started - prefill_s,
+            finish_reason=reason,
+        )
+
+    def _models(self) -> list[Any]:
+        return [self._target] if self._draft is None else [self._target, self._draft]
+
+    def _drafting(self) -> dict[str, Any]:
+        if self.name == LOOKUP:
+            return {"prompt_lookup_num_tokens": self._k}
+        return {} if self._draft is None else {"assistant_model": self._draft}
+
+    def _settings(self, request: Request) -> Any:
+        from transformers import GenerationConfig
+
+        eos = None if request.fixed_length else sorted(self._decoder.eos_ids)
+        pad = min(self._decoder.eos_ids, default=0)
+        return GenerationConfig(
+            max_new_tokens=request.max_new_tokens,
+            eos_token_id=eos or None,
+            pad_token_id=pad,
+            **_sampling(request.sampling),
+        )
+
+    def _loops(self, watcher: _Watcher, rows: Sequence[int], prompt_tokens: int) -> list[Loop]:
+        """One record a forward of the target; its own time is not told apart, the whole loop's is."""
+        rows = [rows[0] - prompt_tokens + 1, *rows[1:]]
+        loops = []
+        for number, (emitted, fresh) in enumerate(watcher.steps):
+            drafted = rows[number] - 1
+            accepted = min(fresh - 1, drafted)
+            loops.append(
+                Loop(
+                    drafted=drafted,
+                    accepted=accepted,
+                    emitted=emitted,
+                    tested=min(accepted + 1, drafted),
+                    beta_sum=float("nan"),
+                    truncated=fresh - emitted,
+                    draft_s=None,
+                    verify_s=None,
+                    sample_s=None,
+                    other_s=None,
+                    loop_s=watcher.seconds[number],
+                )
+            )
+        return loops
+
+
+class _Watcher:
+    """A stopping criterion that keeps our stop rule and remembers what each loop brought.
+
+    Attributes:
+        tokens: emitted so far.
+        reason: why it ended; None while it goes on.
+        steps: of each loop, tokens that became output and tokens that came.
+        seconds: of each loop; the first one's includes reading the prompt.
+    """
+
+    def __init__(self, stop: StopRule, prompt_tokens: int) -> None:
+        self.tokens: list[int] = []
+        self.reason: FinishReason | None = None
+        self.steps: list[tuple[int, int]] = []
+        self.seconds: list[float] = []
+        self._stop, self._read = stop, prompt_tokens
+        self._last = time.perf_counter()
+
+    def __call__(self, ids: torch.Tensor, scores: Any, **others: Any) -> torch.Tensor:
+        """Called by ``generate()`` after every loop with the whole sequence."""
+        fresh = ids[0, self._read :].tolist()
+        self._read = ids.shape[1]
+        kept, self.reason = self._stop.cut(self.tokens, fresh)
+        self.tokens += fresh[:kept]
+        self.steps.append((kept, len(fresh)))
+        now = time.perf_counter()
+        self.seconds.append(now - self._last)
+        self._last = now
+        return torch.full((1,), self.reason is not None, device=ids.device)
+
+
+def _sampling(params: SamplingParams) -> dict[str, Any]:
+    if params.greedy:
+        return {"do_sample": False}
+    return {
+        "do_sample": True,
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+    }
+
+
+@contextmanager
+def _timed(model: Any) -> Iterator[list[tuple[float, int]]]:
+    """Seconds and rows of each forward of a model meanwhile."""
+    seen: list[tuple[float, int]] = []
+    began: list[float] = []
+
+    def before(module: Any, positional: Any, named: dict[str, Any]) -> None:
+        began.append(_now(model.device))
+
+    def after(module: Any, positional: Any, named: dict[str, Any], output: Any) -> None:
+        ids = named["input_ids"] if "input_ids" in named else positional[0]
+        seen.append((_now(model.device) - began.pop(), int(ids.shape[1])))
+
+    handles: list[Callable[[], None]] = [
+        model.register_forward_pre_hook(before, with_kwargs=True).remove,
+        model.register_forward_hook(after, with_kwargs=True).remove,
+    ]
+    try:
+        yield seen
+    finally:
+        for remove in handles:
+            remove()
+
+
+def _beyond_median(seconds: Sequence[float]) -> float:
+    """What the first forward took longer than those after it; nothing if it was the only one."""
+    return max(0.0, seconds[0] - statistics.median(seconds[1:])) if len(seconds) > 1 else 0.0
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -1,0 +1,164 @@
+"""Engines that run our own loops: the clock, the stop rule, the records, and the eager one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+
+from spsbench.decode.algorithms import DecodedLoop, ars, sps
+from spsbench.decode.clock import Clock, Stopwatch
+from spsbench.decode.protocols import Drafter, LanguageModel
+from spsbench.decode.rules import Rule, expected_acceptance
+from spsbench.decode.stopping import StopRule, TextDecoder
+from spsbench.decode.uniforms import UniformStream
+from spsbench.drafters.model import ModelDrafter
+from spsbench.engines.buffer import LoopBuffer
+from spsbench.engines.recording import TruncatedLoop
+from spsbench.records import FinishReason, Generation, Request, SamplingParams
+
+
+class LocalEngine(ABC):
+    """Generates a sequence from a prefill and an endless iterator of loops.
+
+    Args:
+        decoder: turns token ids into text, for stop strings and the output.
+        device: where the models are.
+        clock: read at the edges of phases.
+        rule: judges drafts; modified rejection unless given.
+    """
+
+    def __init__(
+        self, decoder: TextDecoder, device: torch.device, clock: Clock, rule: Rule | None = None
+    ) -> None:
+        self._rule = rule
+        self._decoder = decoder
+        self._device = device
+        self._clock = clock
+
+    @abstractmethod
+    def prefill(self, request: Request) -> None:
+        """Forget the last sequence and read prompt[:-1] with every model of the arm."""
+
+    @abstractmethod
+    def loops(self, request: Request, watch: Stopwatch) -> Iterator[DecodedLoop]:
+        """Loops behind the prefilled prompt, without end; ``watch`` is told of every phase's end."""
+
+    def generate(self, request: Request) -> Generation:
+        """See ``Engine.generate``: prefill, then loops until the stop rule ends them.
+
+        The last prompt token is left pending in every arm, so that none gets a token for free.
+        """
+        stop = StopRule.of(request, self._decoder)
+        phases = self._device.type == "cpu"  # elsewhere work is asynchronous
+        expected = expected_acceptance if self._rule is None else self._rule.expected
+        ledger = LoopBuffer(phases=phases, trace=request.trace, seed=request.seed, expected=expected)
+        with torch.inference_mode():
+            started = self._now()
+            self.prefill(request)
+            prefilled = self._now()
+            reason, paused_s = self._decode(request, stop, ledger)
+            ended = self._now()
+            ledger.flush()
+        return Generation(
+            tokens=ledger.tokens,
+            text=stop.text(ledger.tokens),
+            loops=ledger.records,
+            prefill_s=prefilled - started,
+            decode_s=ended - prefilled - paused_s,
+            finish_reason=reason,
+            trace=ledger.trace,
+            losslessness=ledger.losslessness,
+            proposed=ledger.proposed,
+        )
+
+    def _decode(self, request: Request, stop: StopRule, ledger: LoopBuffer) -> tuple[FinishReason, float]:
+        """Loops until the output ends; (why it ended, seconds that the clock stood still).
+
+        The clock stands while a full ledger is settled: that is no part of decoding.
+        """
+        watch = Stopwatch(self._clock)
+        paused_s = 0.0
+        for decoded in self.loops(request, watch):
+            kept, reason = stop.cut(ledger.tokens, decoded.tokens)
+            watch.lap("other")
+            ledger.add(TruncatedLoop(decoded, kept, reason, watch.take()))
+            if reason is not None:
+                return reason, paused_s
+            if ledger.is_full:
+                watch.lap("other")
+                ledger.flush()
+                paused_s += watch.skip()
+        raise AssertionError("loops do not end by themselves")
+
+    def _now(self) -> float:
+        """Seconds, once the device has done all that it was given."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return self._clock.now()
+
+
+MakeDrafter = Callable[[SamplingParams], Drafter]
+
+
+class EagerEngine(LocalEngine):
+    """Generates with ArS (no draft model) or SpS (a draft model and K).
+
+    Args:
+        target: writes the output's distribution; the draft itself for the draft-only arm.
+        draft: proposes tokens; None for ArS.
+        k: lookahead; without effect for ArS.
+        decoder: turns token ids into text, for stop strings and the output.
+        device: where the models are.
+        clock: read at the edges of phases.
+        rule: judges drafts; modified rejection unless given.
+        make_drafter: makes what proposes tokens, given the sampling; the draft model unless given. It is
+            asked once for each sampling, so that a drafter may outlive a request.
+    """
+
+    name = "eager"
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        draft: LanguageModel | None,
+        k: int,
+        decoder: TextDecoder,
+        device: torch.device,
+        clock: Clock,
+        rule: Rule | None = None,
+        make_drafter: MakeDrafter | None = None,
+    ) -> None:
+        super().__init__(decoder, device, clock, rule)
+        self._target = target
+        self._k = k
+        if make_drafter is None and draft is not None:
+            make_drafter = partial(ModelDrafter, draft, device=device)
+        self._make_drafter = make_drafter
+        self._drafters: dict[SamplingParams, Drafter] = {}
+
+    def prefill(self, request: Request) -> None:
+        read = request.prompt_ids[:-1]
+        self._target.rollback(0)
+        if read:
+            self._target.score(torch.tensor(read, device=self._device), last=1)
+        if drafter := self._drafter(request.sampling):
+            drafter.begin(request.prompt_ids)
+
+    def loops(self, request: Request, watch: Stopwatch) -> Iterator[DecodedLoop]:
+        uniforms = UniformStream(request.seed, self._device)
+        prompt, sampling = request.prompt_ids, request.sampling
+        drafter = self._drafter(sampling)
+        if drafter is None:
+            return ars(self._target, prompt, sampling, uniforms, watch)
+        accept = None if self._rule is None else self._rule.accept
+        return sps(self._target, drafter, prompt, self._k, sampling, uniforms, watch, accept)
+
+    def _drafter(self, sampling: SamplingParams) -> Drafter | None:
+        if self._make_drafter is None:
+            return None
+        if sampling not in self._drafters:
+            self._drafters[sampling] = self._make_drafter(sampling)
+        return self._drafters[sampling]

@@ -1,0 +1,268 @@
+"""Evidence of losslessness for one sequence, from an uncached forward after its clock has stopped.
+
+Two witnesses. The loops' own rows cost nothing, but they are the very rows that the tokens were
+accepted with: blind to a wrong row, a stale cache or a wrong position. A second reading of the
+finished text by one forward without any cache knows nothing of loops: only that may be called
+evidence of losslessness.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spsbench.decode.evidence import Sums, added, evidence
+from spsbench.decode.own_law import rounding_slack
+from spsbench.decode.rederive import decisions_of, lengths_rederived, rederive
+from spsbench.decode.sampling import warp
+from spsbench.drafters.policy import Policy, lookaheads
+from spsbench.engines.recording import TruncatedLoop
+from spsbench.models.causal_lm import CausalLM
+from spsbench.records import UNRANKED, Generation, SamplingParams, TokenEvidence
+
+RESCORED = "rescored_"
+
+# How far rounding may move the nucleus (in mass) or the best logit (in units of the logits' spread).
+_SLACK = {torch.float32: 1e-4, torch.float64: 1e-9}
+_COARSE_SLACK = 3e-2
+
+
+def own_evidence(loops: Sequence[TruncatedLoop], seed: int) -> Sums:
+    """Sums over the emitted tokens of a sequence, from the rows that decided them.
+
+    Args:
+        loops: with their rows; at least one.
+        seed: of the randomised transform.
+    """
+    tokens = [token for loop in loops for token in loop.decoded.tokens[: loop.kept]]
+    q = torch.cat([loop.decoded.target_probs[: loop.kept] for loop in loops])
+    p = torch.cat([_draft_rows(loop) for loop in loops])
+    drafted = p if bool(p.any()) else None
+    return evidence(
+        torch.tensor(tokens, device=q.device), q, drafted, _transform_numbers(len(tokens), seed, q)
+    )
+
+
+def _draft_rows(loop: TruncatedLoop) -> Tensor:
+    """[kept, V] draft rows at the emitted positions, zeros behind the last drafted one."""
+    q, draft = loop.decoded.target_probs[: loop.kept], loop.decoded.draft
+    rows = torch.zeros_like(q)
+    if draft is not None:
+        shared = min(loop.kept, len(draft.tokens))
+        rows[:shared] = draft.rows(q.shape[-1], q.dtype)[:shared]
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A finished text as one uncached forward of each model sees it, n tokens after the prompt.
+
+    Attributes:
+        tokens: [n] the emitted ids.
+        logits: [n, V] of the target.
+        draft_logits: [n, V] of the draft; None without one.
+        q, p: [n, V] warped rows of target and draft; p is None without a draft.
+        impossible: [n] whether the token has probability 0 under the target, rounding granted.
+        edge: [n] whether only rounding puts it outside.
+    """
+
+    tokens: Tensor
+    logits: Tensor
+    draft_logits: Tensor | None
+    q: Tensor
+    p: Tensor | None
+    impossible: Tensor
+    edge: Tensor
+
+
+@torch.inference_mode()
+def teacher_force(
+    target: CausalLM,
+    draft: CausalLM | None,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    sampling: SamplingParams,
+    dtype: torch.dtype | None = None,
+) -> Reading:
+    """Score a text by teacher forcing, without cache or loops.
+
+    Args:
+        target, draft: the models; without a draft leakage cannot be asked for.
+        prompt: at least one id.
+        tokens: what followed.
+        sampling: the warping that the tokens should follow.
+        dtype: the precision of whoever wrote the text, for its rounding; the target's if not given.
+    """
+    sequence = torch.tensor([*prompt, *tokens], device=target.device)
+    logits = target.score_uncached(sequence[:-1], last=len(tokens))
+    q = warp(logits, sampling)
+    # The draft-only arm has the draft as its target: one forward serves both.
+    drafts = logits if draft is target else None
+    if draft is not None and drafts is None:
+        drafts = draft.score_uncached(sequence[:-1], last=len(tokens))
+    p = None if drafts is None else warp(drafts, sampling)
+    emitted = sequence[len(prompt) :]
+    outside = q.gather(-1, emitted.unsqueeze(-1)).squeeze(-1) <= 0
+    slack = max(_SLACK.get(kind, _COARSE_SLACK) for kind in (dtype or target.model.dtype, target.model.dtype))
+    near = _at_the_edge(logits.float(), emitted, sampling, slack)
+    return Reading(emitted, logits, drafts, q, p, outside & ~near, outside & near)
+
+
+def score_stats(reading: Reading, seed: int) -> Sums:
+    """The sums of ``evidence`` over a reading. A token at the edge is no impossibility: it is counted as
+    ``edge`` and left out.
+
+    Args:
+        reading: of one text.
+        seed: of the randomised transform.
+    """
+    kept = ~reading.edge
+    v = _transform_numbers(int(kept.sum()), seed, reading.q)
+    p = None if reading.p is None else reading.p[kept]
+    return evidence(reading.tokens[kept], reading.q[kept], p, v) | {"edge": float(reading.edge.sum())}
+
+
+def rescore(
+    target: CausalLM,
+    draft: CausalLM,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    sampling: SamplingParams,
+    seed: int,
+) -> Sums:
+    """``testimony`` of both models' readings, with the prefix ``rescored_``.
+
+    The draft's rows are there at every position, so that on ArS text ``overlap / overlap_positions``
+    is Leviathan's alpha.
+    """
+    return rescored(teacher_force(target, draft, prompt, tokens, sampling), seed)
+
+
+def rescored(reading: Reading, seed: int) -> Sums:
+    """``testimony`` with the prefix ``rescored_``."""
+    return {RESCORED + name: value for name, value in score_stats(reading, seed).items()}
+
+
+def decided_again(
+    reading: Reading,
+    generation: Generation,
+    sampling: SamplingParams,
+    k: int,
+    seed: int,
+    dtype: torch.dtype,
+    policy: Policy | None = None,
+    *,
+    point_mass: bool = False,
+) -> Sums:
+    """Every decision of the loops derived once more, under modified rejection.
+
+    Args:
+        reading: of the generation's tokens.
+        generation: of an engine of ours, or of another: that one's decisions cannot be known.
+        sampling: the warping of both models.
+        k: lookahead; 0 if nothing was drafted.
+        seed: of the sequence.
+        dtype: the target's precision, for its rounding.
+        policy: how many tokens a loop was to draft, one that no drafter uses; None for K, or if whatever
+            drafted was free to propose fewer: then lengths are not judged.
+        point_mass: whether whatever drafted was certain of each token; else it was the draft model.
+    """
+    if generation.proposed is None or generation.loops is None:
+        return {}
+    loops, proposed = generation.loops, generation.proposed
+    slack = rounding_slack(dtype)
+    if policy is None or k == 0:
+        decided = decisions_of(generation.tokens, loops, proposed, k, seed)
+        drafts = None if point_mass or k == 0 else reading.draft_logits
+        return rederive(decided, reading.logits, drafts, sampling, slack)
+    verdicts = [(len(ids), loop.accepted) for ids, loop in zip(proposed, loops, strict=True)]
+    allowed, margin = lookaheads(policy, k, verdicts), policy.margin
+    decided = decisions_of(generation.tokens, loops, proposed, k, seed, allowed)
+    found = rederive(decided, reading.logits, reading.draft_logits, sampling, slack, margin)
+    return added(found, lengths_rederived(proposed, allowed, early=margin is not None))
+
+
+def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:
+    """[n] whether a token would be possible if the row were moved by what rounding may move it."""
+    own = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    if sampling.greedy:
+        best = logits.max(-1).values
+        return best - own <= slack * (best - logits.mean(-1))
+    wider = SamplingParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k + 1 if sampling.top_k else 0,
+        top_p=min(1.0, sampling.top_p + slack),
+    )
+    return warp(logits, wider).gather(-1, tokens.unsqueeze(-1)).squeeze(-1) > 0
+
+
+def _transform_numbers(n: int, seed: int, like: Tensor) -> Tensor:
+    """[n] uniform numbers of the randomised transform, from a stream apart from the sampler's."""
+    generator = torch.Generator().manual_seed((seed ^ 0x5DEECE66D) & ((1 << 63) - 1))
+    return torch.rand(n, generator=generator, dtype=torch.float64).to(like.device)
+
+
+# Elements of a row block: a whole sequence of a large vocabulary would take gigabytes beside its rows.
+_CHUNK_ELEMENTS = 1 << 22
+
+
+@torch.inference_mode()
+def token_evidence(
+    tokens: Tensor,
+    q: Tensor,
+    p: Tensor | None,
+    draft_logits: Tensor | None,
+    chunk_elements: int = _CHUNK_ELEMENTS,
+) -> TokenEvidence:
+    """Look every emitted token up in its rows.
+
+    Args:
+        tokens: [n] emitted ids.
+        q: [n, V] warped rows of the target.
+        p: [n, V] warped rows of the draft; None without a draft model.
+        draft_logits: [n, V] what ``p`` was warped from; None without a draft model.
+        chunk_elements: how many elements of a row block are looked at together.
+    """
+    log_target = _floats(_own(q, tokens).log())
+    if p is None or draft_logits is None:
+        unknown = array("f", [float("nan")]) * len(tokens)
+        return TokenEvidence(
+            log_target, unknown, array("i", [UNRANKED]) * len(tokens), unknown[:], unknown[:]
+        )
+    rows = max(chunk_elements // q.shape[-1], 1)
+    parts = [slice(start, start + rows) for start in range(0, max(len(tokens), 1), rows)]
+    tops = [p[part].max(-1).values for part in parts]
+    entropies = [torch.special.entr(p[part]).sum(-1) for part in parts]
+    ranks = [_ranks(draft_logits[part], tokens[part]) for part in parts]
+    return TokenEvidence(
+        log_target=log_target,
+        log_draft=_floats(_own(p, tokens).log()),
+        draft_rank=array("i", torch.cat(ranks).tolist()),
+        draft_max=_floats(torch.cat(tops)),
+        draft_entropy=_floats(torch.cat(entropies)),
+    )
+
+
+def _own(rows: Tensor, tokens: Tensor) -> Tensor:
+    """[n] each token's own entry in its row."""
+    return rows.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def _ranks(logits: Tensor, tokens: Tensor) -> Tensor:
+    """[n] how many tokens are more probable, of equal ones those of smaller id; a row of NaN has no ranks.
+
+    By the logit and not the warped probability: temperature, top-k and nucleus keep the order, but make all
+    tokens that they cut off equal.
+    """
+    own = logits.gather(-1, tokens.unsqueeze(-1))
+    smaller_id = torch.arange(logits.shape[-1], device=logits.device) < tokens.unsqueeze(-1)
+    ahead = (logits > own) | ((logits == own) & smaller_id)
+    return ahead.sum(-1).masked_fill_(logits.isnan().any(-1), UNRANKED)
+
+
+def _floats(values: Tensor) -> array[float]:
+    return array("f", values.tolist())

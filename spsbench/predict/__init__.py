@@ -1,0 +1,1 @@
+"""What other settings would give: costs of a loop, factors of the speedup, bounds, the best K."""

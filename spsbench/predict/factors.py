@@ -1,0 +1,255 @@
+"""Why the speedup is not K+1: its factors, and how far alpha, c and K are from break-even.
+
+K+1 is what SpS would gain if every draft token were accepted and nothing but one target step a loop
+took time. Each factor brings in one measured number more, so that their running product ends at the
+measured ratio by construction; a model enters only where a factor's name says so. Everything is
+measured on the sequences that both arms finished, the ones that the speedup rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spsbench.axes import identity, label, series
+from spsbench.decode.theory import alpha_iid, expected_tokens
+from spsbench.predict.costs import loop_cost
+from spsbench.stats.speedup import ArmSums, arm_sums, in_both, loops_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+MOST_K = 64
+"""Larger lookaheads are not looked at."""
+
+
+def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> dict[str, Any]:
+    """The alpha, c and K at which the arm would be exactly as fast as ArS.
+
+    * alpha: with the measured times, correlation and loss at the end.
+    * c: how long a draft token may take, in target steps, with the measured tokens per loop.
+    * K: the largest that would still gain, if tokens follow alpha (independent tests, times the
+      measured correlation) and one more K costs ``slope_ms``.
+
+    Args:
+        k: the arm's lookahead, at least 1.
+        ars, sps: sums over the same sequences.
+        slope_ms: of the sweep's loop time against K; None takes the arm's own drafting time.
+
+    Returns:
+        ``alpha`` (0: any gains; None: none does), ``c`` (None: not even a free draft, or not seen),
+        ``k`` (0: none gains; ``k_found`` False: all up to ``MOST_K`` gain; None: no times),
+        ``measured_alpha`` and ``measured_c``.
+    """
+    step, loop = ars.seconds / ars.tokens, sps.seconds / sps.loops
+    emitted = sps.tokens / sps.loops
+    kept = emitted / expected_tokens(sps.alpha, k)
+    needed = loop / step / kept
+    found: dict[str, Any] = {
+        "measured_alpha": sps.alpha,
+        "alpha": alpha_iid(max(needed, 1.0), k) if needed <= k + 1.0 else None,
+        "measured_c": None,
+        "c": None,
+    }
+    slope = None if slope_ms is None else slope_ms / 1e3
+    target = ars.verify_s / ars.loops
+    if ars.sees_phases and sps.sees_phases and target > 0:
+        drafting = sps.draft_s / sps.loops
+        drafted = sps.drafted / sps.loops or float(k)
+        slope = drafting / drafted if slope is None else slope
+        allowed = (emitted * step - (loop - drafting)) / drafted / target
+        found |= {"measured_c": drafting / drafted / target, "c": allowed if allowed > 0 else None}
+    return found | _largest_k(k, sps.alpha, kept, step, loop, slope)
+
+
+def _largest_k(
+    k: int, alpha: float, kept: float, step: float, loop: float, slope: float | None
+) -> dict[str, Any]:
+    """The largest K up to ``MOST_K`` whose modelled speedup is above 1."""
+    if slope is None:
+        return {"k": None, "k_found": False}
+    gaining = [
+        other
+        for other in range(1, MOST_K + 1)
+        if expected_tokens(alpha, other) * kept * step > max(loop + (other - k) * slope, 0.0)
+    ]
+    largest = max(gaining, default=0)
+    return {"k": largest, "k_found": largest < MOST_K}
+
+
+ACCEPTANCE, CORRELATION, END = "acceptance", "correlation", "end"
+DRAFTING, VERIFYING, REST, LOOP_TIME = "drafting", "verifying", "sampling_and_host", "loop_time"
+
+TITLES = {
+    ACCEPTANCE: "acceptance, if the tests were independent",
+    CORRELATION: "correlation of the tests in a loop",
+    END: "tokens cut off at the end of an output",
+    DRAFTING: "drafting K tokens",
+    VERIFYING: "verifying K+1 tokens against one target step",
+    REST: "sampling and host",
+    LOOP_TIME: "a loop's time against one ArS step (phases not seen)",
+}
+REMEDIES = {
+    ACCEPTANCE: "A draft closer to the target (distilled on its outputs), or a smaller K.",
+    CORRELATION: "Below 1 rejections come early in a loop, above 1 acceptances come in runs; a K that adapts "
+    "gains from either.",
+    END: "Longer outputs, or a smaller K; the last loop of an output cannot keep what is past its end.",
+    DRAFTING: "A smaller or shallower draft, graphs or compilation for its steps, or a smaller K.",
+    VERIFYING: "Kernels or packed weights that read the weights once for K+1 rows, or a smaller K.",
+    REST: "A cheaper sampler (top-k before the sort), fewer synchronisations with the host.",
+    LOOP_TIME: "Profile the loop; on the CPU this table splits it into phases.",
+}
+SHORT = {
+    ACCEPTANCE: "acceptance",
+    CORRELATION: "the correlation of tests",
+    END: "the end of outputs",
+    DRAFTING: "drafting",
+    VERIFYING: "verifying K+1 tokens",
+    REST: "sampling and the host",
+    LOOP_TIME: "the time of a loop",
+}
+
+
+def why(
+    by_arm: Mapping[str, pd.DataFrame],
+    loops_by_arm: Mapping[str, pd.DataFrame],
+    rows: Sequence[dict[str, Any]],
+) -> list[dict[str, Any]] | None:
+    """The factors of every SpS arm that has a speedup and whose loops were seen.
+
+    Args:
+        by_arm: rows of ``samples`` of each arm.
+        loops_by_arm: rows of ``loops`` of each arm.
+        rows: the arms' rows of the summary.
+
+    Returns:
+        one entry per arm: its identity, ``speedup``, ``factors`` (``name``, ``title``, ``factor``,
+        ``running`` product, ``evidence`` and ``remedy``), ``binding``, ``break_even`` and
+        ``sentence``; None without such an arm.
+    """
+    entries = []
+    for group in series(rows):
+        cost = loop_cost(group)
+        slope_ms = None if cost is None else cost.slope_ms
+        for row in (row for row in group if row["method"] == "sps" and row["speedup"]):
+            pair = _sums(row, by_arm, loops_by_arm)
+            if pair is not None:
+                entries.append(explain(row, *pair, slope_ms))
+    return entries or None
+
+
+def explain(row: dict[str, Any], ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> dict[str, Any]:
+    """The factors of one arm.
+
+    Args:
+        row: of the summary; its label and K are used.
+        ars, sps: sums over the sequences that both finished; ``sps`` with at least one test.
+        slope_ms: what one more K costs a loop by the sweep's line; None takes the drafting time.
+    """
+    k = int(row["k"])
+    factors = [*_tokens_factors(k, sps), *_time_factors(k, ars, sps)]
+    running = float(k + 1)
+    for factor in factors:
+        running *= factor["factor"]
+        factor |= {"running": running, "title": TITLES[factor["name"]], "remedy": REMEDIES[factor["name"]]}
+    binding = min(factors, key=lambda factor: factor["factor"])
+    entry = {
+        **identity(row),
+        "lossless": row.get("lossless", True),
+        "baseline": row["baseline"],
+        "speedup": (ars.seconds / ars.tokens) / (sps.seconds / sps.tokens),
+        "factors": factors,
+        "binding": binding["name"],
+        "break_even": break_even(k, ars, sps, slope_ms),
+    }
+    return entry | {"sentence": _sentence(row, entry, binding)}
+
+
+def _sums(
+    row: dict[str, Any], by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame]
+) -> tuple[ArmSums, ArmSums] | None:
+    """Totals of the baseline and of the arm; None where a loop or what it accepted was not seen."""
+    names = (row["baseline"], row["arm"])
+    if not all(name in by_arm and name in loops_by_arm for name in names):
+        return None
+    both = in_both(*(by_arm[name] for name in names))
+    ars, sps = (
+        arm_sums(samples, loops_of(loops_by_arm[name], samples, len(by_arm[name])))
+        for name, samples in zip(names, both, strict=True)
+    )
+    if ars is None or sps is None:
+        return None
+    usable = sps.tested > 0 and sps.accepted >= 0 and sps.seconds > 0 and ars.seconds > 0
+    return (ars, sps) if usable else None
+
+
+def _tokens_factors(k: int, sps: ArmSums) -> list[dict[str, Any]]:
+    """From K+1 down to the tokens that a loop really adds to the output."""
+    independent, emitted = expected_tokens(sps.alpha, k), sps.tokens / sps.loops
+    return [
+        _factor(ACCEPTANCE, independent / (k + 1), alpha=sps.alpha, tokens_per_loop=independent),
+        _factor(CORRELATION, sps.length / independent, tokens_per_loop=sps.length),
+        _factor(END, emitted / sps.length, tokens_per_loop=emitted),
+    ]
+
+
+def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[dict[str, Any]]:
+    """From one target step a loop to what a loop takes, against what a token takes in ArS."""
+    step, loop = ars.seconds / ars.tokens, sps.seconds / sps.loops
+    target, drafting, verifying = ars.verify_s / ars.loops, sps.draft_s / sps.loops, sps.verify_s / sps.loops
+    seen = ars.sees_phases and sps.sees_phases
+    if not (seen and target > 0 and verifying + drafting > 0):
+        return [_factor(LOOP_TIME, step / loop, ars_step_ms=1e3 * step, loop_ms=1e3 * loop)]
+    forwards = drafting + verifying
+    drafted = sps.drafted / sps.loops or float(k)  # fewer than K where a drafter or a policy stops
+    return [
+        _factor(
+            DRAFTING,
+            target / (target + drafting),
+            target_ms=1e3 * target,
+            draft_ms_per_token=1e3 * drafting / drafted,
+            c=drafting / drafted / target,
+        ),
+        _factor(
+            VERIFYING,
+            (target + drafting) / forwards,
+            target_ms=1e3 * target,
+            verify_ms=1e3 * verifying,
+            ratio=verifying / target,
+        ),
+        _factor(
+            REST,
+            forwards / loop * (step / target),
+            ars_rest_ms=1e3 * (step - target),
+            sps_sample_ms=1e3 * sps.sample_s / sps.loops,
+            sps_rest_ms=1e3 * (loop - forwards),
+        ),
+    ]
+
+
+def _factor(name: str, value: float, **evidence: float) -> dict[str, Any]:
+    return {"name": name, "factor": value, "evidence": evidence}
+
+
+def _sentence(row: dict[str, Any], entry: dict[str, Any], binding: dict[str, Any]) -> str:
+    even, k, speedup = entry["break_even"], entry["k"], entry["speedup"]
+    return (
+        f"{label(row)}, {row['sampling']}: of {k + 1}x, {SHORT[binding['name']]} costs most "
+        f"(x{binding['factor']:.2f}); {speedup:.2f}x is left. {_evens(even)}"
+    )
+
+
+def _evens(even: dict[str, Any]) -> str:
+    """Break-even alpha, c and K in words, all else as measured."""
+    if even["alpha"] is None:
+        alpha = f"at no alpha (measured {even['measured_alpha']:.2f})"
+    else:
+        alpha = f"at alpha {even['alpha']:.2f} (measured {even['measured_alpha']:.2f})"
+    parts = [alpha]
+    if even["measured_c"] is not None:
+        c = "no c" if even["c"] is None else f"c {even['c']:.2f}"
+        parts.append(f"{c} ({even['measured_c']:.2f})")
+    if even["k"] is not None:
+        parts.append("no K" if even["k"] == 0 else f"K {even['k']}{'' if even['k_found'] else ' or beyond'}")
+    return f"It breaks even {', '.join(parts)}."

@@ -1,0 +1,211 @@
+"""Which K, and what the right K in every loop, known afterwards, would have gained (the oracle).
+
+Leviathan et al. 2022 speak of an oracle that knows in each loop how many tokens will pass; they put
+its gain at up to about 60%. No sampler can be that oracle: this tells how much a K that adapts could
+be worth here at the very most, not what one would reach.
+
+The oracle drafts exactly the tokens that were accepted in the arm with the largest K and pays for
+them by the sweep's line of loop time against K. It cannot know what lies beyond that K, so the bound
+holds for lookaheads up to it.
+
+A K that is chosen and judged on the same prompts looks better than it is (the winner's curse). The
+halves are drawn by seed. On the judging half the chosen K is set against ArS and against every other
+K by paired differences of time per token, since intervals that overlap decide nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spsbench.axes import axes, series, unusual
+from spsbench.predict.costs import LoopCost, loop_cost
+from spsbench.stats.bootstrap import pooled_interval, ratio
+from spsbench.stats.speedup import column, finished
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def hindsight(
+    loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]] | None:
+    """The bound for every sampling and engine with at least two Ks above 0.
+
+    Returns:
+        per sampling ``best_k`` (the best fixed one by the cost model; 0 is ArS), ``fixed_ms_per_token``,
+        ``oracle_ms_per_token``, ``gain_bound`` (their ratio, at least 1), ``max_k`` and ``censored``,
+        the share of loops that accepted all of ``max_k``. None without such a sweep.
+    """
+    found = []
+    for group in series(rows):
+        arms = [row for row in group if row["acceptance"] and row["arm"] in loops_by_arm]
+        cost = loop_cost(group)
+        if len({row["k"] for row in arms}) >= 2 and cost is not None:
+            entry = _bound(arms, loops_by_arm, cost)
+            if entry is not None:
+                found.append(entry)
+    return found or None
+
+
+def _bound(
+    arms: Sequence[dict[str, Any]], loops_by_arm: Mapping[str, pd.DataFrame], cost: LoopCost
+) -> dict[str, Any] | None:
+    widest = max(arms, key=lambda row: row["k"])
+    accepted = column(loops_by_arm[widest["arm"]], "accepted")
+    per_token = {
+        row["k"]: float(cost.at(row["k"])) / row["acceptance"]["mean_acceptance_length"] for row in arms
+    }
+    per_token[0] = float(cost.at(0))
+    if cost.intercept_ms <= 0 or cost.slope_ms < 0:
+        return None  # the times are too noisy for a line
+    best = min(per_token, key=per_token.__getitem__)
+    # Where drafting never pays, the oracle does not draft.
+    oracle = min(float(cost.at(accepted).sum() / (accepted + 1.0).sum()), per_token[best])
+    return {
+        **{name: value for name, value in axes(widest).items() if name != "k"},
+        "best_k": int(best),
+        "fixed_ms_per_token": per_token[best],
+        "oracle_ms_per_token": oracle,
+        "gain_bound": per_token[best] / oracle,
+        "max_k": int(widest["k"]),
+        "censored": float(np.mean(accepted >= widest["k"])),
+    }
+
+
+Floats = npt.NDArray[np.float64]
+
+FEWEST_PROMPTS = 8
+"""With fewer nothing is recommended: each half judges on too little."""
+
+_SPLIT_SEED = b"spsbench recommendation 1"
+
+
+def recommendation(
+    by_arm: Mapping[str, pd.DataFrame], rows: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]] | None:
+    """A K for every sampling and engine of a sweep.
+
+    Returns:
+        per sampling ``k`` (0: ArS), ``chosen_on`` and ``judged_on`` (prompts), ``speedup`` over ArS on
+        the judging half (None for ArS itself), ``alternatives`` (per other K ``difference_ms``: its
+        time per token minus the chosen one's, with ``low``, ``high`` and whether it is ``worse``),
+        ``tail_s`` (P90 and P99 of a sequence, chosen and ArS, judging half) and ``sentence``. None with
+        fewer than two Ks or than ``FEWEST_PROMPTS`` prompts.
+    """
+    found = []
+    for group in series(rows):
+        if not all(row.get("lossless", True) for row in group):
+            continue  # its speed is bought with another distribution
+        arms = {row["k"]: row["arm"] for row in group if row["method"] in ("ars", "sps")}
+        tables = {k: _per_prompt(by_arm[arm]) for k, arm in sorted(arms.items()) if arm in by_arm}
+        tables = {k: table for k, table in tables.items() if len(table)}
+        if len([k for k in tables if k > 0]) >= 2:
+            entry = _recommend(tables, {k: finished(by_arm[arms[k]]) for k in tables})
+            if entry is not None:
+                named = axes(next(row for row in group if row["method"] == "sps"))
+                del named["k"]
+                found.append({**named, **entry, "sentence": _sentence(_what(named), entry)})
+    return found or None
+
+
+def _what(named: Mapping[str, Any]) -> str:
+    return ", ".join([str(named["sampling"]), *unusual({**named, "k": None})])
+
+
+def _per_prompt(samples: pd.DataFrame) -> pd.DataFrame:
+    """Seconds and tokens by example_id."""
+    done = finished(samples)
+    return done.groupby("example_id", sort=False)[["decode_s", "new_tokens"]].sum()
+
+
+def _recommend(
+    tables: Mapping[int, pd.DataFrame], samples: Mapping[int, pd.DataFrame]
+) -> dict[str, Any] | None:
+    common = set.intersection(*(set(table.index) for table in tables.values()))
+    if len(common) < FEWEST_PROMPTS:
+        return None
+    ordered = sorted(common, key=_lot)
+    choosing, judging = ordered[::2], ordered[1::2]
+    speed = {k: _per_token(table.loc[choosing]) for k, table in tables.items()}
+    chosen = min(speed, key=lambda k: (speed[k], k))
+    judged = {k: table.loc[judging].to_numpy(dtype=np.float64).T for k, table in tables.items()}
+    others = [_against(k, judged[k], judged[chosen]) for k in judged if k != chosen]
+    return {
+        "k": chosen,
+        "chosen_on": len(choosing),
+        "judged_on": len(judging),
+        "speedup": _speedup(judged.get(0), judged[chosen]) if chosen else None,
+        "alternatives": others,
+        "tail_s": {
+            name: _tail(samples[k], judging) for name, k in (("chosen", chosen), ("ars", 0)) if k in samples
+        },
+    }
+
+
+def _lot(example: str) -> bytes:
+    """The prompt's place in a shuffle that depends on its name and the seed alone."""
+    return hashlib.sha256(_SPLIT_SEED + str(example).encode("utf-8", "replace")).digest()
+
+
+def _per_token(table: pd.DataFrame) -> float:
+    return float(table["decode_s"].sum() / table["new_tokens"].sum())
+
+
+def _against(k: int, other: Floats, chosen: Floats) -> dict[str, Any]:
+    """What another K takes longer per token, in ms, paired by prompt."""
+    low, high = pooled_interval([*other, *chosen], _difference_ms)
+    difference = float(_difference_ms(np.concatenate([other, chosen]).sum(axis=1, keepdims=True))[0])
+    return {"k": k, "difference_ms": difference, "low": low, "high": high, "worse": bool(low and low > 0)}
+
+
+def _difference_ms(sums: Floats) -> Floats:
+    return np.asarray(1e3 * (sums[0] / sums[1] - sums[2] / sums[3]))
+
+
+def _speedup(ars: Floats | None, chosen: Floats) -> dict[str, Any] | None:
+    if ars is None:
+        return None
+    low, high = pooled_interval([*ars, *chosen], _ratio)
+    return {
+        "ratio": ratio(*(float(a[0].sum() / a[1].sum()) for a in (ars, chosen))),
+        "low": low,
+        "high": high,
+    }
+
+
+def _ratio(sums: Floats) -> Floats:
+    return np.asarray(sums[0] / sums[1] / (sums[2] / sums[3]))
+
+
+def _tail(samples: pd.DataFrame, prompts: Sequence[str]) -> dict[str, float]:
+    seconds = samples.loc[samples["example_id"].isin(prompts), "decode_s"].to_numpy(dtype=np.float64)
+    return {name: float(np.quantile(seconds, share)) for name, share in (("p90", 0.9), ("p99", 0.99))}
+
+
+def _sentence(sampling: str, entry: Mapping[str, Any]) -> str:
+    if entry["k"] == 0:
+        return (
+            f"Recommended for {sampling}: ArS; no K was faster on the {entry['chosen_on']} choosing prompts."
+        )
+    text = f"Recommended for {sampling}: K={entry['k']}"
+    speedup = entry["speedup"]
+    if speedup is not None:
+        interval = "" if speedup["low"] is None else f" [{speedup['low']:.2f}, {speedup['high']:.2f}]"
+        text += f", {speedup['ratio']:.2f}x{interval} on {entry['judged_on']} other prompts"
+    close = [str(other["k"]) for other in entry["alternatives"] if other["k"] and not other["worse"]]
+    text += f"; K={', '.join(close)} not clearly slower" if close else "; every other K is clearly slower"
+    return f"{text}.{_tail_words(entry['tail_s'])}"
+
+
+def _tail_words(tail: Mapping[str, dict[str, float]]) -> str:
+    if "ars" not in tail:
+        return ""
+    ours, ars = tail["chosen"], tail["ars"]
+    pairs = (f"{name.upper()} {ours[name]:.2f} s (ArS {ars[name]:.2f} s)" for name in ("p90", "p99"))
+    warning = " The slowest sequences gain nothing." if ours["p99"] >= ars["p99"] else ""
+    return f" {', '.join(pairs)}.{warning}"

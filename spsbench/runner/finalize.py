@@ -1,0 +1,89 @@
+"""The end of a run: outputs scored, tables, summary and report derived."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from spsbench.records import Sample
+from spsbench.report.markdown import render
+from spsbench.store import RunStore, read_frames
+from spsbench.summary import summarise
+from spsbench.tasks.task import Task
+
+
+class TokenReader(Protocol):
+    """The half of a tokenizer that is needed here."""
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Token ids of a text."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+
+
+def token_texts(ids: Iterable[int], tokenizer: TokenReader) -> dict[str, str]:
+    """The text of each id by the id's digits; empty for special tokens.
+
+    Each is read behind an ``a``: some tokenizers drop the space before the first word they decode. A
+    part of a character reads as U+FFFD.
+    """
+    anchor = tokenizer.encode("a", special=False)
+    before = tokenizer.decode(anchor)
+    return {
+        str(token): tokenizer.decode([*anchor, token]).removeprefix(before)
+        for token in sorted({*map(int, ids)})
+    }
+
+
+_BATCH = 256
+
+
+def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again: bool = False) -> None:
+    """Score every finished sample that has no score yet, in batches that are kept as they come.
+
+    Args:
+        task: scores.
+        store: open for writing.
+        announce: told how many there are.
+        again: score those anew that have scores.
+    """
+    references = {prompt.example_id: prompt for prompt in store.prompts()}
+    done = (sample for sample in store.samples() if sample.error is None)
+    unscored = [sample for sample in done if again or not sample.scores]
+    if not unscored:
+        return
+    announce(len(unscored))
+    for start in range(0, len(unscored), _BATCH):
+        batch: list[Sample] = unscored[start : start + _BATCH]
+        prompts = [references[sample.example_id] for sample in batch]
+        for sample, scores in zip(
+            batch, task.score(prompts, [s.generation.text for s in batch]), strict=True
+        ):
+            store.append_scores(sample.key, scores)
+
+
+def finalize(store: RunStore, tokenizer: TokenReader | None) -> dict[str, Any]:
+    """Derive tables, summary and report from the journal; the content of ``summary.json``.
+
+    Args:
+        store: open for writing.
+        tokenizer: reads the ids of traced tokens, so that a report needs none; None if they were read.
+    """
+    store.write_parquet()
+    frames = read_frames(store.directory)
+    if tokenizer is not None:
+        store.note(token_texts=token_texts(frames.tokens["token_id"].unique(), tokenizer))
+    info = store.run_info()
+    summary = summarise(frames.samples, frames.loops, info)
+    store.write_summary(summary)
+    store.write_report(render(summary, info))
+    return summary
+
+
+def peak_memory_bytes() -> int:
+    """Largest resident size of this process so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

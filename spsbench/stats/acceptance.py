@@ -1,0 +1,201 @@
+"""Acceptance: one run, many names.
+
+The field prints at least ten different numbers as "the acceptance rate". Each is computed here
+under a name of its own, from the loop records of one arm, so that a figure can be compared with a
+paper's or a server's. ``accepted`` is taken before truncation: emitted tokens per loop would
+understate the length, and so would leaving out last loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spsbench.decode.theory import alpha_iid
+from spsbench.errors import SpsbenchError
+from spsbench.stats.bootstrap import plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Floats = npt.NDArray[np.float64]
+
+SCALARS = (
+    "r_prime",
+    "mean_acceptance_length",
+    "draft_acceptance_rate",
+    "alpha_tested",
+    "alpha_beta",
+    "alpha_leviathan",
+    "alpha_iid",
+    "tokens_per_target_call",
+)
+PER_POSITION = ("acceptance_per_position", "conditional_acceptance")
+
+LEGEND = {
+    "r_prime": "(accepted + 1) / (K + 1), mean over loops. Chen et al. 2023, Figure 1.",
+    "mean_acceptance_length": "1 + accepted tokens per loop, before truncation. vLLM, llama.cpp.",
+    "draft_acceptance_rate": "accepted / drafted tokens. vLLM, SGLang, llama.cpp.",
+    "acceptance_per_position": "share of loops with j or more accepted, j = 1..K. vLLM; NVIDIA: joint.",
+    "conditional_acceptance": "share accepted at position j of those tested there, j = 1..K. NVIDIA.",
+    "alpha_tested": "accepted / tested tokens. Leviathan et al. 2022, by counting.",
+    "alpha_beta": "mean of sum min(target, draft) over tested positions. Leviathan's alpha, less noisy; "
+    "agrees with alpha_tested or there is a bug.",
+    "alpha_leviathan": "the same mean over positions of ArS text, by teacher forcing: the only alpha that "
+    "may feed a prediction.",
+    "alpha_iid": "the alpha of independent tests that gives this mean_acceptance_length. Describes, never "
+    "predicts.",
+    "tokens_per_target_call": "emitted tokens per loop, after truncation: what explains wall time.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Sums over the loops of each group; groups are prompts, or one group of everything.
+
+    ``loops`` to ``beta``: [groups]. ``accepted_at``, ``tested_at``: [groups, K+1], the loops that
+    accepted (tested) exactly j tokens.
+    """
+
+    loops: Floats
+    accepted: Floats
+    drafted: Floats
+    tested: Floats
+    emitted: Floats
+    beta: Floats
+    accepted_at: Floats
+    tested_at: Floats
+
+    def pooled(self) -> _Counts:
+        """All groups as one."""
+        fields = (getattr(self, name) for name in _Counts.__slots__)
+        return _Counts(*(field.sum(axis=0, keepdims=True) for field in fields))
+
+
+def acceptance(loops: pd.DataFrame, k: int) -> dict[str, Any] | None:
+    """All names of acceptance from the loops of one SpS arm.
+
+    The names stand pooled over all loops (micro); ``macro`` holds them as means over prompts. The
+    macro ``alpha_iid`` is solved from the macro length. ``alpha_leviathan`` needs another pass of
+    the models and is None here. Per-position lists run over j = 1..K.
+
+    Where loops draft fewer than K (adaptive K, or a drafter that found nothing), K is the most: ``r_prime``
+    is the share of what K tokens could have given, not of what was drafted; ``acceptance_per_position``
+    is of all loops, so that it falls where drafts end too; ``conditional_acceptance`` and both alphas are
+    of the positions that were tested, which a policy chose; and ``alpha_iid`` describes nothing, since it
+    is solved for K tests in every loop.
+
+    Args:
+        loops: one row per loop with ``example_id``, ``drafted``, ``accepted``, ``emitted``,
+            ``tested``, ``beta_sum``.
+        k: the arm's lookahead.
+
+    Returns:
+        the names of ``LEGEND`` and ``macro``, or None at K = 0 and where no accepted counts were seen.
+
+    Raises:
+        SpsbenchError: a loop accepted or tested more than K tokens.
+    """
+    if k < 1 or loops.empty or loops["accepted"].isna().any():
+        return None
+    counts = _count(loops, k)
+    names = {**_micro(counts.pooled(), k), "macro": _macro(counts, k)}
+    return dict(plain(names))
+
+
+def disagreement(loops: pd.DataFrame) -> float | None:
+    """Standard errors between the accepted tokens and their expectation, the sum of beta.
+
+    Given the past, a test passes with probability beta, so accepted - beta sums to a martingale
+    with variance sum beta (1 - beta), at most n alpha (1 - alpha). That bound makes the score
+    conservative: beyond 4 in magnitude, the recorded acceptance is not that of the rule.
+    """
+    tested, beta, accepted = (_column(loops, name).sum() for name in ("tested", "beta_sum", "accepted"))
+    if not tested or not np.isfinite(beta):
+        return None
+    mean = min(max(beta / tested, 0.0), 1.0)
+    # The 1 keeps greedy arms (every beta 0 or 1, variance 0) from alarming on a float's last digit.
+    return float((accepted - beta) / np.sqrt(tested * mean * (1.0 - mean) + 1.0))
+
+
+def _column(loops: pd.DataFrame, name: str) -> Floats:
+    return np.asarray(loops[name].to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _count(loops: pd.DataFrame, k: int) -> _Counts:
+    import pandas as pd
+
+    groups, ids = pd.factorize(loops["example_id"])
+    n = len(ids)
+
+    def total(values: Floats) -> Floats:
+        return np.bincount(groups, weights=values, minlength=n).astype(np.float64)
+
+    def spread(values: Floats) -> Floats:
+        if np.isnan(values).any():
+            return np.full((n, k + 1), np.nan)
+        if values.max() > k or values.min() < 0:
+            raise SpsbenchError(
+                f"A loop record does not fit K = {k}.", remedy="The run directory is damaged."
+            )
+        cells = groups * (k + 1) + values.astype(np.int64)
+        return np.bincount(cells, minlength=n * (k + 1)).reshape(n, k + 1).astype(np.float64)
+
+    accepted, tested = _column(loops, "accepted"), _column(loops, "tested")
+    return _Counts(
+        loops=total(np.ones(len(loops))),
+        accepted=total(accepted),
+        drafted=total(_column(loops, "drafted")),
+        tested=total(tested),
+        emitted=total(_column(loops, "emitted")),
+        beta=total(_column(loops, "beta_sum")),
+        accepted_at=spread(accepted),
+        tested_at=spread(tested),
+    )
+
+
+def _at_least(spread: Floats) -> Floats:
+    """[groups, K+1] loops with exactly j -> [groups, K] loops with at least j, j = 1..K."""
+    return np.cumsum(spread[:, ::-1], axis=1)[:, ::-1][:, 1:]
+
+
+def _values(counts: _Counts, k: int) -> dict[str, Floats]:
+    """Every name that is a ratio of sums, [groups] or [groups, K]; NaN where it does not exist."""
+    joint, tried = _at_least(counts.accepted_at), _at_least(counts.tested_at)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {
+            "r_prime": (counts.accepted + counts.loops) / (counts.loops * (k + 1)),
+            "mean_acceptance_length": 1.0 + counts.accepted / counts.loops,
+            "draft_acceptance_rate": counts.accepted / counts.drafted,
+            "acceptance_per_position": joint / counts.loops[:, None],
+            "conditional_acceptance": joint / tried,
+            "alpha_tested": counts.accepted / counts.tested,
+            "alpha_beta": counts.beta / counts.tested,
+            "tokens_per_target_call": counts.emitted / counts.loops,
+        }
+
+
+def _complete(values: dict[str, Any], k: int) -> dict[str, Any]:
+    """Add the two alphas that are no ratio of sums; order the names as in the legend."""
+    values["alpha_leviathan"] = None
+    values["alpha_iid"] = alpha_iid(float(values["mean_acceptance_length"]), k)
+    return {name: values[name] for name in LEGEND}
+
+
+def _micro(pooled: _Counts, k: int) -> dict[str, Any]:
+    return _complete({name: value[0] for name, value in _values(pooled, k).items()}, k)
+
+
+def _macro(counts: _Counts, k: int) -> dict[str, Any]:
+    """Means over the prompts for which a name exists (a prompt may never reach position j)."""
+    return _complete({name: _mean(value) for name, value in _values(counts, k).items()}, k)
+
+
+def _mean(values: Floats) -> Any:
+    there = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        return np.where(there, values, 0.0).sum(axis=0) / there.sum(axis=0)

@@ -1,0 +1,336 @@
+"""Two runs compared arm by arm, paired over prompts, and what keeps them from being compared.
+
+Prompts are paired, so that texts of other lengths or difficulty cannot pass for a change of speed.
+The runs themselves were not interleaved: a drift of the machine between them is in the ratio and not
+in its interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spsbench.stats.bootstrap import plain, pooled_interval
+from spsbench.stats.conditions import contention
+from spsbench.stats.losslessness import identity
+from spsbench.stats.parity import PASSED, score_table
+from spsbench.stats.speedup import finished, pair, speedup
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+RULES = {
+    "task": "the task",
+    "prompt_sha256": "the wording of prompts",
+    "chat_template": "the use of a chat template",
+    "max_new_tokens": "the length limit",
+    "stop": "the stop strings",
+    "fixed_length": "the use of a fixed length",
+}
+"""Keys of a run's identity that must agree: with another rule a token's time is another quantity."""
+
+SETTINGS = {
+    "data": "the data",
+    "pair": "the pair of models",
+    "dtype": "the dtype",
+    "seed": "the seed",
+    "extract": "how code is taken from answers",
+}
+"""Keys of a run's identity that may well be the point of a comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """Sentences without a full stop.
+
+    Attributes:
+        refusals: the runs answer different questions.
+        machine: they ran on different hardware.
+        warnings: what else may explain a difference.
+    """
+
+    refusals: tuple[str, ...]
+    machine: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def reasons(a: Mapping[str, Any], b: Mapping[str, Any], arms: Sequence[str]) -> Reasons:
+    """Compare two runs' records.
+
+    Args:
+        a, b: the content of run.json of both.
+        arms: names of the arms that both have.
+    """
+    ours, theirs = (run.get("identity") or {} for run in (a, b))
+    return Reasons(
+        (*_differing(RULES, ours, theirs), *_rules(a, b), *_samplings(ours, theirs, arms)),
+        tuple(_hardware(a, b)),
+        (*_differing(SETTINGS, ours, theirs), *_software(a, b)),
+    )
+
+
+def _differing(titles: Mapping[str, str], a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    for key, title in titles.items():
+        if a.get(key) != b.get(key):
+            yield f"{title} differs{_values(a.get(key), b.get(key))}"
+
+
+def _values(a: Any, b: Any) -> str:
+    """`` (xsum, humaneval)`` where both are short enough to read."""
+    texts = [str(value) for value in (a, b)]
+    return f" ({', '.join(texts)})" if all(len(text) <= 40 for text in texts) else ""
+
+
+def _rules(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    yield from _differing({"verification_rule": "the verification rule"}, a, b)
+
+
+def _samplings(a: Mapping[str, Any], b: Mapping[str, Any], arms: Sequence[str]) -> Iterator[str]:
+    """Two arms of one name may warp differently (--top-p and others)."""
+    ours, theirs = (_sampling_by_name(run) for run in (a, b))
+    names = [name for name in ours if name in theirs and any(f"-{name}" in arm for arm in arms)]
+    for name in names:
+        if ours[name] != theirs[name]:
+            yield f"the sampling {name!r} differs"
+
+
+def _sampling_by_name(identity: Mapping[str, Any]) -> dict[str, Any]:
+    arms = identity.get("arms") or []
+    return {str(arm.get("sampling_name")): arm.get("sampling") for arm in arms if isinstance(arm, Mapping)}
+
+
+def _hardware(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    ours, theirs = (run.get("environment") or {} for run in (a, b))
+    yield from _differing(
+        {"model": "the CPU", "usable_threads": "the number of CPU threads"},
+        ours.get("cpu") or {},
+        theirs.get("cpu") or {},
+    )
+    if [gpu.get("name") for gpu in ours.get("gpus") or []] != [
+        g.get("name") for g in theirs.get("gpus") or []
+    ]:
+        yield "the GPU differs"
+    yield from _differing({"device": "the device"}, a.get("identity") or {}, b.get("identity") or {})
+
+
+def _software(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    ours, theirs = (run.get("environment") or {} for run in (a, b))
+    yield from _differing({"spsbench": "the version of spsbench", "python": "Python"}, ours, theirs)
+    libraries = [side.get("libraries") or {} for side in (ours, theirs)]
+    yield from _differing({name: name for name in libraries[0]}, *libraries)
+    commits = [(side.get("git") or {}).get("commit") for side in (ours, theirs)]
+    if commits[0] != commits[1]:
+        yield "the commit of spsbench differs"
+    models = [run.get("models") or {} for run in (a, b)]
+    yield from _differing({"threads": "the number of threads used"}, *models)
+
+
+Floats = npt.NDArray[np.float64]
+
+_IDENTITY = ("arm", "method", "sampling", "engine", "k")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two runs.
+
+    Attributes:
+        name: how it is called in the output.
+        run: the content of run.json.
+        prompts: text of each prompt by example_id.
+        samples: one row per sequence.
+    """
+
+    name: str
+    run: Mapping[str, Any]
+    prompts: Mapping[str, str]
+    samples: pd.DataFrame
+
+
+def compare(a: Side, b: Side) -> dict[str, Any]:
+    """B against A, on the prompts that both asked in the same words.
+
+    Returns:
+        ``a`` and ``b`` (names), ``refusals``, ``machine`` and ``warnings`` (sentences: other rules,
+        another machine, what else may explain a difference), ``prompts`` in common, ``only_a`` and
+        ``only_b`` (arms) and ``arms``: per common arm its identity, ``prompts``, ``a_ms_per_token``,
+        ``b_ms_per_token``, ``time_ratio`` (B over A with interval; above 1 B is slower), ``a_speedup``,
+        ``b_speedup``, ``metrics`` (``difference`` is B - A) and ``tokens``: which outputs are the same
+        (see ``identity``), null where the seeds differ and the sampling is not greedy.
+    """
+    shared = [example for example in a.prompts if a.prompts[example] == b.prompts.get(example)]
+    names = [_arms(side.samples) for side in (a, b)]
+    common = [arm for arm in names[0] if arm in names[1]]
+    found = reasons(a.run, b.run, common)
+    found = _prompt_reasons(found, a, b, len(shared), bool(common))
+    taken = _contended(a, b)
+    found = replace(found, machine=(*found.machine, *taken))
+    sides = [_by_arm(side.samples, shared) for side in (a, b)]
+    found_arms = (_arm(names[0][arm], *sides, alike=_alike(a, b, arm)) for arm in common)
+    arms = [_without_interval(arm) if taken else arm for arm in found_arms if arm is not None]
+    result = {
+        "a": a.name,
+        "b": b.name,
+        "refusals": list(found.refusals),
+        "machine": list(found.machine),
+        "warnings": list(found.warnings),
+        "prompts": len(shared),
+        "only_a": [arm for arm in names[0] if arm not in names[1]],
+        "only_b": [arm for arm in names[1] if arm not in names[0]],
+        "arms": sorted(arms, key=lambda arm: (arm["sampling"], arm["engine"], arm["k"])),
+    }
+    return dict(plain(result))
+
+
+def slower(compared: Mapping[str, Any], allowed: float) -> list[str]:
+    """Arms of B that are slower than in A by more than ``allowed`` (0.02: 2%) beyond doubt.
+
+    An arm fails if the lower end of the interval of its time ratio is above 1 + ``allowed``, so that
+    noise alone seldom fails it; without an interval (one prompt) the ratio itself counts.
+    """
+    sentences = []
+    for arm in compared["arms"]:
+        ratio = arm["time_ratio"]
+        low = ratio["ratio"] if ratio["low"] is None else ratio["low"]
+        if low > 1.0 + allowed:
+            sentences.append(f"{arm['arm']} takes {100 * (ratio['ratio'] - 1):.1f}% longer per token")
+    return sentences
+
+
+def undecided(compared: Mapping[str, Any], allowed: float) -> list[str]:
+    """Arms whose interval holds both more and less than ``allowed``: the gate passes them unproved."""
+    return [
+        str(arm["arm"])
+        for arm in compared["arms"]
+        if arm["time_ratio"]["low"] is not None
+        and arm["time_ratio"]["low"] <= 1.0 + allowed < arm["time_ratio"]["high"]
+    ]
+
+
+def _contended(a: Side, b: Side) -> list[str]:
+    """A sentence for each run in which others had the CPU: its intervals would be too narrow."""
+    found = ((side.name, contention(side.samples, side.run)["reasons"]) for side in (a, b))
+    return [
+        f"the times of {name} are not to be trusted: {'; '.join(reasons)}"
+        for name, reasons in found
+        if reasons
+    ]
+
+
+def _without_interval(arm: dict[str, Any]) -> dict[str, Any]:
+    return arm | {"time_ratio": arm["time_ratio"] | {"low": None, "high": None}}
+
+
+def _prompt_reasons(found: Reasons, a: Side, b: Side, shared: int, any_arm: bool) -> Reasons:
+    both = sum(example in b.prompts for example in a.prompts)
+    refusals, warnings = list(found.refusals), list(found.warnings)
+    if not any_arm:
+        refusals.append("no arm is in both runs")
+    if not shared:
+        refusals.append("no prompt is in both runs" if not both else "every prompt differs in its words")
+    elif both > shared:
+        warnings.append(f"{both - shared} prompts of the same name differ in their words and are left out")
+    left_out = len(a.prompts) + len(b.prompts) - 2 * both
+    if shared and left_out:
+        warnings.append(f"{left_out} prompts are in one run only and are left out")
+    return Reasons(tuple(refusals), found.machine, tuple(warnings))
+
+
+def _arms(samples: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    entries = samples[list(_IDENTITY)].drop_duplicates("arm").to_dict("records")
+    return {str(entry["arm"]): {str(key): value for key, value in entry.items()} for entry in entries}
+
+
+def _by_arm(samples: pd.DataFrame, examples: list[str]) -> dict[str, pd.DataFrame]:
+    kept = samples[samples["example_id"].isin(examples)]
+    return {str(arm): part for arm, part in kept.groupby("arm", sort=False)}
+
+
+def _arm(
+    entry: dict[str, Any], a: Mapping[str, pd.DataFrame], b: Mapping[str, pd.DataFrame], *, alike: bool
+) -> dict[str, Any] | None:
+    """One arm that both runs have; None where no sequence was finished in both."""
+    name = entry["arm"]
+    if name not in a or name not in b:
+        return None
+    times = pair(b[name], a[name])
+    found = speedup(times)
+    if found is None:
+        return None
+    return {
+        **entry,
+        "prompts": len(times),
+        "a_ms_per_token": 1e3 * float(times.arm_s.sum() / times.arm_tokens.sum()),
+        "b_ms_per_token": 1e3 * float(times.baseline_s.sum() / times.baseline_tokens.sum()),
+        "time_ratio": {"ratio": found.ratio, "low": found.low, "high": found.high},
+        "a_speedup": _speedup(entry, a),
+        "b_speedup": _speedup(entry, b),
+        "metrics": list(_metrics(a[name], b[name])),
+        "tokens": identity(a[name], b[name]) if alike else None,
+    }
+
+
+def _alike(a: Side, b: Side, arm: str) -> bool:
+    """Whether the arm should have written the same in both: by the same seeds, or greedily."""
+    ours, theirs = ((side.run.get("identity") or {}) for side in (a, b))
+    if ours.get("seed") == theirs.get("seed"):
+        return True
+    arms = a.run.get("arms") or []
+    return any(entry.get("arm") == arm and _greedy(entry, ours) for entry in arms)
+
+
+def _greedy(arm: Mapping[str, Any], identity: Mapping[str, Any]) -> bool:
+    """By the sampling's parameters: its name is the task's to choose."""
+    known = identity.get("arms") or []
+    named = (entry.get("sampling") for entry in known if entry.get("sampling_name") == arm.get("sampling"))
+    return any(isinstance(sampling, Mapping) and sampling.get("greedy") is True for sampling in named)
+
+
+def _speedup(entry: Mapping[str, Any], side: Mapping[str, pd.DataFrame]) -> float | None:
+    """Over the fastest ArS arm of the same sampling, within one run."""
+    ratios = []
+    for samples in side.values():
+        first = samples.iloc[0]
+        if first["method"] == "ars" and first["sampling"] == entry["sampling"]:
+            ratios.append(pair(samples, side[entry["arm"]]).ratio())
+    known = [ratio for ratio in ratios if ratio is not None]
+    return min(known) if known and entry["method"] != "ars" else None
+
+
+def _metrics(a: pd.DataFrame, b: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Every score that both have: mean over prompts of B minus A, paired."""
+    tables = [_scores(samples) for samples in (a, b)]
+    for metric in tables[0].columns:
+        if metric not in tables[1]:
+            continue
+        pairs = tables[0][metric].dropna(), tables[1][metric].dropna()
+        shared = pairs[0].index.intersection(pairs[1].index, sort=False)
+        if shared.empty:
+            continue
+        ours, theirs = (scores.loc[shared].to_numpy(dtype=np.float64) for scores in pairs)
+        low, high = pooled_interval((theirs - ours, np.ones(len(shared))), _mean)
+        yield {
+            "metric": "pass@1" if metric == PASSED else str(metric),
+            "prompts": len(shared),
+            "a": float(ours.mean()),
+            "b": float(theirs.mean()),
+            "difference": float((theirs - ours).mean()),
+            "low": low,
+            "high": high,
+        }
+
+
+def _scores(samples: pd.DataFrame) -> pd.DataFrame:
+    """Mean scores by example_id."""
+    done = finished(samples)
+    table = score_table(done).astype("float64")
+    return table.groupby(done["example_id"].loc[table.index], sort=False).mean()
+
+
+def _mean(sums: Floats) -> Floats:
+    return np.asarray(sums[0] / sums[1])

@@ -1,0 +1,232 @@
+"""What a reader must know before believing a table: warnings, other load on the machine, mixed conditions.
+
+An interval over prompts takes what happened to one prompt as independent of the next. Neighbours come
+in bursts that outlast a sequence: on a machine with them 32 of 40 intervals of 95% covered the truth.
+Short waits all along do no harm: with 5% of them 37 of 40 did (docs/log.md). So beyond a small share,
+which differs by kind, no interval is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from spsbench.axes import label
+from spsbench.stats.speedup import finished
+from spsbench.store.conditions import condition
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+FEW_PROMPTS = 20
+SUSPICIOUS_Z = 4.0
+
+
+def warnings(
+    rows: list[dict[str, Any]],
+    losslessness: dict[str, Any] | None = None,
+    parity: dict[str, Any] | None = None,
+) -> list[str]:
+    """The sentences that a summary gives reason for, none twice."""
+    sentences = [*_few_prompts(rows), *(text for row in rows for text in _of_row(row))]
+    for arm in (losslessness or {"arms": []})["arms"]:
+        sentences += _of_evidence(arm)
+    if parity is not None:
+        sentences += _of_parity(parity, rows)
+    return list(dict.fromkeys(sentences))
+
+
+def _of_evidence(arm: dict[str, Any]) -> Iterator[str]:
+    """Alarms of the recorded evidence, and greedy outputs that parted from greedy ArS."""
+    name = f"{label(arm)}, {arm['sampling']}"
+    kinds = {"self_consistency": "self-consistency", "rescored": "losslessness", "decisions": "re-derivation"}
+    for kind, title in kinds.items():
+        evidence = arm.get(kind)
+        if evidence is not None and evidence["verdict"] == "alarm":
+            yield (
+                f"{name}: {title} fails: {'; '.join(evidence['reasons'])}. Do not use these numbers; run "
+                "`spsbench verify`."
+            )
+    same = arm["identity"]
+    if same is not None and same["identical"] < 1:
+        first = same["first_divergence"]
+        yield (
+            f"{name}: {100 * same['identical']:.0f}% of {same['sequences']} outputs are identical to ArS; "
+            f"the first to part is {first['example_id']} at token {first['position']}. A numeric tie or a "
+            "bug: `spsbench verify` tells."
+        )
+
+
+def _of_parity(parity: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Arms that score differently, which no lossless sampler does beyond chance."""
+    labels = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in rows}
+    for found in parity["comparisons"]:
+        if found["verdict"] == "different":
+            interval = f"{found['difference']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}]"
+            yield (
+                f"{labels[found['arm']]}: its {parity['metric']} differs from that of ArS by {interval}. One "
+                "lossless run in twenty does this by chance; repeat with another --seed."
+            )
+
+
+def _few_prompts(rows: list[dict[str, Any]]) -> Iterator[str]:
+    counts = [row["paired_prompts"] for row in rows if row["speedup"] is not None]
+    if counts and min(counts) < FEW_PROMPTS:
+        noun = "prompt" if min(counts) == 1 else "prompts"
+        yield (
+            f"The speedup rests on {min(counts)} {noun}: an interval over fewer than {FEW_PROMPTS} covers "
+            "less than it says. Raise --limit."
+        )
+
+
+def _of_row(row: dict[str, Any]) -> Iterator[str]:
+    name = f"{label(row)}, {row['sampling']}"
+    if row["failed"]:
+        total = row["failed"] + row["sequences"]
+        yield (
+            f"{name}: {row['failed']} of {total} sequences failed and are left out. "
+            "Their errors are in samples.jsonl; --resume tries them again."
+        )
+    if row["missing"]:
+        yield f"{name}: {row['missing']} sequences have not been run. Continue with --resume."
+    if row["method"] != "ars" and row["baseline"] is None:
+        yield f"{name}: no ArS arm to compare with, so no speedup. Run with --arms ars,sps."
+    elif row["speedup"] is None and row["baseline"] is not None:
+        yield f"{name}: no prompt was finished by it and by ArS, so no speedup. Continue with --resume."
+    yield from _of_timing(row, name)
+
+
+def _of_timing(row: dict[str, Any], name: str) -> Iterator[str]:
+    if row["drifted"]:
+        first, second = row["speedup_halves"]
+        yield (
+            f"{name}: the speedup was {first:.2f}x in the first half of the run and {second:.2f}x in the "
+            "second, outside its interval. Repeat on a quiet machine; one steady run in twenty does "
+            "this by chance."
+        )
+    score = row["acceptance_z"]
+    if score is not None and abs(score) > SUSPICIOUS_Z:
+        yield (
+            f"{name}: alpha_tested and alpha_beta differ by {abs(score):.1f} standard errors, so tokens were "
+            "not accepted by the stated rule. Do not use these numbers; run `spsbench verify`."
+        )
+
+
+MOST = {"waited_s": 0.06, "stolen_s": 0.02}
+"""Seconds that a second of measuring may lose to others before its intervals are withheld."""
+
+_TITLES = {
+    "waited_s": "threads waited {:.2f} s for a CPU that other processes used",
+    "stolen_s": "other guests of this machine had a CPU for {:.2f} s",
+}
+
+
+def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, Any]:
+    """How much of the measured time others took.
+
+    Args:
+        samples: rows with ``conditions``, ``prefill_s`` and ``decode_s``.
+        info: run.json; ``stolen_share`` in runs of the first versions.
+
+    Returns:
+        ``waited_share`` and ``stolen_share`` of the measured seconds, null where the machine did not
+        tell, whether the times are ``trusted``, and ``reasons``: sentences, empty if they are.
+    """
+    done = finished(samples)
+    measured_s = float(done["prefill_s"].sum() + done["decode_s"].sum())
+    shares = {name: _share(done, name, measured_s) for name in _TITLES}
+    if shares["stolen_s"] is None:
+        shares["stolen_s"] = info.get("stolen_share")
+    reasons = [
+        f"in each second measured {_TITLES[name].format(share)}"
+        for name, share in shares.items()
+        if share is not None and share > MOST[name]
+    ]
+    return {
+        "waited_share": shares["waited_s"],
+        "stolen_share": shares["stolen_s"],
+        "trusted": not reasons,
+        "reasons": reasons,
+    }
+
+
+def _share(done: pd.DataFrame, name: str, measured_s: float) -> float | None:
+    if "conditions" not in done or not measured_s > 0:
+        return None
+    told = [found[name] for found in done["conditions"] if isinstance(found, dict) and name in found]
+    return sum(told) / measured_s if told else None
+
+
+Summary = dict[str, Any]
+Summarise = Callable[["pd.DataFrame", "pd.DataFrame", Mapping[str, Any]], Summary]
+
+_ROW_TIMES = (
+    *("ms_per_token", "end_to_end_ms_per_token", "speedup", "end_to_end_speedup", "speedup_halves"),
+    *("share_slower", "loop_time", "prediction", "target_mode", "draft_mode"),
+)
+_SUMMARY_TIMES = ("prediction", "why", "ceiling", "tails", "hindsight", "recommendation")
+_SHOWN = ("rows", "contention")
+_KEY = ("process", "example_id", "sample_index", "arm")
+
+
+def separated(
+    samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any], summarise: Summarise
+) -> Summary:
+    """The summary of a run; one of several conditions has its times under each, and none over all.
+
+    Args:
+        samples: rows with ``condition``, an index into ``conditions`` of ``info``.
+        loops, info, summarise: see ``summary.summarise``.
+
+    Returns:
+        what ``summarise`` answers, with ``conditions``: empty for a run of one, else for each its
+        ``settings``, those that ``differ`` between them, its ``rows`` and ``contention``.
+    """
+    summary = summarise(samples, loops, info)
+    present = sorted({int(index) for index in samples["condition"]}) if "condition" in samples else []
+    if len(present) < 2:
+        return summary | {"conditions": []}
+    known = [condition(info, index) for index in present]
+    parts = [_of(index, samples, loops, info, summarise) for index in present]
+    entries = [
+        {"settings": settings, "differ": _differing(settings, known)} | {key: part[key] for key in _SHOWN}
+        for settings, part in zip(known, parts, strict=True)
+    ]
+    return _without_times(summary) | {"conditions": entries}
+
+
+def _of(
+    index: int,
+    samples: pd.DataFrame,
+    loops: pd.DataFrame,
+    info: Mapping[str, Any],
+    summarise: Summarise,
+) -> Summary:
+    own = samples[samples["condition"] == index]
+    key = [name for name in _KEY if name in own and name in loops]
+    kept = loops.merge(own[key], on=key, sort=False) if len(loops) else loops
+    measured = set(own["arm"])
+    arms = [arm for arm in info.get("arms") or [] if arm["arm"] in measured]
+    return summarise(own, kept, {**info, "arms": arms, "expected_sequences": None})
+
+
+def _differing(settings: Mapping[str, Any], known: list[dict[str, Any]]) -> dict[str, Any]:
+    names = dict.fromkeys(name for other in known for name in other)
+    return {
+        name: settings.get(name)
+        for name in names
+        if any(other.get(name) != known[0].get(name) for other in known)
+    }
+
+
+def _without_times(summary: Summary) -> Summary:
+    steady = [row | {"drifted": False} for row in summary["rows"]]
+    rest = (summary["losslessness"], summary["parity"])
+    of_drift = set(warnings(summary["rows"], *rest)) - set(warnings(steady, *rest))
+    return (
+        summary
+        | {"rows": [row | dict.fromkeys(_ROW_TIMES) for row in steady]}
+        | dict.fromkeys(_SUMMARY_TIMES)
+        | {"warnings": [sentence for sentence in summary["warnings"] if sentence not in of_drift]}
+    )

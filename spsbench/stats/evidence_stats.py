@@ -1,0 +1,238 @@
+"""What sums of evidence say: leakage, log-score, integral transform, e-values.
+
+The sums are those of ``spsbench.decode.evidence``, one dictionary a sequence. All samples of a prompt
+are added up first: prompts are independent, sequences of one prompt need not be.
+
+Leakage is the headline, a number with a bound that a reader can weigh. The tests behind it are of
+two kinds. The p-values and z-scores hold for a number of prompts fixed beforehand. The e-values may
+be looked at while a run grows, and after any resume: under a lossless sampler their average ever
+exceeds 1/a with a probability of at most a (Ville 1939; Ramdas et al. 2023, "Game-theoretic
+statistics and safe anytime-valid inference").
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spsbench.errors import SpsbenchError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Floats = npt.NDArray[np.float64]
+
+PROMPTS_FOR_VARIANCE = 20
+"""From so many prompts on, the variance is that between prompts; below, the one the model implies."""
+
+FEWEST_IN_CELLS = 50
+"""Positions for the chi-square test: five expected in each of ten cells."""
+
+SLOPES = (0.01, 0.03, 0.1, 0.3)
+"""Stakes of the bets on the direction of the leakage score, for deviations of any size."""
+
+DECIDED = "decisions"
+"""What the names of re-derived decisions begin with: counts, and a distance that does not add up."""
+
+_SCORE_BOUND = 2.0  # the centred score: each part within [-1, 1]
+
+
+def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The sequences that carry one kind of evidence, and their sums added up per prompt.
+
+    Args:
+        samples: rows with ``example_id`` and ``losslessness``, a dict or None.
+        prefix: of the kind's keys; sequences whose ``positions`` is absent or NaN lack the kind.
+    """
+    import pandas as pd
+
+    table = _table(samples)
+    own = [name for name in table.columns if name.startswith(prefix) and not name.startswith(DECIDED)]
+    table = table[own].rename(columns=lambda name: name.removeprefix(prefix))
+    if "positions" not in table:
+        return samples.iloc[:0], pd.DataFrame()
+    there = pd.to_numeric(table["positions"], errors="coerce").notna()
+    carried = samples[there]
+    sums = _with_all(table[there]).astype(np.float64).fillna(0.0)
+    return carried, sums.groupby(carried["example_id"], sort=False).sum()
+
+
+def decisions(samples: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
+    """The sequences whose decisions were derived anew, and what came of it.
+
+    Returns:
+        their rows; and the sums of ``spsbench.decode.rederive``, of ``decisions_closest`` the least.
+    """
+    import pandas as pd
+
+    table = _table(samples)
+    if DECIDED not in table:
+        return samples.iloc[:0], {}
+    there = pd.to_numeric(table[DECIDED], errors="coerce").notna()
+    found = table.loc[there, [name for name in table if str(name).startswith(DECIDED)]].astype(np.float64)
+    closest = f"{DECIDED}_closest"
+    told = {str(name): float(found[name].sum()) for name in found if name != closest}
+    return samples[there], told | {closest: float(_column(found, closest).min(initial=1.0))}
+
+
+def _table(samples: pd.DataFrame) -> pd.DataFrame:
+    """One column a sum; a sequence without sums has an empty row."""
+    import pandas as pd
+
+    values = samples["losslessness"] if "losslessness" in samples else [None] * len(samples)
+    return pd.DataFrame([value if isinstance(value, dict) else {} for value in values], index=samples.index)
+
+
+def _with_all(table: pd.DataFrame) -> pd.DataFrame:
+    """Sequences from before sums over all positions were kept give those over positions with a choice."""
+    names = [name for name in ("score", "information", "var") if f"leak_{name}" in table]
+    some = {f"leak_all_{name}": table[f"leak_{name}"] for name in names}
+    return table.assign(**{name: table.get(name, column).fillna(column) for name, column in some.items()})
+
+
+def leakage(prompts: pd.DataFrame, *, everywhere: bool = False) -> dict[str, Any] | None:
+    """Share of the draft in the mixture with the target that fits the output best.
+
+    Args:
+        prompts: sums per prompt.
+        everywhere: take the positions that leave one token, too. A token of probability 0 then counts as
+            leaked, which only exact rows can tell from rounding.
+
+    Returns:
+        ``estimate`` (negative values are chance, or a sampler that shuns the draft), its two-sided
+        95% interval ``low`` to ``high``, ``bound``, the one-sided 95% upper bound (of an estimate below 0
+        as if it were 0), and ``standard_error``, the larger of the model's and that between prompts;
+        None where nothing was drafted.
+    """
+    from scipy import stats
+
+    kind = "leak_all" if everywhere else "leak"
+    if f"{kind}_information" not in prompts:
+        return None
+    prompts = prompts[prompts[f"{kind}_information"] > 0]
+    score, information = _column(prompts, f"{kind}_score"), _column(prompts, f"{kind}_information")
+    if not len(prompts):
+        return None
+    total = float(information.sum())
+    estimate = float(score.sum()) / total
+    variance = float(_column(prompts, f"{kind}_var").sum())
+    n = len(prompts)
+    quantiles = [float(stats.norm.ppf(share)) for share in (0.95, 0.975)]
+    spread = variance
+    if n >= PROMPTS_FOR_VARIANCE:
+        quantiles = [float(stats.t.ppf(share, n - 1)) for share in (0.95, 0.975)]
+        spread = max(variance, n / (n - 1) * float(np.square(score - estimate * information).sum()))
+    error = math.sqrt(spread) / total
+    fits = [_highest_that_fits(float(score.sum()), total, variance, z) for z in quantiles]
+    # A negative estimate is chance (or an alarm, elsewhere): it may not buy a bound that so few
+    # positions could not give around 0.
+    bound = max(max(estimate, 0.0) + quantiles[0] * error, fits[0])
+    high = max(estimate + quantiles[1] * error, fits[1])
+    return {
+        "estimate": estimate,
+        "low": estimate - quantiles[1] * error,
+        "high": high,
+        "bound": min(1.0, bound),
+        "standard_error": error,
+    }
+
+
+def _highest_that_fits(score: float, information: float, variance: float, z: float) -> float:
+    """The largest leakage that a score test with quantile z does not reject.
+
+    Where the draft's own tokens are rare under the target, a short text holds none of them and looks
+    certain: the variance under no leakage is then too small. Under leakage L the variance is at most
+    variance + 2 L (information - variance), which gives a quadratic in L (Wilson's way with a share).
+    """
+    slope = z * z * (information - variance)
+    middle = score * information + slope
+    root = middle * middle - information**2 * (score * score - z * z * variance)
+    return (middle + math.sqrt(root)) / information**2 if root > 0 else -math.inf
+
+
+def log_score(prompts: pd.DataFrame) -> dict[str, Any] | None:
+    """z and two-sided p-value of the log-score: 0 under the target, above 0 for a sharper sampler."""
+    from scipy import stats
+
+    scores = _column(prompts, "log_score")
+    if len(scores) >= PROMPTS_FOR_VARIANCE and np.ptp(scores) > 0:
+        result = stats.ttest_1samp(scores, 0.0)
+        return {"z": float(result.statistic), "p_value": float(result.pvalue), "variance": "between prompts"}
+    variance = float(_column(prompts, "log_score_var").sum())
+    if not variance > 0:
+        return None
+    z = float(scores.sum()) / math.sqrt(variance)
+    return {"z": z, "p_value": float(2 * stats.norm.sf(abs(z))), "variance": "of the model"}
+
+
+def transform(prompts: pd.DataFrame) -> dict[str, Any] | None:
+    """Chi-square test of the cells of the integral transform; None with too few positions."""
+    from scipy import stats
+
+    cells = _cells(prompts)
+    if cells.sum() < FEWEST_IN_CELLS:
+        return None
+    result = stats.chisquare(cells)
+    return {"chi_square": float(result.statistic), "p_value": float(result.pvalue), "cells": cells.tolist()}
+
+
+def e_values(prompts: pd.DataFrame) -> dict[str, float]:
+    """log10 of the e-value against each alternative, and of their mean under ``mean``.
+
+    The alternatives: mixtures with the draft, and the target flattened or sharpened (likelihood
+    ratios, summed per sequence); ``draft_shunned`` and ``draft_favoured``, which catch a shift along
+    the leakage score of any shape; ``transform``, which catches whatever reorders ranks.
+    """
+    from scipy.special import logsumexp
+
+    names = [name for name in prompts if str(name).startswith("log_e_")]
+    logs = {str(name).removeprefix("log_e_"): float(_column(prompts, str(name)).sum()) for name in names}
+    if "leak_score" in prompts:
+        score, variance = (float(_column(prompts, name).sum()) for name in ("leak_score", "leak_var"))
+        logs |= {"draft_favoured": _direction(score, variance), "draft_shunned": _direction(-score, variance)}
+    logs["transform"] = _dirichlet(_cells(prompts))
+    logs["mean"] = float(logsumexp(list(logs.values()))) - math.log(len(logs))
+    return {name: value / math.log(10.0) for name, value in logs.items()}
+
+
+def _direction(score: float, variance: float) -> float:
+    """Log e-value of a sum of bounded martingale differences against a mean above 0.
+
+    exp(s S - (exp(sb) - 1 - sb) / b^2 V) is a supermartingale for every stake s, with V the summed
+    conditional variances and b the bound (Freedman 1975); averaged over the stakes.
+    """
+    from scipy.special import logsumexp
+
+    stakes, b = np.asarray(SLOPES), _SCORE_BOUND
+    logs = stakes * score - (np.expm1(stakes * b) - stakes * b) / b**2 * variance
+    return float(logsumexp(logs)) - math.log(len(stakes))
+
+
+def _dirichlet(cells: Floats) -> float:
+    """Log Bayes factor of cell probabilities drawn from a flat Dirichlet against uniform cells.
+
+    The probability of the observed sequence of cells depends on its counts alone, so that the sums
+    suffice for an e-value.
+    """
+    from scipy.special import gammaln
+
+    n, bins = float(cells.sum()), len(cells)
+    return float(gammaln(bins) - gammaln(bins + n) + gammaln(cells + 1.0).sum() + n * math.log(bins))
+
+
+def _cells(prompts: pd.DataFrame) -> Floats:
+    names = sorted(
+        (str(name) for name in prompts if str(name).startswith("transform_")),
+        key=lambda name: int(name.rpartition("_")[2]),
+    )
+    return np.asarray(prompts[names].sum().to_numpy(dtype=np.float64))
+
+
+def _column(prompts: pd.DataFrame, name: str) -> Floats:
+    if name not in prompts:
+        raise SpsbenchError(f"the evidence of losslessness lacks {name}: the run is damaged.")
+    return np.asarray(prompts[name].to_numpy(dtype=np.float64))

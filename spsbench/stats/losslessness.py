@@ -1,0 +1,337 @@
+"""Whether each arm kept the target's distribution: evidence, decisions derived anew, greedy identity.
+
+Two correct greedy computations may part at a numeric tie, since kernels differ by the number of
+rows. Parting is therefore a number here and no verdict; ``spsbench verify`` measures the gap of the
+two best logits and tells a tie from a bug.
+
+Two kinds of evidence, never mixed. *Self-consistency* comes from the very rows that verification
+used: it covers every sequence, and is blind to a wrong row, a stale cache or a wrong position.
+*Losslessness* comes from one uncached forward over the finished text of some sequences: only that
+is independent of the loops, and only that earns the word.
+
+Where the loops are our own there is more than evidence: *decisions*. Every draft pick, acceptance test
+and draw of a sequence is derived anew from the independent rows and the recorded seed. Then nothing is
+estimated: the output is what Algorithm 2 makes of the models' rows, or it is not.
+
+ArS arms, and the draft alone under its own rows, are judged like the others: they are the controls
+that must come out clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from spsbench import axes
+from spsbench.stats import evidence_stats
+from spsbench.stats.bootstrap import ratio
+from spsbench.stats.speedup import finished
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_KEY = ["example_id", "sample_index"]
+
+
+def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> dict[str, Any] | None:
+    """Compare the tokens of two arms sequence by sequence.
+
+    Args:
+        baseline, arm: rows of ``samples`` with ``token_ids``.
+
+    Returns:
+        ``sequences`` compared, the share ``identical``, and ``first_divergence``: the earliest
+        position (from 0) at which any of them parted, with its ``example_id`` and ``sample_index``;
+        None where there is nothing to compare.
+    """
+    if "token_ids" not in baseline or "token_ids" not in arm:
+        return None
+    columns = [*_KEY, "token_ids"]
+    both = finished(baseline)[columns].merge(finished(arm)[columns], on=_KEY, suffixes=("_base", "_arm"))
+    if both.empty:
+        return None
+    parted = [divergence(*pair) for pair in zip(both["token_ids_base"], both["token_ids_arm"], strict=True)]
+    places = [(position, index) for index, position in enumerate(parted) if position is not None]
+    return {
+        "sequences": len(both),
+        "identical": 1.0 - len(places) / len(both),
+        "first_divergence": _first(both, places),
+    }
+
+
+def divergence(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """The first position at which two sequences differ, an end included; None if they are the same."""
+    for position, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return position
+    return None if len(one) == len(other) else min(len(one), len(other))
+
+
+def _first(both: pd.DataFrame, places: list[tuple[int, int]]) -> dict[str, Any] | None:
+    if not places:
+        return None
+    position, index = min(places)
+    row = both.iloc[index]
+    return {
+        "position": position,
+        "example_id": str(row["example_id"]),
+        "sample_index": int(row["sample_index"]),
+    }
+
+
+RESCORED = "rescored_"
+
+ALARM_LOG10_E = 3.0
+"""Alarm when the e-value reaches 1000: a lossless sampler ever gets there with odds below 1 in 1000."""
+
+ALARM_Z = 4.0
+"""Alarm when accepted tokens leave their expectation by so many (conservative) standard errors."""
+
+FEWEST_POSITIONS = 50
+"""With fewer informative positions nothing is claimed."""
+
+COARSE_TOLERANCE = 0.02
+"""Share of impossible tokens that the rounding of a 16-bit target is given when text is re-scored."""
+
+OK, ALARM, NO_EVIDENCE, LOSSY = "ok", "alarm", "no evidence", "lossy by design"
+GREEDY = "greedy: token identity is checked by `spsbench verify`"
+
+
+def losslessness(
+    by_arm: Mapping[str, pd.DataFrame],
+    rows: list[dict[str, Any]],
+    dtype: str | None = None,
+    proof: Mapping[str, Any] | None = None,
+) -> dict[str, Any] | None:
+    """Judge every arm of a run.
+
+    Args:
+        by_arm: rows of ``samples`` of each arm.
+        rows: the arms' rows of the summary, with ``baseline`` and ``acceptance_z``.
+        dtype: of the target's weights; None is taken as float32, the strictest.
+        proof: what sequences that were drawn for it said, as in run.json.
+
+    Returns:
+        ``verdict`` over all arms and ``arms``: per arm its identity, ``verdict``, ``reasons``,
+        ``self_consistency`` and ``rescored`` (see ``evidence_of``; None where not recorded),
+        ``decisions`` (see ``decisions_of``), ``proof`` (the same two of the sequences that were drawn for
+        it), ``acceptance_z`` and ``identity`` with greedy ArS (None unless greedy). ``bound``, of each arm
+        and the largest of the SpS arms, is the leakage above which there is no sign (95%); None where
+        none was re-scored, or nothing left to chance. None without an arm.
+    """
+    if not rows:
+        return None
+    proofs = {_drafting(arm): arm for arm in (proof or {}).get("arms", ())}
+    arms = [_judge_arm(row, by_arm, dtype or "float32", proofs.get(_drafting(row))) for row in rows]
+    judged = [arm for arm in arms if arm["method"] == "sps" and arm["verdict"] != LOSSY]
+    verdicts = {arm["verdict"] for arm in judged} or {NO_EVIDENCE}
+    if any(arm["verdict"] == ALARM for arm in arms):
+        overall = ALARM
+    else:
+        overall = OK if verdicts == {OK} else NO_EVIDENCE
+    bounds = [arm["bound"] for arm in judged if arm["bound"] is not None]
+    return {"verdict": overall, "bound": max(bounds, default=None), "arms": arms}
+
+
+def _drafting(arm: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a proof is of: an engine's way of drafting, whatever the sampling."""
+    return axes.place({"method": "sps", "sampling": None, **arm}, "sampling", "method")
+
+
+def alpha_leviathan(ars: pd.DataFrame) -> float | None:
+    """Mean over positions of ArS text of sum min(target, draft), by teacher forcing of both models.
+
+    Leviathan et al. 2022, corollary 3.6. The only alpha that may feed a prediction: SpS text is
+    tested more often where the draft is good.
+    """
+    _, prompts = evidence_stats.per_prompt(finished(ars), RESCORED)
+    if "overlap_positions" not in prompts:
+        return None
+    return ratio(float(prompts["overlap"].sum()), float(prompts["overlap_positions"].sum()))
+
+
+def is_precise(dtype: str) -> bool:
+    """Whether rounding of a dtype is so fine that one wrong token, or decision, proves a fault."""
+    return dtype in ("float32", "float64")
+
+
+def _judge_arm(
+    row: dict[str, Any], by_arm: Mapping[str, pd.DataFrame], dtype: str, proof: dict[str, Any] | None
+) -> dict[str, Any]:
+    samples = by_arm.get(row["arm"])
+    own = independent = same = decided = None
+    proof = proof if row["method"] == "sps" else None
+    if samples is not None:
+        own = evidence_of(samples, exact=True)
+        independent = evidence_of(samples, RESCORED, exact=is_precise(dtype))
+        decided = decisions_of(samples, dtype)
+        if row["baseline"] is not None and row["method"] != "draft" and _is_greedy(row, own):
+            same = identity(by_arm[row["baseline"]], samples)
+    entry = axes.identity(row) | {"lossless": row.get("lossless", True)}
+    entry |= {"acceptance_z": row["acceptance_z"], "identity": same}
+    if entry["lossless"]:
+        verdict = _verdict(own, independent, decided, row["acceptance_z"], proof or {})
+    else:
+        own, independent = (_expected(kind) for kind in (own, independent))
+        verdict = {"verdict": LOSSY, "reasons": []}
+    return (
+        entry
+        | verdict
+        | {
+            "bound": leakage_bound(independent),
+            "self_consistency": own,
+            "rescored": independent,
+            "decisions": decided,
+            "proof": proof,
+        }
+    )
+
+
+def _expected(kind: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Evidence of a rule that is lossy by design: what it measures stays, an alarm it is not."""
+    return kind and kind | {"verdict": LOSSY, "reasons": []}
+
+
+def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
+    """What a verdict of ok rests on: the one-sided 95% bound of the leakage; None without one.
+
+    Args:
+        facts: see ``evidence_of``; None if there is no such evidence.
+    """
+    leakage = None if facts is None else facts["leakage"]
+    return None if leakage is None else float(leakage["bound"])
+
+
+def _is_greedy(row: dict[str, Any], own: dict[str, Any] | None) -> bool:
+    return row["sampling"] == "greedy" or (own is not None and own["greedy"])
+
+
+def evidence_of(samples: pd.DataFrame, prefix: str = "", *, exact: bool = True) -> dict[str, Any] | None:
+    """What one kind of evidence says about an arm.
+
+    Args:
+        samples: its rows.
+        prefix: ``""`` for the rows that verification used, ``RESCORED`` for the uncached forward.
+        exact: whether the rows are so precise that a token of probability 0 proves a fault.
+
+    Returns:
+        ``sequences`` with this evidence and their ``share``, ``prompts``, ``tokens``, ``positions``
+        (with more than one possible token), ``drafted_positions``, ``impossible`` and ``edge``
+        tokens, ``greedy``, the four statistics of ``sums``, ``verdict`` and ``reasons``.
+    """
+    done = finished(samples)
+    carried, prompts = evidence_stats.per_prompt(done, prefix)
+    if carried.empty:
+        return None
+    total = prompts.sum()
+    facts: dict[str, Any] = {
+        "sequences": len(carried),
+        "share": len(carried) / len(done),
+        "prompts": len(prompts),
+        "tokens": int(carried["new_tokens"].sum()),
+        **{name: int(total.get(name, 0.0)) for name in ("positions", "drafted_positions")},
+        **{name: int(total.get(name, 0.0)) for name in ("impossible", "edge")},
+    }
+    facts["greedy"] = facts["positions"] == 0 and facts["tokens"] > 0
+    log10 = evidence_stats.e_values(prompts)
+    facts |= {
+        "leakage": None if facts["greedy"] else evidence_stats.leakage(prompts, everywhere=exact),
+        "log_score": evidence_stats.log_score(prompts),
+        "transform": evidence_stats.transform(prompts),
+        "log10_e_value": log10.pop("mean"),
+        "log10_e_values": log10,
+    }
+    return facts | _verdict_of_kind(facts, exact)
+
+
+def decisions_of(samples: pd.DataFrame, dtype: str) -> dict[str, Any] | None:
+    """What came of deriving the decisions of an arm's sequences anew.
+
+    Args:
+        samples: its rows.
+        dtype: of the target's weights.
+
+    Returns:
+        ``sequences`` that were looked at and their ``share``, ``decisions``, of these ``rounding`` that
+        only rounding explains and ``contradicted`` that nothing explains, ``closest`` (the least distance
+        of a decision from its edge, as a mass), ``dtype``, ``exact`` (every sequence was looked at, at a
+        precision that leaves no excuse, and nothing contradicted), ``verdict`` and ``reasons``. None where
+        no decision is known.
+    """
+    done = finished(samples)
+    carried, told = evidence_stats.decisions(done)
+    if carried.empty:
+        return None
+    names = ("", "_rounding", "_contradicted")
+    total, rounding, contradicted = (int(told.get(evidence_stats.DECIDED + name, 0.0)) for name in names)
+    precise = is_precise(dtype)
+    alarm = contradicted > (0 if precise else COARSE_TOLERANCE * total)
+    return {
+        "sequences": len(carried),
+        "share": len(carried) / len(done),
+        "decisions": total,
+        "rounding": rounding,
+        "contradicted": contradicted,
+        "closest": told[f"{evidence_stats.DECIDED}_closest"],
+        "dtype": dtype,
+        "exact": precise and total > 0 and not contradicted and len(carried) == len(done),
+        "verdict": ALARM if alarm else OK,
+        "reasons": [f"{contradicted} of {total} decisions contradict the models' rows"] if alarm else [],
+    }
+
+
+def _verdict_of_kind(facts: dict[str, Any], exact: bool) -> dict[str, Any]:
+    reasons = []
+    if facts["impossible"] > (0 if exact else COARSE_TOLERANCE * facts["tokens"]):
+        reasons.append(
+            f"{facts['impossible']} of {facts['tokens']} tokens have probability 0 under the target"
+        )
+    if facts["log10_e_value"] >= ALARM_LOG10_E:
+        reasons.append(f"e-value 10^{facts['log10_e_value']:.1f}, alarm at 10^{ALARM_LOG10_E:.0f}")
+    if reasons:
+        return {"verdict": ALARM, "reasons": reasons}
+    if facts["greedy"]:
+        return {"verdict": OK, "reasons": [GREEDY]}
+    if facts["positions"] < FEWEST_POSITIONS:
+        return {
+            "verdict": NO_EVIDENCE,
+            "reasons": [f"only {facts['positions']} positions had more than one possible token"],
+        }
+    return {"verdict": OK, "reasons": []}
+
+
+def _verdict(
+    own: dict[str, Any] | None,
+    independent: dict[str, Any] | None,
+    decided: dict[str, Any] | None,
+    z: float | None,
+    proof: Mapping[str, Any],
+) -> dict[str, Any]:
+    """An arm's verdict: an alarm from anywhere counts, but only independent rows can clear it."""
+    kinds = {
+        "self-consistency": own,
+        "independent re-score": independent,
+        "decisions derived anew": decided,
+        "at temperature 1": proof.get("rescored"),
+        "decisions at temperature 1": proof.get("decisions"),
+    }
+    alarms = [
+        f"{name}: {reason}"
+        for name, kind in kinds.items()
+        if kind is not None and kind["verdict"] == ALARM
+        for reason in kind["reasons"]
+    ]
+    if z is not None and abs(z) > ALARM_Z:
+        alarms.append(f"alpha_tested and alpha_beta differ by {abs(z):.1f} standard errors")
+    if alarms:
+        return {"verdict": ALARM, "reasons": alarms}
+    if decided is not None and decided["exact"]:
+        reasons = [] if independent is None else independent["reasons"]
+        return {"verdict": OK, "reasons": [*reasons, "every decision follows from independent rows"]}
+    if independent is not None:
+        return {"verdict": independent["verdict"], "reasons": independent["reasons"]}
+    if own is None:
+        return {"verdict": NO_EVIDENCE, "reasons": ["no evidence was recorded"]}
+    reasons = [GREEDY] if own["greedy"] else []
+    return {"verdict": NO_EVIDENCE, "reasons": [*reasons, "no sequence was re-scored independently"]}

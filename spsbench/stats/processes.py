@@ -1,0 +1,113 @@
+"""The speedup over several processes, with an interval that contains what differs between them.
+
+Memory layout, packing choices, clocks and autotuning are drawn once per process (Kalibera and Jones
+2013, "Rigorous benchmarking in reasonable time"): an interval over the prompts of one process, or
+over the pooled prompts of several, does not contain that draw and covers too little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from spsbench.records import Speedup
+from spsbench.stats.bootstrap import RESAMPLES, SEED, ratio
+from spsbench.stats.speedup import paired_sums
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Floats = npt.NDArray[np.float64]
+
+_BATCH_CELLS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTimes:
+    """Seconds and tokens by process and prompt, [processes, prompts] each; 0 where not measured."""
+
+    baseline_s: Floats
+    baseline_tokens: Floats
+    arm_s: Floats
+    arm_tokens: Floats
+
+    def cells(self) -> Floats:
+        """All four, [4, processes, prompts]."""
+        return np.stack([self.baseline_s, self.baseline_tokens, self.arm_s, self.arm_tokens])
+
+
+def pair_processes(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> ProcessTimes:
+    """``paired_sums`` for each value of the column ``process``; a sequence is matched within its process.
+
+    The same prompts may have run in every process (better: it tells the two effects apart), or each
+    process may have had its own.
+    """
+    import pandas as pd
+
+    arms = dict(list(arm.groupby("process")))
+    frames = []
+    for process, part in baseline.groupby("process"):
+        if process in arms:
+            frames.append(paired_sums(part, arms[process], prefill=prefill))
+    prompts = pd.Index(dict.fromkeys(example for frame in frames for example in frame.index))
+    filled = [frame.reindex(prompts, fill_value=0.0).to_numpy(dtype=np.float64).T for frame in frames]
+    cells = np.stack(filled, axis=1) if filled else np.zeros((4, 0, 0))
+    return ProcessTimes(*cells)
+
+
+def speedup_over_processes(times: ProcessTimes) -> Speedup | None:
+    """The pooled ratio with a 95% interval for processes and prompts alike.
+
+    Processes and prompts are resampled independently of each other and crossed (the pigeonhole
+    bootstrap, Owen 2007, Annals of Applied Statistics 1(2)), which errs on the wide side. With N
+    processes the bootstrap sees only (N - 1) / N of their variance and knows it badly, so the
+    standard error of the log ratio is scaled by sqrt(N / (N - 1)) and spread by the t distribution
+    with N - 1 degrees of freedom: two processes give a wide interval, and should.
+
+    Returns:
+        None without data; the ends are None for one process.
+    """
+    cells = times.cells()
+    point = _ratio(cells.sum((1, 2)))
+    if point is None or not point > 0:
+        return None
+    n = cells.shape[1]
+    if n < 2:
+        return Speedup(point, None, None)
+    from scipy.stats import t
+
+    logs = _resampled_logs(cells)
+    half = float(t.ppf(0.975, n - 1)) * math.sqrt(n / (n - 1)) * float(np.std(logs, ddof=1))
+    if not half > 1e-12:
+        return Speedup(point, None, None)
+    return Speedup(point, point * math.exp(-half), point * math.exp(half))
+
+
+def _resampled_logs(cells: Floats) -> Floats:
+    """Log ratios of the resamples that hold any data, [at most RESAMPLES]."""
+    rng = np.random.default_rng(SEED)
+    _, processes, prompts = cells.shape
+    batch = max(1, _BATCH_CELLS // max(processes, prompts))
+    parts = []
+    for start in range(0, RESAMPLES, batch):
+        size = min(batch, RESAMPLES - start)
+        drawn = rng.multinomial(processes, np.full(processes, 1 / processes), size=size)
+        weights = rng.multinomial(prompts, np.full(prompts, 1 / prompts), size=size)
+        sums = [((drawn @ cell) * weights).sum(axis=1) for cell in cells]
+        parts.append(np.stack(sums))
+    base_s, base_tokens, arm_s, arm_tokens = np.concatenate(parts, axis=1)
+    there = (base_tokens > 0) & (arm_tokens > 0)
+    seconds = base_s[there] / arm_s[there]
+    return np.asarray(np.log(seconds * arm_tokens[there] / base_tokens[there]))
+
+
+def _ratio(sums: Sequence[float] | Floats) -> float | None:
+    base_s, base_tokens, arm_s, arm_tokens = (float(value) for value in sums)
+    base, arm = ratio(base_s, base_tokens), ratio(arm_s, arm_tokens)
+    return None if base is None or arm is None else ratio(base, arm)

@@ -1,0 +1,225 @@
+"""How much faster an arm is than its baseline, with an interval that pairs the prompts.
+
+The estimand is the paper's mean token time, as a ratio: (baseline seconds / baseline tokens) over
+(arm seconds / arm tokens), each pooled over all sequences. Never a mean of per-prompt ratios or of
+rates: short outputs would weigh as much as long ones. The prompt is the unit that is resampled,
+with all its samples in both arms; loops and tokens of one text are not independent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from spsbench.records import Speedup
+from spsbench.stats.bootstrap import pooled_interval, ratio
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Floats = npt.NDArray[np.float64]
+
+_KEY = ["example_id", "sample_index"]
+
+
+@dataclass(frozen=True, slots=True)
+class PairedTimes:
+    """Seconds and tokens per prompt, [prompts] each, in the order in which they were measured."""
+
+    baseline_s: Floats
+    baseline_tokens: Floats
+    arm_s: Floats
+    arm_tokens: Floats
+
+    def __len__(self) -> int:
+        return len(self.arm_s)
+
+    def part(self, where: slice) -> PairedTimes:
+        """The same for some of the prompts."""
+        return PairedTimes(
+            self.baseline_s[where], self.baseline_tokens[where], self.arm_s[where], self.arm_tokens[where]
+        )
+
+    def ratio(self) -> float | None:
+        """The pooled ratio of time per token; above 1 the arm is faster. None without data."""
+        base, arm = _per_token(self.baseline_s, self.baseline_tokens), _per_token(self.arm_s, self.arm_tokens)
+        return None if base is None or arm is None else ratio(base, arm)
+
+
+def finished(samples: pd.DataFrame) -> pd.DataFrame:
+    """The samples that ended as they should: neither failed nor without a token."""
+    failed = (samples["finish_reason"] == "error") | samples["error"].notna()
+    return samples[~failed & (samples["new_tokens"] > 0)]
+
+
+def pair(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> PairedTimes:
+    """``paired_sums`` as arrays."""
+    prompts = paired_sums(baseline, arm, prefill=prefill)
+    return PairedTimes(*(prompts[name].to_numpy(dtype=np.float64) for name in prompts))
+
+
+def paired_sums(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> pd.DataFrame:
+    """Match the samples of two arms and sum them per prompt.
+
+    A sequence counts only if it finished in both arms, so that a failure or an interrupted run
+    cannot leave the two arms with different prompts.
+
+    Args:
+        baseline: rows of ``samples`` of the baseline arm; with a column ``process`` in both, a
+            sequence is matched within its process.
+        arm: rows of ``samples`` of the arm that is judged.
+        prefill: count prefill too (end to end) instead of decoding alone.
+
+    Returns:
+        seconds and tokens of the baseline, then of the arm, by example_id in order of measurement.
+    """
+    key = [*_KEY, "process"] if "process" in baseline and "process" in arm else _KEY
+    needed = [*key, "new_tokens", "prefill_s", "decode_s"]
+    sides = (finished(frame).filter(needed) for frame in (baseline, arm))
+    both = next(sides).merge(next(sides), on=key, suffixes=("_base", "_arm"), sort=False)
+    for side in ("base", "arm"):
+        extra = both[f"prefill_s_{side}"] if prefill else 0.0
+        both[f"time_{side}"] = both[f"decode_s_{side}"] + extra
+    columns = ["time_base", "new_tokens_base", "time_arm", "new_tokens_arm"]
+    return both.groupby("example_id", sort=False)[columns].sum()
+
+
+def speedup(times: PairedTimes) -> Speedup | None:
+    """The ratio with its paired 95% interval over prompts (see ``pooled_interval``).
+
+    The ends are None where they cannot be had: one prompt, or prompts without variation.
+
+    Returns:
+        None without a prompt that both arms finished.
+    """
+    point = times.ratio()
+    if point is None:
+        return None
+    data = (times.baseline_s, times.baseline_tokens, times.arm_s, times.arm_tokens)
+    return Speedup(point, *pooled_interval(data, _pooled_ratio))
+
+
+def halves(times: PairedTimes) -> tuple[float | None, float | None]:
+    """The ratio in the first and in the second half of the run, by time of measurement."""
+    middle = len(times) // 2
+    return times.part(slice(0, middle)).ratio(), times.part(slice(middle, None)).ratio()
+
+
+def drifted(times: PairedTimes, whole: Speedup) -> bool:
+    """Whether a half's ratio leaves the whole's interval.
+
+    A half differs from the whole with the whole's own standard error, and the two halves mirror
+    each other, so a steady run leaves the interval in about one case of twenty.
+    """
+    if whole.low is None or whole.high is None:
+        return False
+    return any(half is not None and not whole.low <= half <= whole.high for half in halves(times))
+
+
+def share_slower(times: PairedTimes) -> float | None:
+    """Share of prompts whose own speedup is below 1: whom the mean does not speak for."""
+    if not len(times):
+        return None
+    arm, base = times.arm_s / times.arm_tokens, times.baseline_s / times.baseline_tokens
+    return float(np.mean(arm > base))
+
+
+def _per_token(seconds: Floats, tokens: Floats) -> float | None:
+    return ratio(float(seconds.sum()), float(tokens.sum()))
+
+
+def _pooled_ratio(sums: Floats) -> Floats:
+    base_s, base_tokens, arm_s, arm_tokens = sums
+    return np.asarray(base_s / base_tokens / (arm_s / arm_tokens))
+
+
+_MATCHED_BY = ("example_id", "sample_index", "process")
+PHASES = ("draft", "verify", "sample")
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSums:
+    """Totals over sequences of one arm; seconds are NaN where a phase was not seen.
+
+    Attributes:
+        seconds, tokens: decoding time and output tokens, from the samples.
+        loops: number of target calls.
+        drafted, accepted, tested, beta: as in ``Loop``, summed.
+        draft_s, verify_s, sample_s: seconds of the phases, summed.
+    """
+
+    seconds: float
+    tokens: float
+    loops: float
+    drafted: float
+    accepted: float
+    tested: float
+    beta: float
+    draft_s: float
+    verify_s: float
+    sample_s: float
+
+    @property
+    def sees_phases(self) -> bool:
+        """Whether every phase of every loop was timed."""
+        return bool(np.isfinite(self.draft_s + self.verify_s + self.sample_s))
+
+    @property
+    def alpha(self) -> float:
+        """``alpha_beta``, or ``alpha_tested`` where beta was not recorded; needs at least one test."""
+        passed = self.beta if np.isfinite(self.beta) else self.accepted
+        return float(min(max(passed / self.tested, 0.0), 1.0))
+
+    @property
+    def length(self) -> float:
+        """``mean_acceptance_length``."""
+        return 1.0 + self.accepted / self.loops
+
+
+def in_both(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The samples of two arms whose sequence finished in both, matched within their process."""
+    import pandas as pd
+
+    left, right = finished(baseline), finished(arm)
+    key = [name for name in _MATCHED_BY if name in left and name in right]
+    ours, theirs = (pd.MultiIndex.from_frame(frame[key]) for frame in (left, right))
+    return left[ours.isin(theirs)], right[theirs.isin(ours)]
+
+
+def loops_of(loops: pd.DataFrame, samples: pd.DataFrame, everything: int) -> pd.DataFrame:
+    """The loops of some samples of an arm.
+
+    Args:
+        loops: of the whole arm.
+        samples: those that count.
+        everything: how many samples the arm has; with all of them nothing needs to be looked up.
+    """
+    if len(samples) == everything:
+        return loops
+    key = [name for name in _MATCHED_BY if name in loops and name in samples]
+    return loops.merge(samples[key], on=key, sort=False)
+
+
+def arm_sums(samples: pd.DataFrame, loops: pd.DataFrame) -> ArmSums | None:
+    """Totals of matching samples and loops; None where not every loop of them was seen."""
+    tokens = float(samples["new_tokens"].sum())
+    emitted = float(column(loops, "emitted").sum()) if len(loops) else 0.0
+    if not tokens or emitted != tokens:
+        return None
+    return ArmSums(
+        seconds=float(samples["decode_s"].sum()),
+        tokens=tokens,
+        loops=float(len(loops)),
+        **{name: float(column(loops, name).sum()) for name in ("drafted", "accepted", "tested")},
+        beta=float(column(loops, "beta_sum").sum()),
+        **{f"{phase}_s": float(column(loops, f"{phase}_s").sum()) for phase in PHASES},
+    )
+
+
+def column(frame: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
+    """A column as float64, missing values as NaN."""
+    return np.asarray(frame[name].to_numpy(dtype=np.float64, na_value=np.nan))

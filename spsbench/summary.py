@@ -1,0 +1,337 @@
+"""``summary.json``: everything that a run's tables say, in one object."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from spsbench.axes import identity, unusual
+from spsbench.predict.costs import prediction
+from spsbench.predict.factors import why
+from spsbench.predict.recommend import hindsight, recommendation
+from spsbench.predict.roofline import ceiling
+from spsbench.records import SCHEMA_VERSION, Speedup
+from spsbench.stats.acceptance import acceptance, disagreement
+from spsbench.stats.bootstrap import finite, plain, ratio
+from spsbench.stats.conditions import contention, separated, warnings
+from spsbench.stats.latency import positions, tails
+from spsbench.stats.losslessness import alpha_leviathan, losslessness
+from spsbench.stats.parity import metrics, parity
+from spsbench.stats.processes import pair_processes, speedup_over_processes
+from spsbench.stats.speedup import drifted, finished, halves, loops_of, pair, share_slower, speedup
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_KEY = ["example_id", "sample_index", "arm"]
+
+
+def token_hash(samples: pd.DataFrame) -> str | None:
+    """SHA-256 over the ids of all finished sequences, whatever their order in the journal.
+
+    Args:
+        samples: rows with ``token_ids``; of several processes, all of one.
+
+    Returns:
+        64 hexadecimal digits; None without a finished sequence, and where processes wrote different tokens.
+    """
+    done = finished(samples)
+    if done.empty or "token_ids" not in done:
+        return None
+    parts = [part for _, part in done.groupby("process")] if "process" in done else [done]
+    hashes = {_hash(part) for part in parts}
+    return hashes.pop() if len(hashes) == 1 else None
+
+
+def _hash(done: pd.DataFrame) -> str:
+    digest = hashlib.sha256()
+    columns = done.sort_values(_KEY)[[*_KEY, "token_ids"]].astype({"sample_index": int})
+    for line in columns.to_numpy(dtype=object).tolist():
+        digest.update(json.dumps(line, default=int).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def diagnostics(
+    by_arm: Mapping[str, pd.DataFrame],
+    loops_by_arm: Mapping[str, pd.DataFrame],
+    rows: Sequence[dict[str, Any]],
+    info: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The parts of ``summary.json`` that explain its rows; each null where it has nothing to say.
+
+    Each row also gets its own ``prediction``, ``{"leviathan": ..., "chen": ...}``, null for arms that
+    predict nothing.
+
+    Args:
+        by_arm: rows of ``samples`` of each arm.
+        loops_by_arm: rows of ``loops`` of each arm.
+        rows: the arms' rows of the summary.
+        info: of ``summarise``.
+    """
+    loops = {
+        arm: loops_of(part, finished(by_arm[arm]), len(by_arm[arm]))
+        for arm, part in loops_by_arm.items()
+        if arm in by_arm
+    }
+    found: dict[str, Any] = {
+        "prediction": prediction(rows, info),
+        "why": why(by_arm, loops_by_arm, rows),
+        "ceiling": ceiling(by_arm, rows, info),
+        "tails": tails(by_arm, loops, rows),
+        "positions": positions(loops, rows),
+        "hindsight": hindsight(loops, rows),
+        "recommendation": recommendation(by_arm, rows),
+    }
+    found = dict(plain(found))
+    _annotate(rows, found["prediction"])
+    return found
+
+
+def _annotate(rows: Sequence[dict[str, Any]], predicted: Mapping[str, Any] | None) -> None:
+    arms = {arm["arm"]: arm for arm in (predicted or {"arms": []})["arms"]}
+    for row in rows:
+        arm = arms.get(row["arm"])
+        row["prediction"] = None if arm is None else {"leviathan": arm["predicted"], "chen": arm["chen"]}
+
+
+PHASES = ("draft", "verify", "sample", "other", "loop")
+_METHOD_ORDER = {"ars": 0, "sps": 1, "draft": 2}
+_IDENTITY = ("arm", "method", "k", "engine", "sampling")  # what samples carry; run.json has all axes
+_DRAFTING = ("drafter", "rule", "policy")
+
+
+def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of summary.json, from the tables of a run.
+
+    Args:
+        samples: one row per sequence, the columns of ``samples.parquet``.
+        loops: one row per loop, the columns of ``loops.parquet``; empty where no engine saw loops.
+        info: what the tables do not hold, all optional. ``arms``: a list of dicts with ``arm``,
+            ``method``, ``k``, ``engine``, ``sampling``, so that an arm without a sample has its
+            row; ``models`` with ``target`` and its ``dtype``; ``task``, ``task_label``,
+            ``synthetic``, ``pair``, ``data``, ``headline_metric``; and, for all arms or as a dict by
+            arm, ``expected_sequences``, ``verification_rule``, ``peak_memory_bytes``,
+            ``target_mode``, ``draft_mode``.
+
+    Returns:
+        a dict of JSON's own types: null where a number does not exist, never NaN.
+    """
+    return separated(samples, loops, info, _summarise)
+
+
+def _summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for sequences of one and the same conditions."""
+    by_arm = {str(arm): part for arm, part in samples.groupby("arm", sort=False)}
+    loops_of = {str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {}
+    arms = _arms(samples, info)
+    rows = []
+    for arm in arms:
+        own = by_arm.get(arm["arm"], samples.iloc[:0])
+        row = {**arm, **_counts(own, arm, info), "metrics": metrics(finished(own))}
+        row |= _compared(own, _baseline(arm, arms, by_arm), by_arm)
+        row |= _from_loops(_loops_of_finished(loops_of.get(arm["arm"], loops.iloc[:0]), own), arm)
+        rows.append(row | _told(arm, info))
+    _add_alpha_leviathan(rows, by_arm)
+    taken = contention(samples, info)
+    rows = plain(rows if taken["trusted"] else _without_intervals(rows))
+    judged = plain(losslessness(by_arm, rows, _target_dtype(info), info.get("proof")))
+    quality = plain(parity(by_arm, rows, info.get("headline_metric")))
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **_labels(info),
+        "rows": rows,
+        "parity": quality,
+        "losslessness": judged,
+        **_explained(by_arm, loops_of, rows, info, trusted=taken["trusted"]),
+        "contention": plain(taken),
+        "token_sha256": token_hash(samples),
+        "complete": not any(row["failed"] or row["missing"] for row in rows),
+        "warnings": [*_fallbacks(info), *_tokens_differ(samples), *warnings(rows, judged, quality)],
+    }
+
+
+def _fallbacks(info: Mapping[str, Any]) -> list[str]:
+    reasons = (info.get("engine_fallbacks") or {}).items()
+    return [f"{arm} ran with the engine eager: {reason}." for arm, reason in reasons]
+
+
+def _without_intervals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Others had the CPU in bursts: an interval over prompts would say too little of them."""
+    bare = {"low": None, "high": None}
+    names = ("speedup", "end_to_end_speedup")
+    return [row | {name: row[name] and row[name] | bare for name in names} for row in rows]
+
+
+def _explained(
+    by_arm: Mapping[str, pd.DataFrame],
+    loops_of: Mapping[str, pd.DataFrame],
+    rows: list[dict[str, Any]],
+    info: Mapping[str, Any],
+    *,
+    trusted: bool,
+) -> dict[str, Any]:
+    """``extras``; times that are not to be trusted explain and recommend nothing."""
+    found = diagnostics(by_arm, loops_of, rows, info)
+    return found if trusted else found | {"recommendation": None, "why": None}
+
+
+def _tokens_differ(samples: pd.DataFrame) -> list[str]:
+    if "process" not in samples or finished(samples).empty or token_hash(samples) is not None:
+        return []
+    return ["The processes wrote different tokens from the same seeds. `spsbench compare` shows where."]
+
+
+def _arms(samples: pd.DataFrame, info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Identity of every planned or measured arm, by sampling, ArS first, then by K."""
+    measured = samples[list(_IDENTITY)].drop_duplicates("arm").to_dict("records")
+    arms = {entry["arm"]: identity(entry) for entry in info.get("arms") or []}
+    for entry in measured:
+        arm = arms.setdefault(str(entry["arm"]), identity({str(key): value for key, value in entry.items()}))
+        arm["engine"] = entry["engine"]  # a graphed arm may have had to run eagerly
+    samplings = list(dict.fromkeys(arm["sampling"] for arm in arms.values()))
+    drafters = list(dict.fromkeys(arm[name] for arm in arms.values() for name in _DRAFTING))
+    return sorted(
+        arms.values(),
+        key=lambda arm: (
+            samplings.index(arm["sampling"]),
+            _METHOD_ORDER.get(arm["method"], 3),
+            *(drafters.index(arm[name]) for name in _DRAFTING),
+            arm["k"],
+        ),
+    )
+
+
+def _counts(own: pd.DataFrame, arm: dict[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+    done = finished(own)
+    tokens, decode_s = int(done["new_tokens"].sum()), float(done["decode_s"].sum())
+    per_token = ratio(decode_s, tokens)
+    whole = ratio(decode_s + float(done["prefill_s"].sum()), tokens)
+    expected = _for_arm(info, "expected_sequences", arm["arm"])
+    return {
+        "sequences": len(done),
+        "prompts": int(done["example_id"].nunique()),
+        "processes": int(done["process"].nunique()) if "process" in done else 1,
+        "tokens": tokens,
+        "failed": len(own) - len(done),
+        "missing": max(0, int(expected) - len(own)) if expected is not None else 0,
+        "ms_per_token": None if per_token is None else 1e3 * per_token,
+        "end_to_end_ms_per_token": None if whole is None else 1e3 * whole,
+    }
+
+
+def _baseline(
+    arm: dict[str, Any], arms: list[dict[str, Any]], by_arm: Mapping[str, pd.DataFrame]
+) -> str | None:
+    """The fastest ArS arm under the same sampling; None for itself and where there is none."""
+    speeds = {}
+    for other in arms:
+        if other["method"] == "ars" and other["sampling"] == arm["sampling"] and other["arm"] in by_arm:
+            done = finished(by_arm[other["arm"]])
+            per_token = ratio(float(done["decode_s"].sum()), float(done["new_tokens"].sum()))
+            if per_token is not None:
+                speeds[other["arm"]] = per_token
+    fastest = min(speeds, key=speeds.__getitem__, default=None)
+    return None if fastest == arm["arm"] else fastest
+
+
+def _compared(own: pd.DataFrame, baseline: str | None, by_arm: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+    """Everything that needs a baseline; null for the baseline itself."""
+    if baseline is None:
+        nothing = ("speedup", "end_to_end_speedup", "speedup_halves", "share_slower", "paired_prompts")
+        return {"baseline": None, **dict.fromkeys(nothing), "drifted": False}
+    times = pair(by_arm[baseline], own)
+    decode, whole = (_speedup(by_arm[baseline], own, prefill=prefill) for prefill in (False, True))
+    return {
+        "baseline": baseline,
+        "speedup": None if decode is None else asdict(decode),
+        "end_to_end_speedup": None if whole is None else asdict(whole),
+        "speedup_halves": halves(times),
+        "share_slower": share_slower(times),
+        "paired_prompts": len(times),
+        "drifted": decode is not None and drifted(times, decode),
+    }
+
+
+def _speedup(baseline: pd.DataFrame, own: pd.DataFrame, *, prefill: bool) -> Speedup | None:
+    """Over the prompts of one process, or over several processes and their prompts."""
+    if "process" in own and own["process"].nunique() > 1:
+        return speedup_over_processes(pair_processes(baseline, own, prefill=prefill))
+    return speedup(pair(baseline, own, prefill=prefill))
+
+
+def _add_alpha_leviathan(rows: list[dict[str, Any]], by_arm: Mapping[str, pd.DataFrame]) -> None:
+    """What teacher forcing of ArS text says is a fact about the SpS arms of the same sampling."""
+    of_sampling: dict[str, float | None] = {}
+    for row in rows:
+        if row["method"] == "ars" and row["arm"] in by_arm and of_sampling.get(row["sampling"]) is None:
+            of_sampling[row["sampling"]] = alpha_leviathan(by_arm[row["arm"]])
+    for row in rows:
+        if row["acceptance"] is not None and not unusual(row):  # it is the draft model's, under Chen's rule
+            row["acceptance"]["alpha_leviathan"] = of_sampling.get(row["sampling"])
+
+
+def _target_dtype(info: Mapping[str, Any]) -> str | None:
+    dtype = ((info.get("models") or {}).get("target") or {}).get("dtype")
+    return None if dtype is None else str(dtype)
+
+
+def _loops_of_finished(loops: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    """Leave out what a failed sequence did before it failed."""
+    done = finished(own)
+    if len(done) == len(own) or loops.empty:
+        return loops
+    key = [name for name in ("process", "example_id", "sample_index") if name in loops and name in done]
+    return loops.merge(done[key], on=key, sort=False)
+
+
+def _from_loops(loops: pd.DataFrame, arm: dict[str, Any]) -> dict[str, Any]:
+    if loops.empty:
+        names = ("acceptance", "acceptance_z", "tokens_per_loop", "drafted_per_loop", "loop_time")
+        return dict.fromkeys(names)
+    speculative = arm["method"] == "sps"
+    return {
+        "acceptance": acceptance(loops, int(arm["k"])) if speculative else None,
+        "acceptance_z": disagreement(loops) if speculative else None,
+        "tokens_per_loop": finite(loops["emitted"].astype("float64").mean()),
+        "drafted_per_loop": finite(loops["drafted"].astype("float64").mean()),
+        "loop_time": {
+            f"{phase}_ms": finite(1e3 * loops[f"{phase}_s"].astype("float64").mean()) for phase in PHASES
+        },
+    }
+
+
+def _told(arm: dict[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+    """What only the runner knows; a verification rule belongs to arms that verify."""
+    row = {
+        key: _for_arm(info, key, arm["arm"])
+        for key in ("verification_rule", "peak_memory_bytes", "target_mode", "draft_mode")
+    }
+    told: Mapping[str, Any] = next(
+        (entry for entry in info.get("arms") or [] if entry["arm"] == arm["arm"]), {}
+    )
+    row |= {"draft_forwards": told.get("draft_forwards", arm["k"]), "lossless": told.get("lossless", True)}
+    if arm["method"] != "sps":
+        row["verification_rule"] = None
+    return row
+
+
+def _for_arm(info: Mapping[str, Any], key: str, arm: str) -> Any:
+    value = info.get(key)
+    return value.get(arm) if isinstance(value, Mapping) else value
+
+
+def _labels(info: Mapping[str, Any]) -> dict[str, Any]:
+    task = info.get("task")
+    return {
+        "task": task,
+        "task_label": info.get("task_label") or task,
+        "synthetic": bool(info.get("synthetic", False)),
+        "pair": info.get("pair"),
+        "data": info.get("data"),
+        "headline_metric": info.get("headline_metric"),
+        **({"extract": info["extract"]} if info.get("extract") else {}),
+    }

@@ -1,0 +1,255 @@
+"""Rows of data from files and from the hub, each knowing its place, and what is wrong with them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.tasks.spec import HubSource
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One record with its place, e.g. ``line 3 of news.jsonl``, for error messages."""
+
+    place: str
+    fields: Mapping[str, Any]
+
+
+def bad_data(message: str, remedy: str) -> UnavailableError:
+    """The error for data that cannot be used."""
+    return UnavailableError(message, flag="--data", remedy=remedy)
+
+
+def required_column(row: Row, *names: str) -> str:
+    """The text in the first of the columns ``names`` that the row has; numbers become text.
+
+    Raises:
+        UnavailableError: no such column, or no text in it. It names the place and the column.
+    """
+    present = [name for name in names if name in row.fields]
+    if not present:
+        wanted = " or ".join(repr(name) for name in names)
+        known = ", ".join(row.fields) or "none"
+        raise bad_data(
+            f"{row.place} has no column {wanted} (its columns: {known}).", "Add or rename the column."
+        )
+    value = row.fields[present[0]]
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str):
+        raise bad_data(
+            f"{row.place}: column {present[0]!r} holds {value!r:.60} in place of text.", "Correct the row."
+        )
+    if not text.strip():
+        raise bad_data(f"{row.place}: column {present[0]!r} is empty.", "Fill it in or remove the row.")
+    return text
+
+
+def unique(ids: Iterable[tuple[str, Row]]) -> None:
+    """Refuse two rows with one id: samples are kept, resumed and paired by it.
+
+    Raises:
+        UnavailableError: naming both places.
+    """
+    seen: dict[str, Row] = {}
+    for example_id, row in ids:
+        if example_id in seen:
+            raise bad_data(
+                f"{row.place} repeats the id {example_id!r} of {seen[example_id].place}.",
+                "Give every row an id of its own.",
+            )
+        seen[example_id] = row
+
+
+_FORMS = ".jsonl, .jsonl.gz, .parquet or a directory saved by datasets"
+
+
+def read_rows(path: Path, split: str) -> list[Row]:
+    """All rows of a file, or of one split of a saved directory.
+
+    Args:
+        path: a ``.jsonl``, ``.jsonl.gz`` or ``.parquet`` file, or a directory written by
+            ``save_to_disk``.
+        split: which split to take if the directory holds several.
+
+    Raises:
+        UnavailableError: nothing is there, or it is unreadable, malformed, not UTF-8 or empty;
+            the message names the line.
+        UsageError: the file has another form.
+    """
+    if not path.exists():
+        raise UnavailableError(
+            f"there is no {path}.", flag="--data", remedy="Give official, mini or the path of a data file."
+        )
+    rows = list(_reader(path, split))
+    if not rows:
+        raise bad_data(f"{path} holds no row.", "Give a file with at least one example.")
+    return rows
+
+
+def sibling_train(path: Path, split: str) -> list[Row] | None:
+    """Rows of the train data that lie beside a local path, for an exemplar; None if there are none.
+
+    For ``news.jsonl`` that is ``news_train.jsonl``, for a saved directory its split ``train``.
+    """
+    if path.is_dir():
+        return read_rows(path, "train") if split != "train" and (path / "train").is_dir() else None
+    stem, dot, ending = path.name.partition(".")
+    beside = path.with_name(f"{stem}_train{dot}{ending}")
+    return read_rows(beside, "train") if beside.is_file() else None
+
+
+def _reader(path: Path, split: str) -> Iterator[Row]:
+    if path.is_dir():
+        return _saved_rows(path, split)
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        return _json_rows(path)
+    if path.suffix == ".parquet":
+        return parquet_rows(path)
+    raise UsageError(f"{path} is of no known form.", flag="--data", remedy=f"Give {_FORMS}.")
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    for number, line in enumerate(_lines(path), start=1):
+        place = f"line {number} of {path}"
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            fields = json.loads(text) if text.strip() else None
+        except UnicodeDecodeError as error:
+            raise bad_data(f"{place} is not UTF-8 ({error.reason}).", "Convert the file to UTF-8.") from error
+        except (ValueError, RecursionError) as error:
+            raise bad_data(f"{place} is not JSON ({error}).", "Write one JSON object per line.") from error
+        if fields is None and not text.strip():
+            continue
+        if not isinstance(fields, dict):
+            raise bad_data(f"{place} is no JSON object.", "Write one JSON object per line.")
+        yield Row(place, fields)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield from file
+    except (OSError, EOFError, zlib.error) as error:
+        raise bad_data(f"{path} is unreadable ({error}).", "Check the file and its permissions.") from error
+
+
+def parquet_rows(path: Path, row_group: int | None = None) -> Iterator[Row]:
+    """Rows of a Parquet file, or of one of its row groups.
+
+    Raises:
+        UnavailableError: the file is no intact Parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            table = file.read() if row_group is None else file.read_row_group(row_group)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise bad_data(
+            f"{path} is no readable Parquet file ({reason}).", "Fetch or write it again."
+        ) from error
+    for number, fields in enumerate(table.to_pylist(), start=1):
+        yield Row(f"row {number} of {path}", fields)
+
+
+def _saved_rows(path: Path, split: str) -> Iterator[Row]:
+    import datasets
+
+    try:
+        saved: Any = datasets.load_from_disk(str(path))
+    except Exception as error:  # datasets raises what the broken part raised, of any type
+        raise bad_data(
+            f"{path} is no directory saved by datasets ({type(error).__name__}: {error}).", f"Give {_FORMS}."
+        ) from error
+    if isinstance(saved, datasets.DatasetDict):
+        if split not in saved:
+            raise bad_data(
+                f"{path} has no split {split!r} (it has {', '.join(saved)}).", "Save that split too."
+            )
+        saved = saved[split]
+    for number, fields in enumerate(saved, start=1):
+        yield Row(f"row {number} of {path}", fields)
+
+
+@dataclass(frozen=True, slots=True)
+class HubData:
+    """The split asked for, some rows of the train split, and the commit both came from."""
+
+    repository: str
+    revision: str
+    rows: list[Row]
+    train: list[Row]
+
+
+def fetch(sources: Sequence[HubSource], split: str) -> HubData:
+    """Data of the first source that has the split.
+
+    Offline, the hub's cache (``HF_HOME``) serves. Of the train split one file is fetched and one
+    row group read: it only has to yield an exemplar, and the whole would be hundreds of megabytes.
+
+    Raises:
+        UnavailableError: no source could be had; names each with its reason and the other ways.
+    """
+    tried: dict[str, list[str]] = {}
+    for source in sources:
+        try:
+            return _fetch_one(source, split)
+        except Exception as error:  # the client also raises whatever its HTTP library raised
+            tried.setdefault(_first_sentence(error), []).append(f"{source.repository} at {source.revision}")
+    reasons = [f"{', '.join(names)}: {reason}" for reason, names in tried.items()]
+    raise UnavailableError(
+        f"the split {split!r} could not be had from the hub ({'; '.join(reasons) or 'no source is named'}).",
+        flag="--data official",
+        remedy="Give a local file with --data PATH, point HF_HOME to a cache that holds the data, go online "
+        "(with HF_TOKEN if access is gated), or use --data mini.",
+    )
+
+
+def _fetch_one(source: HubSource, split: str) -> HubData:
+    import huggingface_hub
+
+    snapshot = huggingface_hub.snapshot_download(
+        source.repository,
+        repo_type="dataset",
+        revision=source.revision,
+        allow_patterns=[f"*{split}*", "*train/0000.parquet", "*train-00000-of-*", "*train.jsonl*"],
+    )
+    root = Path(snapshot)
+    files = _files(root, source.config, split)
+    if not files:
+        raise UnavailableError(f"the snapshot {root} has no Parquet or JSON lines file of {split!r}.")
+    rows = [row for path in files for row in read_rows(path, split)]
+    train = [row for path in _files(root, source.config, "train")[:1] for row in _first_rows(path)]
+    return HubData(source.repository, root.name, rows, train)
+
+
+def _files(root: Path, config: str | None, split: str) -> list[Path]:
+    """Data files of a split, by its name in the file's or a folder's name, in order."""
+    named = re.compile(rf"{re.escape(split)}([-_.]|$)")
+
+    def belongs(path: Path) -> bool:
+        parts = path.relative_to(root).parts
+        in_config = config is None or config in parts[:-1]
+        return in_config and (split in parts[:-1] or named.match(parts[-1]) is not None)
+
+    found = (path for form in ("*.parquet", "*.jsonl", "*.jsonl.gz") for path in root.rglob(form))
+    return sorted(path for path in found if belongs(path))
+
+
+def _first_rows(path: Path) -> Iterator[Row]:
+    return parquet_rows(path, row_group=0) if path.suffix == ".parquet" else iter(read_rows(path, "train"))
+
+
+def _first_sentence(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}, {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pandas as pd
+import pytest
+from simulated_sweep import sweep
+
+from spsbench.stats.comparison import Side, compare, slower, undecided
+
+RUN: dict[str, Any] = {
+    "verification_rule": "modified rejection",
+    "identity": {
+        "task": "xsum",
+        "prompt_sha256": "abc",
+        "stop": ["\n"],
+        "max_new_tokens": 40,
+        "fixed_length": True,
+        "device": "cpu",
+        "dtype": "float32",
+        "seed": 0,
+        "arms": [{"sampling_name": "nucleus", "sampling": {"top_p": 0.8}}],
+    },
+    "environment": {"cpu": {"model": "x", "usable_threads": 2}, "gpus": [], "libraries": {"torch": "1"}},
+}
+
+
+def _side(name: str = "a", *, factor: float = 1.0, seed: int = 0, prompts: int = 30, **changes: Any) -> Side:
+    samples, _ = sweep(seed=seed, prompts=prompts)
+    samples["decode_s"] *= factor
+    run = deepcopy(RUN)
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        inner = run
+        for parent in parents:
+            inner = inner[parent]
+        inner[last] = value
+    return Side(name, run, {f"e{i}": f"prompt {i}" for i in range(prompts)}, samples)
+
+
+def test_the_ratio_is_time_of_b_over_time_of_a() -> None:
+    found = compare(_side(), _side("b", factor=1.1, seed=1))
+    assert (found["refusals"], found["machine"], found["warnings"]) == ([], [], [])
+    assert (found["prompts"], len(found["arms"])) == (30, 4)
+    for arm in found["arms"]:
+        ratio = arm["time_ratio"]
+        assert ratio["ratio"] == pytest.approx(arm["b_ms_per_token"] / arm["a_ms_per_token"])
+        assert ratio["low"] < ratio["ratio"] < ratio["high"]
+        assert ratio["low"] < 1.1 < ratio["high"]
+    ars, *sps = found["arms"]
+    assert ars["a_speedup"] is None
+    assert all(arm["a_speedup"] > 1 and arm["b_speedup"] > 1 for arm in sps)
+
+
+def test_a_run_against_itself_is_one_without_doubt() -> None:
+    side = _side()
+    found = compare(side, side)
+    assert all(arm["time_ratio"] == {"ratio": 1.0, "low": None, "high": None} for arm in found["arms"])
+    assert slower(found, 0.0) == []
+
+
+def test_the_gate_needs_the_whole_interval() -> None:
+    found = compare(_side(), _side("b", factor=1.3, seed=1))
+    assert len(slower(found, 0.02)) == 4
+    assert slower(found, 0.6) == []
+    lows, highs = ([arm["time_ratio"][end] for arm in found["arms"]] for end in ("low", "high"))
+    between = (lows[1] + highs[1]) / 2 - 1
+    assert found["arms"][1]["arm"] in undecided(found, between)
+    assert not any(found["arms"][1]["arm"] in text for text in slower(found, between))
+
+
+def test_prompts_are_paired_by_name_and_words() -> None:
+    b = _side("b", seed=1, prompts=40)
+    words = dict(b.prompts) | {"e3": "other words"}
+    found = compare(_side(), Side("b", b.run, words, b.samples))
+    assert found["prompts"] == 29
+    assert all(arm["prompts"] == 29 for arm in found["arms"])
+    assert [text.split(" ")[0] for text in found["warnings"]] == ["1", "10"]
+
+
+def test_nothing_in_common_is_refused() -> None:
+    b = _side("b")
+    strangers = {f"x{name}": text for name, text in b.prompts.items()}
+    assert compare(_side(), Side("b", b.run, strangers, b.samples))["refusals"] == [
+        "no prompt is in both runs"
+    ]
+    reworded = dict.fromkeys(b.prompts, "?")
+    found = compare(_side(), Side("b", b.run, reworded, b.samples))
+    assert (found["refusals"], found["arms"]) == (["every prompt differs in its words"], [])
+    other = b.samples.assign(arm="z-" + b.samples["arm"])
+    assert "no arm is in both runs" in compare(_side(), Side("b", b.run, b.prompts, other))["refusals"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "kind", "said"),
+    [
+        ("identity__task", "humaneval", "refusals", "the task differs (xsum, humaneval)"),
+        ("identity__stop", [], "refusals", "the stop strings differs"),
+        ("identity__max_new_tokens", 128, "refusals", "the length limit differs (40, 128)"),
+        ("verification_rule", "exact match", "refusals", "the verification rule differs"),
+        (
+            "identity__arms",
+            [{"sampling_name": "nucleus", "sampling": {"top_p": 0.9}}],
+            "refusals",
+            "the sampling 'nucleus' differs",
+        ),
+        ("environment__cpu__model", "y", "machine", "the CPU differs (x, y)"),
+        ("identity__device", "cuda", "machine", "the device differs (cpu, cuda)"),
+        ("environment__gpus", [{"name": "H200"}], "machine", "the GPU differs"),
+        ("identity__dtype", "bfloat16", "warnings", "the dtype differs (float32, bfloat16)"),
+        ("environment__libraries__torch", "2", "warnings", "torch differs (1, 2)"),
+    ],
+)
+def test_every_difference_is_told_by_its_weight(path: str, value: Any, kind: str, said: str) -> None:
+    found = compare(_side(), _side("b", **{path: value}))
+    told = {name: found[name] for name in ("refusals", "machine", "warnings")}
+    assert [text for text in told.pop(kind) if text.startswith(said)]
+    assert list(told.values()) == [[], []]
+
+
+def test_metrics_are_paired_differences() -> None:
+    a, b = _side(), _side("b", seed=1)
+    scored = [_with_scores(side.samples, shift) for side, shift in ((a, 0.0), (b, 0.05))]
+    found = compare(Side("a", a.run, a.prompts, scored[0]), Side("b", b.run, b.prompts, scored[1]))
+    (metric,) = found["arms"][1]["metrics"]
+    assert metric["metric"] == "rouge2"
+    assert metric["difference"] == pytest.approx(0.05)
+    assert metric["b"] - metric["a"] == pytest.approx(metric["difference"])
+
+
+def _with_scores(samples: pd.DataFrame, shift: float) -> pd.DataFrame:
+    scores = [{"rouge2": 0.2 + 0.001 * int(name[1:]) + shift} for name in samples["example_id"]]
+    return samples.assign(scores=scores)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from simulated_sweep import TARGET_S, sweep
+
+from spsbench.summary import summarise
+
+
+def test_no_fixed_k_does_better_than_the_bound() -> None:
+    summary = summarise(*sweep(ks=(0, 1, 2, 3, 4, 6), prompts=40), {})
+    (found,) = summary["hindsight"]
+    assert found["gain_bound"] > 1.1
+    assert found["max_k"] == 6
+    measured = min(row["ms_per_token"] for row in summary["rows"])
+    assert found["oracle_ms_per_token"] < measured
+    assert found["fixed_ms_per_token"] == pytest.approx(measured, rel=0.05)
+    assert found["gain_bound"] == pytest.approx(found["fixed_ms_per_token"] / found["oracle_ms_per_token"])
+    # Leviathan et al. 2022: with a free draft the oracle gains at most 1 / (1 - alpha).
+    assert found["gain_bound"] < 1 / (1 - 0.7)
+    assert found["censored"] == pytest.approx(0.7**6, abs=0.05)
+
+
+def test_where_no_draft_pays_the_oracle_is_ars() -> None:
+    (found,) = summarise(*sweep(ks=(0, 1, 2, 4), alpha=0.2, draft_s=3 * TARGET_S), {})["hindsight"]
+    assert found["best_k"] == 0
+    assert found["gain_bound"] == pytest.approx(1.0)
+
+
+def test_one_k_or_times_without_a_line_give_no_bound() -> None:
+    assert summarise(*sweep(ks=(0, 4)), {})["hindsight"] is None
+    samples, loops = sweep(ks=(1, 2, 4))
+    samples["decode_s"] = np.where(samples["k"] == 4, 1e-3, samples["decode_s"])
+    assert summarise(samples, loops, {})["hindsight"] is None

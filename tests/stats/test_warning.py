@@ -1,0 +1,99 @@
+"""Each warning appears when it has reason to, names the arm, and tells what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spsbench.axes import label
+from spsbench.stats.conditions import warnings
+
+
+def _row(**changes: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "arm": "sps-k4-nucleus",
+        "method": "sps",
+        "k": 4,
+        "engine": "eager",
+        "sampling": "nucleus",
+        "sequences": 50,
+        "failed": 0,
+        "missing": 0,
+        "baseline": "ars-nucleus",
+        "speedup": {"ratio": 1.9, "low": 1.8, "high": 2.0},
+        "speedup_halves": [1.9, 1.9],
+        "paired_prompts": 50,
+        "drifted": False,
+        "acceptance_z": 0.3,
+    }
+    return row | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence", "remedy"),
+    [
+        ({"paired_prompts": 5}, "rests on 5 prompts", "--limit"),
+        ({"paired_prompts": 1}, "rests on 1 prompt:", "--limit"),
+        ({"failed": 2}, "SpS (K=4), nucleus: 2 of 52 sequences failed", "--resume"),
+        ({"missing": 7}, "7 sequences have not been run", "--resume"),
+        ({"baseline": None, "speedup": None}, "no ArS arm", "--arms ars,sps"),
+        ({"speedup": None}, "no prompt was finished", "--resume"),
+        ({"drifted": True, "speedup_halves": [2.0, 1.5]}, "2.00x in the first half", "quiet machine"),
+        ({"acceptance_z": -9.0}, "differ by 9.0 standard errors", "spsbench verify"),
+    ],
+)
+def test_a_reason_gives_one_sentence_with_its_remedy(
+    changes: dict[str, Any], sentence: str, remedy: str
+) -> None:
+    (text,) = warnings([_row(**changes)])
+    assert sentence in text
+    assert remedy in text
+
+
+def test_a_clean_run_has_no_warning() -> None:
+    baseline = _row(method="ars", k=0, baseline=None, speedup=None, paired_prompts=None, acceptance_z=None)
+    assert warnings([baseline, _row()]) == []
+
+
+def test_labels() -> None:
+    assert label(_row()) == "SpS (K=4)"
+    assert label(_row(method="ars")) == "ArS"
+    assert label(_row(method="draft", engine="graphed")) == "draft alone @graphed"
+
+
+def _evidence(**changes: Any) -> dict[str, Any]:
+    arm = {"self_consistency": None, "rescored": None, "identity": None}
+    return {"verdict": "no evidence", "arms": [_row() | arm | changes]}
+
+
+def test_alarms_of_the_evidence_name_their_kind() -> None:
+    kind = {"verdict": "alarm", "reasons": ["e-value 10^9.0, alarm at 10^3"]}
+    (text,) = warnings([_row()], _evidence(rescored=kind))
+    assert "SpS (K=4), nucleus: losslessness fails: e-value 10^9.0" in text
+    (text,) = warnings([_row()], _evidence(self_consistency=kind))
+    assert "self-consistency fails" in text
+    assert "spsbench verify" in text
+    assert warnings([_row()], _evidence(rescored={"verdict": "ok", "reasons": []})) == []
+
+
+def test_greedy_outputs_that_part_are_told() -> None:
+    first = {"position": 17, "example_id": "xsum/3", "sample_index": 0}
+    same = {"sequences": 40, "identical": 0.95, "first_divergence": first}
+    (text,) = warnings([_row()], _evidence(identity=same))
+    assert "95% of 40 outputs are identical to ArS; the first to part is xsum/3 at token 17" in text
+    assert warnings([_row()], _evidence(identity=same | {"identical": 1.0})) == []
+
+
+def test_only_a_difference_in_quality_is_warned_of() -> None:
+    found = {
+        "arm": "sps-k4-nucleus",
+        "verdict": "different",
+        "difference": -0.02,
+        "low": -0.03,
+        "high": -0.01,
+    }
+    (text,) = warnings([_row()], None, {"metric": "rouge2", "comparisons": [found]})
+    assert "its rouge2 differs from that of ArS by -0.0200 [-0.0300, -0.0100]" in text
+    calm = found | {"verdict": "underpowered"}
+    assert warnings([_row()], None, {"metric": "rouge2", "comparisons": [calm]}) == []
