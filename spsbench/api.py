@@ -39,6 +39,11 @@ class Run:
         return read_frames(self.directory)
 
     @property
+    def arms(self) -> pd.DataFrame:
+        """One row per arm: its place on every axis. ``samples.merge(arms, on="arm")`` puts them together."""
+        return self._frames.arms
+
+    @property
     def samples(self) -> pd.DataFrame:
         """One row per sequence, see ``spsbench.store.Frames``."""
         return self._frames.samples
@@ -52,6 +57,11 @@ class Run:
     def tokens(self) -> pd.DataFrame:
         """One row per drafted or emitted token of the traced examples."""
         return self._frames.tokens
+
+    @property
+    def evidence(self) -> pd.DataFrame:
+        """One row per emitted token that was read again: log q, log p, rank."""
+        return self._frames.evidence
 
     @cached_property
     def rows(self) -> pd.DataFrame:

@@ -113,7 +113,6 @@ def _annotate(rows: Sequence[ArmRow], predicted: Prediction | None) -> None:
 
 PHASES = ("draft", "verify", "sample", "other", "loop")
 _METHOD_ORDER = {"ars": 0, "sps": 1, "draft": 2}
-_IDENTITY = ("arm", "method", "k", "engine", "sampling")  # what samples carry; run.json has all axes
 
 
 def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> Summary:
@@ -139,7 +138,7 @@ def _summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, An
     """The same for sequences of one and the same conditions."""
     by_arm = {str(arm): part for arm, part in samples.groupby("arm", sort=False)}
     loops_of = {str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {}
-    arms = _arms(samples, info)
+    arms = _arms(info)
     rows: list[ArmRow] = []
     for arm in arms:
         own = by_arm.get(arm["arm"], samples.iloc[:0])
@@ -215,17 +214,16 @@ def _tokens_differ(samples: pd.DataFrame) -> list[str]:
     return ["The processes wrote different tokens from the same seeds. `spsbench compare` shows where."]
 
 
-def _arms(samples: pd.DataFrame, info: Mapping[str, Any]) -> list[ArmIdentity]:
-    """Identity of every planned or measured arm, by sampling, ArS first, then by K."""
-    measured = samples[list(_IDENTITY)].drop_duplicates("arm").to_dict("records")
-    arms = {entry["arm"]: identity(entry) for entry in info.get("arms") or []}
-    for entry in measured:
-        arm = arms.setdefault(str(entry["arm"]), identity({str(key): value for key, value in entry.items()}))
-        arm["engine"] = entry["engine"]  # a graphed arm may have had to run eagerly
-    samplings = list(dict.fromkeys(arm["sampling"] for arm in arms.values()))
-    drafters = list(dict.fromkeys(value for arm in arms.values() for value in _drafting(arm)))
+def _arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
+    """Identity of every arm, by sampling, ArS first, then by K."""
+    arms = [identity(entry) for entry in info.get("arms") or []]
+    for arm in arms:
+        if arm["arm"] in (info.get("engine_fallbacks") or {}):
+            arm["engine"] = "eager"
+    samplings = list(dict.fromkeys(arm["sampling"] for arm in arms))
+    drafters = list(dict.fromkeys(value for arm in arms for value in _drafting(arm)))
     return sorted(
-        arms.values(),
+        arms,
         key=lambda arm: (
             samplings.index(arm["sampling"]),
             _METHOD_ORDER.get(arm["method"], 3),

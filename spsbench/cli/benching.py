@@ -184,7 +184,7 @@ def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
         return None
     with RunStore.open(run) as store:
         frames = store.frames()
-    found = acceptance_of(frames.samples, frames.loops)
+    found = acceptance_of(frames.arms, frames.loops)
     if found is None:
         raise UsageError(
             f"{run} has no SpS arm whose loops were seen.",

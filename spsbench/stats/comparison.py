@@ -7,13 +7,14 @@ in its interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from spsbench import axes
 from spsbench.stats.bootstrap import plain, pooled_interval
 from spsbench.stats.conditions import contention
 from spsbench.stats.losslessness import identity
@@ -132,8 +133,6 @@ def _software(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
 
 Floats = npt.NDArray[np.float64]
 
-_IDENTITY = ("arm", "method", "sampling", "engine", "k")
-
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -164,14 +163,17 @@ def compare(a: Side, b: Side) -> dict[str, Any]:
         (see ``identity``), null where the seeds differ and the sampling is not greedy.
     """
     shared = [example for example in a.prompts if a.prompts[example] == b.prompts.get(example)]
-    names = [_arms(side.samples) for side in (a, b)]
+    names = [_arms(side) for side in (a, b)]
     common = [arm for arm in names[0] if arm in names[1]]
     found = reasons(a.run, b.run, common)
     found = _prompt_reasons(found, a, b, len(shared), bool(common))
     taken = _contended(a, b)
     found = replace(found, machine=(*found.machine, *taken))
     sides = [_by_arm(side.samples, shared) for side in (a, b)]
-    found_arms = (_arm(names[0][arm], *sides, alike=_alike(a, b, arm)) for arm in common)
+    known = names[0] | names[1]
+    found_arms = (
+        _arm(known[arm], *sides, baselines=_baselines(known, arm), alike=_alike(a, b, arm)) for arm in common
+    )
     arms = [_without_interval(arm) if taken else arm for arm in found_arms if arm is not None]
     result = {
         "a": a.name,
@@ -241,9 +243,11 @@ def _prompt_reasons(found: Reasons, a: Side, b: Side, shared: int, any_arm: bool
     return Reasons(tuple(refusals), found.machine, tuple(warnings))
 
 
-def _arms(samples: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    entries = samples[list(_IDENTITY)].drop_duplicates("arm").to_dict("records")
-    return {str(entry["arm"]): {str(key): value for key, value in entry.items()} for entry in entries}
+def _arms(side: Side) -> dict[str, dict[str, Any]]:
+    """What each arm is that has samples, by its name."""
+    measured = set(side.samples["arm"])
+    arms = (axes.identity(entry) for entry in side.run.get("arms") or [])
+    return {str(arm["arm"]): arm for arm in arms if arm["arm"] in measured}
 
 
 def _by_arm(samples: pd.DataFrame, examples: list[str]) -> dict[str, pd.DataFrame]:
@@ -252,7 +256,12 @@ def _by_arm(samples: pd.DataFrame, examples: list[str]) -> dict[str, pd.DataFram
 
 
 def _arm(
-    entry: dict[str, Any], a: Mapping[str, pd.DataFrame], b: Mapping[str, pd.DataFrame], *, alike: bool
+    entry: dict[str, Any],
+    a: Mapping[str, pd.DataFrame],
+    b: Mapping[str, pd.DataFrame],
+    *,
+    baselines: Collection[str],
+    alike: bool,
 ) -> dict[str, Any] | None:
     """One arm that both runs have; None where no sequence was finished in both."""
     name = entry["arm"]
@@ -268,8 +277,8 @@ def _arm(
         "a_ms_per_token": 1e3 * float(times.arm_s.sum() / times.arm_tokens.sum()),
         "b_ms_per_token": 1e3 * float(times.baseline_s.sum() / times.baseline_tokens.sum()),
         "time_ratio": {"ratio": found.ratio, "low": found.low, "high": found.high},
-        "a_speedup": _speedup(entry, a),
-        "b_speedup": _speedup(entry, b),
+        "a_speedup": _speedup(name, a, baselines),
+        "b_speedup": _speedup(name, b, baselines),
         "metrics": list(_metrics(a[name], b[name])),
         "tokens": identity(a[name], b[name]) if alike else None,
     }
@@ -291,15 +300,18 @@ def _greedy(arm: Mapping[str, Any], identity: Mapping[str, Any]) -> bool:
     return any(isinstance(sampling, Mapping) and sampling.get("greedy") is True for sampling in named)
 
 
-def _speedup(entry: Mapping[str, Any], side: Mapping[str, pd.DataFrame]) -> float | None:
+def _baselines(arms: Mapping[str, Mapping[str, Any]], arm: str) -> list[str]:
+    """The ArS arms that an arm is measured against: those of its sampling, none for ArS itself."""
+    if arms[arm]["method"] == "ars":
+        return []
+    sampling = arms[arm]["sampling"]
+    return [name for name, other in arms.items() if (other["method"], other["sampling"]) == ("ars", sampling)]
+
+
+def _speedup(arm: str, side: Mapping[str, pd.DataFrame], baselines: Collection[str]) -> float | None:
     """Over the fastest ArS arm of the same sampling, within one run."""
-    ratios = []
-    for samples in side.values():
-        first = samples.iloc[0]
-        if first["method"] == "ars" and first["sampling"] == entry["sampling"]:
-            ratios.append(pair(samples, side[entry["arm"]]).ratio())
-    known = [ratio for ratio in ratios if ratio is not None]
-    return min(known) if known and entry["method"] != "ars" else None
+    ratios = [pair(side[name], side[arm]).ratio() for name in baselines if name in side]
+    return min((ratio for ratio in ratios if ratio is not None), default=None)
 
 
 def _metrics(a: pd.DataFrame, b: pd.DataFrame) -> Iterator[dict[str, Any]]:

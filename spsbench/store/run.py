@@ -187,12 +187,13 @@ class RunStore:
         """The tables of the run: from Parquet if it shows the present journal, else from the journal."""
         journal_exists = (self.directory / SAMPLES_FILE).exists()
         stored = tables.read_tables(self.directory, _stamp(self.directory) if journal_exists else None)
-        return tables.to_frames(tables.build_tables(self._rows()) if stored is None else stored)
+        found = tables.build_tables(self._rows()) if stored is None else stored
+        return tables.to_frames(found, self.arms())
 
     def write_parquet(self) -> None:
-        """Write ``samples``, ``loops``, ``tokens`` and ``evidence.parquet``, each atomically."""
+        """Write ``arms``, ``samples``, ``loops``, ``tokens`` and ``evidence.parquet``, each atomically."""
         stamp = _stamp(self.directory)
-        tables.write_tables(self.directory, tables.build_tables(self._rows()), stamp)
+        tables.write_tables(self.directory, tables.build_tables(self._rows()), self.arms(), stamp)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``; NaN becomes null."""
@@ -218,6 +219,10 @@ class RunStore:
     def run_info(self) -> Row:
         """What ``run.json`` says."""
         return dict(self._run)
+
+    def arms(self) -> list[Row]:
+        """Every arm of the run with its axes, see ``Arm.axes``."""
+        return list(self._run.get("arms") or [])
 
     def prompts(self) -> list[Prompt]:
         """Every prompt of the run.

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from simulated_sweep import TARGET_S, sweep
-
-from spsbench.summary import summarise
+from summarised import summarise
 
 
 def test_no_fixed_k_does_better_than_the_bound() -> None:
