@@ -25,8 +25,6 @@ from spsbench.summary_types import (
     ArmRow,
     Diagnostics,
     Labels,
-    Losslessness,
-    Parity,
     Prediction,
     RatioInterval,
     RowComparison,
@@ -157,8 +155,8 @@ def _summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, An
     _add_alpha_leviathan(rows, by_arm)
     taken = contention(samples, info)
     rows = plain(rows if taken["trusted"] else _without_intervals(rows))
-    judged: Losslessness | None = plain(losslessness(by_arm, rows, _target_dtype(info), info.get("proof")))
-    quality: Parity | None = plain(parity(by_arm, rows, info.get("headline_metric")))
+    judged = plain(losslessness(by_arm, rows, _target_dtype(info), info.get("proof")))
+    quality = plain(parity(by_arm, rows, info.get("headline_metric")))
     return {
         "schema_version": SCHEMA_VERSION,
         **_labels(info),

@@ -180,9 +180,9 @@ def _values(counts: _Counts, k: int) -> dict[str, Floats]:
         }
 
 
-def _complete(values: Mapping[str, Floats], k: int) -> AcceptanceNames:
+def _complete(values: Mapping[str, Any], k: int) -> AcceptanceNames:
     """Every name in the order of the legend, with the two alphas that are no ratio of sums."""
-    known: dict[str, Any] = plain(values)
+    known = plain(values)
     return {
         "r_prime": known["r_prime"],
         "mean_acceptance_length": known["mean_acceptance_length"],
