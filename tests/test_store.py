@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
@@ -23,7 +24,17 @@ from hypothesis import strategies as st
 from spsbench.axes import AXES
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.records import UNRANKED, Generation, Loop, Prompt, Sample, TokenEvidence, TracedToken
-from spsbench.store import Frames, RunStore, codec, fresh_directory, latest, read_frames
+from spsbench.store import (
+    Frames,
+    RunStore,
+    codec,
+    fresh_directory,
+    latest,
+    read_frames,
+    read_summary,
+    summary_file,
+    write_summary,
+)
 from spsbench.store.codec import pack_evidence, unpack_evidence
 from spsbench.store.journal import Journal
 
@@ -141,8 +152,9 @@ def test_scores_are_merged(store: RunStore) -> None:
 
 
 def test_the_summary_turns_what_json_lacks_into_null(store: RunStore) -> None:
-    store.write_summary({"rows": [{"speedup": float("nan"), "k": (4,)}]})
-    assert store.read_summary() == {"schema_version": 2, "rows": [{"speedup": None, "k": [4]}]}
+    summary: Any = {"schema_version": 2, "rows": [{"speedup": float("nan"), "k": (4,)}]}
+    write_summary(store.directory, summary)
+    assert read_summary(store.directory) == {"schema_version": 2, "rows": [{"speedup": None, "k": [4]}]}
 
 
 def test_facts_learnt_later_go_into_the_run_file(store: RunStore) -> None:
@@ -176,7 +188,7 @@ def test_the_report_is_text_in_utf8(store: RunStore) -> None:
 
 def test_no_summary_yet_is_a_usage_error(store: RunStore) -> None:
     with pytest.raises(UsageError, match=r"summary\.json"):
-        store.read_summary()
+        read_summary(store.directory)
 
 
 # --- frames
@@ -515,7 +527,8 @@ def test_a_full_disk_loses_nothing_that_was_written(
 
 
 def test_a_failed_replacement_leaves_the_old_file(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.write_summary({"rows": [1]})
+    first: Any = {"schema_version": 2, "rows": [1]}
+    write_summary(store.directory, first)
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -523,9 +536,20 @@ def test_a_failed_replacement_leaves_the_old_file(store: RunStore, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(SpsbenchError, match="No space left"):
-            store.write_summary({"rows": [2]})
-    assert store.read_summary()["rows"] == [1]
+            write_summary(store.directory, first | {"rows": [2]})
+    assert read_summary(store.directory)["rows"] == [1]
     assert not list(store.directory.glob(".*.tmp"))
+
+
+def test_one_module_alone_names_the_summary_file() -> None:
+    package = Path(summary_file.__file__).parents[1]
+    naming = [
+        path
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value == summary_file.SUMMARY_FILE
+    ]
+    assert naming == [Path(summary_file.__file__)]
 
 
 WRITER = """

@@ -80,7 +80,7 @@ def derive(directory: Path) -> tuple[Measured, Gallery]:
     from spsbench.report.figures.style import save
     from spsbench.report.markdown import render
     from spsbench.report.measured import Measured
-    from spsbench.store import RunStore
+    from spsbench.store import RunStore, write_summary
     from spsbench.summary import summarise
 
     with RunStore.open(directory) as store:
@@ -96,7 +96,7 @@ def derive(directory: Path) -> tuple[Measured, Gallery]:
         )
         drawn = draw(measured)
         try:
-            store.write_summary(summary)
+            write_summary(directory, summary)
             for plate in drawn.plates:
                 save(plate, directory / gallery.FOLDER)
             store.write_report(render(dict(summary), info | gallery.described(drawn)))

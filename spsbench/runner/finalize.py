@@ -9,7 +9,7 @@ from typing import Protocol
 
 from spsbench.records import Sample
 from spsbench.report.markdown import render
-from spsbench.store import RunStore, read_frames
+from spsbench.store import RunStore, read_frames, write_summary
 from spsbench.summary import summarise
 from spsbench.summary_types import Summary
 from spsbench.tasks.task import Task
@@ -79,7 +79,7 @@ def finalize(store: RunStore, tokenizer: TokenReader | None) -> Summary:
         store.note(token_texts=token_texts(frames.tokens["token_id"].unique(), tokenizer))
     info = store.run_info()
     summary = summarise(frames.samples, frames.loops, info)
-    store.write_summary(summary)
+    write_summary(store.directory, summary)
     store.write_report(render(dict(summary), info))
     return summary
 

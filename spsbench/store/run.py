@@ -6,14 +6,14 @@ The journal is the truth; every other table is derived from it and may be thrown
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from spsbench.errors import UsageError
-from spsbench.records import SCHEMA_VERSION, Prompt, Sample
+from spsbench.records import Prompt, Sample
 from spsbench.store import codec, files, opening, tables
 from spsbench.store import codec as prompt_file
 from spsbench.store.catalogue import RUN_FILE
@@ -24,7 +24,6 @@ Key = tuple[str, int, str]
 
 SAMPLES_FILE = "samples.jsonl"
 SCORES_FILE = "scores.jsonl"
-SUMMARY_FILE = "summary.json"
 REPORT_FILE = "report.md"
 
 
@@ -194,18 +193,6 @@ class RunStore:
         """Write ``arms``, ``samples``, ``loops``, ``tokens`` and ``evidence.parquet``, each atomically."""
         stamp = _stamp(self.directory)
         tables.write_tables(self.directory, tables.build_tables(self._rows()), self.arms(), stamp)
-
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write ``summary.json``; NaN becomes null."""
-        files.write_json(self.directory / SUMMARY_FILE, {"schema_version": SCHEMA_VERSION, **summary})
-
-    def read_summary(self) -> Row:
-        """What ``summary.json`` says.
-
-        Raises:
-            UsageError: if the run has none yet, or one of another schema.
-        """
-        return opening.checked_schema(self.directory / SUMMARY_FILE)
 
     def write_report(self, text: str) -> None:
         """Write ``report.md``."""
