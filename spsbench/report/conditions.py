@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spsbench.axes import label
 from spsbench.report import wording
-from spsbench.report.wording import escape, table
+from spsbench.report.naming import in_full
+from spsbench.report.results import times
+from spsbench.report.wording import escape
 
 Summary = Mapping[str, Any]
 
@@ -55,18 +56,8 @@ def section(summary: Summary, run: Mapping[str, Any]) -> list[str]:
         return []
     lines = ["## Times by condition", "", sentence(summary)]
     for entry, title in zip(entries, titles(summary), strict=True):
-        header = ["arm", "sampling", "sequences", "ms/token", "speedup [95%]"]
-        cells = [
-            [
-                label(row),
-                row["sampling"],
-                row["sequences"],
-                wording.milliseconds(row["ms_per_token"]),
-                wording.row_speedup(row),
-            ]
-            for row in entry["rows"]
-        ]
-        lines += ["", f"### {escape(title)}", "", *table(header, cells, "llrrl")]
+        table = times(entry["rows"], in_full())
+        lines += ["", f"### {escape(title)}", "", *table.as_markdown()]
     return lines
 
 

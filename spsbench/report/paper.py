@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from spsbench.axes import identity, label
 from spsbench.predict.costs import loop_ms
 from spsbench.report import judgement, wording
-from spsbench.report.wording import escape, table
+from spsbench.report.tables import Table, left, right
+from spsbench.report.wording import escape
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -58,7 +57,8 @@ def gather(
 
 def render(page: Mapping[str, Any]) -> str:
     """The page as GitHub renders it."""
-    lines = [f"# {escape(_title(page))}", "", "## Table 1", "", *_table(page), "", "## Figure 1", ""]
+    lines = [f"# {escape(_title(page))}", "", "## Table 1", "", *_table(page).as_markdown()]
+    lines += ["", "## Figure 1", ""]
     for part in (part for part in page["parts"] if part["image"]):
         lines += [f"![{escape(part['title'])}]({part['image']})", ""]
     for curve in page[FIGURE]:
@@ -74,21 +74,9 @@ def render(page: Mapping[str, Any]) -> str:
 
 def screen(page: Mapping[str, Any]) -> RenderableType:
     """Table 1 and the best of Figure 1 for the terminal."""
-    shown = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="not bold dim",
-    )
-    for title in ("arm", "benchmark", "sampling", "metric"):
-        shown.add_column(title, overflow="fold")
-    for title in ("ms/token", "speedup [95%]"):
-        shown.add_column(title, justify="right", no_wrap=True)
-    for row in page[TABLE]:
-        shown.add_row(*(Text(wording.printable(cell)) for cell in _cells(row)))
     best = [Text(text) for curve in page[FIGURE] if (text := _fastest(curve))]
-    return Group(Text(), Text(_title(page), style="bold"), Text(), shown, Text(), *best, Text())
+    title = Text(_title(page), style="bold")
+    return Group(Text(), title, Text(), _table(page).as_rich(), Text(), *best, Text())
 
 
 def _title(page: Mapping[str, Any]) -> str:
@@ -121,9 +109,10 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _table(page: Mapping[str, Any]) -> list[str]:
-    header = ["arm", "benchmark", "sampling", "metric", "ms/token", "speedup [95%]"]
-    return table(header, [_cells(row) for row in page[TABLE]], "llllrr")
+def _table(page: Mapping[str, Any]) -> Table:
+    words = map(left, ("arm", "benchmark", "sampling", "metric"))
+    columns = [*words, right("ms/token"), right("speedup", note="95%")]
+    return Table(columns, [_cells(row) for row in page[TABLE]])
 
 
 def _curves(part: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -155,10 +144,10 @@ def _point(row: Mapping[str, Any], tail: Mapping[str, Any] | None) -> dict[str, 
 
 
 def _curve(curve: Mapping[str, Any]) -> list[str]:
-    header = ["K", "time ms", "paper's clock ms", "r'", "loop ms", "speedup [95%]"]
+    titles = ("K", "time ms", "paper's clock ms", "r'", "loop ms")
     cells = [
         [
-            point["k"],
+            str(point["k"]),
             _spread(point["time_s"]),
             _spread(point["paper_clock_s"]),
             wording.number(point["r_prime"], 3),
@@ -167,7 +156,7 @@ def _curve(curve: Mapping[str, Any]) -> list[str]:
         ]
         for point in curve["points"]
     ]
-    lines = table(header, cells, "rrrrrr")
+    lines = Table([*map(right, titles), right("speedup", note="95%")], cells).as_markdown()
     line = curve["loop"]
     if line is None:
         return lines

@@ -7,7 +7,8 @@ from typing import Any
 
 from spsbench.axes import label, place
 from spsbench.report import judgement, wording
-from spsbench.report.wording import escape, table
+from spsbench.report.tables import Table, left, right
+from spsbench.report.wording import escape
 from spsbench.stats.losslessness import leakage_bound
 
 Summary = Mapping[str, Any]
@@ -43,12 +44,13 @@ def losslessness(summary: Summary, run: Run) -> list[str]:
         for kind, title in judgement.KINDS.items()
         if arm[kind] is not None
     ]
-    header = [
-        *("arm", "evidence", "sequences", "positions", "leakage [95%]", "at most (95%)"),
-        *("log10 e-value", "log-score z", "transform p", "impossible", "verdict"),
+    columns = [
+        *(left("arm"), left("evidence"), right("sequences"), right("positions")),
+        *(right("leakage", note="95%"), right("at most (95%)"), right("log10 e-value")),
+        *(right("log-score z"), right("transform p"), right("impossible"), left("verdict")),
     ]
     lines = ["## Losslessness", ""]
-    lines += [*table(header, cells, "ll" + "r" * 8 + "l"), ""] if cells else []
+    lines += [*Table(columns, cells).as_markdown(), ""] if cells else []
     for arm in judged["arms"]:
         reasons = f": {'; '.join(arm['reasons'])}" if arm["reasons"] else ""
         verdict = judgement.told(arm["verdict"], arm.get("bound")) + reasons
@@ -73,9 +75,9 @@ def _decisions(arms: list[dict[str, Any]]) -> list[str]:
         for name, told in found
         if told is not None
     ]
-    header = ["arm", "sequences", "decisions", "only by rounding", "contradicted", "closest"]
-    header += ["dtype", "verdict"]
-    return ["", *table(header, cells, "l" + "r" * 5 + "ll"), "", DECISIONS_LEGEND] if cells else []
+    numbers = ("sequences", "decisions", "only by rounding", "contradicted", "closest")
+    table = Table([left("arm"), *map(right, numbers), left("dtype"), left("verdict")], cells)
+    return ["", *table.as_markdown(), "", DECISIONS_LEGEND] if cells else []
 
 
 def _proved(arms: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -90,19 +92,19 @@ def _drawn(arms: list[dict[str, Any]]) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _evidence(name: str, title: str, kind: dict[str, Any]) -> list[object]:
+def _evidence(name: str, title: str, kind: dict[str, Any]) -> list[str]:
     leakage, score, cells = kind["leakage"], kind["log_score"], kind["transform"]
     return [
         name,
         title,
         f"{kind['sequences']} ({wording.percent(kind['share'])})",
-        kind["positions"],
+        str(kind["positions"]),
         wording.NOTHING if leakage is None else _estimate(leakage),
         wording.NOTHING if leakage is None else judgement.bound(leakage["bound"]),
         wording.number(kind["log10_e_value"], 1),
         wording.number(None if score is None else score["z"], 1),
         wording.number(None if cells is None else cells["p_value"], 3),
-        kind["impossible"],
+        str(kind["impossible"]),
         judgement.told(kind["verdict"], leakage_bound(kind)),
     ]
 
@@ -118,11 +120,14 @@ def parity(summary: Summary, run: Run) -> list[str]:
     if judged is None or not judged["comparisons"]:
         return []
     names = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in summary["rows"]}
-    header = ["arm", "prompts", "ArS", "arm", "difference [95%]", "normalised", "margin", "TOST p", "verdict"]
+    columns = [
+        *(left("arm"), right("prompts"), right("ArS"), right("arm"), right("difference", note="95%")),
+        *(right("normalised"), right("margin"), right("TOST p"), left("verdict")),
+    ]
     cells = [
         [
             names[found["arm"]],
-            found["prompts"],
+            str(found["prompts"]),
             *(wording.number(found[name], 4) for name in ("baseline_mean", "arm_mean")),
             _difference(found),
             wording.number(found["normalised_difference"], 3),
@@ -133,7 +138,7 @@ def parity(summary: Summary, run: Run) -> list[str]:
         for found in judged["comparisons"]
     ]
     lines = [f"## Parity of {escape(wording.metric_title(judged['metric']))}", ""]
-    lines += [*table(header, cells, "lrrrrrrrl"), ""]
+    lines += [*Table(columns, cells).as_markdown(), ""]
     told = [*judgement.parity(dict(summary)), *judgement.advantages(dict(summary))]
     told += [
         _solved(names[found["arm"]], found["solved"]) for found in judged["comparisons"] if found["solved"]

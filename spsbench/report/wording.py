@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
 from typing import Any
 
 from spsbench.axes import label
@@ -18,19 +17,6 @@ def escape(text: object) -> str:
     line = " ".join(printable(str(text)).split())
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SPECIAL.sub(r"\\\1", line)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[object]], align: str) -> list[str]:
-    """Lines of a GitHub table; cells are escaped, the header is taken as Markdown.
-
-    Args:
-        header: titles.
-        rows: cells, as many per row as there are titles.
-        align: one letter per column, ``l`` or ``r``.
-    """
-    rules = ["--:" if letter == "r" else ":--" for letter in align]
-    lines = [header, rules, *([escape(cell) for cell in row] for row in rows)]
-    return ["| " + " | ".join(cells) + " |" for cells in lines]
 
 
 def fence(text: str) -> list[str]:

@@ -16,6 +16,7 @@ from spsbench.report import comparison, markdown, wording
 from spsbench.report.figures import Gallery
 from spsbench.report.figures.style import inline
 from spsbench.report.measured import Measured
+from spsbench.report.tables import Table
 from spsbench.report.trace import LEGEND, Trace, traces
 
 if TYPE_CHECKING:
@@ -135,14 +136,19 @@ def page(runs: Sequence[tuple[Measured, Gallery]]) -> str:
 
 
 def _comparison(runs: Sequence[Measured]) -> dict[str, Any]:
+    names = [measured.name for measured in runs]
+    different = comparison.differences(runs, names)
     return {
-        "header": comparison._header(runs),
-        "align": ["right" if letter == "r" else "left" for letter in comparison.ALIGN],
-        "rows": comparison._table(runs),
-        "names": [measured.name for measured in runs],
-        "differences": comparison._differences(runs),
+        "table": _table(comparison.compared(runs, names)),
+        "differences": _table(different) if different.rows else None,
         "note": comparison.NOTE.replace("`", ""),
     }
+
+
+def _table(table: Table) -> Markup:
+    from markupsafe import Markup
+
+    return Markup(render(table.as_markdown()).html)
 
 
 def _run(prefix: str, measured: Measured, gallery: Gallery) -> _Run:
