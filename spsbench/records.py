@@ -11,11 +11,10 @@ from array import array
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION, Method
 
 SCHEMA_VERSION = 1
 
-Method = Literal["ars", "sps", "draft"]
 FinishReason = Literal["stop", "eos", "length", "error"]
 Fate = Literal["accepted", "rejected", "correction", "bonus", "ars"]
 

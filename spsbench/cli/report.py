@@ -99,7 +99,7 @@ def derive(directory: Path) -> tuple[Measured, Gallery]:
             store.write_summary(summary)
             for plate in drawn.plates:
                 save(plate, directory / gallery.FOLDER)
-            store.write_report(render(summary, info | gallery.described(drawn)))
+            store.write_report(render(dict(summary), info | gallery.described(drawn)))
         except SpsbenchError as problem:
             say(f"Not written: {problem}")
     return measured, drawn

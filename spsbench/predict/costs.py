@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import axes, identity, series
+from spsbench.axes import identity, series, series_axes
 from spsbench.decode import theory
 
 Floats = npt.NDArray[np.float64]
@@ -153,8 +153,7 @@ def _sampling(group: Sequence[dict[str, Any]], arms: list[dict[str, Any]]) -> di
     """Best K and curve from alpha and the median c of the arms, and the loop's line in K."""
     alpha = next((arm["alpha"] for arm in arms if arm["alpha"] is not None), None)
     c = _median([arm["c"] for arm in arms if arm["c"] is not None])
-    found: dict[str, Any] = axes(arms[0])
-    del found["k"]
+    found: dict[str, Any] = {**series_axes(arms[0])}
     found |= {"alpha": alpha, "c": c, "best_k": None, "best_speedup": None, "minimum_gain": None}
     found |= {"curve": None, "loop": _line(loop_cost(group), group)}
     if alpha is None or c is None:

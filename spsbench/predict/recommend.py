@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import axes, series, unusual
+from spsbench.axes import series, series_axes, unusual
 from spsbench.predict.costs import LoopCost, loop_cost
 from spsbench.stats.bootstrap import pooled_interval, ratio
 from spsbench.stats.speedup import column, finished
@@ -67,7 +67,7 @@ def _bound(
     # Where drafting never pays, the oracle does not draft.
     oracle = min(float(cost.at(accepted).sum() / (accepted + 1.0).sum()), per_token[best])
     return {
-        **{name: value for name, value in axes(widest).items() if name != "k"},
+        **series_axes(widest),
         "best_k": int(best),
         "fixed_ms_per_token": per_token[best],
         "oracle_ms_per_token": oracle,
@@ -107,14 +107,13 @@ def recommendation(
         if len([k for k in tables if k > 0]) >= 2:
             entry = _recommend(tables, {k: finished(by_arm[arms[k]]) for k in tables})
             if entry is not None:
-                named = axes(next(row for row in group if row["method"] == "sps"))
-                del named["k"]
+                named = series_axes(next(row for row in group if row["method"] == "sps"))
                 found.append({**named, **entry, "sentence": _sentence(_what(named), entry)})
     return found or None
 
 
 def _what(named: Mapping[str, Any]) -> str:
-    return ", ".join([str(named["sampling"]), *unusual({**named, "k": None})])
+    return ", ".join([str(named["sampling"]), *unusual(named)])
 
 
 def _per_prompt(samples: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -22,6 +22,7 @@ from spsbench.runner.plan import Plan
 from spsbench.runner.proof import prove, read_again
 from spsbench.runner.schedule import Turn, turns
 from spsbench.store import RunStore
+from spsbench.summary_types import Summary
 
 _MODES = {GRAPHED: "graphs"}  # others than ours run the stock model
 
@@ -65,7 +66,7 @@ class Outcome:
     """
 
     directory: Path
-    summary: dict[str, Any]
+    summary: Summary
     complete: bool
 
 

@@ -6,11 +6,11 @@ The journal is the truth; every other table is derived from it and may be thrown
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from spsbench.errors import UsageError
 from spsbench.records import SCHEMA_VERSION, Prompt, Sample
@@ -194,7 +194,7 @@ class RunStore:
         stamp = _stamp(self.directory)
         tables.write_tables(self.directory, tables.build_tables(self._rows()), stamp)
 
-    def write_summary(self, summary: Row) -> None:
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``; NaN becomes null."""
         files.write_json(self.directory / SUMMARY_FILE, {"schema_version": SCHEMA_VERSION, **summary})
 
