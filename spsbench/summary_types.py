@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-from spsbench.axes import ArmIdentity, SeriesAxes
+from spsbench.axes import ArmIdentity, Axes, SeriesAxes
 
 Verdict = Literal["ok", "alarm", "no evidence", "lossy by design"]
 ParityVerdict = Literal["equivalent", "different", "underpowered"]
@@ -280,14 +280,22 @@ class TokenIdentity(TypedDict):
     first_divergence: Divergence | None
 
 
-class ArmProof(SeriesAxes):
+class ArmProof(Axes):
     """What sequences that were drawn for the proof alone say of an engine's way of drafting."""
 
-    k: int
     sequences: int
     failed: int
     rescored: Evidence | None
     decisions: Decisions | None
+
+
+class Proof(TypedDict, total=False):
+    """What run.json has of the proof: nothing where there was nothing to draw, ``error`` where it failed."""
+
+    sampling: dict[str, Any]
+    arms: list[ArmProof]
+    seconds: float
+    error: str
 
 
 class ArmLosslessness(ArmIdentity, Judgement):
@@ -411,10 +419,17 @@ class ArmFactors(ArmIdentity):
 
 
 class ModelBytes(TypedDict):
-    """Bytes of each model; null where its size is not known."""
+    """Bytes of weights that a forward of each model reads; null where its size is not known."""
 
-    target: float | None
+    target: float
     draft: float | None
+
+
+class CacheBytes(TypedDict):
+    """Bytes of cache that each model reads per token; 0 where not known."""
+
+    target: float
+    draft: float
 
 
 class ArmCeiling(ArmIdentity):
@@ -436,7 +451,7 @@ class Ceiling(TypedDict):
     bandwidth_bytes_per_s: float | None
     cache_bytes: float | None
     forward_bytes: ModelBytes
-    kv_bytes_per_token: ModelBytes
+    kv_bytes_per_token: CacheBytes
     weak_baseline: bool | None
     arms: list[ArmCeiling]
 

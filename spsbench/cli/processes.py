@@ -95,7 +95,7 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool) -> Non
     info = infos[0] | {"expected_sequences": expected, "conditions": conditions}
     summary = summarise(samples, loops, info)
     write_json(out / "summary.json", summary)
-    show_summary(dict(summary), as_json=as_json)
+    show_summary(summary, as_json=as_json)
     say(f"{count} processes of {config.task}; everything is in {out}")
 
 

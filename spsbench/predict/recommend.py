@@ -17,23 +17,31 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import series, series_axes, unusual
+from spsbench.axes import SeriesAxes, series, series_axes, unusual
 from spsbench.predict.costs import LoopCost, loop_cost
 from spsbench.stats.bootstrap import pooled_interval, ratio
 from spsbench.stats.speedup import column, finished
+from spsbench.summary_types import (
+    Alternative,
+    ArmRow,
+    ChosenK,
+    ComparedTails,
+    Hindsight,
+    RatioInterval,
+    Recommendation,
+    TailSeconds,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def hindsight(
-    loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]] | None:
+def hindsight(loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[Hindsight] | None:
     """The bound for every sampling and engine with at least two Ks above 0.
 
     Returns:
@@ -41,7 +49,7 @@ def hindsight(
         ``oracle_ms_per_token``, ``gain_bound`` (their ratio, at least 1), ``max_k`` and ``censored``,
         the share of loops that accepted all of ``max_k``. None without such a sweep.
     """
-    found = []
+    found: list[Hindsight] = []
     for group in series(rows):
         arms = [row for row in group if row["acceptance"] and row["arm"] in loops_by_arm]
         cost = loop_cost(group)
@@ -53,12 +61,14 @@ def hindsight(
 
 
 def _bound(
-    arms: Sequence[dict[str, Any]], loops_by_arm: Mapping[str, pd.DataFrame], cost: LoopCost
-) -> dict[str, Any] | None:
+    arms: Sequence[ArmRow], loops_by_arm: Mapping[str, pd.DataFrame], cost: LoopCost
+) -> Hindsight | None:
     widest = max(arms, key=lambda row: row["k"])
     accepted = column(loops_by_arm[widest["arm"]], "accepted")
     per_token = {
-        row["k"]: float(cost.at(row["k"])) / row["acceptance"]["mean_acceptance_length"] for row in arms
+        row["k"]: float(cost.at(row["k"])) / found["mean_acceptance_length"]
+        for row in arms
+        if (found := row["acceptance"])
     }
     per_token[0] = float(cost.at(0))
     if cost.intercept_ms <= 0 or cost.slope_ms < 0:
@@ -68,11 +78,11 @@ def _bound(
     oracle = min(float(cost.at(accepted).sum() / (accepted + 1.0).sum()), per_token[best])
     return {
         **series_axes(widest),
-        "best_k": int(best),
+        "best_k": best,
         "fixed_ms_per_token": per_token[best],
         "oracle_ms_per_token": oracle,
         "gain_bound": per_token[best] / oracle,
-        "max_k": int(widest["k"]),
+        "max_k": widest["k"],
         "censored": float(np.mean(accepted >= widest["k"])),
     }
 
@@ -85,9 +95,7 @@ FEWEST_PROMPTS = 8
 _SPLIT_SEED = b"spsbench recommendation 1"
 
 
-def recommendation(
-    by_arm: Mapping[str, pd.DataFrame], rows: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]] | None:
+def recommendation(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[Recommendation] | None:
     """A K for every sampling and engine of a sweep.
 
     Returns:
@@ -97,7 +105,7 @@ def recommendation(
         ``tail_s`` (P90 and P99 of a sequence, chosen and ArS, judging half) and ``sentence``. None with
         fewer than two Ks or than ``FEWEST_PROMPTS`` prompts.
     """
-    found = []
+    found: list[Recommendation] = []
     for group in series(rows):
         if not all(row.get("lossless", True) for row in group):
             continue  # its speed is bought with another distribution
@@ -112,8 +120,8 @@ def recommendation(
     return found or None
 
 
-def _what(named: Mapping[str, Any]) -> str:
-    return ", ".join([str(named["sampling"]), *unusual(named)])
+def _what(named: SeriesAxes) -> str:
+    return ", ".join([named["sampling"], *unusual(named)])
 
 
 def _per_prompt(samples: pd.DataFrame) -> pd.DataFrame:
@@ -122,9 +130,7 @@ def _per_prompt(samples: pd.DataFrame) -> pd.DataFrame:
     return done.groupby("example_id", sort=False)[["decode_s", "new_tokens"]].sum()
 
 
-def _recommend(
-    tables: Mapping[int, pd.DataFrame], samples: Mapping[int, pd.DataFrame]
-) -> dict[str, Any] | None:
+def _recommend(tables: Mapping[int, pd.DataFrame], samples: Mapping[int, pd.DataFrame]) -> ChosenK | None:
     common = set.intersection(*(set(table.index) for table in tables.values()))
     if len(common) < FEWEST_PROMPTS:
         return None
@@ -134,15 +140,16 @@ def _recommend(
     chosen = min(speed, key=lambda k: (speed[k], k))
     judged = {k: table.loc[judging].to_numpy(dtype=np.float64).T for k, table in tables.items()}
     others = [_against(k, judged[k], judged[chosen]) for k in judged if k != chosen]
+    tails: ComparedTails = {"chosen": _tail(samples[chosen], judging)}
+    if 0 in samples:
+        tails["ars"] = _tail(samples[0], judging)
     return {
         "k": chosen,
         "chosen_on": len(choosing),
         "judged_on": len(judging),
         "speedup": _speedup(judged.get(0), judged[chosen]) if chosen else None,
         "alternatives": others,
-        "tail_s": {
-            name: _tail(samples[k], judging) for name, k in (("chosen", chosen), ("ars", 0)) if k in samples
-        },
+        "tail_s": tails,
     }
 
 
@@ -155,7 +162,7 @@ def _per_token(table: pd.DataFrame) -> float:
     return float(table["decode_s"].sum() / table["new_tokens"].sum())
 
 
-def _against(k: int, other: Floats, chosen: Floats) -> dict[str, Any]:
+def _against(k: int, other: Floats, chosen: Floats) -> Alternative:
     """What another K takes longer per token, in ms, paired by prompt."""
     low, high = pooled_interval([*other, *chosen], _difference_ms)
     difference = float(_difference_ms(np.concatenate([other, chosen]).sum(axis=1, keepdims=True))[0])
@@ -166,27 +173,26 @@ def _difference_ms(sums: Floats) -> Floats:
     return np.asarray(1e3 * (sums[0] / sums[1] - sums[2] / sums[3]))
 
 
-def _speedup(ars: Floats | None, chosen: Floats) -> dict[str, Any] | None:
+def _speedup(ars: Floats | None, chosen: Floats) -> RatioInterval | None:
     if ars is None:
         return None
+    found = ratio(*(float(a[0].sum() / a[1].sum()) for a in (ars, chosen)))
+    if found is None:
+        return None
     low, high = pooled_interval([*ars, *chosen], _ratio)
-    return {
-        "ratio": ratio(*(float(a[0].sum() / a[1].sum()) for a in (ars, chosen))),
-        "low": low,
-        "high": high,
-    }
+    return {"ratio": found, "low": low, "high": high}
 
 
 def _ratio(sums: Floats) -> Floats:
     return np.asarray(sums[0] / sums[1] / (sums[2] / sums[3]))
 
 
-def _tail(samples: pd.DataFrame, prompts: Sequence[str]) -> dict[str, float]:
+def _tail(samples: pd.DataFrame, prompts: Sequence[str]) -> TailSeconds:
     seconds = samples.loc[samples["example_id"].isin(prompts), "decode_s"].to_numpy(dtype=np.float64)
-    return {name: float(np.quantile(seconds, share)) for name, share in (("p90", 0.9), ("p99", 0.99))}
+    return {"p90": float(np.quantile(seconds, 0.9)), "p99": float(np.quantile(seconds, 0.99))}
 
 
-def _sentence(sampling: str, entry: Mapping[str, Any]) -> str:
+def _sentence(sampling: str, entry: ChosenK) -> str:
     if entry["k"] == 0:
         return (
             f"Recommended for {sampling}: ArS; no K was faster on the {entry['chosen_on']} choosing prompts."
@@ -201,10 +207,11 @@ def _sentence(sampling: str, entry: Mapping[str, Any]) -> str:
     return f"{text}.{_tail_words(entry['tail_s'])}"
 
 
-def _tail_words(tail: Mapping[str, dict[str, float]]) -> str:
+def _tail_words(tail: ComparedTails) -> str:
     if "ars" not in tail:
         return ""
     ours, ars = tail["chosen"], tail["ars"]
-    pairs = (f"{name.upper()} {ours[name]:.2f} s (ArS {ars[name]:.2f} s)" for name in ("p90", "p99"))
+    p90 = f"P90 {ours['p90']:.2f} s (ArS {ars['p90']:.2f} s)"
+    p99 = f"P99 {ours['p99']:.2f} s (ArS {ars['p99']:.2f} s)"
     warning = " The slowest sequences gain nothing." if ours["p99"] >= ars["p99"] else ""
-    return f" {', '.join(pairs)}.{warning}"
+    return f" {p90}, {p99}.{warning}"
