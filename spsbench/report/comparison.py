@@ -13,6 +13,7 @@ from spsbench.axes import label
 from spsbench.report import wording
 from spsbench.report.measured import Measured
 from spsbench.report.tables import Table, left, right
+from spsbench.summary_types import ArmRow
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -166,13 +167,13 @@ def compared(runs: Sequence[Measured], names: Sequence[str]) -> Table:
     return Table(columns, rows)
 
 
-def _quality(row: Mapping[str, Any], metric: str | None, mixed: bool) -> str:
+def _quality(row: ArmRow, metric: str | None, mixed: bool) -> str:
     value = wording.metric(metric, row["metrics"].get(metric)) if metric else wording.NOTHING
     return f"{wording.metric_title(metric)} {value}" if mixed and value != wording.NOTHING else value
 
 
 def _metric(measured: Measured) -> str | None:
-    return wording.headline_metric(dict(measured.summary))
+    return wording.headline_metric(measured.summary)
 
 
 def differences(runs: Sequence[Measured], names: Sequence[str]) -> Table:
@@ -206,7 +207,7 @@ def side_by_side(runs: Sequence[Measured]) -> RenderableType:
     """The table for a terminal of 80 columns: runs go by letters, told above it."""
     letters = [_letter(place) for place in range(len(runs))]
     titles = [
-        Text(f"{letter}  {run.name}: {wording.title(dict(run.summary))}", overflow="fold")
+        Text(f"{letter}  {run.name}: {wording.title(run.summary)}", overflow="fold")
         for letter, run in zip(letters, runs, strict=True)
     ]
     parts: list[RenderableType] = [Text(), *titles, Text(), compared(runs, letters).as_rich()]

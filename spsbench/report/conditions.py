@@ -9,8 +9,7 @@ from spsbench.report import wording
 from spsbench.report.naming import in_full
 from spsbench.report.results import times
 from spsbench.report.wording import escape
-
-Summary = Mapping[str, Any]
+from spsbench.summary_types import Summary
 
 _UNTOLD = "unknown"
 _SHORT_HASH = 16
@@ -18,8 +17,9 @@ _SHORT_HASH = 16
 
 def untrusted(summary: Summary) -> list[str]:
     """One sentence where others took the CPU while the run measured."""
-    parts = [part.get("contention") or {} for part in summary.get("conditions") or [summary]]
-    found = dict.fromkeys(reason for part in parts for reason in part.get("reasons", ()))
+    entries = summary.get("conditions")
+    parts = [entry.get("contention") for entry in entries] if entries else [summary.get("contention")]
+    found = dict.fromkeys(reason for part in parts if part for reason in part["reasons"])
     if not found:
         return []
     return [

@@ -18,8 +18,8 @@ from spsbench.report.tables import Table, left, right
 from spsbench.report.wording import escape, fence
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
 from spsbench.summary import PHASES
+from spsbench.summary_types import ArmRow, Summary
 
-Summary = Mapping[str, Any]
 Run = Mapping[str, Any]
 Section = Callable[[Summary, Run], list[str]]
 
@@ -34,7 +34,7 @@ ONE_PROCESS = (
 SEVERAL_PROCESSES = "The speedup's 95% interval resamples processes and prompts, crossed."
 
 
-def render(summary: dict[str, Any], run: Run) -> str:
+def render(summary: Summary, run: Run) -> str:
     """The report as GitHub renders it.
 
     Args:
@@ -47,11 +47,11 @@ def render(summary: dict[str, Any], run: Run) -> str:
 
 
 def _heading(summary: Summary, run: Run) -> list[str]:
-    lines = [f"# {escape(wording.title(dict(summary)))}"]
+    lines = [f"# {escape(wording.title(summary))}"]
     told = [*conditions.untrusted(summary), *conditions.headline(summary), *judgement.headline(summary)]
-    told += judgement.alarms(dict(summary))
+    told += judgement.alarms(summary)
     lines += ["", *(f"**{escape(text)}**" + "  " for text in told)]
-    lines += [f"{escape(text)}  " for text in judgement.losslessness(dict(summary))]
+    lines += [f"{escape(text)}  " for text in judgement.losslessness(summary)]
     data = summary.get("data")
     source = data.get("source") if isinstance(data, Mapping) else data
     facts = [("Pair", summary.get("pair")), ("Data", source)]
@@ -67,8 +67,8 @@ def _results(summary: Summary, run: Run) -> list[str]:
     rows = summary["rows"]
     if not rows:
         return ["## Results", "", "Nothing was measured."]
-    table = results(rows, wording.headline_metric(dict(summary)), in_full())
-    told = wording.extraction(dict(summary))
+    table = results(rows, wording.headline_metric(summary), in_full())
+    told = wording.extraction(summary)
     return ["## Results", "", *table.as_markdown(), *(["", escape(told)] if told else [])]
 
 
@@ -79,7 +79,7 @@ def _quality(summary: Summary, run: Run) -> list[str]:
         return []
     columns = [right(wording.metric_title(name)) for name in names]
 
-    def cells(row: dict[str, Any]) -> list[str]:
+    def cells(row: ArmRow) -> list[str]:
         return [wording.metric(name, row["metrics"].get(name)) for name in names]
 
     return ["### All metrics", "", *in_full().table(columns, rows, cells).as_markdown()]
@@ -92,7 +92,7 @@ def _timing(summary: Summary, run: Run) -> list[str]:
         *map(right, ("first half", "second half", "prompts slower", "peak memory")),
     ]
 
-    def cells(row: dict[str, Any]) -> list[str]:
+    def cells(row: ArmRow) -> list[str]:
         return [
             *(str(row[name]) for name in ("sequences", "failed", "tokens")),
             wording.speedup(row["end_to_end_speedup"]),
@@ -111,9 +111,9 @@ def _loops(summary: Summary, run: Run) -> list[str]:
         return []
     columns = [*(right(f"{phase} ms") for phase in PHASES), left("target mode"), left("draft mode")]
 
-    def cells(row: dict[str, Any]) -> list[str]:
+    def cells(row: ArmRow) -> list[str]:
         return [
-            *(wording.milliseconds(row["loop_time"][f"{phase}_ms"]) for phase in PHASES),
+            *(wording.milliseconds(wording.phase_ms(row["loop_time"], phase)) for phase in PHASES),
             *(row[mode] or wording.NOTHING for mode in ("target_mode", "draft_mode")),
         ]
 
@@ -131,12 +131,13 @@ def _acceptance(summary: Summary, run: Run) -> list[str]:
     return [*lines, "", "### Legend", "", *legend]
 
 
-def _every_name(rows: list[dict[str, Any]]) -> Table:
+def _every_name(rows: list[ArmRow]) -> Table:
     columns = [left("name"), *(right(f"{label(row)}, {row['sampling']}") for row in rows)]
-    lines = []
-    for name in LEGEND:
-        values = [(row["acceptance"][name], row["acceptance"]["macro"][name]) for row in rows]
-        lines.append([name, *(f"{_value(name, micro)} / {_value(name, macro)}" for micro, macro in values)])
+    found: list[Mapping[str, Any]] = [row["acceptance"] for row in rows if row["acceptance"]]
+    lines = [
+        [name, *(f"{_value(name, own[name])} / {_value(name, own['macro'][name])}" for own in found)]
+        for name in LEGEND
+    ]
     return Table(columns, lines)
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from spsbench.axes import axes, label, unusual
+from spsbench.axes import AnyRow, axes, label, unusual
+from spsbench.axes import Row as Arm
 from spsbench.report.tables import SCREEN_WIDTH, Cell, Column, Heading, Row, Table, left
-
-Arm = dict[str, Any]
 
 _DRAFTING = ("drafter", "rule", "policy")
 _ROOM = SCREEN_WIDTH - 2  # a space on either side
@@ -34,7 +32,7 @@ class Naming:
     common: str = ""
 
     def table(
-        self, columns: Sequence[Column], arms: Sequence[Arm], cells: Callable[[Arm], Sequence[Cell]]
+        self, columns: Sequence[Column], arms: Sequence[AnyRow], cells: Callable[[AnyRow], Sequence[Cell]]
     ) -> Table:
         """A table with a row per arm.
 
@@ -106,12 +104,16 @@ def _differing(arms: Sequence[Arm]) -> list[str]:
     """The axes, other than method and K, on which the arms are at more than one place."""
     drafting = [arm for arm in arms if arm["method"] == "sps"]
     asked = (("sampling", arms), *((name, drafting) for name in _DRAFTING), ("engine", arms))
-    return [name for name, own in asked if len({axes(arm)[name] for arm in own}) > 1]
+    return [name for name, own in asked if len({_place(arm)[name] for arm in own}) > 1]
+
+
+def _place(arm: Arm) -> Arm:
+    return axes(arm)
 
 
 def _said(arm: Arm, names: Sequence[str]) -> list[str]:
     """The arm's places on these axes, as labels write them."""
-    place = axes(arm)
+    place = _place(arm)
     found = [(name, place[name]) for name in names if place[name] is not None]
     return [f"@{value}" if name == "engine" else str(value) for name, value in found]
 

@@ -10,8 +10,8 @@ from spsbench.report import judgement, wording
 from spsbench.report.tables import Table, left, right
 from spsbench.report.wording import escape
 from spsbench.stats.losslessness import leakage_bound
+from spsbench.summary_types import ArmLosslessness, Evidence, Leakage, ParityComparison, Solved, Summary
 
-Summary = Mapping[str, Any]
 Run = Mapping[str, Any]
 
 LOSSLESSNESS_LEGEND = (
@@ -39,10 +39,10 @@ def losslessness(summary: Summary, run: Run) -> list[str]:
     if judged is None:
         return []
     cells = [
-        _evidence(f"{label(arm)}, {arm['sampling']}", title, arm[kind])
+        _evidence(f"{label(arm)}, {arm['sampling']}", title, found)
         for arm in judged["arms"]
         for kind, title in judgement.KINDS.items()
-        if arm[kind] is not None
+        if (found := arm[kind]) is not None
     ]
     columns = [
         *(left("arm"), left("evidence"), right("sequences"), right("positions")),
@@ -59,10 +59,14 @@ def losslessness(summary: Summary, run: Run) -> list[str]:
     return [*lines, "", LOSSLESSNESS_LEGEND] if cells else lines
 
 
-def _decisions(arms: list[dict[str, Any]]) -> list[str]:
+def _decisions(arms: list[ArmLosslessness]) -> list[str]:
     """Per arm what came of deriving its decisions anew, of the sequences drawn for it too."""
     found = [(f"{label(arm)}, {arm['sampling']}", arm.get("decisions")) for arm in arms]
-    found += [(f"{label(arm)}, at temperature 1", arm["proof"]["decisions"]) for arm in _proved(arms)]
+    found += [
+        (f"{label(arm)}, at temperature 1", made["decisions"])
+        for arm in _proved(arms)
+        if (made := arm["proof"])
+    ]
     cells = [
         [
             name,
@@ -80,19 +84,19 @@ def _decisions(arms: list[dict[str, Any]]) -> list[str]:
     return ["", *table.as_markdown(), "", DECISIONS_LEGEND] if cells else []
 
 
-def _proved(arms: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _proved(arms: list[ArmLosslessness]) -> list[ArmLosslessness]:
     """One arm of each way of drafting for which sequences were drawn: they do not depend on the sampling."""
     return list({place(arm, "sampling"): arm for arm in arms if arm.get("proof")}.values())
 
 
-def _drawn(arms: list[dict[str, Any]]) -> list[str]:
+def _drawn(arms: list[ArmLosslessness]) -> list[str]:
     """What the sequences that were drawn at temperature 1 say of leakage."""
     sentences = [(label(arm), judgement.proof([arm])) for arm in _proved(arms)]
     lines = [f"* {escape(name)}: {escape(text)}" for name, text in sentences if text]
     return ["", *lines] if lines else []
 
 
-def _evidence(name: str, title: str, kind: dict[str, Any]) -> list[str]:
+def _evidence(name: str, title: str, kind: Evidence) -> list[str]:
     leakage, score, cells = kind["leakage"], kind["log_score"], kind["transform"]
     return [
         name,
@@ -109,7 +113,7 @@ def _evidence(name: str, title: str, kind: dict[str, Any]) -> list[str]:
     ]
 
 
-def _estimate(leakage: Mapping[str, Any]) -> str:
+def _estimate(leakage: Leakage) -> str:
     estimate, low, high = (judgement.share(leakage[name]) for name in ("estimate", "low", "high"))
     return f"{estimate} [{low}, {high}]"
 
@@ -139,7 +143,7 @@ def parity(summary: Summary, run: Run) -> list[str]:
     ]
     lines = [f"## Parity of {escape(wording.metric_title(judged['metric']))}", ""]
     lines += [*Table(columns, cells).as_markdown(), ""]
-    told = [*judgement.parity(dict(summary)), *judgement.advantages(dict(summary))]
+    told = [*judgement.parity(summary), *judgement.advantages(summary)]
     told += [
         _solved(names[found["arm"]], found["solved"]) for found in judged["comparisons"] if found["solved"]
     ]
@@ -148,14 +152,14 @@ def parity(summary: Summary, run: Run) -> list[str]:
     return [*lines, *(f"* {escape(text)}" for text in told), "", PARITY_LEGEND]
 
 
-def _difference(found: Mapping[str, Any]) -> str:
+def _difference(found: ParityComparison) -> str:
     if found["difference"] is None:
         return wording.NOTHING
     interval = "" if found["low"] is None else f" [{found['low']:+.4f}, {found['high']:+.4f}]"
     return f"{found['difference']:+.4f}{interval}"
 
 
-def _solved(name: str, solved: Mapping[str, Any]) -> str:
+def _solved(name: str, solved: Solved) -> str:
     test = solved["reason"] if solved["p_value"] is None else f"McNemar p {solved['p_value']:.3f}"
     return (
         f"{name}: problems solved by any sample: {solved['both']} by both, {solved['only_ars']} by ArS "

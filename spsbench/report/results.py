@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from spsbench.report import wording
 from spsbench.report.naming import Naming
 from spsbench.report.tables import Cell, Styled, Table, left, right
+from spsbench.summary_types import ArmRow
 
-Arm = dict[str, Any]
 
-
-def results(arms: Sequence[Arm], metric: str | None, naming: Naming) -> Table:
+def results(arms: Sequence[ArmRow], metric: str | None, naming: Naming) -> Table:
     """Quality, time per token and speedup of every arm, in the shape of the paper's Table 1."""
     columns = [
         right(wording.metric_title(metric)),
@@ -21,9 +19,9 @@ def results(arms: Sequence[Arm], metric: str | None, naming: Naming) -> Table:
         right("tokens/loop"),
     ]
 
-    def cells(arm: Arm) -> list[Cell]:
+    def cells(arm: ArmRow) -> list[Cell]:
         return [
-            wording.metric(metric, arm["metrics"].get(metric)),
+            wording.metric(metric, arm["metrics"].get(metric) if metric else None),
             _time(arm),
             _speedup(arm),
             wording.number(arm["tokens_per_loop"], 2),
@@ -32,13 +30,13 @@ def results(arms: Sequence[Arm], metric: str | None, naming: Naming) -> Table:
     return naming.table(columns, arms, cells)
 
 
-def times(arms: Sequence[Arm], naming: Naming) -> Table:
+def times(arms: Sequence[ArmRow], naming: Naming) -> Table:
     """Times alone, for the sequences that were measured under one of several conditions."""
     columns = [right("sequences"), right("ms/token"), left("speedup", note="95%", whole=True)]
     return naming.table(columns, arms, lambda arm: [str(arm["sequences"]), _time(arm), _speedup(arm)])
 
 
-def acceptance(arms: Sequence[Arm], naming: Naming, *, rule: bool = False) -> Table:
+def acceptance(arms: Sequence[ArmRow], naming: Naming, *, rule: bool = False) -> Table:
     """The first measures of acceptance, and by which rule, of speculative arms.
 
     Args:
@@ -49,23 +47,24 @@ def acceptance(arms: Sequence[Arm], naming: Naming, *, rule: bool = False) -> Ta
     columns = [right(name, code=True) for name in wording.FIRST_SCREEN]
     columns += [left("verification rule")] if rule else []
 
-    def cells(arm: Arm) -> list[Cell]:
-        found: list[Cell] = [wording.number(arm["acceptance"][name], 3) for name in wording.FIRST_SCREEN]
+    def cells(arm: ArmRow) -> list[Cell]:
+        found: list[Cell] = [*wording.first_screen(arm["acceptance"])]
         return [*found, arm["verification_rule"] or wording.NOTHING] if rule else found
 
     return naming.table(columns, arms, cells)
 
 
-def _time(arm: Arm) -> str:
+def _time(arm: ArmRow) -> str:
     if arm["sequences"]:
         return wording.milliseconds(arm["ms_per_token"])
     return "failed" if arm["failed"] else "not run"
 
 
-def _speedup(arm: Arm) -> Cell:
+def _speedup(arm: ArmRow) -> Cell:
     """Coloured only where the interval leaves no doubt; nothing depends on seeing it."""
     text, found = wording.row_speedup(arm), arm["speedup"]
     if found is None or found["low"] is None:
         return text
-    style = "green" if found["low"] > 1.0 else "red" if found["high"] < 1.0 else ""
+    low, high = wording.ends(found)
+    style = "green" if low > 1.0 else "red" if high < 1.0 else ""
     return Styled(text, style) if style else text

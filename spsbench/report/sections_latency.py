@@ -9,8 +9,8 @@ from spsbench.report import wording
 from spsbench.report.naming import in_full
 from spsbench.report.tables import Table, left, right
 from spsbench.report.wording import escape
+from spsbench.summary_types import ArmPositions, ArmTails, MeanSd, Recommendation, Spread, Summary
 
-Summary = Mapping[str, Any]
 Run = Mapping[str, Any]
 
 TAILS_NOTE = (
@@ -34,7 +34,7 @@ def recommendation(summary: Summary, run: Run) -> list[str]:
     ]
 
 
-def _alternatives(entry: Mapping[str, Any]) -> Table:
+def _alternatives(entry: Recommendation) -> Table:
     cells = [
         [
             "ArS" if other["k"] == 0 else f"K={other['k']}",
@@ -83,7 +83,7 @@ def tails(summary: Summary, run: Run) -> list[str]:
     return [*lines, TAILS_NOTE + (" With fewer than 100 sequences P99 is nearly the slowest." if few else "")]
 
 
-def _tail(arm: Mapping[str, Any]) -> list[str]:
+def _tail(arm: ArmTails) -> list[str]:
     whole, until, clock = arm["sequence_s"], arm["until_n_s"], arm["paper_clock_s"]
     return [
         *_quantiles(whole),
@@ -94,11 +94,13 @@ def _tail(arm: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _quantiles(found: Mapping[str, float] | None) -> list[str]:
-    return [wording.number((found or {}).get(name), 3) for name in ("p50", "p90", "p99")]
+def _quantiles(found: Spread | None) -> list[str]:
+    if found is None:
+        return [wording.NOTHING] * 3
+    return [wording.number(value, 3) for value in (found["p50"], found["p90"], found["p99"])]
 
 
-def _spread(found: Mapping[str, float] | None) -> str:
+def _spread(found: MeanSd | None) -> str:
     return wording.NOTHING if found is None else f"{found['mean']:.3f} ± {found['sd']:.3f}"
 
 
@@ -109,14 +111,14 @@ def positions(summary: Summary, run: Run) -> list[str]:
     if len(starts) < 2:
         return []
 
-    def cells(arm: dict[str, Any]) -> list[str]:
+    def cells(arm: ArmPositions) -> list[str]:
         at = {
             part["start"]: f"{part['mean_acceptance_length']:.2f} ({part['loops']})" for part in arm["bins"]
         }
         return [at.get(start, wording.NOTHING) for start, _ in starts]
 
     columns = [right(_bin(*place)) for place in starts]
-    table = in_full().table(columns, [{"method": "sps", **arm} for arm in found], cells)
+    table = in_full().table(columns, found, cells)
     lines = ["### Along the output", "", *table.as_markdown(), ""]
     return [*lines, "`mean_acceptance_length` of the loops that began at these output tokens (how many)."]
 

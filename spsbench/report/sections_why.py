@@ -11,8 +11,8 @@ from spsbench.report import judgement, wording
 from spsbench.report.naming import in_full
 from spsbench.report.tables import Table, left, right
 from spsbench.report.wording import escape
+from spsbench.summary_types import ArmCeiling, ArmFactors, ArmPrediction, Ceiling, SeriesPrediction, Summary
 
-Summary = Mapping[str, Any]
 Run = Mapping[str, Any]
 
 EVIDENCE = {
@@ -50,7 +50,7 @@ def why(summary: Summary, run: Run) -> list[str]:
     return [*lines, WHY_NOTE]
 
 
-def _factors(entry: Mapping[str, Any]) -> Table:
+def _factors(entry: ArmFactors) -> Table:
     cells = [["K+1", "", f"{entry['k'] + 1:.2f}x", "", ""]]
     for factor in entry["factors"]:
         evidence = EVIDENCE[factor["name"]].format_map(factor["evidence"])
@@ -62,16 +62,16 @@ def _factors(entry: Mapping[str, Any]) -> Table:
     return Table(columns, cells)
 
 
-def _every_arm(entries: list[dict[str, Any]]) -> Table:
+def _every_arm(entries: list[ArmFactors]) -> Table:
     names = list(dict.fromkeys(factor["name"] for entry in entries for factor in entry["factors"]))
     columns = [right("K+1"), *(right(name.replace("_", " ")) for name in names), right("speedup")]
 
-    def cells(entry: dict[str, Any]) -> list[str]:
+    def cells(entry: ArmFactors) -> list[str]:
         values = {factor["name"]: factor["factor"] for factor in entry["factors"]}
         shown = [wording.number(values.get(name), 3) for name in names]
         return [str(entry["k"] + 1), *shown, f"{entry['speedup']:.2f}x"]
 
-    return in_full().table(columns, _arms(entries), cells)
+    return in_full().table(columns, entries, cells)
 
 
 def theory(summary: Summary, run: Run) -> list[str]:
@@ -80,13 +80,13 @@ def theory(summary: Summary, run: Run) -> list[str]:
     if not found:
         return []
     titles = ("alpha", "c", "measured", "Leviathan", "residual", "Chen", "residual", "operations factor")
-    table = in_full().table([*map(right, titles)], _arms(found["arms"]), _predicted)
+    table = in_full().table([*map(right, titles)], found["arms"], _predicted)
     lines = ["## Theory", "", *table.as_markdown(), ""]
     told = [text for sampling in found["samplings"] if (text := _best(sampling) + _loop(sampling))]
     return [*lines, *(f"* {escape(text.strip())}" for text in told), *([""] if told else []), THEORY_NOTE]
 
 
-def _predicted(arm: Mapping[str, Any]) -> list[str]:
+def _predicted(arm: ArmPrediction) -> list[str]:
     return [
         wording.number(arm["alpha"], 3),
         wording.number(arm["c"], 3),
@@ -99,14 +99,14 @@ def _predicted(arm: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _best(found: Mapping[str, Any]) -> str:
+def _best(found: SeriesPrediction) -> str:
     if found["best_k"] is None:
         return ""
     text = f"{found['sampling']}: the theory's best K is {found['best_k']}, {found['best_speedup']:.2f}x"
     return f"{text}; at least {found['minimum_gain']:.2f}x from alpha and c alone. "
 
 
-def _loop(found: Mapping[str, Any]) -> str:
+def _loop(found: SeriesPrediction) -> str:
     line = found["loop"]
     if line is None:
         return ""
@@ -126,21 +126,22 @@ def ceiling(summary: Summary, run: Run) -> list[str]:
         return lines
     titles = ("ms/token", "floor", "share of floor", "best speedup")
     columns = [*map(right, titles), left("beats ArS ceiling")]
-    return [*lines, "", *in_full().table(columns, _arms(found["arms"]), _floors).as_markdown()]
+    return [*lines, "", *in_full().table(columns, found["arms"], _floors).as_markdown()]
 
 
-def _floors(arm: Mapping[str, Any]) -> list[str]:
-    beats = {True: "yes", False: "no"}.get(arm["beats_ars_ceiling"], wording.NOTHING)
+def _floors(arm: ArmCeiling) -> list[str]:
+    beats = arm["beats_ars_ceiling"]
+    told = wording.NOTHING if beats is None else "yes" if beats else "no"
     return [
         wording.milliseconds(arm["ms_per_token"]),
         wording.milliseconds(arm["floor_ms_per_token"]),
         wording.percent(arm["share"]),
         wording.number(arm["best_speedup"], 2),
-        "" if arm["method"] == "ars" else beats,
+        "" if arm["method"] == "ars" else told,
     ]
 
 
-def _regime(found: Mapping[str, Any]) -> list[str]:
+def _regime(found: Ceiling) -> list[str]:
     sizes, cache = found["forward_bytes"], found["cache_bytes"]
     draft = "" if sizes["draft"] is None else f", the draft {wording.mebibytes(sizes['draft'])}"
     text = f"A forward of the target reads {wording.mebibytes(sizes['target'])} of weights{draft}."
@@ -151,12 +152,8 @@ def _regime(found: Mapping[str, Any]) -> list[str]:
         ]
     if found["bandwidth_bytes_per_s"] is None:
         return [f"{text} The memory bandwidth was not measured, so no floor is shown."]
-    weak = judgement.headline({"ceiling": found})
+    weak = judgement.weak(found)
     return [f"{text} Measured bandwidth: {found['bandwidth_bytes_per_s'] / 1e9:.3g} GB/s.", *weak]
-
-
-def _arms(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"method": "sps", **entry} for entry in entries]
 
 
 def _signed(value: float | None) -> str:

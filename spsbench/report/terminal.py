@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.padding import Padding
@@ -14,6 +14,7 @@ from spsbench.report import conditions, judgement, wording
 from spsbench.report.naming import fitting, in_full
 from spsbench.report.results import acceptance, results, times
 from spsbench.report.tables import Styled, Table, left
+from spsbench.summary_types import ArmRow, Summary
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 _INDENT = (0, 1, 0, 1)
 
 
-def show(summary: dict[str, Any], console: Console) -> None:
+def show(summary: Summary, console: Console) -> None:
     """Print a run's summary; reads well without colour and in 80 columns."""
     console.print(screen(summary))
 
 
-def screen(summary: dict[str, Any]) -> RenderableType:
+def screen(summary: Summary) -> RenderableType:
     """Heading, table, one sentence per speculative arm, acceptance, judgements, warnings."""
     rows = summary["rows"]
     if not rows:
@@ -49,7 +50,7 @@ def screen(summary: dict[str, Any]) -> RenderableType:
     return Group(*parts, Text())
 
 
-def _by_condition(summary: dict[str, Any]) -> list[RenderableType]:
+def _by_condition(summary: Summary) -> list[RenderableType]:
     """A table of times for each of several conditions; nothing for a run of one."""
     entries = summary.get("conditions") or []
     parts: list[RenderableType] = []
@@ -62,7 +63,7 @@ def _by_condition(summary: dict[str, Any]) -> list[RenderableType]:
     return parts
 
 
-def _heading(summary: dict[str, Any], common: str) -> RenderableType:
+def _heading(summary: Summary, common: str) -> RenderableType:
     """What was measured, and what all arms have in common where the table does not say it of each."""
     text = Text(wording.title(summary), style="bold")
     details = []
@@ -75,23 +76,23 @@ def _heading(summary: dict[str, Any], common: str) -> RenderableType:
     return Padding(text, _INDENT)
 
 
-def _acceptance(rows: list[dict[str, Any]]) -> RenderableType:
+def _acceptance(rows: list[ArmRow]) -> RenderableType:
     """One line for one arm; a small table, with the names on top, for several."""
     if len(rows) == 1:
-        values = [wording.number(rows[0]["acceptance"][name], 3) for name in wording.FIRST_SCREEN]
+        values = wording.first_screen(rows[0]["acceptance"])
         return Text("  ".join(map(" ".join, zip(wording.FIRST_SCREEN, values, strict=True))))
     several = len({row["sampling"] for row in rows}) > 1
     table, _ = fitting(rows, partial(acceptance, rows), in_full(sampling=several))
     return table.as_rich()
 
 
-def _reasons(summary: dict[str, Any]) -> list[RenderableType]:
+def _reasons(summary: Summary) -> list[RenderableType]:
     """Which K, and why it is no faster."""
     lines = judgement.sentences(summary)
     return [Text(), *(Padding(_text(line), _INDENT) for line in lines)] if lines else []
 
 
-def _judgements(summary: dict[str, Any]) -> list[RenderableType]:
+def _judgements(summary: Summary) -> list[RenderableType]:
     """Whether to believe the table: losslessness, with alarms first, and parity of quality."""
     alarms = judgement.alarms(summary)
     calm = [*judgement.losslessness(summary), *judgement.parity(summary), *judgement.advantages(summary)]
@@ -99,12 +100,12 @@ def _judgements(summary: dict[str, Any]) -> list[RenderableType]:
     return [Text(), *(Padding(line, _INDENT) for line in lines)] if lines else []
 
 
-def _extraction(summary: dict[str, Any]) -> list[RenderableType]:
+def _extraction(summary: Summary) -> list[RenderableType]:
     told = wording.extraction(summary)
     return [Text(), Padding(_text(told, style="dim"), _INDENT)] if told else []
 
 
-def _rules(rows: list[dict[str, Any]]) -> list[RenderableType]:
+def _rules(rows: list[ArmRow]) -> list[RenderableType]:
     """Acceptance under different rules is no common scale: name them where they differ."""
     arms: dict[str, list[str]] = {}
     for row in rows:
@@ -124,7 +125,7 @@ def _counted(labels: list[str]) -> str:
     return f"{', '.join(different)} {'verifies' if len(different) == 1 else 'verify'}"
 
 
-def _warnings(summary: dict[str, Any]) -> list[RenderableType]:
+def _warnings(summary: Summary) -> list[RenderableType]:
     if not summary["warnings"]:
         return []
     lines = Table([left(whole=True), left()], [[Styled("!", "yellow"), text] for text in summary["warnings"]])
