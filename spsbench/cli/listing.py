@@ -13,7 +13,7 @@ from spsbench.errors import UsageError
 from spsbench.records import Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from spsbench.plugins import Options
 
@@ -168,20 +168,10 @@ LISTS: Mapping[str, Callable[[], list[Row]]] = {
 
 
 def _print(name: str, rows: Sequence[Row]) -> None:
-    _table(tuple(rows[0]) if rows else (name,), ([str(cell) for cell in row.values()] for row in rows))
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     from spsbench.cli.console import out
+    from spsbench.report.tables import Table, left
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="not bold dim")
-    for index, title in enumerate(header):
-        table.add_column(title, no_wrap=index == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    out().print(table)
+    first, *more = rows[0] if rows else (name,)
+    columns = [left(first, whole=True), *map(left, more)]
+    out().print(Table(columns, [[str(cell) for cell in row.values()] for row in rows]).as_rich())
     out().print()

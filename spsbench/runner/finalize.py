@@ -80,7 +80,7 @@ def finalize(store: RunStore, tokenizer: TokenReader | None) -> Summary:
     info = store.run_info()
     summary = summarise(frames.samples, frames.loops, info)
     write_summary(store.directory, summary)
-    store.write_report(render(dict(summary), info))
+    store.write_report(render(summary, info))
     return summary
 
 
