@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from itertools import product
 from typing import Any
 
@@ -14,6 +13,7 @@ from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import policy_kind
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError
+from spsbench.plugins import unknown
 from spsbench.records import Arm, SamplingParams, Spec
 
 ENGINES = {
@@ -127,8 +127,4 @@ def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
 def _known(flag: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:
     for name in names:
         if name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f"Did you mean {close[0]}? " if close else ""
-            raise UsageError(
-                f"{name!r} is unknown.", flag=flag, remedy=f"{hint}Choose from {', '.join(known)}."
-            )
+            raise unknown(name, known, flag)
