@@ -47,7 +47,8 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
         default: the sampling that is used unless the configuration names others.
 
     Raises:
-        UsageError: an unknown sampling, engine, drafter, rule or policy, or no arm at all.
+        UsageError: an unknown sampling, engine, drafter, rule or policy, no arm at all, or no speculative
+            one although it was asked for.
     """
     _known("--engine", config.engines, tuple(ENGINES))
     names = config.samplings or (default,)
@@ -65,7 +66,20 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
             flag="--arms",
             remedy="Add ars or the engine eager, or give a K above 0.",
         )
+    _require_drafting(config, arms)
     return arms
+
+
+def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
+    """Refuse policies that leave no speculative arm, where speculation was asked for."""
+    wanted = "sps" in config.methods and any(config.ks) and any("sps" in ENGINES[e] for e in config.engines)
+    if wanted and FIXED not in config.policies and not any(arm.method == "sps" for arm in arms):
+        raise UsageError(
+            f"no arm drafts as {', '.join(config.policies)} says: a policy takes a drafter that "
+            "heeds it, and the engine eager.",
+            flag="--policy",
+            remedy="Add the drafter model, the engine eager, or the policy fixed.",
+        )
 
 
 Drafting = tuple[Spec, Spec, Spec, int]
