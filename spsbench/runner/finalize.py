@@ -54,7 +54,7 @@ def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again
     references = {prompt.example_id: prompt for prompt in store.prompts()}
     done = (sample for sample in store.samples() if sample.error is None)
     unscored = [sample for sample in done if again or not sample.scores]
-    if not unscored:
+    if task.headline is None or not unscored:
         return
     announce(len(unscored))
     for start in range(0, len(unscored), _BATCH):
