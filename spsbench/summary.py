@@ -94,7 +94,7 @@ def diagnostics(
         "ceiling": ceiling(by_arm, rows, info),
         "tails": tails(by_arm, loops, rows),
         "positions": positions(loops, rows),
-        "hindsight": hindsight(loops, rows),
+        "hindsight": hindsight(by_arm, loops, rows),
         "recommendation": recommendation(by_arm, rows),
     }
     found = plain(found)

@@ -513,6 +513,16 @@ class ArmPositions(ArmIdentity):
 # --- the best K ---
 
 
+class AdaptiveGain(TypedDict):
+    """What an arm that adapts K reached: its time per token under that of the fastest fixed K, measured."""
+
+    arm: str
+    policy: str
+    fixed_k: int
+    ms_per_token: float
+    gain: RatioInterval
+
+
 class Hindsight(SeriesAxes):
     """What the right K in every loop would have gained, see ``spsbench.predict.recommend.hindsight``."""
 
@@ -522,6 +532,7 @@ class Hindsight(SeriesAxes):
     gain_bound: float
     max_k: int
     censored: float
+    adaptive: list[AdaptiveGain]
 
 
 class Alternative(TypedDict):

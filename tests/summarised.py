@@ -10,6 +10,7 @@ import pandas as pd
 from spsbench import summary
 
 _AXES = ["arm", "method", "k", "engine", "sampling"]
+_LATER = ["drafter", "rule", "policy"]
 
 
 def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> Any:
@@ -22,11 +23,12 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
     """
     named = {arm["arm"]: arm for arm in info.get("arms", ())}
     found = {arm["arm"]: arm for arm in arms_in(samples)}
-    own = samples.drop(columns=[name for name in _AXES if name != "arm"])
+    own = samples.drop(columns=[*_AXES[1:], *(name for name in _LATER if name in samples)])
     return summary.summarise(own, loops, {**info, "arms": list((named | found).values())})
 
 
 def arms_in(samples: pd.DataFrame) -> list[dict[str, Any]]:
     """The table of arms that samples tell in columns of their own."""
-    rows = samples[_AXES].drop_duplicates("arm").to_dict("records")
-    return [{str(name): value for name, value in row.items()} for row in rows]
+    told = [*_AXES, *(name for name in _LATER if name in samples)]
+    rows = samples[told].drop_duplicates("arm").to_dict("records")
+    return [{str(name): value for name, value in row.items() if value is not None} for row in rows]

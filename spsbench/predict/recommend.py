@@ -16,17 +16,18 @@ K by paired differences of time per token, since intervals that overlap decide n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import SeriesAxes, series, series_axes, unusual
+from spsbench.axes import FIXED, SeriesAxes, place, series, series_axes, unusual
 from spsbench.predict.costs import LoopCost, loop_cost
 from spsbench.stats.bootstrap import pooled_interval, ratio
-from spsbench.stats.speedup import column, finished
+from spsbench.stats.speedup import column, finished, pair, speedup
 from spsbench.summary_types import (
+    AdaptiveGain,
     Alternative,
     ArmRow,
     ChosenK,
@@ -41,13 +42,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def hindsight(loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[Hindsight] | None:
+def hindsight(
+    by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]
+) -> list[Hindsight] | None:
     """The bound for every sampling and engine with at least two Ks above 0.
 
     Returns:
         per sampling ``best_k`` (the best fixed one by the cost model; 0 is ArS), ``fixed_ms_per_token``,
         ``oracle_ms_per_token``, ``gain_bound`` (their ratio, at least 1), ``max_k`` and ``censored``,
-        the share of loops that accepted all of ``max_k``. None without such a sweep.
+        the share of loops that accepted all of ``max_k``; ``adaptive``: what each policy of the run
+        reached against the fastest fixed K, both measured, paired by prompt. None without such a sweep.
     """
     found: list[Hindsight] = []
     for group in series(rows):
@@ -56,8 +60,32 @@ def hindsight(loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) 
         if len({row["k"] for row in arms}) >= 2 and cost is not None:
             entry = _bound(arms, loops_by_arm, cost)
             if entry is not None:
+                entry["adaptive"] = list(_adaptive(arms, rows, by_arm))
                 found.append(entry)
     return found or None
+
+
+def _adaptive(
+    fixed: Sequence[ArmRow], rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]
+) -> Iterator[AdaptiveGain]:
+    """The arms that differ from those of fixed K in their policy alone."""
+    timed = [row for row in fixed if row["ms_per_token"] is not None]
+    best = min(timed, key=lambda row: row["ms_per_token"] or 0.0, default=None)
+    if best is None:
+        return
+    common = place(best, "k", "policy")
+    for row in rows:
+        if row["policy"] in (None, FIXED) or place(row, "k", "policy") != common:
+            continue
+        gain = speedup(pair(by_arm[best["arm"]], by_arm[row["arm"]])) if row["arm"] in by_arm else None
+        if gain is not None and row["ms_per_token"] is not None:
+            yield {
+                "arm": row["arm"],
+                "policy": row["policy"],
+                "fixed_k": best["k"],
+                "ms_per_token": row["ms_per_token"],
+                "gain": {"ratio": gain.ratio, "low": gain.low, "high": gain.high},
+            }
 
 
 def _bound(
@@ -84,6 +112,7 @@ def _bound(
         "gain_bound": per_token[best] / oracle,
         "max_k": widest["k"],
         "censored": float(np.mean(accepted >= widest["k"])),
+        "adaptive": [],
     }
 
 
