@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     settings |= {"max_new_tokens": options.max_new_tokens, "threads": options.threads}
     limit = options.repeats * options.prompts
     ready = plan(resolve(settings | {"limit": limit}, pair=options.pair))
-    print(f"A/A on {ready.task.spec.name}, pair {options.pair}: {_machine()}\n")
+    print(f"A/A on {ready.task.name}, pair {options.pair}: {_machine()}\n")
     print("| repeat | tokens | ratio | 95% interval | covers 1 |\n| --: | --: | --: | :-- | :-- |")
     repeats = []
     for number, repeat in enumerate(_repeats(ready, options), 1):

@@ -16,9 +16,13 @@ _WHERE = {
     "Draft": "spsbench.decode.rejection",
     "Drafter": "spsbench.decode.protocols",
     "DrafterKind": "spsbench.drafters.kind",
+    "Example": "spsbench.records",
+    "MetricKind": "spsbench.metrics.kind",
     "Rule": "spsbench.decode.rules",
     "RuleKind": "spsbench.decode.rules",
     "Run": "spsbench.api",
+    "SamplingParams": "spsbench.records",
+    "TaskKind": "spsbench.tasks.kind",
     "Verdict": "spsbench.decode.rejection",
     "run": "spsbench.api",
 }

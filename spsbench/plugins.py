@@ -1,9 +1,10 @@
-"""Drafters, rules and whatever else has a name: ours, an installed package's, or a file's."""
+"""Drafters, rules, tasks and whatever else has a name: ours, an installed package's, or a file's."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
@@ -32,22 +33,34 @@ def find(name: str, ours: Mapping[str, Kind], group: str, kind: type[Kind], flag
         UsageError: the name is unknown, or stands for something else.
         UnavailableError: its package or file cannot be imported.
     """
-    if name in ours:
-        return ours[name]
+    return ours[name] if name in ours else theirs(name, ours, group, kind, flag)
+
+
+def theirs(name: str, ours: Iterable[str], group: str, kind: type[Kind], flag: str) -> Kind:
+    """What a name stands for that is none of ``ours``: an entry point or a file's attribute; see ``find``."""
     path, colon, attribute = name.rpartition(":")
     if colon and path.endswith(".py"):
         return _checked(_from_file(Path(path), attribute, flag), kind, name, flag)
-    theirs = {point.name: point for point in metadata.entry_points(group=group)}
-    if name in theirs:
-        return _checked(_loaded(theirs[name], flag), kind, name, flag)
-    known = [*ours, *theirs]
-    close = get_close_matches(name, known, n=1)
-    hint = f"Did you mean {close[0]}? " if close else ""
-    raise UsageError(
-        f"{name!r} is unknown.",
-        flag=flag,
-        remedy=f"{hint}Choose from {', '.join(known)}, or name one as file.py:attribute.",
-    )
+    points = {point.name: point for point in metadata.entry_points(group=group)}
+    if name in points:
+        return _checked(_loaded(points[name], flag), kind, name, flag)
+    raise unknown(name, [*ours, *points], flag, ", or name one as file.py:attribute")
+
+
+def unknown(name: str, known: Iterable[str], flag: str, more: str = "") -> UsageError:
+    """The error for a name that is not among the known ones; suggests the closest.
+
+    Args:
+        name: what was given.
+        known: the names that exist.
+        flag: the flag or key at fault.
+        more: what else may be given.
+    """
+    lowered = {candidate.lower(): candidate for candidate in known}
+    close = get_close_matches(name.lower(), lowered, n=1)
+    hint = f"Did you mean {lowered[close[0]]}? " if close else ""
+    remedy = f"{hint}Choose from {', '.join(lowered.values())}{more}."
+    return UsageError(f"{name!r} is unknown.", flag=flag, remedy=remedy)
 
 
 def settled(name: str, options: Options, spec: Spec, flag: str) -> dict[str, OptionValue]:
@@ -78,11 +91,9 @@ def settled(name: str, options: Options, spec: Spec, flag: str) -> dict[str, Opt
 
 def names(ours: Mapping[str, Any], group: str) -> dict[str, str]:
     """Every name that can be given and where it comes from: ``spsbench`` or another package."""
-    theirs = {
-        point.name: point.dist.name if point.dist else "another package"
-        for point in metadata.entry_points(group=group)
-    }
-    return theirs | dict.fromkeys(ours, "spsbench")
+    points = metadata.entry_points(group=group)
+    others = {point.name: point.dist.name if point.dist else "another package" for point in points}
+    return others | dict.fromkeys(ours, "spsbench")
 
 
 def _from_file(path: Path, attribute: str, flag: str) -> Any:
@@ -91,10 +102,11 @@ def _from_file(path: Path, attribute: str, flag: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"spsbench_plugin_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look there
     try:
         spec.loader.exec_module(module)
     except Exception as error:
+        del sys.modules[spec.name]
         raise UnavailableError(
             f"{path} cannot be imported ({type(error).__name__}: {error}).",
             flag=flag,

@@ -122,8 +122,8 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
         info: what the tables do not hold, all optional. ``arms``: a list of dicts with ``arm``,
             ``method``, ``k``, ``engine``, ``sampling``, so that an arm without a sample has its
             row; ``models`` with ``target`` and its ``dtype``; ``task``, ``task_label``,
-            ``synthetic``, ``pair``, ``data``, ``headline_metric``; and, for all arms or as a dict by
-            arm, ``expected_sequences``, ``verification_rule``, ``peak_memory_bytes``,
+            ``synthetic``, ``pair``, ``data``, ``headline_metric``, ``metrics``; and, for all arms or as a
+            dict by arm, ``expected_sequences``, ``verification_rule``, ``peak_memory_bytes``,
             ``target_mode``, ``draft_mode``.
 
     Returns:
@@ -156,7 +156,7 @@ def _summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, An
     taken = contention(samples, info)
     rows = plain(rows if taken["trusted"] else _without_intervals(rows))
     judged = plain(losslessness(by_arm, rows, _target_dtype(info), info.get("proof")))
-    quality = plain(parity(by_arm, rows, info.get("headline_metric")))
+    quality = plain(parity(by_arm, rows, info.get("headline_metric"), info.get("metrics")))
     return {
         "schema_version": SCHEMA_VERSION,
         **_labels(info),

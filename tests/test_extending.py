@@ -1,10 +1,11 @@
-"""docs/extending.md is true: its example drafts, is proved, and is found by name and by file."""
+"""docs/extending.md is true: its examples draft, ask, score, are proved, and are found by name and file."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,29 @@ from spsbench.testing import assert_lossless
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/echo_drafter.py"
+SUMS = ROOT / "examples/sums_task.py"
 FLAGS = ("--limit", "2", "--max-new-tokens", "12", "--threads", "1", "--no-score", "--set", "warmup=false")
+
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Put a module with entry points where installed packages lie."""
+
+    def installed(source: Path, entry_points: str) -> None:
+        site, module = tmp_path / "site", source.stem
+        information = site / f"{module}-1.0.dist-info"
+        information.mkdir(parents=True)
+        (site / source.name).write_text(source.read_text())
+        name = module.replace("_", "-")
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (information / "entry_points.txt").write_text(entry_points)
+        monkeypatch.syspath_prepend(str(site))
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    return installed
 
 
 def test_the_example_is_lossless() -> None:
@@ -48,20 +71,9 @@ def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(spsbench.Run(run.directory).samples) == 6
 
 
-def test_an_installed_package_gives_its_drafter_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = tmp_path / "site"
-    information = site / "echo_drafter-1.0.dist-info"
-    information.mkdir(parents=True)
-    (site / "echo_drafter.py").write_text(EXAMPLE.read_text())
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: echo-drafter\nVersion: 1.0\n")
-    points = (
-        "[spsbench.drafters]\necho = echo_drafter:KIND\nbroken = no_such_module:KIND\nother = json:dumps\n"
-    )
-    (information / "entry_points.txt").write_text(points)
-    monkeypatch.syspath_prepend(str(site))
-    monkeypatch.delitem(sys.modules, "echo_drafter", raising=False)
+def test_an_installed_package_gives_its_drafter_a_name(tmp_path: Path, install: Install) -> None:
+    points = "echo = echo_drafter:KIND\nbroken = no_such_module:KIND\nother = json:dumps\n"
+    install(EXAMPLE, f"[spsbench.drafters]\n{points}")
     assert drafter_kind("echo").summary == "Repeats what followed the last time."
     with pytest.raises(UnavailableError, match="broken"):
         drafter_kind("broken")
@@ -144,3 +156,83 @@ def test_two_drafters_at_one_k_are_two_arms_everywhere(tmp_path: Path) -> None:
     page = (tmp_path / "run/report.md").read_text()
     for name in ("SpS (K=2, lookup)", "SpS (K=3, lookup, lenience, lossy)"):
         assert name in page
+
+
+SCORED = tuple(flag for flag in FLAGS if flag != "--no-score")
+
+
+def test_the_task_of_the_page_runs_with_its_metric_in_every_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "docs/extending.md").read_text()
+    assert SUMS.read_text().partition("\n\n\n")[2].strip() in text
+    (command,) = re.findall(r"^spsbench (run examples/sums_task.py.*)$", text, re.MULTILINE)
+    run = tmp_path / "run"
+    result = call(*command.split(), *SCORED, "--arms", "ars,sps,draft", "--out", run)
+    assert result.code == 0, result.err
+    assert "sums (synthetic)" in result.out
+    assert "distance" in result.out
+    summary = json.loads((run / "summary.json").read_text())
+    assert all(set(row["metrics"]) == {"distance", "exact_match"} for row in summary["rows"])
+    assert summary["parity"]["metric"] == "distance"
+    told = json.loads((run / "run.json").read_text())
+    assert told["metrics"]["distance"] == {"higher_is_better": False, "margin": 0.5}
+    assert call("report", run, "--html", "--quiet").code == 0
+    page = (run / "report.md").read_text()
+    assert "| arm | sampling | distance | exact_match |" in page
+    assert "Parity of distance" in page
+    assert "distance" in call("compare", run, run).out
+
+
+def test_an_installed_package_gives_its_task_and_metric_a_name(tmp_path: Path, install: Install) -> None:
+    points = "[spsbench.tasks]\nmypkg-sums = sums_task:KIND\nbroken = sums_task:NOTHING\nother = json:dumps\n"
+    install(SUMS, f"{points}[spsbench.metrics]\nmypkg-distance = sums_task:DISTANCE\n")
+    named = call("run", "mypkg-sums", *SCORED, "--out", tmp_path / "named", "--quiet")
+    assert named.code == 0, named.err
+    task = tmp_path / "news.yaml"
+    task.write_text(
+        (ROOT / "tasks/xsum.yaml")
+        .read_text()
+        .replace("headline:", "metrics: [mypkg-distance, rouge2]\nheadline:")
+    )
+    mixed = call("run", task, *SCORED, "--out", tmp_path / "mixed", "--quiet")
+    assert mixed.code == 0, mixed.err
+    row = json.loads((tmp_path / "mixed/summary.json").read_text())["rows"][0]
+    assert list(row["metrics"]) == ["distance", "rouge2"]
+    again = call("run", "--resume", tmp_path / "named", "--limit", "3", "--quiet")
+    assert again.code == 0, again.err
+    for name, code, said in [
+        ("mypkg-sum", 2, "Did you mean mypkg-sums?"),
+        ("broken", 3, "broken (sums_task:NOTHING) cannot be imported (AttributeError"),
+        ("other", 2, "is function, not TaskKind"),
+        ("none.py:KIND", 3, "none.py is not there"),
+        (f"{SUMS}:DISTANCE", 2, "is MetricKind, not TaskKind"),
+    ]:
+        result = call("run", name, "--out", tmp_path / "refused")
+        assert (result.code, said in " ".join(result.err.split())) == (code, True), result.err
+        assert not (tmp_path / "refused").exists()
+
+
+def test_a_metric_that_fails_loses_nothing_that_was_generated(tmp_path: Path) -> None:
+    file, run = tmp_path / "mine.py", tmp_path / "run"
+    text = SUMS.read_text()
+    file.write_text(text.replace("return [abs(", "return [1 / 0 * abs("))
+    result = call("run", f"{file}:KIND", *SCORED, "--out", run, "--quiet")
+    assert result.code == 1
+    assert "the metric distance raised ZeroDivisionError" in result.err
+    file.write_text(text)
+    mended = call("score", run, "--missing", "--quiet")
+    assert mended.code == 0, mended.err
+    rows = json.loads((run / "summary.json").read_text())["rows"]
+    assert [row["sequences"] for row in rows] == [2, 2]
+    assert all(row["metrics"]["distance"] is not None for row in rows)
+
+
+def test_a_task_without_a_metric_is_measured_all_the_same(tmp_path: Path) -> None:
+    file, run = tmp_path / "mine.py", tmp_path / "run"
+    file.write_text(SUMS.read_text().replace('metrics=(DISTANCE, "exact_match")', "metrics=()"))
+    result = call("run", f"{file}:KIND", *SCORED, "--out", run)
+    assert result.code == 0, result.err
+    assert json.loads((run / "summary.json").read_text())["parity"] is None
+    assert "sums (synthetic)" in result.out

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from spsbench.cli import options
 from spsbench.errors import SpsbenchError
@@ -36,7 +34,7 @@ def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
         raise UnavailableError(f"{', '.join(broken)} cannot be used.", remedy="Install spsbench again.")
 
 
-_EMBEDDED = "embedded:mini/"
+EMBEDDED = "embedded:mini/"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 _STYLES = {"ok": "green", "absent": "yellow", "broken": "red", "info": "dim"}
 
@@ -64,13 +62,13 @@ def examine() -> list[Check]:
 
 def render(checks: list[Check]) -> RenderableType:
     """The checks for a terminal."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    for check in checks:
-        mark = "" if check.state == "info" else check.state
-        table.add_row(Text(mark, style=_STYLES[check.state]), Text(check.what), Text(check.detail))
-    return table
+    from spsbench.report.tables import Cell, Styled, Table, left
+
+    rows: list[list[Cell]] = [
+        [Styled("" if check.state == "info" else check.state, _STYLES[check.state]), check.what, check.detail]
+        for check in checks
+    ]
+    return Table([left(whole=True), left(whole=True), left()], rows).as_rich()
 
 
 def _machine() -> Iterator[Check]:
@@ -96,8 +94,8 @@ def _pairs() -> Iterator[Check]:
     for name in list_pairs():
         pair = load_pair(name)
         models = (("target", pair.target), ("draft", pair.draft))
-        absent = [f"{role} {ref.id}" for role, ref in models if not _model_is_here(ref.id, ref.revision)]
-        embedded = pair.target.id.startswith(_EMBEDDED)
+        absent = [f"{role} {ref.id}" for role, ref in models if not model_is_here(ref.id, ref.revision)]
+        embedded = pair.target.id.startswith(EMBEDDED)
         if absent:
             state: Literal["broken", "absent"] = "broken" if embedded else "absent"
             yield Check(f"pair {name}", state, f"not on this machine: {', '.join(absent)}")
@@ -105,9 +103,10 @@ def _pairs() -> Iterator[Check]:
             yield Check(f"pair {name}", "ok", "embedded, synthetic" if embedded else "in the hub's cache")
 
 
-def _model_is_here(name: str, revision: str | None) -> bool:
-    if name.startswith(_EMBEDDED):
-        return (mini_dir() / name.removeprefix(_EMBEDDED) / "model.safetensors").is_file()
+def model_is_here(name: str, revision: str | None) -> bool:
+    """Whether a model's weights are on this machine: in the package, or in the hub's cache."""
+    if name.startswith(EMBEDDED):
+        return (mini_dir() / name.removeprefix(EMBEDDED) / "model.safetensors").is_file()
     from huggingface_hub import try_to_load_from_cache
 
     cached = (try_to_load_from_cache(name, file, revision=revision) for file in _WEIGHTS)
@@ -126,7 +125,7 @@ def _data() -> Iterator[Check]:
 
 
 def _mini_data(spec: TaskSpec) -> Check:
-    from spsbench.tasks.task import mini_path
+    from spsbench.tasks.yaml_task import mini_path
 
     try:
         return Check(f"data {spec.name} mini", "ok", f"synthetic, {mini_path(spec).name}")

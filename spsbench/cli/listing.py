@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spsbench.cli import options
-from spsbench.cli.console import print_json, say
-from spsbench.errors import UsageError
+from spsbench.cli.console import out, print_json, say
+from spsbench.errors import SpsbenchError
+from spsbench.plugins import unknown
 from spsbench.records import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from spsbench.config import PairConfig
     from spsbench.plugins import Options
+    from spsbench.tasks.spec import TaskSpec
 
 Row = dict[str, Any]
 
@@ -28,12 +31,12 @@ def list_(
     json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """List tasks, pairs, protocols, drafters, rules, policies and engines.
+    """List tasks, pairs, protocols, drafters, rules, policies, engines and metrics.
 
     Example: spsbench list drafters
     """
     if what is not None and what not in LISTS:
-        raise UsageError(f"{what!r} is unknown.", flag="WHAT", remedy=f"Choose from {', '.join(LISTS)}.")
+        raise unknown(what, LISTS, "WHAT")
     wanted = LISTS if what is None else {what: LISTS[what]}
     found = {name: rows() for name, rows in wanted.items()}
     if json:
@@ -63,62 +66,135 @@ def _old(name: str) -> None:
     _print(name, LISTS[name]())
 
 
-def _tasks() -> list[Row]:
-    from spsbench.tasks.catalogue import list_tasks
+SPSBENCH, NOTHING = "spsbench", "nothing"
+_MODELS, _FIXED = _WHOLE = ("target, draft", "drafter and rule")
 
-    return [
-        {"task": spec.name, "what": spec.title, "samplings": ", ".join(spec.samplings)}
+
+def _tasks() -> list[Row]:
+    from spsbench.tasks.catalogue import GROUP, list_tasks, task_kind
+
+    ours = [
+        {"task": spec.name, "what": spec.title, "samplings": _lines(spec.samplings)}
+        | {"needs": _needs_of_task(spec), "from": SPSBENCH}
         for spec in list_tasks()
     ]
+    theirs = _kinds("task", {}, GROUP, task_kind, lambda kind: {"samplings": _lines(kind.samplings)}, _needs)
+    return [*ours, *theirs]
+
+
+def _needs_of_task(spec: TaskSpec) -> str:
+    source = f"{spec.data.hub[0].repository} from the hub" if spec.data.hub else "--data FILE"
+    official = f"package {spec.data.package}" if spec.data.package else source
+    mini = [] if spec.data.mini is None else [f"mini: {NOTHING}"]
+    return "\n".join([*mini, f"official: {official}", *(["a sandbox"] if spec.kind == "code" else [])])
 
 
 def _pairs() -> list[Row]:
     from spsbench.config import list_pairs, load_pair
 
-    found = [load_pair(name) for name in list_pairs()]
     return [
-        {"pair": pair.name, "target, draft": f"{pair.target.id}\n{pair.draft.id}", "notes": pair.notes}
-        for pair in found
+        {"pair": pair.name, _MODELS: f"{pair.target.id}\n{pair.draft.id}", "notes": pair.notes}
+        | {"needs": _needs_of_pair(pair), "from": SPSBENCH}
+        for pair in map(load_pair, list_pairs())
     ]
+
+
+def _needs_of_pair(pair: PairConfig) -> str:
+    from spsbench.cli.doctor import EMBEDDED, model_is_here
+
+    if pair.target.id.startswith(EMBEDDED):
+        return NOTHING
+    here = all(model_is_here(ref.id, ref.revision) for ref in (pair.target, pair.draft))
+    return f"weights, {'here' if here else 'from the hub'}"
 
 
 def _protocols() -> list[Row]:
     from spsbench.config import list_protocols, load_protocol
 
-    found = [load_protocol(name) for name in list_protocols()]
     return [
         {
             "protocol": protocol.name,
             "K": ", ".join(map(str, protocol.ks)),
             "prompts": "all" if protocol.limit is None else str(protocol.limit),
             "notes": protocol.notes,
+            "needs": NOTHING,
+            "from": SPSBENCH,
         }
-        for protocol in found
+        for protocol in map(load_protocol, list_protocols())
     ]
 
 
 def _drafters() -> list[Row]:
     from spsbench.drafters.registry import DRAFTERS, GROUP, drafter_kind
 
-    return _kinds("drafter", DRAFTERS, GROUP, drafter_kind, _needs)
+    def needs(kind: Any) -> str:
+        return "a draft model" if kind.needs_draft else NOTHING
+
+    return _kinds("drafter", DRAFTERS, GROUP, drafter_kind, _options, needs)
 
 
 def _rules() -> list[Row]:
     from spsbench.decode.rules import GROUP, RULES, rule_kind
 
-    return _kinds(
-        "rule", RULES, GROUP, rule_kind, lambda kind: {"lossless": "yes" if kind.lossless else "NO"}
-    )
+    def more(kind: Any) -> Row:
+        return _options(kind) | {"lossless": "yes" if kind.lossless else "NO"}
+
+    return _kinds("rule", RULES, GROUP, rule_kind, more, lambda kind: NOTHING)
 
 
 def _policies() -> list[Row]:
+    from spsbench.axes import FIXED
     from spsbench.drafters.policy import GROUP, POLICIES, policy_kind
+    from spsbench.drafters.registry import DRAFTERS
 
-    return _kinds("policy", POLICIES, GROUP, policy_kind, lambda kind: {})
+    heeding = " or ".join(name for name, kind in DRAFTERS.items() if kind.adaptive)
+
+    def needs(kind: Any) -> str:
+        return NOTHING if kind.name == FIXED else f"the drafter {heeding}"
+
+    return _kinds("policy", POLICIES, GROUP, policy_kind, _options, needs)
 
 
-def _needs(kind: Any) -> Row:
-    return {"needs": "a draft model" if kind.needs_draft else "no model of its own"}
+def _engines() -> list[Row]:
+    from spsbench.runner.arms import ENGINES, FIXED_DRAFTING
+
+    needs = {"graphed": "CUDA, else it is eager"}
+    return [
+        {
+            "engine": name,
+            "methods": _lines(methods),
+            _FIXED: _lines(FIXED_DRAFTING.get(name, ("any",))) if "sps" in methods else "-",
+            "needs": needs.get(name, NOTHING),
+            "from": "transformers" if name.startswith("hf-") else SPSBENCH,
+        }
+        for name, methods in ENGINES.items()
+    ]
+
+
+def _metrics() -> list[Row]:
+    from spsbench.metrics.registry import GROUP, METRICS, metric_kind
+    from spsbench.tasks.spec import PROGRAMS
+
+    programs = {
+        "metric": "\n".join(PROGRAMS),
+        "what": "Share of problems that one of so many programs solves, by their tests.",
+        "better": "higher",
+        "needs": "a task of code, a sandbox",
+        "from": SPSBENCH,
+    }
+
+    def more(kind: Any) -> Row:
+        return {"better": "higher" if kind.higher_is_better else "lower"}
+
+    return [programs, *_kinds("metric", METRICS, GROUP, metric_kind, more, _needs)]
+
+
+def _needs(kind: Any) -> str:
+    return str(kind.needs)
+
+
+def _options(kind: Any) -> Row:
+    return {"options": _written(kind.options)}
 
 
 def _kinds(
@@ -127,33 +203,29 @@ def _kinds(
     group: str,
     kind_of: Callable[[str], Any],
     more: Callable[[Any], Row],
+    needs: Callable[[Any], str],
 ) -> list[Row]:
-    """One row for each kind of a registry, another package's too."""
+    """One row for each kind of a registry, another package's too; what cannot be had says why."""
     from spsbench.plugins import names
 
-    found = [(name, kind_of(name), source) for name, source in names(ours, group).items()]
-    return [
-        {title: name, "what": kind.summary, "options": _written(kind.options)} | more(kind) | {"from": source}
-        for name, kind, source in found
-    ]
-
-
-def _engines() -> list[Row]:
-    from spsbench.runner.arms import ENGINES, FIXED_DRAFTING
-
-    return [
-        {
-            "engine": name,
-            "methods": ", ".join(methods),
-            "drafter and rule": ", ".join(FIXED_DRAFTING.get(name, ("any",))) if "sps" in methods else "-",
-        }
-        for name, methods in ENGINES.items()
-    ]
+    rows: list[Row] = []
+    for name, source in names(ours, group).items():
+        try:
+            kind = kind_of(name)
+            told = {"what": kind.summary, **more(kind), "needs": needs(kind)}
+        except SpsbenchError as problem:
+            told = {"what": problem.message, "needs": problem.remedy or ""}
+        rows.append({title: name, **told, "from": source})
+    return rows
 
 
 def _written(options: Options) -> str:
     """As they are typed, one a line."""
     return "\n".join(str(Spec("", (option,))).lstrip(":") for option in options.items())
+
+
+def _lines(names: Iterable[str]) -> str:
+    return "\n".join(names)
 
 
 LISTS: Mapping[str, Callable[[], list[Row]]] = {
@@ -164,24 +236,24 @@ LISTS: Mapping[str, Callable[[], list[Row]]] = {
     "rules": _rules,
     "policies": _policies,
     "engines": _engines,
+    "metrics": _metrics,
 }
 
 
+_COMMON = {"needs": NOTHING, "from": SPSBENCH}
+"""What a column would repeat in every row of most lists: said once beneath the table."""
+_SAID = {"needs": "need nothing", "from": f"come from {SPSBENCH}"}
+
+
 def _print(name: str, rows: Sequence[Row]) -> None:
-    _table(tuple(rows[0]) if rows else (name,), ([str(cell) for cell in row.values()] for row in rows))
+    from spsbench.report.tables import Table, left
 
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from spsbench.cli.console import out
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="not bold dim")
-    for index, title in enumerate(header):
-        table.add_column(title, no_wrap=index == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    out().print(table)
+    common = {title: usual for title, usual in _COMMON.items() if all(row[title] == usual for row in rows)}
+    shown = [{title: cell for title, cell in row.items() if title not in common} for row in rows]
+    header = tuple(dict.fromkeys(title for row in shown for title in row)) or (name,)
+    columns = [left(title, whole=index == 0 or title in _WHOLE) for index, title in enumerate(header)]
+    cells = [[str(row.get(title, "")) for title in header] for row in shown]
+    out().print(Table(columns, cells).as_rich())
+    if common:
+        out().print(f"All {' and '.join(_SAID[title] for title in common)}.\n", style="dim", highlight=False)
     out().print()

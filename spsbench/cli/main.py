@@ -19,6 +19,7 @@ from spsbench.cli.doctor import doctor
 from spsbench.cli.judge import judge
 from spsbench.cli.listing import list_, pairs, protocols, tasks
 from spsbench.cli.merge import merge
+from spsbench.cli.options import EXIT_CODES
 from spsbench.cli.paper import paper
 from spsbench.cli.report import report
 from spsbench.cli.run import run
@@ -44,8 +45,8 @@ app = typer.Typer(
 )
 
 MEASURE, LOOK_UP, TOOLS = "Measure", "Look things up", "Tools"
-app.command("run", rich_help_panel=MEASURE)(run)
-app.command("sweep-k", rich_help_panel=MEASURE)(sweep_k)
+app.command("run", rich_help_panel=MEASURE, epilog=EXIT_CODES)(run)
+app.command("sweep-k", rich_help_panel=MEASURE, epilog=EXIT_CODES)(sweep_k)
 app.command("bench", rich_help_panel=MEASURE)(bench)
 app.command("report", rich_help_panel=MEASURE)(report)
 app.command("compare", rich_help_panel=MEASURE)(compare)

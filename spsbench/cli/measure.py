@@ -192,7 +192,7 @@ def show_summary(summary: Summary, *, as_json: bool) -> None:
         return
     from spsbench.report.terminal import show
 
-    show(dict(summary), out())
+    show(summary, out())
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The options that several commands share, each told once.
 
 Numbers are taken as text: the configuration checks them, and its errors say what may be written.
+The ten that are needed first have no panel of their own: typer shows those first.
 """
 
 from __future__ import annotations
@@ -10,21 +11,30 @@ from typing import Annotated, Any
 
 import typer
 
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 failure while running, 2 usage, 3 data or model not to be had, 4 a gate failed, "
+    "5 some sequences failed or are missing, 130 interrupted."
+)
+"""The last lines of a command's help."""
+
+FIRST = None
 WHAT = "What is measured"
 SAMPLING = "How it samples"
 MACHINE = "On what machine"
 OUTPUT = "Output"
 
 
-def _option(flag: str, metavar: str, panel: str, text: str) -> Any:
-    return typer.Option(flag, metavar=metavar, rich_help_panel=panel, help=text, show_default=False)
+def _option(flag: str, metavar: str, panel: str | None, text: str, *, hidden: bool = False) -> Any:
+    return typer.Option(
+        flag, metavar=metavar, rich_help_panel=panel, help=text, show_default=False, hidden=hidden
+    )
 
 
 Task = Annotated[
     str | None,
     typer.Argument(
         metavar="TASK",
-        help="A name that `spsbench tasks` lists, or a YAML file. Default: xsum.",
+        help="See `spsbench list tasks`; or a YAML file, or file.py:attribute. Default: xsum.",
         show_default=False,
     ),
 ]
@@ -37,21 +47,23 @@ Run = Annotated[
 
 Pair = Annotated[
     str | None,
-    _option("--pair", "NAME", WHAT, "Target and draft by name, see `spsbench pairs`. Default: mini."),
+    _option("--pair", "NAME", FIRST, "Both models by name, see `spsbench list pairs`. Default: mini."),
 ]
-Target = Annotated[str | None, _option("--target", "MODEL", WHAT, "Target: a hub id or a folder.")]
-Draft = Annotated[str | None, _option("--draft", "MODEL", WHAT, "Draft: a hub id or a folder.")]
+Target = Annotated[str | None, _option("--target", "MODEL", FIRST, "Target: a hub id or a folder.")]
+Draft = Annotated[str | None, _option("--draft", "MODEL", FIRST, "Draft: a hub id or a folder.")]
 Revision = Annotated[str | None, _option("--revision", "REV", WHAT, "Revision of the target.")]
 DraftRevision = Annotated[str | None, _option("--draft-revision", "REV", WHAT, "Revision of the draft.")]
 Protocol = Annotated[
     str | None,
-    _option("--protocol", "NAME", WHAT, "Limits by name, see `spsbench protocols`. Default: quick."),
+    _option("--protocol", "NAME", WHAT, "Limits by name, see `spsbench list protocols`. Default: quick."),
 ]
 Data = Annotated[
     str | None,
-    _option("--data", "SOURCE", WHAT, "official, mini or a file. Default: mini with the mini pair."),
+    _option("--data", "SOURCE", FIRST, "official, mini or a file. Default: mini with the mini pair."),
 ]
-Limit = Annotated[str | None, _option("--limit", "N", WHAT, "Only so many prompts. Default: the protocol's.")]
+Limit = Annotated[
+    str | None, _option("--limit", "N", FIRST, "Only so many prompts. Default: the protocol's.")
+]
 Samples = Annotated[str | None, _option("--samples", "N", WHAT, "Sequences per prompt and arm.")]
 Shard = Annotated[
     str | None,
@@ -60,9 +72,11 @@ Shard = Annotated[
 Arms = Annotated[str | None, _option("--arms", "LIST", WHAT, "Of ars, sps, draft. Default: ars,sps.")]
 K = Annotated[
     str | None,
-    _option("--k", "LIST", WHAT, "Lookahead: 4, 0,2,4 or 0..7. 0 is ArS alone. Default: 4."),
+    _option(
+        *("--k", "LIST", FIRST),
+        "Lookahead: 4, 0,2,4 or 0..7; 0 is ArS, adaptive is up to a policy. Default: 4; sweep-k: 0..7.",
+    ),
 ]
-SweepK = Annotated[str | None, _option("--k", "LIST", WHAT, "Lookaheads: 0,2,4 or 0..7. Default: 0..7.")]
 Config = Annotated[
     Path | None,
     _option("--config", "FILE", WHAT, "Settings from YAML, e.g. an earlier run's config.yaml."),
@@ -75,7 +89,7 @@ NoProof = Annotated[
     bool, _option("--no-proof", "", WHAT, "Draw no sequences for the proof of losslessness alone.")
 ]
 AllowCodeExec = Annotated[
-    bool, _option("--allow-code-exec", "", WHAT, "Accepted, without effect: programs are sandboxed.")
+    bool, _option("--allow-code-exec", "", WHAT, "Without effect: programs are sandboxed.", hidden=True)
 ]
 UnsafeExec = Annotated[
     bool, _option("--unsafe-exec", "", WHAT, "Run programs even where no sandbox holds; it is recorded.")
@@ -89,7 +103,7 @@ Extract = Annotated[
 ]
 
 Sampling = Annotated[
-    str | None, _option("--sampling", "LIST", SAMPLING, "The task's samplings by name: nucleus,greedy.")
+    str | None, _option("--sampling", "LIST", FIRST, "The task's samplings by name: nucleus,greedy.")
 ]
 Temperature = Annotated[
     str | None, _option("--temperature", "T", SAMPLING, "In place of the sampling's own.")
@@ -103,13 +117,13 @@ FixedLength = Annotated[
 ChatTemplate = Annotated[
     str | None, _option("--chat-template", "auto|none", SAMPLING, "Whether to use the models' template.")
 ]
-Seed = Annotated[str | None, _option("--seed", "N", SAMPLING, "Root of every random draw. Default: 0.")]
+Seed = Annotated[str | None, _option("--seed", "N", FIRST, "Root of every random draw. Default: 0.")]
 
 DRAFTING = "How it drafts and accepts"
 
 Drafter = Annotated[
     str | None,
-    _option("--drafter", "LIST", DRAFTING, "What proposes tokens, e.g. model,lookup. Default: model."),
+    _option("--drafter", "LIST", FIRST, "What proposes tokens, e.g. model,lookup. Default: model."),
 ]
 Rule = Annotated[
     str | None,
@@ -117,7 +131,9 @@ Rule = Annotated[
 ]
 Policy = Annotated[
     str | None,
-    _option("--policy", "LIST", DRAFTING, "What decides how many are drafted. Default: fixed, K always."),
+    _option(
+        "--policy", "LIST", DRAFTING, "What decides how many are drafted, up to K. Default: fixed, K always."
+    ),
 ]
 
 Engine = Annotated[
@@ -144,7 +160,7 @@ Processes = Annotated[
 
 Out = Annotated[
     Path | None,
-    _option("--out", "DIR", OUTPUT, "Run directory. Default: a fresh one in results/."),
+    _option("--out", "DIR", FIRST, "Run directory. Default: a fresh one in results/."),
 ]
 Resume = Annotated[
     Path | None, _option("--resume", "DIR", OUTPUT, "Continue the run in DIR with its own settings.")

@@ -99,7 +99,7 @@ def derive(directory: Path) -> tuple[Measured, Gallery]:
             write_summary(directory, summary)
             for plate in drawn.plates:
                 save(plate, directory / gallery.FOLDER)
-            store.write_report(render(dict(summary), info | gallery.described(drawn)))
+            store.write_report(render(summary, info | gallery.described(drawn)))
         except SpsbenchError as problem:
             say(f"Not written: {problem}")
     return measured, drawn
@@ -164,7 +164,7 @@ def _print(runs: Sequence[Derived], *, csv: bool, json: bool) -> None:
     elif len(runs) == 1:
         from spsbench.report.terminal import show
 
-        show(dict(runs[0][1].summary), out())
+        show(runs[0][1].summary, out())
     else:
         from spsbench.report.comparison import side_by_side
 

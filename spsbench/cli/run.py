@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import typer
 
 from spsbench.cli import options
@@ -13,15 +16,19 @@ def run(
     pair: options.Pair = None,
     target: options.Target = None,
     draft: options.Draft = None,
+    data: options.Data = None,
+    limit: options.Limit = None,
+    k: options.K = None,
+    drafter: options.Drafter = None,
+    sampling: options.Sampling = None,
+    seed: options.Seed = None,
+    out: options.Out = None,
     revision: options.Revision = None,
     draft_revision: options.DraftRevision = None,
     protocol: options.Protocol = None,
-    data: options.Data = None,
-    limit: options.Limit = None,
     samples: options.Samples = None,
     shard: options.Shard = None,
     arms: options.Arms = None,
-    k: options.K = None,
     config: options.Config = None,
     set: options.Set = None,
     no_score: options.NoScore = False,
@@ -29,15 +36,12 @@ def run(
     allow_code_exec: options.AllowCodeExec = False,
     unsafe_exec: options.UnsafeExec = False,
     extract: options.Extract = None,
-    sampling: options.Sampling = None,
     temperature: options.Temperature = None,
     top_p: options.TopP = None,
     top_k: options.TopK = None,
     max_new_tokens: options.MaxNewTokens = None,
     fixed_length: options.FixedLength = False,
     chat_template: options.ChatTemplate = None,
-    seed: options.Seed = None,
-    drafter: options.Drafter = None,
     rule: options.Rule = None,
     policy: options.Policy = None,
     engine: options.Engine = None,
@@ -46,7 +50,6 @@ def run(
     threads: options.Threads = None,
     kernels: options.Kernels = None,
     processes: options.Processes = None,
-    out: options.Out = None,
     resume: options.Resume = None,
     trace: options.Trace = None,
     fail_on: options.FailOn = None,
@@ -56,12 +59,20 @@ def run(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Measure ArS and SpS side by side on a task."""
-    if processes is not None:
+    """Measure ArS and SpS side by side on a task.
+
+    Example: spsbench run xsum --k 2,4 --drafter model,lookup
+    """
+    start(context.params)
+
+
+def start(params: Mapping[str, Any]) -> None:
+    """Measure as the options of ``run`` or ``sweep-k`` say, in this process or in several."""
+    if params["processes"] is not None:
         from spsbench.cli.processes import measure_processes
 
-        measure_processes(context.params)
+        measure_processes(params)
         return
     from spsbench.cli.measure import measure
 
-    measure({name: value for name, value in context.params.items() if name != "processes"})
+    measure({name: value for name, value in params.items() if name != "processes"})

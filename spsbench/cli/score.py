@@ -40,6 +40,7 @@ def score(
     from spsbench.cli.measure import show_summary
     from spsbench.config import resolve
     from spsbench.execution import sandbox_level
+    from spsbench.metrics.registry import records
     from spsbench.runner import finalize
     from spsbench.runner import score as score_outputs
     from spsbench.store import RunStore
@@ -52,6 +53,7 @@ def score(
         if task.runs_code:
             store.note(sandbox=sandbox_level(unsafe_exec))
             _note_rule(store, task, only_missing=missing)
+        store.note(headline_metric=task.headline, metrics=records(task.metrics))
         score_outputs(
             task, store, lambda count: say(f"Scoring {count} outputs", quiet=quiet), again=not missing
         )

@@ -178,9 +178,9 @@ class RunConfig(Limits):
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
     """
 
-    task: Name = Field(default="xsum", description="a name that `spsbench tasks` lists, or a path")
-    pair: PairConfig = Field(description="a name that `spsbench pairs` lists, or a mapping")
-    protocol: Name = Field(default="quick", description="a name that `spsbench protocols` lists")
+    task: Name = Field(default="xsum", description="a name that `spsbench list tasks` shows, or a path")
+    pair: PairConfig = Field(description="a name that `spsbench list pairs` shows, or a mapping")
+    protocol: Name = Field(default="quick", description="a name that `spsbench list protocols` shows")
     data: Name = Field(description="official, mini or a path")
     methods: Methods = Field(default=("ars", "sps"), description="one or more of ars, sps, draft")
     temperature: float | None = Field(

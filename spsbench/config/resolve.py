@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from spsbench.axes import FIXED
 from spsbench.config.files import load_pair, load_protocol, read_yaml, validate
 from spsbench.config.models import ModelRef, PairConfig, RunConfig, chosen_kernels
 from spsbench.errors import UsageError
@@ -24,6 +25,9 @@ _FLAG_OF_FIELD = {field: flag for flag, field in _FIELD_OF_FLAG.items()} | {
     "score": "no-score",
     "task": "TASK",
 }
+ADAPTIVE, ADAPTIVE_POLICY = "adaptive", "stop-below"
+"""Among the Ks: a lookahead that a policy decides, and which policy unless one is named."""
+
 _MODEL_FLAGS = ("target", "draft", "revision", "draft_revision")
 
 
@@ -58,21 +62,62 @@ def resolve(
     for path, value in assignments:
         if len(path) > 1:
             _assign(settings, path, value)
-    settings = _beneath(settings)
-    origin = _Origin({path[0] for path, _ in assignments}, set(given), config_file)
-    return validate(RunConfig, settings, origin.label)
+    overridden = {path[0] for path, _ in assignments}
+    defaults = _defaults(settings)
+    settings = defaults | _adaptive(settings, defaults["ks"], typed={*given, *overridden})
+    return validate(RunConfig, settings, _Origin(overridden, set(given), config_file).label)
 
 
-def _beneath(settings: dict[str, Any]) -> dict[str, Any]:
-    """Put the protocol's settings and the defaults that depend on others beneath ``settings``."""
+def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What lies beneath ``settings``: the protocol's, and the defaults that depend on others."""
     pair, protocol = settings["pair"], settings.get("protocol", DEFAULT_PROTOCOL)
     synthetic = isinstance(pair, dict) and pair.get("synthetic") is True
     defaults: dict[str, Any] = {"protocol": protocol, "data": "mini" if synthetic else "official"}
+    defaults["ks"] = list(RunConfig.model_fields["ks"].default)
     if "kernels" not in settings:
         defaults["kernels"] = chosen_kernels()
     if isinstance(protocol, str):
         defaults |= load_protocol(protocol).settings(str(settings.get("task", "xsum")))
-    return defaults | settings
+    return defaults
+
+
+def _adaptive(settings: dict[str, Any], default_ks: Sequence[int], typed: Container[str]) -> dict[str, Any]:
+    """Read ``adaptive`` among the Ks as what it stands for: a policy that decides up to the largest K.
+
+    The other Ks stay beside it under the policy ``fixed``. Without any above 0 the bound is the default's.
+
+    Args:
+        settings: not validated yet.
+        default_ks: what would hold if no K were given.
+        typed: fields that were typed, rather than read from a file.
+
+    Raises:
+        UsageError: ``fixed`` alone was typed for a policy.
+    """
+    ks, policies = _listed(settings.get("ks")), _listed(settings.get("policies"))
+    if ADAPTIVE not in ks:
+        return settings
+    kept = [k for k in ks if k != ADAPTIVE]
+    deciding = [policy for policy in policies if policy != FIXED]
+    if policies and not deciding and "policies" in typed:
+        raise UsageError(
+            f"the policy {FIXED} always drafts K, and --k asks for {ADAPTIVE}.",
+            flag="--policy",
+            remedy="Name stop-below, entropy or momentum, or leave one of the two out.",
+        )
+    bounded = any(k not in (0, "0") for k in kept)
+    beside = bounded or (FIXED in policies and "policies" in typed)
+    return settings | {
+        "ks": ",".join(map(str, kept if bounded else [*kept, *default_ks])),
+        "policies": [*([FIXED] if beside else []), *(deciding or [ADAPTIVE_POLICY])],
+    }
+
+
+def _listed(value: Any) -> list[Any]:
+    """The parts of a list, written as one or as ``a,b``."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    return list(value) if isinstance(value, (list, tuple)) else []
 
 
 class _Origin:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from spsbench.metrics.kind import MetricKind, Texts
+
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 
@@ -40,3 +42,19 @@ def _scorer() -> Any:
     from rouge_score import rouge_scorer
 
     return rouge_scorer.RougeScorer(list(ROUGE_TYPES), use_stemmer=True)
+
+
+# The metrics of a task score one batch after another: each text is read once for all four.
+_remembered = lru_cache(maxsize=1024)(rouge)
+
+
+def _kind(name: str) -> MetricKind:
+    def score(prompts: Texts, outputs: Texts, references: Texts) -> list[float]:
+        return [_remembered(*pair)[name] for pair in zip(outputs, references, strict=True)]
+
+    of = {"rougeL": "longest common subsequence", "rougeLsum": "longest common subsequence by lines"}
+    overlap = of.get(name, f"{name.removeprefix('rouge')}-grams")
+    return MetricKind(name, f"F1 of {overlap} with the reference, Porter stemmer.", score)
+
+
+KINDS = tuple(map(_kind, ROUGE_TYPES))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from itertools import product
 from typing import Any
 
@@ -14,6 +13,7 @@ from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import policy_kind
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError
+from spsbench.plugins import unknown
 from spsbench.records import Arm, SamplingParams, Spec
 
 ENGINES = {
@@ -47,7 +47,8 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
         default: the sampling that is used unless the configuration names others.
 
     Raises:
-        UsageError: an unknown sampling, engine, drafter, rule or policy, or no arm at all.
+        UsageError: an unknown sampling, engine, drafter, rule or policy, no arm at all, or no speculative
+            one although it was asked for.
     """
     _known("--engine", config.engines, tuple(ENGINES))
     names = config.samplings or (default,)
@@ -65,7 +66,20 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
             flag="--arms",
             remedy="Add ars or the engine eager, or give a K above 0.",
         )
+    _require_drafting(config, arms)
     return arms
+
+
+def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
+    """Refuse policies that leave no speculative arm, where speculation was asked for."""
+    wanted = "sps" in config.methods and any(config.ks) and any("sps" in ENGINES[e] for e in config.engines)
+    if wanted and FIXED not in config.policies and not any(arm.method == "sps" for arm in arms):
+        raise UsageError(
+            f"no arm drafts as {', '.join(config.policies)} says: a policy takes a drafter that "
+            "heeds it, and the engine eager.",
+            flag="--policy",
+            remedy="Add the drafter model, the engine eager, or the policy fixed.",
+        )
 
 
 Drafting = tuple[Spec, Spec, Spec, int]
@@ -127,8 +141,4 @@ def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
 def _known(flag: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:
     for name in names:
         if name not in known:
-            close = get_close_matches(name, known, n=1)
-            hint = f"Did you mean {close[0]}? " if close else ""
-            raise UsageError(
-                f"{name!r} is unknown.", flag=flag, remedy=f"{hint}Choose from {', '.join(known)}."
-            )
+            raise unknown(name, known, flag)

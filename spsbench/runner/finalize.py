@@ -54,7 +54,7 @@ def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again
     references = {prompt.example_id: prompt for prompt in store.prompts()}
     done = (sample for sample in store.samples() if sample.error is None)
     unscored = [sample for sample in done if again or not sample.scores]
-    if not unscored:
+    if task.headline is None or not unscored:
         return
     announce(len(unscored))
     for start in range(0, len(unscored), _BATCH):
@@ -80,7 +80,7 @@ def finalize(store: RunStore, tokenizer: TokenReader | None) -> Summary:
     info = store.run_info()
     summary = summarise(frames.samples, frames.loops, info)
     write_summary(store.directory, summary)
-    store.write_report(render(dict(summary), info))
+    store.write_report(render(summary, info))
     return summary
 
 

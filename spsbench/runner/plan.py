@@ -15,6 +15,7 @@ from spsbench.engines.hf import RULES
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.execution import sandbox_level
+from spsbench.metrics.registry import records
 from spsbench.models.pair import PairSource, find_pair, resolve_device
 from spsbench.models.weights import require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt
@@ -70,7 +71,7 @@ class Plan:
     def identity(self) -> dict[str, Any]:
         """What must agree for two measurements to belong to one run (not limit or samples)."""
         return {
-            "task": self.task.spec.name,
+            "task": self.task.name,
             "data": {key: self.data.provenance.get(key) for key in ("source", "revision", "split")},
             "prompt_sha256": self.data.provenance.get("prompt_sha256"),
             "chat_template": self.chat_template,
@@ -109,9 +110,10 @@ class Plan:
     def info(self) -> dict[str, Any]:
         """What ``run.json`` tells besides the identity."""
         return {
-            "task": self.task.spec.name,
+            "task": self.task.name,
             "task_label": self.label(),
             "headline_metric": self.task.headline,
+            "metrics": records(self.task.metrics),
             "synthetic": self.data.synthetic or self.config.pair.synthetic,
             "pair": self.config.pair.name,
             "shard": self.config.shard,
@@ -157,7 +159,7 @@ def plan(config: RunConfig) -> Plan:
         UnavailableError: data or a model cannot be had.
     """
     task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract)
-    arms = arms_of(config, task.samplings, task.spec.default_sampling)
+    arms = arms_of(config, task.samplings, task.default_sampling)
     sandbox = _sandbox(config, task)
     device = resolve_device(config.device)
     source = find_pair(config.pair)

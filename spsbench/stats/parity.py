@@ -105,7 +105,10 @@ _PREFERRED = ("rouge2", PASSED, "exact_match")
 
 
 def parity(
-    by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], headline: str | None = None
+    by_arm: Mapping[str, pd.DataFrame],
+    rows: Sequence[ArmRow],
+    headline: str | None = None,
+    kinds: Mapping[str, Any] | None = None,
 ) -> Parity | None:
     """Compare every SpS arm with the ArS arm of its sampling on the headline metric.
 
@@ -113,6 +116,7 @@ def parity(
         by_arm: rows of ``samples`` of each arm.
         rows: the arms' rows of the summary.
         headline: the metric that the task is judged by, e.g. ``rouge2`` or ``pass@1``.
+        kinds: ``margin`` and ``higher_is_better`` by metric, as ``run.json`` has them.
 
     Returns:
         ``metric``, ``comparisons`` (one per SpS arm, see ``compare``) and ``target_over_draft`` (one
@@ -122,6 +126,8 @@ def parity(
     column = _score_column(tables, headline)
     if column is None:
         return None
+    told = (kinds or {}).get(column, {})
+    default, better = told.get("margin", DEFAULT_MARGINS.get(column)), told.get("higher_is_better", True)
     means = {arm: _per_prompt(by_arm[arm], table, column) for arm, table in tables.items()}
     comparisons: list[ParityComparison] = []
     advantages: list[TargetOverDraft] = []
@@ -134,7 +140,7 @@ def parity(
         if alone is not None:
             advantages.append({"sampling": sampling, **advantage(means[ars["arm"]], alone)})
         for row in (row for row in group if row["method"] == "sps"):
-            result = compare(means[ars["arm"]], means[row["arm"]], alone, DEFAULT_MARGINS.get(column))
+            result = compare(means[ars["arm"]], means[row["arm"]], alone, default, higher_is_better=better)
             solved = _solved(means[ars["arm"]], means[row["arm"]]) if column == PASSED else None
             comparisons.append(
                 {
@@ -150,13 +156,19 @@ def parity(
 
 
 def compare(
-    ars: pd.Series[Any], sps: pd.Series[Any], draft: pd.Series[Any] | None, default: float | None = None
+    ars: pd.Series[Any],
+    sps: pd.Series[Any],
+    draft: pd.Series[Any] | None,
+    default: float | None = None,
+    *,
+    higher_is_better: bool = True,
 ) -> PairedScores:
     """The verdict on one pair of arms from scores per prompt; only prompts that all arms have count.
 
     Args:
         ars, sps, draft: mean score by example_id; ``draft`` is the draft alone, None if not measured.
         default: absolute margin without a gap to take a share of; None means ``DEFAULT_MARGIN``.
+        higher_is_better: False turns the gap's sign: the target then has the lower score.
 
     Returns:
         ``prompts``, means, ``difference`` (SpS - ArS) with ``low`` and ``high``, ``margin`` with
@@ -167,7 +179,8 @@ def compare(
     """
     ars, sps, draft = _common(ars, sps, draft)
     difference = np.asarray(sps - ars, dtype=np.float64)
-    gap = None if draft is None else float((ars - draft).mean())
+    sign = 1.0 if higher_is_better else -1.0
+    gap = None if draft is None else sign * float((ars - draft).mean())
     margin, rule = _margin(gap, DEFAULT_MARGIN if default is None else default)
     mean = _mean(difference)
     return {
@@ -177,7 +190,7 @@ def compare(
         "difference": mean,
         "margin": margin,
         "margin_rule": rule,
-        "normalised_difference": None if mean is None or not gap or gap < 0 else -mean / gap,
+        "normalised_difference": None if mean is None or not gap or gap < 0 else -sign * mean / gap,
         **_tested(np.asarray(ars), np.asarray(sps), margin),
     }
 

@@ -93,11 +93,17 @@ class _Models(_Told):
     draft: _Model | None = None
 
 
+class _Metric(_Told):
+    higher_is_better: bool = True
+    margin: FiniteFloat = Field(default=0.01, gt=0)
+
+
 class _Run(_Told):
     created_utc: str | None = None
     task: str | None = None
     task_label: str | None = None
     headline_metric: str | None = None
+    metrics: dict[str, _Metric] | None = None
     synthetic: bool = False
     pair: str | None = None
     extract: str | None = None

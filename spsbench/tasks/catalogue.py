@@ -1,18 +1,24 @@
-"""Find a task by name or path."""
+"""Find a task by name, path, entry point or file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from spsbench.config.files import unknown_name
 from spsbench.errors import UsageError
+from spsbench.metrics.registry import metric_kinds
 from spsbench.paths import data_dir
+from spsbench.plugins import theirs
 from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.humaneval import Code
-from spsbench.tasks.spec import TaskSpec, read_spec
+from spsbench.tasks.kind import TaskKind
+from spsbench.tasks.python_task import PythonTask
+from spsbench.tasks.spec import PROGRAMS, TaskSpec, read_spec
 from spsbench.tasks.task import Task
 from spsbench.tasks.xsum import Summarization
+
+GROUP = "spsbench.tasks"
+"""Entry points under this name bring tasks of other packages."""
 
 
 def list_tasks() -> list[TaskSpec]:
@@ -20,38 +26,58 @@ def list_tasks() -> list[TaskSpec]:
     return [read_spec(path) for _, path in sorted(_shipped().items())]
 
 
+def task_kind(name: str) -> TaskKind:
+    """The task of another package or file; see ``plugins.find`` for what is raised."""
+    return theirs(name, sorted(_shipped()), GROUP, TaskKind, "TASK")
+
+
 def load_task(
-    name_or_path: str, *, unsafe_exec: bool = False, extract: ExtractionChoice = "auto", **judging: Any
+    name: str, *, unsafe_exec: bool = False, extract: ExtractionChoice = "auto", **judging: Any
 ) -> Task:
-    """A task by name, or from a YAML file of the user's (a path ending in .yaml or .yml).
+    """A task by name, from another package, a YAML file (ending in .yaml or .yml) or ``file.py:attribute``.
 
     Args:
-        name_or_path: which.
+        name: which.
         unsafe_exec: score programs even where no sandbox holds.
         extract: how code is taken from an answer, see ``spsbench.tasks.answers``.
         judging: ``judge_timeout_s`` and ``judge_workers``, for a task that runs programs.
 
     Raises:
-        UsageError: an unknown name (with the closest known one), a file that is no task, or code to be
-            taken from the answers of a task without code.
+        UsageError: an unknown name (with the closest known one), a file that is no task, a metric that is
+            unknown, or code to be taken from the answers of a task without code.
+        UnavailableError: a package or file cannot be imported.
     """
-    spec = read_spec(_find(name_or_path))
-    if spec.kind == "code":
-        return Code(spec, unsafe_exec=unsafe_exec, extract=extract, **judging)
-    if extract == "fence":
-        raise UsageError(
-            f"the answers of {spec.name} hold no code.", flag="--extract", remedy="Give auto or none."
-        )
-    return Summarization(spec)
-
-
-def _find(name_or_path: str) -> Path:
-    if name_or_path.endswith((".yaml", ".yml")):
-        return Path(name_or_path)
     shipped = _shipped()
-    if name_or_path not in shipped:
-        raise unknown_name("task", name_or_path, shipped, "TASK")
-    return shipped[name_or_path]
+    path = Path(name) if name.endswith((".yaml", ".yml")) else shipped.get(name)
+    task = _from_python(task_kind(name)) if path is None else _from_yaml(path, unsafe_exec, extract, judging)
+    if extract == "fence" and not task.runs_code:
+        raise UsageError(
+            f"the answers of {task.name} hold no code.", flag="--extract", remedy="Give auto or none."
+        )
+    return task
+
+
+def _from_yaml(path: Path, unsafe_exec: bool, extract: ExtractionChoice, judging: dict[str, Any]) -> Task:
+    spec = read_spec(path)
+    kinds = metric_kinds(spec.metric_names, f"{path}: metrics", path.parent)
+    known = [*(PROGRAMS if spec.kind == "code" else ()), *(kind.name for kind in kinds)]
+    if spec.headline not in known:
+        raise UsageError(
+            f"headline is {spec.headline!r}, not one of {', '.join(known)}.",
+            flag=f"{path}: headline",
+            remedy="Name one of the task's metrics.",
+        )
+    if spec.kind == "code":
+        return Code(spec, kinds, unsafe_exec=unsafe_exec, extract=extract, **judging)
+    return Summarization(spec, kinds)
+
+
+def _from_python(kind: TaskKind) -> Task:
+    if not kind.samplings:
+        raise UsageError(
+            f"the task {kind.name} has no sampling.", flag="TASK", remedy="Give it at least one."
+        )
+    return PythonTask(kind, metric_kinds(kind.metrics, f"the metrics of {kind.name}"))
 
 
 def _shipped() -> dict[str, Path]:

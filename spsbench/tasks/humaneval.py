@@ -14,13 +14,14 @@ from spsbench.tasks.answers import ExtractionChoice, ExtractionRule, completion_
 from spsbench.tasks.data import TaskData, chosen, fingerprint
 from spsbench.tasks.prompts import PromptTemplate
 from spsbench.tasks.sources import Row, read_rows, required_column, unique
-from spsbench.tasks.task import Task, TextTokenizer, check_limit, describe, mini_path, source_of
+from spsbench.tasks.task import TextTokenizer, check_limit, whole_prompt
+from spsbench.tasks.yaml_task import YamlTask, describe, mini_path, source_of
 
 _FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 
 
 @dataclass(frozen=True)
-class Code(Task):
+class Code(YamlTask):
     """0-shot completion of a function, scored by its tests.
 
     Attributes:
@@ -61,15 +62,11 @@ class Code(Task):
             UsageError: prompt and output do not fit into the window.
         """
         text = str(example.fields["prompt"])
-        ids = tokenizer.chat(text) if chat_template else tokenizer.encode(text, special=True)
-        if len(ids) + max_new_tokens > context_window:
-            raise UsageError(
-                f"the prompt of {example.example_id} has {len(ids)} tokens; with {max_new_tokens} new ones "
-                f"it exceeds the context window of {context_window}.",
-                flag="--max-new-tokens",
-                remedy="Choose fewer new tokens or models with a larger window.",
-            )
-        return Prompt(example.example_id, text, tuple(ids), example.reference, chat=chat_template)
+        return whole_prompt(example, text, tokenizer, context_window, max_new_tokens, chat_template)
+
+    @property
+    def runs_code(self) -> bool:
+        return True
 
     def stop_for(self, chat_template: bool) -> tuple[str, ...]:
         """See ``Task.stop_for``. Chats and fences end at EOS alone: code in them begins at the margin."""
@@ -87,7 +84,8 @@ class Code(Task):
         problems = [_problem(prompt) for prompt in prompts]
         completions = [self._completion(*pair) for pair in zip(prompts, problems, texts, strict=True)]
         verdicts = judge(problems, completions, self.judge_timeout_s, self.judge_workers, self.unsafe_exec)
-        return [{"passed": float(verdict.passed)} for verdict in verdicts]
+        others = super().score(prompts, texts)
+        return [{"passed": float(v.passed)} | other for v, other in zip(verdicts, others, strict=True)]
 
     def _completion(self, prompt: Prompt, problem: dict[str, str], text: str) -> str:
         """What runs behind the prompt."""

@@ -13,10 +13,14 @@ from spsbench.records import SamplingParams
 
 Kind = Literal["summarization", "code"]
 
-_HEADLINES: dict[Kind, tuple[str, ...]] = {
+_METRICS: dict[Kind, tuple[str, ...]] = {
     "summarization": ("rouge1", "rouge2", "rougeL", "rougeLsum"),
-    "code": ("pass@1", "pass@10", "pass@100"),
+    "code": (),
 }
+"""Of a task that names none."""
+
+PROGRAMS = ("pass@1", "pass@10", "pass@100")
+"""What a task of code is scored by in any case."""
 
 
 class _Strict(BaseModel):
@@ -68,7 +72,9 @@ class TaskSpec(_Strict):
         stop: strings that end an output.
         max_new_tokens: the length limit of an output, in tokens.
         samplings: the ways to sample, by name.
-        headline: the metric of the result table's first column.
+        metrics: by name, or as ``file.py:attribute`` beside this file; those of the kind if none is named.
+            Code has pass@1, pass@10 and pass@100 besides.
+        headline: the metric of the result table's first column; one of these.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
@@ -80,14 +86,19 @@ class TaskSpec(_Strict):
     max_new_tokens: int = Field(ge=1)
     samplings: dict[str, SamplingSpec] = Field(min_length=1)
     default_sampling: str
+    metrics: list[str] = []
     headline: str
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics that the task names, else those of its kind."""
+        return tuple(self.metrics) or _METRICS[self.kind]
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         from spsbench.tasks.prompts import presets
 
         _one_of("default_sampling", self.default_sampling, self.samplings)
-        _one_of("headline", self.headline, _HEADLINES[self.kind])
         _one_of("prompt", self.prompt, presets(self.kind))
         if "" in self.stop:
             raise ValueError("stop holds an empty string, which would end every output at once")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from spsbench.errors import UnavailableError, UsageError
-from spsbench.paths import mini_dir
+from spsbench.errors import UsageError
+from spsbench.metrics.kind import MetricKind, scores
 from spsbench.records import Example, Prompt, SamplingParams
 from spsbench.tasks.answers import ExtractionRule
-from spsbench.tasks.data import TaskData, is_mini
-from spsbench.tasks.spec import MiniSource, TaskSpec
+from spsbench.tasks.data import TaskData
 
 
 class TextTokenizer(Protocol):
@@ -29,26 +26,48 @@ class TextTokenizer(Protocol):
         """Token ids of a user's message in the chat template, up to where the answer begins."""
 
 
-@dataclass(frozen=True)
 class Task(ABC):
-    """A kind of question with its data, prompt and score, as one YAML file tells it."""
-
-    spec: TaskSpec
+    """A kind of question with its data, prompt and score."""
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The task's name, e.g. ``xsum``."""
-        return self.spec.name
 
     @property
+    @abstractmethod
     def samplings(self) -> dict[str, SamplingParams]:
         """The task's ways to sample, by name."""
-        return {name: sampling.params() for name, sampling in self.spec.samplings.items()}
 
     @property
+    @abstractmethod
+    def default_sampling(self) -> str:
+        """The sampling of a run that names none."""
+
+    @property
+    @abstractmethod
     def stop(self) -> tuple[str, ...]:
         """Strings that end an output."""
-        return tuple(self.spec.stop)
+
+    @property
+    @abstractmethod
+    def max_new_tokens(self) -> int:
+        """The length limit of an output, in tokens."""
+
+    @property
+    @abstractmethod
+    def metrics(self) -> tuple[MetricKind, ...]:
+        """How outputs are scored, beside what the task itself finds by running programs."""
+
+    @property
+    @abstractmethod
+    def headline(self) -> str | None:
+        """The metric of the result table, e.g. ``rouge2`` or ``pass@1``; None for a task without any."""
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether scoring executes generated programs."""
+        return False
 
     def stop_for(self, chat_template: bool) -> tuple[str, ...]:
         """Strings that end an output to prompts with or without the chat template."""
@@ -57,21 +76,6 @@ class Task(ABC):
     def extraction(self, chat_template: bool) -> ExtractionRule | None:
         """How code is taken from answers to such prompts; None where no code is asked for."""
         return None
-
-    @property
-    def max_new_tokens(self) -> int:
-        """The length limit of an output, in tokens."""
-        return self.spec.max_new_tokens
-
-    @property
-    def headline(self) -> str:
-        """The metric of the result table, e.g. ``rouge2`` or ``pass@1``."""
-        return self.spec.headline
-
-    @property
-    def runs_code(self) -> bool:
-        """Whether scoring executes generated programs."""
-        return self.spec.kind == "code"
 
     @abstractmethod
     def load(self, data: str, limit: int | None, seed: int) -> TaskData:
@@ -111,13 +115,38 @@ class Task(ABC):
             UsageError: it does not fit.
         """
 
-    @abstractmethod
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """Scores of each output, by metric name; ``texts[i]`` answers ``prompts[i]``.
 
         Raises:
             SpsbenchError: the scorer itself failed; never a score of 0.
         """
+        asked, references = [prompt.text for prompt in prompts], [prompt.reference for prompt in prompts]
+        return scores(self.metrics, asked, texts, references)
+
+
+def whole_prompt(
+    example: Example,
+    text: str,
+    tokenizer: TextTokenizer,
+    context_window: int,
+    max_new_tokens: int,
+    chat_template: bool,
+) -> Prompt:
+    """A prompt that is never truncated; the arguments are those of ``Task.prompt``.
+
+    Raises:
+        UsageError: prompt and output do not fit into the window.
+    """
+    ids = tokenizer.chat(text) if chat_template else tokenizer.encode(text, special=True)
+    if len(ids) + max_new_tokens > context_window:
+        raise UsageError(
+            f"the prompt of {example.example_id} has {len(ids)} tokens; with {max_new_tokens} new ones "
+            f"it exceeds the context window of {context_window}.",
+            flag="--max-new-tokens",
+            remedy="Choose fewer new tokens or models with a larger window.",
+        )
+    return Prompt(example.example_id, text, tuple(ids), example.reference, chat=chat_template)
 
 
 def check_limit(limit: int | None) -> None:
@@ -130,53 +159,3 @@ def check_limit(limit: int | None) -> None:
         raise UsageError(
             f"{limit} leaves no example.", flag="--limit", remedy="Give at least 1, or leave it out."
         )
-
-
-def mini_path(spec: TaskSpec) -> Path:
-    """The file of a task's synthetic examples.
-
-    Raises:
-        UsageError: the task has none.
-        UnavailableError: the installation lacks the file.
-    """
-    return _mini_file(spec, _mini(spec).examples)
-
-
-def mini_exemplars_path(spec: TaskSpec) -> Path | None:
-    """The file of a task's synthetic exemplars, or None if it names none; see ``mini_path``."""
-    name = _mini(spec).exemplars
-    return None if name is None else _mini_file(spec, name)
-
-
-def describe(spec: TaskSpec, data: str) -> tuple[str, bool]:
-    """(label, synthetic) of a task with data from ``official``, ``mini`` or a path."""
-    if data == "mini" or (data != "official" and is_mini(Path(data))):
-        return f"{spec.name}-mini (synthetic)", True
-    return (spec.name, False) if data == "official" else (f"{spec.name} ({Path(data).name})", False)
-
-
-def source_of(data: str, split: str) -> dict[str, Any]:
-    """Provenance of data that came from a path or with the package."""
-    source = "synthetic data of the package" if data == "mini" else data
-    return {"source": source, "revision": None, "split": None if data == "mini" else split}
-
-
-def _mini(spec: TaskSpec) -> MiniSource:
-    if spec.data.mini is None:
-        raise UsageError(
-            f"the task {spec.name} has no synthetic data.",
-            flag="--data mini",
-            remedy="Give official or a path.",
-        )
-    return spec.data.mini
-
-
-def _mini_file(spec: TaskSpec, name: str) -> Path:
-    path = mini_dir() / "data" / name
-    if not path.is_file():
-        raise UnavailableError(
-            f"the synthetic data of {spec.name} are missing ({path}).",
-            flag="--data mini",
-            remedy="Install the package again, or give --data official or a path.",
-        )
-    return path

@@ -8,28 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.metrics.rouge import rouge
 from spsbench.records import Example, Prompt
 from spsbench.tasks.data import TaskData, chosen, fingerprint, seeded_order
 from spsbench.tasks.prompts import SUMMARIZATION, PromptTemplate
 from spsbench.tasks.sources import Row, fetch, read_rows, required_column, sibling_train, unique
-from spsbench.tasks.task import (
-    Task,
-    TextTokenizer,
-    check_limit,
-    describe,
-    mini_exemplars_path,
-    mini_path,
-    source_of,
-)
+from spsbench.tasks.task import TextTokenizer, check_limit
+from spsbench.tasks.yaml_task import YamlTask, describe, mini_exemplars_path, mini_path, source_of
 
 # An exemplar's length in words: short enough to leave room for the article, long enough to be one.
 _EXEMPLAR_WORDS = (50, 150)
 
 
 @dataclass(frozen=True)
-class Summarization(Task):
-    """1-shot summaries in one sentence, scored by ROUGE."""
+class Summarization(YamlTask):
+    """1-shot summaries in one sentence."""
 
     def load(self, data: str, limit: int | None, seed: int) -> TaskData:
         """See ``Task.load``. Columns: document (or article), summary, id.
@@ -84,10 +76,6 @@ class Summarization(Task):
         if len(ids) > room:
             text, ids, cut = _truncated(document, build, tokenizer, room, context_window, max_new_tokens)
         return Prompt(example.example_id, text, ids, example.reference, cut, chat_template)
-
-    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
-        """See ``Task.score``: F1 of rouge1, rouge2, rougeL and rougeLsum, in [0, 1]."""
-        return [rouge(text, prompt.reference) for prompt, text in zip(prompts, texts, strict=True)]
 
     @property
     def _template(self) -> PromptTemplate:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ from commandline import Cli
 
 import spsbench
 from spsbench.cli import main as cli_main
+from spsbench.cli.options import EXIT_CODES
 from spsbench.errors import UnavailableError
 
 
@@ -33,6 +35,33 @@ def test_help_fits_80_columns(cli: Cli, command: str, monkeypatch: pytest.Monkey
     result = cli(command, "--help")
     assert result.code == 0
     assert max(map(len, result.out.splitlines())) <= 80
+
+
+FIRST = ("pair", "target", "draft", "data", "limit", "k", "drafter", "sampling", "seed", "out", "help")
+
+
+@pytest.mark.parametrize("command", ["run", "sweep-k"])
+def test_help_begins_with_an_example_and_ten_options_and_ends_with_the_exit_codes(
+    cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    text = cli(command, "--help").out
+    before, _, rest = text.partition("─ Options ")
+    first, *panels, last = re.split("^╭─ .*$", rest, flags=re.MULTILINE)
+    assert f"Example: spsbench {command} xsum" in before
+    assert tuple(re.findall(r"^│ --([\w-]+)", first, re.MULTILINE)) == FIRST
+    assert len(panels) == 4
+    assert " ".join(last.rpartition("╯")[2].split()) == EXIT_CODES
+    assert "--allow-code-exec" not in text
+
+
+def test_sweep_k_takes_every_option_of_run(cli: Cli) -> None:
+    options = [
+        set(re.findall(r"^│ (--[\w-]+)", cli(name, "--help").out, re.M)) for name in ("run", "sweep-k")
+    ]
+    assert options[0] == options[1]
+    assert len(options[0]) > 40
 
 
 @pytest.mark.parametrize(

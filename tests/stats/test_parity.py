@@ -46,6 +46,28 @@ def test_without_a_gap_the_default_margin_is_named_as_such(draft_shift: float | 
     assert compare(ars, sps, None)["margin"] == 0.01
 
 
+def test_where_lower_is_better_the_gap_turns() -> None:
+    ars, sps = _pair(50, 0.02, 0.05, np.random.default_rng(1))
+    found = compare(ars, sps, ars + 0.2, higher_is_better=False)
+    assert found["margin"] == pytest.approx(0.01)
+    assert found["margin_rule"] == "5% of the target-draft gap"
+    assert found["normalised_difference"] == pytest.approx(found["difference"] / 0.2)
+    assert compare(ars, sps, ars - 0.2, higher_is_better=False)["margin_rule"].startswith("0.01 absolute")
+
+
+def test_a_metric_brings_its_own_margin(make_samples: Make) -> None:
+    by_arm = {
+        f"{method}-nucleus": make_samples(
+            [1.0] * 4, [9] * 4, method=method, scores=[{"distance": value * n} for n in range(4)]
+        )
+        for method, value in (("ars", 1.0), ("sps", 1.1))
+    }
+    kinds = {"distance": {"margin": 3.0, "higher_is_better": False}}
+    found = parity(by_arm, _rows(("ars-nucleus", "ars"), ("sps-nucleus", "sps")), "distance", kinds)
+    assert found is not None
+    assert found["comparisons"][0]["margin"] == 3.0
+
+
 def test_the_three_verdicts() -> None:
     rng = np.random.default_rng(2)
     assert compare(*_pair(2_000, 0.0, 0.1, rng), None)["verdict"] == "equivalent"

@@ -39,7 +39,8 @@ def test_unknown_name() -> None:
     with pytest.raises(UsageError) as caught:
         load_task("x-sum")
     assert str(caught.value) == (
-        "TASK: there is no task 'x-sum'. Did you mean 'xsum'? Known: humaneval, xsum."
+        "TASK: 'x-sum' is unknown. Did you mean xsum? "
+        "Choose from humaneval, xsum, or name one as file.py:attribute."
     )
 
 

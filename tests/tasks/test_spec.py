@@ -57,7 +57,6 @@ def test_a_spec_is_read(tmp_path: Path) -> None:
         ({"title": None}, "title", "the value is missing"),
         ({"kind": "poetry"}, "kind", "'poetry'"),
         ({"default_sampling": "beam"}, "", "default_sampling is 'beam', not one of"),
-        ({"headline": "pass@1"}, "", "headline is 'pass@1', not one of rouge1"),
         ({"prompt": "raw"}, "", "prompt is 'raw', not one of default"),
         ({"stop": ["\n", ""]}, "", "empty string"),
         ({"name": "../x"}, "name", "'../x' is not valid"),
