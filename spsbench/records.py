@@ -11,7 +11,7 @@ from array import array
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION, Method
+from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION, Axes, Method
 
 SCHEMA_VERSION = 2
 """Of the run directory. 2: samples name their arm, and a table of arms says what it is on each axis."""
@@ -119,14 +119,16 @@ class Arm:
         backend = "" if self.engine == "eager" else f"@{self.engine}"
         return f"{self.method}{lookahead}-{self.sampling_name}{unusual}{backend}"
 
-    def axes(self) -> dict[str, str | int | None]:
+    def axes(self) -> Axes:
         """The place on each axis, see ``spsbench.axes``."""
-        drafting = {name: str(getattr(self, name)) for name in ("drafter", "rule", "policy")}
+        speculative = self.method == "sps"
         return {
             "method": self.method,
             "sampling": self.sampling_name,
             "engine": self.engine,
-            **(drafting if self.method == "sps" else dict.fromkeys(drafting)),
+            "drafter": str(self.drafter) if speculative else None,
+            "rule": str(self.rule) if speculative else None,
+            "policy": str(self.policy) if speculative else None,
             "k": self.k,
         }
 

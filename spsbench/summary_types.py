@@ -588,11 +588,29 @@ class Contention(TypedDict):
     reasons: list[str]
 
 
+class Conditions(TypedDict, total=False):
+    """What a sequence is measured under besides the run's identity, as in run.json; ``threads`` may be
+    ``auto`` while it is not decided. Runs of early versions kept none."""
+
+    threads: int | str
+    kernels: str
+    cpu: str | None
+    cores: int
+    gpus: list[str | None]
+    python: str
+    spsbench: str
+    commit: str | None
+    torch: str | None
+    transformers: str | None
+    tokenizers: str | None
+    numpy: str | None
+
+
 class ConditionPart(TypedDict):
     """What was measured under one of several conditions; ``differ`` are the settings that set it apart."""
 
-    settings: dict[str, Any]
-    differ: dict[str, Any]
+    settings: Conditions
+    differ: Conditions
     rows: list[ArmRow]
     contention: Contention
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import Row, identity, series, series_axes
+from spsbench.axes import identity, series, series_axes
 from spsbench.decode import theory
 from spsbench.summary_types import (
     Acceptance,
@@ -53,11 +53,11 @@ class LoopCost:
         return np.where(np.asarray(k) == 0, nothing, line)
 
 
-def loop_ms(row: Row) -> float | None:
+def loop_ms(row: ArmRow) -> float | None:
     """Decoding time per loop of an arm, by the wall: ms/token times tokens per loop."""
     if row["ms_per_token"] is None or row["tokens_per_loop"] is None:
         return None
-    return float(row["ms_per_token"] * row["tokens_per_loop"])
+    return row["ms_per_token"] * row["tokens_per_loop"]
 
 
 def loop_cost(group: Sequence[ArmRow]) -> LoopCost | None:

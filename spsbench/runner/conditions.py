@@ -14,12 +14,10 @@ from spsbench.errors import UsageError
 from spsbench.runner.plan import Plan
 from spsbench.runner.schedule import Turn
 from spsbench.store import RunStore, differences, plain
+from spsbench.summary_types import Conditions
 
 AUTO = "auto"
 FLAG = "--allow-mixed"
-_LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
-
-Conditions = dict[str, Any]
 
 
 def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
@@ -39,7 +37,10 @@ def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
         "python": environment["python"],
         "spsbench": environment["spsbench"],
         "commit": git.get("commit"),
-        **{name: libraries.get(name) for name in _LIBRARIES},
+        "torch": libraries.get("torch"),
+        "transformers": libraries.get("transformers"),
+        "tokenizers": libraries.get("tokenizers"),
+        "numpy": libraries.get("numpy"),
     }
 
 
@@ -98,9 +99,9 @@ def settle(store: RunStore, now: Conditions) -> int:
 def _resolved(now: Conditions, before: Conditions) -> Conditions:
     """``auto`` is decided once for a run: what was recorded is used again."""
     if now["threads"] == AUTO and "threads" in before:
-        return now | {"threads": before["threads"]}
+        return {**now, "threads": before["threads"]}
     return now
 
 
 def _last(known: Sequence[Conditions] | None) -> Conditions:
-    return dict(known[-1]) if known else {}
+    return known[-1] if known else {}

@@ -16,13 +16,13 @@ from spsbench.models.packed_linear import use_kernels
 from spsbench.models.pair import Pair, load_pair
 from spsbench.records import Arm, Generation, Request, Sample
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
-from spsbench.runner.conditions import Conditions, conditions_of, recorded_threads, require_unchanged, settle
+from spsbench.runner.conditions import conditions_of, recorded_threads, require_unchanged, settle
 from spsbench.runner.finalize import finalize, peak_memory_bytes, score
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import prove, read_again
 from spsbench.runner.schedule import Turn, turns
 from spsbench.store import RunStore
-from spsbench.summary_types import Summary
+from spsbench.summary_types import Conditions, Summary
 
 _MODES = {GRAPHED: "graphs"}  # others than ours run the stock model
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from spsbench.axes import MODEL, MODIFIED_REJECTION
 from spsbench.decode.rules import rule_kind
@@ -24,12 +24,13 @@ from spsbench.engines import rescore
 from spsbench.engines.base import Engine
 from spsbench.engines.rescore import token_evidence
 from spsbench.models.pair import Pair
-from spsbench.records import Arm, Generation, Prompt, Request, SamplingParams
+from spsbench.records import Arm, FinishReason, Generation, Prompt, Request, SamplingParams
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
 from spsbench.runner.plan import Plan
 from spsbench.runner.schedule import derive_seed
 from spsbench.stats.losslessness import RESCORED, decisions_of, evidence_of, is_precise
 from spsbench.store import RunStore
+from spsbench.summary_types import ArmProof, Proof
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +113,17 @@ def prove(plan: Plan, store: RunStore, pair: Pair, backends: Backends, watcher: 
     store.note(proof=found)
 
 
-def draw_proof(plan: Plan, pair: Pair, backends: Backends) -> dict[str, Any]:
+class _Drawn(TypedDict):
+    """A sequence with the columns of ``samples`` that evidence is read from."""
+
+    example_id: str
+    error: str | None
+    new_tokens: int
+    finish_reason: FinishReason
+    losslessness: dict[str, float] | None
+
+
+def draw_proof(plan: Plan, pair: Pair, backends: Backends) -> Proof:
     """Write sequences at temperature 1 and judge them.
 
     Args:
@@ -129,7 +140,7 @@ def draw_proof(plan: Plan, pair: Pair, backends: Backends) -> dict[str, Any]:
     arms = proof_arms(plan.arms)
     engines = backends.all(arms)
     began_s = time.perf_counter()
-    rows: dict[Arm, list[dict[str, Any]]] = {arm: [] for arm in arms}
+    rows: dict[Arm, list[_Drawn]] = {arm: [] for arm in arms}
     for prompt, arm in product(prompts, arms):
         rows[arm].append(_row(plan, prompt, arm, engines[arm], pair))
     return {
@@ -139,19 +150,25 @@ def draw_proof(plan: Plan, pair: Pair, backends: Backends) -> dict[str, Any]:
     }
 
 
-def _row(plan: Plan, prompt: Prompt, arm: Arm, engine: Engine, pair: Pair) -> dict[str, Any]:
+def _row(plan: Plan, prompt: Prompt, arm: Arm, engine: Engine, pair: Pair) -> _Drawn:
     """One sequence as a row of ``samples``; a failure is one of them."""
     seed = derive_seed(plan.config.seed, prompt.example_id, 0, f"proof {arm.name}")
     limits = (plan.max_new_tokens, plan.stop, arm.sampling)
     request = Request(prompt.ids, *limits, seed, plan.config.fixed_length)
-    row: dict[str, Any] = {"example_id": prompt.example_id, "error": None}
     try:
         generation = engine.generate(request)
         read_again(arm, prompt, generation, seed, pair)
     except _FAILURES as error:
-        failed = {"new_tokens": 0, "finish_reason": "error", "losslessness": None}
-        return row | failed | {"error": f"{type(error).__name__}: {error}"}
-    return row | {
+        return {
+            "example_id": prompt.example_id,
+            "error": f"{type(error).__name__}: {error}",
+            "new_tokens": 0,
+            "finish_reason": "error",
+            "losslessness": None,
+        }
+    return {
+        "example_id": prompt.example_id,
+        "error": None,
         "new_tokens": len(generation.tokens),
         "finish_reason": generation.finish_reason,
         "losslessness": generation.losslessness,
@@ -159,8 +176,8 @@ def _row(plan: Plan, prompt: Prompt, arm: Arm, engine: Engine, pair: Pair) -> di
 
 
 def _judged(
-    rows: Mapping[Arm, list[dict[str, Any]]], engines: Mapping[Arm, Engine], dtype: str
-) -> Iterator[dict[str, Any]]:
+    rows: Mapping[Arm, list[_Drawn]], engines: Mapping[Arm, Engine], dtype: str
+) -> Iterator[ArmProof]:
     """Per arm its engine and K, ``sequences``, ``failed``, ``rescored`` and ``decisions``."""
     for arm, found in rows.items():
         frame = _frame(found)
@@ -175,8 +192,7 @@ def _judged(
         }
 
 
-def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def _frame(rows: list[_Drawn]) -> pd.DataFrame:
     import pandas as pd
 
-    names = ("example_id", "error", "new_tokens", "finish_reason", "losslessness")
-    return pd.DataFrame(rows, columns=list(names))
+    return pd.DataFrame(rows, columns=list(_Drawn.__annotations__))

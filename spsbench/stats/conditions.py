@@ -9,7 +9,7 @@ which differs by kind, no interval is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from spsbench.axes import label
 from spsbench.stats.speedup import finished
@@ -18,6 +18,7 @@ from spsbench.summary_types import (
     ArmLosslessness,
     ArmRow,
     ConditionPart,
+    Conditions,
     Contention,
     Judgement,
     Losslessness,
@@ -219,13 +220,14 @@ def _of(
     return summarise(own, kept, {**info, "arms": arms, "expected_sequences": None})
 
 
-def _differing(settings: Mapping[str, Any], known: list[dict[str, Any]]) -> dict[str, Any]:
+def _differing(settings: Conditions, known: Sequence[Conditions]) -> Conditions:
     names = dict.fromkeys(name for other in known for name in other)
-    return {
+    differ = {
         name: settings.get(name)
         for name in names
         if any(other.get(name) != known[0].get(name) for other in known)
     }
+    return cast("Conditions", differ)
 
 
 def _without_times(summary: Summary) -> Summary:

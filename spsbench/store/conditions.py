@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-Conditions = dict[str, Any]
+from spsbench.summary_types import Conditions
 
 
 def joined(infos: Sequence[Mapping[str, Any]], used: Sequence[Iterable[int]]) -> list[Conditions]:
@@ -27,4 +27,4 @@ def joined(infos: Sequence[Mapping[str, Any]], used: Sequence[Iterable[int]]) ->
 def condition(info: Mapping[str, Any], index: int) -> Conditions:
     """One of a run's conditions; empty where a run of an earlier version kept none."""
     known = info.get("conditions") or []
-    return dict(known[index]) if 0 <= index < len(known) else {}
+    return cast("Conditions", dict(known[index])) if 0 <= index < len(known) else {}

@@ -50,10 +50,10 @@ def _faults_of_object(value: Any, kind: Any, path: str) -> Iterator[str]:
     hints = get_type_hints(kind, include_extras=True)
     yield from (f"{path}.{key} is in no type" for key in value if key not in hints)
     for key, hint in hints.items():
-        optional = get_origin(hint) is NotRequired
+        marked = get_origin(hint) is NotRequired
         if key in value:
-            yield from faults(value[key], get_args(hint)[0] if optional else hint, f"{path}.{key}")
-        elif not optional:
+            yield from faults(value[key], get_args(hint)[0] if marked else hint, f"{path}.{key}")
+        elif kind.__total__ and not marked:
             yield f"{path}.{key} is missing"
 
 
