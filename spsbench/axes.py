@@ -47,9 +47,13 @@ Row = Mapping[str, Any]
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
+def _usual(row: Row) -> Mapping[str, str | None]:
+    return _USUAL if row["method"] == "sps" else dict.fromkeys(_USUAL)
+
+
 def series_axes(row: Row) -> SeriesAxes:
     """The arm's place on every axis but K; rows from before an axis existed are at its usual place."""
-    usual = _USUAL if row["method"] == "sps" else dict.fromkeys(_USUAL)
+    usual = _usual(row)
     return {
         "method": row["method"],
         "sampling": row["sampling"],
@@ -110,9 +114,8 @@ def series(rows: Sequence[AnyRow], along: str = "k") -> list[list[AnyRow]]:
 
 def unusual(row: Row) -> list[str]:
     """How a speculative arm drafts and accepts, as far as it is not as in Chen et al. 2023."""
-    return [
-        str(value) for name, value in series_axes(row).items() if value not in (None, _USUAL.get(name, value))
-    ]
+    given = {name: row.get(name, usual) for name, usual in _usual(row).items()}
+    return [str(value) for name, value in given.items() if value not in (None, _USUAL[name])]
 
 
 def label(row: Row) -> str:
