@@ -108,6 +108,7 @@ def _differing(arms: Sequence[Arm]) -> list[str]:
 
 
 def _place(arm: Arm) -> Arm:
+    """The arm's axes, to be asked by a name that is not written out."""
     return axes(arm)
 
 
