@@ -67,7 +67,7 @@ def _sample(rng: np.random.Generator, prompt: Prompt, arm: Arm) -> Sample:
     total = sum(loop.loop_s for loop in loops)
     generation = Generation([7] * TOKENS, "text", loops, 0.01, total, "length", None, _sums(rng, arm))
     scores = {"rouge2": float(rng.beta(1, 6))}
-    sample = Sample(prompt.example_id, 0, arm.name, arm.method, "eager", "nucleus", arm.k, 3, generation)
+    sample = Sample(prompt.example_id, 0, arm.name, 3, generation)
     sample.scores = scores
     return sample
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from spsbench.cli.progress import watching
 from spsbench.config import RunConfig, resolve
 from spsbench.paths import results_dir
-from spsbench.store import RunStore, fresh_directory, read_frames
+from spsbench.store import RunStore, fresh_directory, read_frames, read_summary
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from spsbench.store import Frames
+    from spsbench.summary_types import Summary
 
 
 class Run:
@@ -32,11 +33,16 @@ class Run:
         self.directory = Path(directory)
         with RunStore.open(self.directory) as store:
             self.info: dict[str, Any] = store.run_info()
-            self.summary: dict[str, Any] = store.read_summary()
+        self.summary: Summary = read_summary(self.directory)
 
     @cached_property
     def _frames(self) -> Frames:
         return read_frames(self.directory)
+
+    @property
+    def arms(self) -> pd.DataFrame:
+        """One row per arm: its place on every axis. ``samples.merge(arms, on="arm")`` puts them together."""
+        return self._frames.arms
 
     @property
     def samples(self) -> pd.DataFrame:
@@ -53,12 +59,17 @@ class Run:
         """One row per drafted or emitted token of the traced examples."""
         return self._frames.tokens
 
+    @property
+    def evidence(self) -> pd.DataFrame:
+        """One row per emitted token that was read again: log q, log p, rank."""
+        return self._frames.evidence
+
     @cached_property
     def rows(self) -> pd.DataFrame:
         """One row per arm, as in the table on the screen: axes, metrics, times, speedup with its interval."""
         import pandas as pd
 
-        return pd.json_normalize(self.summary["rows"])
+        return pd.json_normalize([dict(row) for row in self.summary["rows"]])
 
 
 def run(

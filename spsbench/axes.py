@@ -7,7 +7,9 @@ An arm is what it is on each axis. Rows are compared along one axis with all oth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypedDict, TypeVar
+
+Method = Literal["ars", "sps", "draft"]
 
 AXES = ("method", "sampling", "engine", "drafter", "rule", "policy", "k")
 """``drafter``, ``rule`` and ``policy`` are those of speculative arms; None elsewhere."""
@@ -17,16 +19,57 @@ MODEL, MODIFIED_REJECTION, FIXED = "model", "modified-rejection", "fixed"
 
 _USUAL = {"drafter": MODEL, "rule": MODIFIED_REJECTION, "policy": FIXED}
 
+
+class SeriesAxes(TypedDict):
+    """The axes but K: what arms have in common that differ in K alone."""
+
+    method: Method
+    sampling: str
+    engine: str
+    drafter: str | None
+    rule: str | None
+    policy: str | None
+
+
+class Axes(SeriesAxes):
+    """An arm's place on every axis."""
+
+    k: int
+
+
+class ArmIdentity(Axes):
+    """An arm's name and its place on every axis."""
+
+    arm: str
+
+
 Row = Mapping[str, Any]
+AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-def axes(row: Row) -> dict[str, Any]:
-    """The arm's place on every axis; rows from before an axis existed are at its usual place."""
-    usual = _USUAL if row["method"] == "sps" else dict.fromkeys(_USUAL)
-    return {name: row.get(name, usual.get(name)) for name in AXES}
+def _usual(row: Row) -> Mapping[str, str | None]:
+    return _USUAL if row["method"] == "sps" else dict.fromkeys(_USUAL)
 
 
-def identity(row: Row) -> dict[str, Any]:
+def series_axes(row: Row) -> SeriesAxes:
+    """The arm's place on every axis but K; rows from before an axis existed are at its usual place."""
+    usual = _usual(row)
+    return {
+        "method": row["method"],
+        "sampling": row["sampling"],
+        "engine": row["engine"],
+        "drafter": row.get("drafter", usual["drafter"]),
+        "rule": row.get("rule", usual["rule"]),
+        "policy": row.get("policy", usual["policy"]),
+    }
+
+
+def axes(row: Row) -> Axes:
+    """The arm's place on every axis."""
+    return {**series_axes(row), "k": row["k"]}
+
+
+def identity(row: Row) -> ArmIdentity:
     """The arm's name and axes: what every entry about an arm begins with."""
     return {"arm": row["arm"], **axes(row)}
 
@@ -36,7 +79,7 @@ def place(row: Row, *without: str) -> tuple[Any, ...]:
     return tuple(value for name, value in axes(row).items() if name not in without)
 
 
-def series(rows: Sequence[dict[str, Any]], along: str = "k") -> list[list[dict[str, Any]]]:
+def series(rows: Sequence[AnyRow], along: str = "k") -> list[list[AnyRow]]:
     """Rows that differ on one axis alone, with what they are compared with.
 
     ArS and the draft alone draft nothing: they belong to every series of their sampling and engine.
@@ -71,7 +114,8 @@ def series(rows: Sequence[dict[str, Any]], along: str = "k") -> list[list[dict[s
 
 def unusual(row: Row) -> list[str]:
     """How a speculative arm drafts and accepts, as far as it is not as in Chen et al. 2023."""
-    return [str(value) for name, value in axes(row).items() if value not in (None, _USUAL.get(name, value))]
+    given = {name: row.get(name, usual) for name, usual in _usual(row).items()}
+    return [str(value) for name, value in given.items() if value not in (None, _USUAL[name])]
 
 
 def label(row: Row) -> str:

@@ -11,11 +11,13 @@ from array import array
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION, Method
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Of the run directory. 2: samples name their arm, and a table of arms says what it is on each axis."""
 
-Method = Literal["ars", "sps", "draft"]
+READABLE_SCHEMAS = (1, 2)
+
 FinishReason = Literal["stop", "eos", "length", "error"]
 Fate = Literal["accepted", "rejected", "correction", "bonus", "ars"]
 
@@ -323,6 +325,7 @@ class Prompt:
 class Sample:
     """One finished (or failed) sequence: a line of the journal.
 
+    ``arm`` is the arm's identifier; what it is on each axis, the run's table of arms says.
     ``conditions`` holds what the machine was doing meanwhile: ``load_1m``, ``waited_s`` and ``stolen_s``.
     ``condition`` is the index of the settings, versions and hardware it was measured under in
     ``run.json``'s list ``conditions``. ``error`` is a sentence if the sequence failed; its
@@ -332,10 +335,6 @@ class Sample:
     example_id: str
     sample_index: int
     arm: str
-    method: Method
-    engine: str
-    sampling: str
-    k: int
     prompt_tokens: int
     generation: Generation
     order: int = 0

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from spsbench.axes import identity, unusual
+from spsbench.axes import ArmIdentity, identity, unusual
 from spsbench.predict.costs import prediction
 from spsbench.predict.factors import why
 from spsbench.predict.recommend import hindsight, recommendation
@@ -22,6 +21,18 @@ from spsbench.stats.losslessness import alpha_leviathan, losslessness
 from spsbench.stats.parity import metrics, parity
 from spsbench.stats.processes import pair_processes, speedup_over_processes
 from spsbench.stats.speedup import drifted, finished, halves, loops_of, pair, share_slower, speedup
+from spsbench.summary_types import (
+    ArmRow,
+    Diagnostics,
+    Labels,
+    Prediction,
+    RatioInterval,
+    RowComparison,
+    RowCounts,
+    RowDetails,
+    RowLoops,
+    Summary,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,9 +69,9 @@ def _hash(done: pd.DataFrame) -> str:
 def diagnostics(
     by_arm: Mapping[str, pd.DataFrame],
     loops_by_arm: Mapping[str, pd.DataFrame],
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[ArmRow],
     info: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> Diagnostics:
     """The parts of ``summary.json`` that explain its rows; each null where it has nothing to say.
 
     Each row also gets its own ``prediction``, ``{"leviathan": ..., "chen": ...}``, null for arms that
@@ -77,22 +88,22 @@ def diagnostics(
         for arm, part in loops_by_arm.items()
         if arm in by_arm
     }
-    found: dict[str, Any] = {
+    found: Diagnostics = {
         "prediction": prediction(rows, info),
         "why": why(by_arm, loops_by_arm, rows),
         "ceiling": ceiling(by_arm, rows, info),
         "tails": tails(by_arm, loops, rows),
         "positions": positions(loops, rows),
-        "hindsight": hindsight(loops, rows),
+        "hindsight": hindsight(by_arm, loops, rows),
         "recommendation": recommendation(by_arm, rows),
     }
-    found = dict(plain(found))
+    found = plain(found)
     _annotate(rows, found["prediction"])
     return found
 
 
-def _annotate(rows: Sequence[dict[str, Any]], predicted: Mapping[str, Any] | None) -> None:
-    arms = {arm["arm"]: arm for arm in (predicted or {"arms": []})["arms"]}
+def _annotate(rows: Sequence[ArmRow], predicted: Prediction | None) -> None:
+    arms = {} if predicted is None else {arm["arm"]: arm for arm in predicted["arms"]}
     for row in rows:
         arm = arms.get(row["arm"])
         row["prediction"] = None if arm is None else {"leviathan": arm["predicted"], "chen": arm["chen"]}
@@ -100,11 +111,9 @@ def _annotate(rows: Sequence[dict[str, Any]], predicted: Mapping[str, Any] | Non
 
 PHASES = ("draft", "verify", "sample", "other", "loop")
 _METHOD_ORDER = {"ars": 0, "sps": 1, "draft": 2}
-_IDENTITY = ("arm", "method", "k", "engine", "sampling")  # what samples carry; run.json has all axes
-_DRAFTING = ("drafter", "rule", "policy")
 
 
-def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, Any]:
+def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> Summary:
     """The content of summary.json, from the tables of a run.
 
     Args:
@@ -123,18 +132,26 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
     return separated(samples, loops, info, _summarise)
 
 
-def _summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, Any]:
+def _summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> Summary:
     """The same for sequences of one and the same conditions."""
     by_arm = {str(arm): part for arm, part in samples.groupby("arm", sort=False)}
     loops_of = {str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {}
-    arms = _arms(samples, info)
-    rows = []
+    arms = _arms(info)
+    rows: list[ArmRow] = []
     for arm in arms:
         own = by_arm.get(arm["arm"], samples.iloc[:0])
-        row = {**arm, **_counts(own, arm, info), "metrics": metrics(finished(own))}
-        row |= _compared(own, _baseline(arm, arms, by_arm), by_arm)
-        row |= _from_loops(_loops_of_finished(loops_of.get(arm["arm"], loops.iloc[:0]), own), arm)
-        rows.append(row | _told(arm, info))
+        seen = _loops_of_finished(loops_of.get(arm["arm"], loops.iloc[:0]), own)
+        rows.append(
+            {
+                **arm,
+                **_counts(own, arm, info),
+                "metrics": metrics(finished(own)),
+                **_compared(own, _baseline(arm, arms, by_arm), by_arm),
+                **_from_loops(seen, arm),
+                **_told(arm, info),
+                "prediction": None,
+            }
+        )
     _add_alpha_leviathan(rows, by_arm)
     taken = contention(samples, info)
     rows = plain(rows if taken["trusted"] else _without_intervals(rows))
@@ -151,6 +168,7 @@ def _summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, An
         "token_sha256": token_hash(samples),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
         "warnings": [*_fallbacks(info), *_tokens_differ(samples), *warnings(rows, judged, quality)],
+        "conditions": [],
     }
 
 
@@ -159,24 +177,33 @@ def _fallbacks(info: Mapping[str, Any]) -> list[str]:
     return [f"{arm} ran with the engine eager: {reason}." for arm, reason in reasons]
 
 
-def _without_intervals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _without_intervals(rows: list[ArmRow]) -> list[ArmRow]:
     """Others had the CPU in bursts: an interval over prompts would say too little of them."""
-    bare = {"low": None, "high": None}
-    names = ("speedup", "end_to_end_speedup")
-    return [row | {name: row[name] and row[name] | bare for name in names} for row in rows]
+    return [
+        {
+            **row,
+            "speedup": _bare(row["speedup"]),
+            "end_to_end_speedup": _bare(row["end_to_end_speedup"]),
+        }
+        for row in rows
+    ]
+
+
+def _bare(found: RatioInterval | None) -> RatioInterval | None:
+    return None if found is None else {"ratio": found["ratio"], "low": None, "high": None}
 
 
 def _explained(
     by_arm: Mapping[str, pd.DataFrame],
     loops_of: Mapping[str, pd.DataFrame],
-    rows: list[dict[str, Any]],
+    rows: list[ArmRow],
     info: Mapping[str, Any],
     *,
     trusted: bool,
-) -> dict[str, Any]:
-    """``extras``; times that are not to be trusted explain and recommend nothing."""
+) -> Diagnostics:
+    """``diagnostics``; times that are not to be trusted explain and recommend nothing."""
     found = diagnostics(by_arm, loops_of, rows, info)
-    return found if trusted else found | {"recommendation": None, "why": None}
+    return found if trusted else {**found, "recommendation": None, "why": None}
 
 
 def _tokens_differ(samples: pd.DataFrame) -> list[str]:
@@ -185,27 +212,30 @@ def _tokens_differ(samples: pd.DataFrame) -> list[str]:
     return ["The processes wrote different tokens from the same seeds. `spsbench compare` shows where."]
 
 
-def _arms(samples: pd.DataFrame, info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Identity of every planned or measured arm, by sampling, ArS first, then by K."""
-    measured = samples[list(_IDENTITY)].drop_duplicates("arm").to_dict("records")
-    arms = {entry["arm"]: identity(entry) for entry in info.get("arms") or []}
-    for entry in measured:
-        arm = arms.setdefault(str(entry["arm"]), identity({str(key): value for key, value in entry.items()}))
-        arm["engine"] = entry["engine"]  # a graphed arm may have had to run eagerly
-    samplings = list(dict.fromkeys(arm["sampling"] for arm in arms.values()))
-    drafters = list(dict.fromkeys(arm[name] for arm in arms.values() for name in _DRAFTING))
+def _arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
+    """Identity of every arm, by sampling, ArS first, then by K."""
+    arms = [identity(entry) for entry in info.get("arms") or []]
+    for arm in arms:
+        if arm["arm"] in (info.get("engine_fallbacks") or {}):
+            arm["engine"] = "eager"
+    samplings = list(dict.fromkeys(arm["sampling"] for arm in arms))
+    drafters = list(dict.fromkeys(value for arm in arms for value in _drafting(arm)))
     return sorted(
-        arms.values(),
+        arms,
         key=lambda arm: (
             samplings.index(arm["sampling"]),
             _METHOD_ORDER.get(arm["method"], 3),
-            *(drafters.index(arm[name]) for name in _DRAFTING),
+            *(drafters.index(value) for value in _drafting(arm)),
             arm["k"],
         ),
     )
 
 
-def _counts(own: pd.DataFrame, arm: dict[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+def _drafting(arm: ArmIdentity) -> tuple[str | None, ...]:
+    return arm["drafter"], arm["rule"], arm["policy"]
+
+
+def _counts(own: pd.DataFrame, arm: ArmIdentity, info: Mapping[str, Any]) -> RowCounts:
     done = finished(own)
     tokens, decode_s = int(done["new_tokens"].sum()), float(done["decode_s"].sum())
     per_token = ratio(decode_s, tokens)
@@ -223,9 +253,7 @@ def _counts(own: pd.DataFrame, arm: dict[str, Any], info: Mapping[str, Any]) -> 
     }
 
 
-def _baseline(
-    arm: dict[str, Any], arms: list[dict[str, Any]], by_arm: Mapping[str, pd.DataFrame]
-) -> str | None:
+def _baseline(arm: ArmIdentity, arms: list[ArmIdentity], by_arm: Mapping[str, pd.DataFrame]) -> str | None:
     """The fastest ArS arm under the same sampling; None for itself and where there is none."""
     speeds = {}
     for other in arms:
@@ -238,18 +266,25 @@ def _baseline(
     return None if fastest == arm["arm"] else fastest
 
 
-def _compared(own: pd.DataFrame, baseline: str | None, by_arm: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+def _compared(own: pd.DataFrame, baseline: str | None, by_arm: Mapping[str, pd.DataFrame]) -> RowComparison:
     """Everything that needs a baseline; null for the baseline itself."""
     if baseline is None:
-        nothing = ("speedup", "end_to_end_speedup", "speedup_halves", "share_slower", "paired_prompts")
-        return {"baseline": None, **dict.fromkeys(nothing), "drifted": False}
+        return {
+            "baseline": None,
+            "speedup": None,
+            "end_to_end_speedup": None,
+            "speedup_halves": None,
+            "share_slower": None,
+            "paired_prompts": None,
+            "drifted": False,
+        }
     times = pair(by_arm[baseline], own)
     decode, whole = (_speedup(by_arm[baseline], own, prefill=prefill) for prefill in (False, True))
     return {
         "baseline": baseline,
-        "speedup": None if decode is None else asdict(decode),
-        "end_to_end_speedup": None if whole is None else asdict(whole),
-        "speedup_halves": halves(times),
+        "speedup": _interval(decode),
+        "end_to_end_speedup": _interval(whole),
+        "speedup_halves": [*halves(times)],
         "share_slower": share_slower(times),
         "paired_prompts": len(times),
         "drifted": decode is not None and drifted(times, decode),
@@ -263,7 +298,11 @@ def _speedup(baseline: pd.DataFrame, own: pd.DataFrame, *, prefill: bool) -> Spe
     return speedup(pair(baseline, own, prefill=prefill))
 
 
-def _add_alpha_leviathan(rows: list[dict[str, Any]], by_arm: Mapping[str, pd.DataFrame]) -> None:
+def _interval(found: Speedup | None) -> RatioInterval | None:
+    return None if found is None else {"ratio": found.ratio, "low": found.low, "high": found.high}
+
+
+def _add_alpha_leviathan(rows: list[ArmRow], by_arm: Mapping[str, pd.DataFrame]) -> None:
     """What teacher forcing of ArS text says is a fact about the SpS arms of the same sampling."""
     of_sampling: dict[str, float | None] = {}
     for row in rows:
@@ -288,35 +327,49 @@ def _loops_of_finished(loops: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
     return loops.merge(done[key], on=key, sort=False)
 
 
-def _from_loops(loops: pd.DataFrame, arm: dict[str, Any]) -> dict[str, Any]:
+def _from_loops(loops: pd.DataFrame, arm: ArmIdentity) -> RowLoops:
     if loops.empty:
-        names = ("acceptance", "acceptance_z", "tokens_per_loop", "drafted_per_loop", "loop_time")
-        return dict.fromkeys(names)
+        return {
+            "acceptance": None,
+            "acceptance_z": None,
+            "tokens_per_loop": None,
+            "drafted_per_loop": None,
+            "loop_time": None,
+        }
     speculative = arm["method"] == "sps"
     return {
         "acceptance": acceptance(loops, int(arm["k"])) if speculative else None,
         "acceptance_z": disagreement(loops) if speculative else None,
-        "tokens_per_loop": finite(loops["emitted"].astype("float64").mean()),
-        "drafted_per_loop": finite(loops["drafted"].astype("float64").mean()),
+        "tokens_per_loop": _mean(loops, "emitted"),
+        "drafted_per_loop": _mean(loops, "drafted"),
         "loop_time": {
-            f"{phase}_ms": finite(1e3 * loops[f"{phase}_s"].astype("float64").mean()) for phase in PHASES
+            "draft_ms": _mean(loops, "draft_s", 1e3),
+            "verify_ms": _mean(loops, "verify_s", 1e3),
+            "sample_ms": _mean(loops, "sample_s", 1e3),
+            "other_ms": _mean(loops, "other_s", 1e3),
+            "loop_ms": _mean(loops, "loop_s", 1e3),
         },
     }
 
 
-def _told(arm: dict[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+def _mean(loops: pd.DataFrame, column: str, unit: float = 1.0) -> float | None:
+    return finite(unit * loops[column].astype("float64").mean())
+
+
+def _told(arm: ArmIdentity, info: Mapping[str, Any]) -> RowDetails:
     """What only the runner knows; a verification rule belongs to arms that verify."""
-    row = {
-        key: _for_arm(info, key, arm["arm"])
-        for key in ("verification_rule", "peak_memory_bytes", "target_mode", "draft_mode")
-    }
     told: Mapping[str, Any] = next(
         (entry for entry in info.get("arms") or [] if entry["arm"] == arm["arm"]), {}
     )
-    row |= {"draft_forwards": told.get("draft_forwards", arm["k"]), "lossless": told.get("lossless", True)}
-    if arm["method"] != "sps":
-        row["verification_rule"] = None
-    return row
+    name = arm["arm"]
+    return {
+        "verification_rule": _for_arm(info, "verification_rule", name) if arm["method"] == "sps" else None,
+        "peak_memory_bytes": _for_arm(info, "peak_memory_bytes", name),
+        "target_mode": _for_arm(info, "target_mode", name),
+        "draft_mode": _for_arm(info, "draft_mode", name),
+        "draft_forwards": told.get("draft_forwards", arm["k"]),
+        "lossless": told.get("lossless", True),
+    }
 
 
 def _for_arm(info: Mapping[str, Any], key: str, arm: str) -> Any:
@@ -324,14 +377,16 @@ def _for_arm(info: Mapping[str, Any], key: str, arm: str) -> Any:
     return value.get(arm) if isinstance(value, Mapping) else value
 
 
-def _labels(info: Mapping[str, Any]) -> dict[str, Any]:
+def _labels(info: Mapping[str, Any]) -> Labels:
     task = info.get("task")
-    return {
+    labels: Labels = {
         "task": task,
         "task_label": info.get("task_label") or task,
         "synthetic": bool(info.get("synthetic", False)),
         "pair": info.get("pair"),
         "data": info.get("data"),
         "headline_metric": info.get("headline_metric"),
-        **({"extract": info["extract"]} if info.get("extract") else {}),
     }
+    if info.get("extract"):
+        labels["extract"] = info["extract"]
+    return labels

@@ -17,6 +17,7 @@ PACKAGE = Path(spsbench.__file__).resolve().parent
 FLOORS: dict[str, float] = {
     "": 0,  # spsbench itself: the version
     "axes": 0,
+    "summary_types": 0,
     "records": 0.2,
     "errors": 0,
     "paths": 0,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
@@ -20,9 +21,20 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spsbench.axes import AXES
 from spsbench.errors import SpsbenchError, UsageError
-from spsbench.records import UNRANKED, Generation, Loop, Method, Prompt, Sample, TokenEvidence, TracedToken
-from spsbench.store import Frames, RunStore, codec, fresh_directory, latest, read_frames
+from spsbench.records import UNRANKED, Generation, Loop, Prompt, Sample, TokenEvidence, TracedToken
+from spsbench.store import (
+    Frames,
+    RunStore,
+    codec,
+    fresh_directory,
+    latest,
+    read_frames,
+    read_summary,
+    summary_file,
+    write_summary,
+)
 from spsbench.store.codec import pack_evidence, unpack_evidence
 from spsbench.store.journal import Journal
 
@@ -43,7 +55,6 @@ def make_sample(
     loops: int | None = 3,
     error: str | None = None,
 ) -> Sample:
-    method: Method = "ars" if arm == "ars" else "sps"
     generation = Generation(
         tokens=[] if error else [5, 6, 7],
         text="" if error else "a summary ½\u2028\n",
@@ -61,10 +72,6 @@ def make_sample(
         example_id,
         index,
         arm,
-        method,
-        "eager",
-        "nucleus",
-        4,
         17,
         generation,
         conditions={"load_1m": 1.5},
@@ -113,7 +120,7 @@ def test_run_file_configuration_and_prompts(store: RunStore) -> None:
     info = store.run_info()
     assert info["identity"] == IDENTITY
     assert info["environment"] == {"cpu": "x"}
-    assert info["schema_version"] == 1
+    assert info["schema_version"] == 2
     assert yaml.safe_load((store.directory / "config.yaml").read_text()) == {"task": "xsum", "ks": [4]}
     assert store.prompts() == PROMPTS
     line = json.loads((store.directory / "prompts.jsonl").read_text().splitlines()[0])
@@ -145,8 +152,9 @@ def test_scores_are_merged(store: RunStore) -> None:
 
 
 def test_the_summary_turns_what_json_lacks_into_null(store: RunStore) -> None:
-    store.write_summary({"rows": [{"speedup": float("nan"), "k": (4,)}]})
-    assert store.read_summary() == {"schema_version": 1, "rows": [{"speedup": None, "k": [4]}]}
+    summary: Any = {"schema_version": 2, "rows": [{"speedup": float("nan"), "k": (4,)}]}
+    write_summary(store.directory, summary)
+    assert read_summary(store.directory) == {"schema_version": 2, "rows": [{"speedup": None, "k": [4]}]}
 
 
 def test_facts_learnt_later_go_into_the_run_file(store: RunStore) -> None:
@@ -180,14 +188,14 @@ def test_the_report_is_text_in_utf8(store: RunStore) -> None:
 
 def test_no_summary_yet_is_a_usage_error(store: RunStore) -> None:
     with pytest.raises(UsageError, match=r"summary\.json"):
-        store.read_summary()
+        read_summary(store.directory)
 
 
 # --- frames
 
 
 KEY = {"example_id", "sample_index", "arm"}
-SAMPLE_COLUMNS = KEY | {"method", "engine", "sampling", "k", "prompt_tokens", "new_tokens", "finish_reason"}
+SAMPLE_COLUMNS = KEY | {"prompt_tokens", "new_tokens", "finish_reason"}
 SAMPLE_COLUMNS |= {"order", "prefill_s", "decode_s", "token_ids", "text", "scores", "losslessness", "error"}
 SAMPLE_COLUMNS |= {"condition", "conditions"}
 LOOP_COLUMNS = KEY | {"loop", "drafted", "accepted", "emitted", "tested", "beta_sum", "truncated"}
@@ -519,7 +527,8 @@ def test_a_full_disk_loses_nothing_that_was_written(
 
 
 def test_a_failed_replacement_leaves_the_old_file(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.write_summary({"rows": [1]})
+    first: Any = {"schema_version": 2, "rows": [1]}
+    write_summary(store.directory, first)
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -527,9 +536,20 @@ def test_a_failed_replacement_leaves_the_old_file(store: RunStore, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(SpsbenchError, match="No space left"):
-            store.write_summary({"rows": [2]})
-    assert store.read_summary()["rows"] == [1]
+            write_summary(store.directory, first | {"rows": [2]})
+    assert read_summary(store.directory)["rows"] == [1]
     assert not list(store.directory.glob(".*.tmp"))
+
+
+def test_one_module_alone_names_the_summary_file() -> None:
+    package = Path(summary_file.__file__).parents[1]
+    naming = [
+        path
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value == summary_file.SUMMARY_FILE
+    ]
+    assert naming == [Path(summary_file.__file__)]
 
 
 WRITER = """
@@ -541,7 +561,7 @@ from spsbench.store import RunStore
 with RunStore.open(Path(sys.argv[1]), writable=True) as store:
     for i in range(10**6):
         generation = Generation([1, 2, 3], "text " * 50, None, 0.1, 0.2, "length")
-        store.append(Sample("e0", i, "ars", "ars", "eager", "nucleus", 0, 3, generation))
+        store.append(Sample("e0", i, "ars", 3, generation))
         print(i, flush=True)
 """
 
@@ -706,3 +726,56 @@ def test_any_evidence_survives_packing(values: list[tuple[Any, ...]]) -> None:
     assert packed is not None
     json.dumps(packed, allow_nan=False)
     assert bits(unpack_evidence(packed, len(values))) == bits(evidence)
+
+
+# --- runs of the first schema, whose samples said themselves what their arms are
+
+ARMS = [
+    {"arm": "ars", "method": "ars", "sampling": "nucleus", "engine": "eager", "k": 0},
+    {"arm": "sps-k4", "method": "sps", "sampling": "nucleus", "engine": "eager", "k": 4},
+]
+
+
+def first_schema(directory: Path) -> None:
+    """Make a run what the first versions wrote."""
+    journal, run = directory / "samples.jsonl", directory / "run.json"
+    axes = {arm["arm"]: arm for arm in ARMS}
+    rows = [json.loads(line) for line in journal.read_text(encoding="utf-8").split("\n") if line]
+    journal.write_text("".join(json.dumps(row | axes[row["arm"]]) + "\n" for row in rows), encoding="utf-8")
+    run.write_text(json.dumps(json.loads(run.read_text()) | {"schema_version": 1}))
+
+
+def test_a_run_of_the_first_schema_is_read_and_continued(store: RunStore) -> None:
+    store.close()
+    with begin(store.directory.with_name("new"), info={"arms": ARMS}) as made:
+        before, samples = fill(made).frames(), list(made.samples())
+    first_schema(made.directory)
+    assert_same(read_frames(made.directory), before)
+    with begin(made.directory, info={"arms": ARMS}) as again:
+        assert again.run_info()["schema_version"] == 2
+        assert list(again.samples()) == samples
+        again.append(make_sample("e2", 1))
+        again.write_parquet()
+        assert len(again.frames().samples) == 6
+
+
+def test_a_table_says_what_each_arm_is(store: RunStore) -> None:
+    store.close()
+    with begin(store.directory.with_name("new"), info={"arms": ARMS}) as made:
+        arms = fill(made).frames().arms
+        made.write_parquet()
+    assert list(arms.columns) == ["arm", *AXES]
+    assert arms.to_dict("records")[1] == {
+        **ARMS[1],
+        "drafter": "model",
+        "rule": "modified-rejection",
+        "policy": "fixed",
+    }
+    assert pq.read_table(made.directory / "arms.parquet").to_pandas().equals(arms)
+
+
+def test_a_later_schema_is_refused(store: RunStore) -> None:
+    path = store.directory / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 3}))
+    with pytest.raises(UsageError, match="schema version 3, this spsbench reads 1 and 2"):
+        RunStore.open(store.directory)

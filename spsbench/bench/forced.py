@@ -127,16 +127,16 @@ def _result(k: int, seconds: dict[int, list[float]], loops: int, tokens: int) ->
     return Forced(k, 1e3 * float(own.sum()) / total, total / max(loops, 1), found)
 
 
-def acceptance_of(samples: pd.DataFrame, loops: pd.DataFrame) -> SyntheticAcceptance | None:
+def acceptance_of(arms: pd.DataFrame, loops: pd.DataFrame) -> SyntheticAcceptance | None:
     """The acceptance of a run's SpS arm with the largest K, by draft position; None if it has none.
 
     Args:
-        samples, loops: the run's tables.
+        arms, loops: the run's tables.
     """
-    arms = samples[samples["method"] == "sps"]
-    if arms.empty or loops.empty:
+    seen = arms[(arms["method"] == "sps") & arms["arm"].isin(loops["arm"])]
+    if seen.empty:
         return None
-    arm = arms.sort_values("k", kind="stable").iloc[-1]
+    arm = seen.sort_values("k", kind="stable").iloc[-1]
     found = acceptance(loops[loops["arm"] == arm["arm"]], int(arm["k"]))
     shares = [] if found is None else [p for p in found["conditional_acceptance"] if p is not None]
     return SyntheticAcceptance(shares) if shares else None

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say
@@ -125,6 +124,7 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
 
 def _show(found: Audit, names: list[str], params: Mapping[str, Any]) -> None:
     from spsbench.report.judgement import bound
+    from spsbench.report.tables import Table, left
     from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, leakage_bound
 
     facts = found.judged()
@@ -132,7 +132,7 @@ def _show(found: Audit, names: list[str], params: Mapping[str, Any]) -> None:
         named = {"target": names[0], "draft": names[1] if len(names) > 1 else None}
         print_json(named | facts)
     else:
-        out().print(_table(facts))
+        out().print(Table([left(whole=True), left()], _lines(facts)).as_rich())
     reasons = "; ".join(facts["reasons"])
     if facts["verdict"] == ALARM:
         raise GateFailed(f"not distributed as {names[0]} says: {reasons}.", flag="SAMPLES")
@@ -147,17 +147,8 @@ def _show(found: Audit, names: list[str], params: Mapping[str, Any]) -> None:
     say(f"Consistent with {names[0]}{more}{tail}.", quiet=params["quiet"])
 
 
-def _table(facts: Mapping[str, Any]) -> Table:
-    """What was asked, and what it says."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for name, value in _lines(facts):
-        table.add_row(name, value)
-    return table
-
-
 def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was asked, and what it says."""
     from spsbench.report.judgement import told
     from spsbench.stats.losslessness import leakage_bound
 

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from spsbench.bench.forced import SyntheticAcceptance, acceptance_of
@@ -27,6 +25,7 @@ from spsbench.models.pair import find_pair, resolve_device
 from spsbench.models.random_init import random_model, read_config, require_room
 from spsbench.models.weights import DTYPES, require_memory
 from spsbench.records import SamplingParams
+from spsbench.report.tables import Cell, Styled, Table, left, right
 from spsbench.report.wording import milliseconds, percent, speedup
 from spsbench.store import RunStore
 
@@ -46,44 +45,31 @@ def screen(facts: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _models(facts: Mapping[str, Any]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+def _models(facts: Mapping[str, Any]) -> RenderableType:
+    rows = []
     for role in ("target", "draft"):
         model = facts[role]
         kind = "random weights" if model["random_weights"] else ""
         size = f"{model['parameters'] / _MILLION:,.1f}M"
-        table.add_row(role, model["name"], f"{model['model_type']}, {size}, {model['dtype']}", kind)
-    return table
+        rows.append([role, model["name"], f"{model['model_type']}, {size}, {model['dtype']}", kind])
+    return Table([left()] * 4, rows).as_rich()
 
 
 def _titled(title: str, table: Table) -> Group:
-    """A title of the table's own would be wrapped to the table's width."""
-    return Group(Text(title, style="bold"), "", table)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="not bold dim")
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
+    return Group(Text(title, style="bold"), "", table.as_rich())
 
 
 def _forwards(facts: Mapping[str, Any]) -> Group:
     title = f"Forwards behind {facts['context']} tokens, {facts['device']}, {facts['threads']} threads"
-    table = _table("model", "rows", "ms", "t(n)/t(1) [95%]", "floor ms", "of floor")
+    columns = [right("model"), right("rows"), right("ms"), right("t(n)/t(1)", note="95%")]
+    rows = []
     for role in ("target", "draft"):
         packed = " packed" if facts["modes"][role] == PACKED else ""
         for row in facts["forwards"][role]:
             own = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" if row["rows"] > 1 else "1"
-            table.add_row(
-                role + packed,
-                str(row["rows"]),
-                milliseconds(row["ms"]),
-                own,
-                milliseconds(row["floor_ms"]),
-                percent(row["share"]),
-            )
-    return _titled(title, table)
+            times = milliseconds(row["ms"]), own, milliseconds(row["floor_ms"])
+            rows.append([role + packed, str(row["rows"]), *times, percent(row["share"])])
+    return _titled(title, Table([*columns, right("floor ms"), right("of floor")], rows))
 
 
 def _memory(facts: Mapping[str, Any]) -> str:
@@ -95,29 +81,34 @@ def _memory(facts: Mapping[str, Any]) -> str:
 
 def _grid(found: Mapping[str, Any]) -> Group:
     ks = list(found["costs"])
-    table = _table("alpha", *(f"K={k}" for k in ks))
+    rows: list[list[Cell]] = []
     for row in found["grid"]:
         cells = [
-            f"[bold]{value:.2f}[/bold]" if k == row["best_k"] else f"{value:.2f}"
+            Styled(f"{value:.2f}", "bold") if k == row["best_k"] else f"{value:.2f}"
             for k, value in row["speedups"].items()
         ]
-        table.add_row(f"{row['alpha']:.2f}", *cells)
+        rows.append([f"{row['alpha']:.2f}", *cells])
     needed = found["break_even"]
-    table.add_row("pays from", *("never" if needed[k] is None else f"{needed[k]:.2f}" for k in ks))
+    rows.append(["pays from", *("never" if needed[k] is None else f"{needed[k]:.2f}" for k in ks)])
+    table = Table([right("alpha"), *(right(f"K={k}") for k in ks)], rows)
     return _titled("Predicted speedup, forwards alone, independent tests", table)
 
 
 def _forced(found: Mapping[str, Any]) -> Group:
     shares = " ".join(f"{p:.2f}" for p in found["acceptance_by_position"])
     title = f"Measured with SYNTHETIC acceptance ({shares}), {found['rounds']} rounds"
-    table = _table("arm", "ms/token", "tokens/loop", "speedup [95%]", "predicted")
-    for arm in found["arms"]:
-        name = f"SpS (K={arm['k']})" if arm["k"] else "ArS"
-        predicted = "-" if arm["predicted"] is None else f"{arm['predicted']:.2f}x"
-        own = speedup(arm["speedup"]) if arm["k"] else "1x"
-        cells = milliseconds(arm["ms_per_token"]), f"{arm['tokens_per_loop']:.2f}"
-        table.add_row(name, *cells, own, predicted)
-    return _titled(title, table)
+    columns = [right("arm"), right("ms/token"), right("tokens/loop"), right("speedup", note="95%")]
+    rows = [
+        [
+            f"SpS (K={arm['k']})" if arm["k"] else "ArS",
+            milliseconds(arm["ms_per_token"]),
+            f"{arm['tokens_per_loop']:.2f}",
+            speedup(arm["speedup"]) if arm["k"] else "1x",
+            "-" if arm["predicted"] is None else f"{arm['predicted']:.2f}x",
+        ]
+        for arm in found["arms"]
+    ]
+    return _titled(title, Table([*columns, right("predicted")], rows))
 
 
 DEFAULT_PAIR, DEFAULT_KS, DEFAULT_CONTEXT, DEFAULT_SECONDS = "mini", "1..8", 256, 20.0
@@ -184,7 +175,7 @@ def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
         return None
     with RunStore.open(run) as store:
         frames = store.frames()
-    found = acceptance_of(frames.samples, frames.loops)
+    found = acceptance_of(frames.arms, frames.loops)
     if found is None:
         raise UsageError(
             f"{run} has no SpS arm whose loops were seen.",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from spsbench.models.causal_lm import CausalLM
     from spsbench.models.pair import Pair
-    from spsbench.stats.comparison import Side
+    from spsbench.stats.comparison import Parting, RunComparison, Side
 
 
 def compare(
@@ -45,7 +44,7 @@ def compare(
     compare_runs(a, b, gate, force=force, as_json=json, quiet=quiet)
 
 
-def ask_again(compared: Mapping[str, Any], a: Path, b: Path) -> None:
+def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
     """Add to each arm that parted what was written there and the ``gap`` of the two largest logits.
 
     The model is A's, in A's dtype, by one forward without a cache. Where it cannot be loaded, ``gap`` is
@@ -57,7 +56,11 @@ def ask_again(compared: Mapping[str, Any], a: Path, b: Path) -> None:
     """
     from spsbench.store import RunStore, read_frames
 
-    parted = [arm for arm in compared["arms"] if (arm["tokens"] or {}).get("first_divergence")]
+    parted = [
+        (arm, place)
+        for arm in compared["arms"]
+        if arm["tokens"] is not None and (place := arm["tokens"]["first_divergence"]) is not None
+    ]
     if not parted:
         return
 
@@ -65,15 +68,17 @@ def ask_again(compared: Mapping[str, Any], a: Path, b: Path) -> None:
     with RunStore.open(a) as store:
         prompts = {prompt.example_id: prompt.ids for prompt in store.prompts()}
     pair = _loaded(a)
-    for arm in parted:
-        place = arm["tokens"]["first_divergence"]
+    for arm, place in parted:
         ours, theirs = (_tokens(side, arm["arm"], place) for side in samples)
         before = [*prompts[place["example_id"]], *ours[: place["position"]]]
-        place |= {"a_token": _at(ours, place["position"]), "b_token": _at(theirs, place["position"])}
+        place["a_token"], place["b_token"] = (_at(tokens, place["position"]) for tokens in (ours, theirs))
         if isinstance(pair, str):
-            place |= {"gap": None, "gap_unknown": pair}
-        else:
-            place |= _gap(pair, arm, before) | _texts(pair, place)
+            place["gap"], place["gap_unknown"] = None, pair
+            continue
+        model = pair.draft if arm["method"] == "draft" else pair.target
+        place["gap"] = _gap(model, before)
+        place["dtype"] = str(model.model.dtype).removeprefix("torch.")
+        place["a_text"], place["b_text"] = _text(pair, place["a_token"]), _text(pair, place["b_token"])
 
 
 def _loaded(directory: Path) -> Pair | str:
@@ -90,25 +95,21 @@ def _loaded(directory: Path) -> Pair | str:
         return problem.message.rstrip(".")
 
 
-def _gap(pair: Pair, arm: Mapping[str, Any], before: list[int]) -> dict[str, Any]:
+def _gap(model: CausalLM, before: list[int]) -> float:
+    """Between the two largest logits behind a text."""
     import torch
 
-    model: CausalLM = pair.draft if arm["method"] == "draft" else pair.target
     with torch.inference_mode():
         logits = model.score_uncached(torch.tensor(before, device=model.device))[-1].float()
     first, second = logits.topk(2).values.tolist()
-    return {"gap": first - second, "dtype": str(model.model.dtype).removeprefix("torch.")}
+    return float(first - second)
 
 
-def _texts(pair: Pair, place: Mapping[str, Any]) -> dict[str, str | None]:
-    tokens = {side: place[f"{side}_token"] for side in ("a", "b")}
-    return {
-        f"{side}_text": None if token is None else pair.tokenizer.decode([token])
-        for side, token in tokens.items()
-    }
+def _text(pair: Pair, token: int | None) -> str | None:
+    return None if token is None else pair.tokenizer.decode([token])
 
 
-def _tokens(samples: pd.DataFrame, arm: str, place: Mapping[str, Any]) -> list[int]:
+def _tokens(samples: pd.DataFrame, arm: str, place: Parting) -> list[int]:
     own = samples[
         (samples["arm"] == arm)
         & (samples["example_id"] == place["example_id"])
@@ -172,7 +173,7 @@ def _side(directory: Path) -> Side:
         return Side(str(directory), store.run_info(), prompts, read_frames(directory).samples)
 
 
-def _require_comparable(compared: Mapping[str, Any], *, gated: bool, force: bool) -> None:
+def _require_comparable(compared: RunComparison, *, gated: bool, force: bool) -> None:
     if not compared["arms"]:
         reasons = compared["refusals"] or ["no sequence was finished in both runs"]
         raise UsageError(f"these runs have nothing to compare: {'; '.join(reasons)}.", flag="B")
@@ -192,7 +193,7 @@ def _require_comparable(compared: Mapping[str, Any], *, gated: bool, force: bool
         )
 
 
-def _judge(compared: Mapping[str, Any], gate: str, allowed: float, *, quiet: bool) -> None:
+def _judge(compared: RunComparison, gate: str, allowed: float, *, quiet: bool) -> None:
     from spsbench.stats.comparison import slower, undecided
 
     failed = slower(compared, allowed)

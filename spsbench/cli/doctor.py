@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from spsbench.cli import options
 from spsbench.errors import SpsbenchError
@@ -64,13 +62,13 @@ def examine() -> list[Check]:
 
 def render(checks: list[Check]) -> RenderableType:
     """The checks for a terminal."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    for check in checks:
-        mark = "" if check.state == "info" else check.state
-        table.add_row(Text(mark, style=_STYLES[check.state]), Text(check.what), Text(check.detail))
-    return table
+    from spsbench.report.tables import Cell, Styled, Table, left
+
+    rows: list[list[Cell]] = [
+        [Styled("" if check.state == "info" else check.state, _STYLES[check.state]), check.what, check.detail]
+        for check in checks
+    ]
+    return Table([left(whole=True), left(whole=True), left()], rows).as_rich()
 
 
 def _machine() -> Iterator[Check]:

@@ -246,23 +246,14 @@ _SAID = {"needs": "need nothing", "from": f"come from {SPSBENCH}"}
 
 
 def _print(name: str, rows: Sequence[Row]) -> None:
+    from spsbench.report.tables import Table, left
+
     common = {title: usual for title, usual in _COMMON.items() if all(row[title] == usual for row in rows)}
     shown = [{title: cell for title, cell in row.items() if title not in common} for row in rows]
     header = tuple(dict.fromkeys(title for row in shown for title in row)) or (name,)
-    _table(header, ([str(row.get(title, "")) for title in header] for row in shown))
+    columns = [left(title, whole=index == 0 or title in _WHOLE) for index, title in enumerate(header)]
+    cells = [[str(row.get(title, "")) for title in header] for row in shown]
+    out().print(Table(columns, cells).as_rich())
     if common:
         out().print(f"All {' and '.join(_SAID[title] for title in common)}.\n", style="dim", highlight=False)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="not bold dim")
-    for index, title in enumerate(header):
-        table.add_column(title, no_wrap=index == 0 or title in _WHOLE, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    out().print(table)
     out().print()

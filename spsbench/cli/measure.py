@@ -19,6 +19,7 @@ from spsbench.records import number
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
     from spsbench.runner import Plan
+    from spsbench.summary_types import Summary
 
 
 _ABOUT_THE_COMMAND = {
@@ -150,7 +151,7 @@ def _expected(text: str | None) -> str | None:
     )
 
 
-def _require_tokens(summary: dict[str, Any], expected: str | None) -> None:
+def _require_tokens(summary: Summary, expected: str | None) -> None:
     """Raise ``GateFailed`` unless the run wrote the tokens that ``--expect`` names."""
     found = summary["token_sha256"] or ""
     if expected is not None and not found.startswith(expected):
@@ -175,7 +176,7 @@ def _require_lossless_rules(ready: Plan, gates: list[str]) -> None:
         )
 
 
-def _judge(summary: dict[str, Any], gates: list[str]) -> None:
+def _judge(summary: Summary, gates: list[str]) -> None:
     """Raise ``GateFailed`` for what ``--fail-on`` names and the run did not pass."""
     from spsbench.stats.gate import failures
 
@@ -184,7 +185,7 @@ def _judge(summary: dict[str, Any], gates: list[str]) -> None:
         raise GateFailed(" ".join(failed), flag="--fail-on")
 
 
-def show_summary(summary: dict[str, Any], *, as_json: bool) -> None:
+def show_summary(summary: Summary, *, as_json: bool) -> None:
     """Print a summary on stdout, as a table or as JSON."""
     if as_json:
         print_json(summary)
@@ -214,7 +215,7 @@ def _has_samples(directory: Path) -> bool:
     return journal.is_file() and journal.stat().st_size > 0
 
 
-def _incomplete(summary: dict[str, Any], directory: Path) -> IncompleteError:
+def _incomplete(summary: Summary, directory: Path) -> IncompleteError:
     failed = sum(row["failed"] for row in summary["rows"])
     missing = sum(row["missing"] for row in summary["rows"])
     return IncompleteError(

@@ -18,6 +18,7 @@ from spsbench.paths import results_dir
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
     from spsbench.runner import Plan
+    from spsbench.summary_types import Summary
 
 
 WHAT = options.WHAT
@@ -231,7 +232,7 @@ def _directory(params: Mapping[str, Any], pair: str) -> Path:
     return named
 
 
-def _measure(part: Part, plan: Plan, directory: Path, *, quiet: bool) -> dict[str, Any]:
+def _measure(part: Part, plan: Plan, directory: Path, *, quiet: bool) -> Summary:
     """Carry out one part, as far as it is not there already, and draw its figures; answers its summary."""
     from spsbench.cli.progress import watching
     from spsbench.cli.report import derive
@@ -241,10 +242,10 @@ def _measure(part: Part, plan: Plan, directory: Path, *, quiet: bool) -> dict[st
     with watching(quiet=quiet) as watcher:
         execute(plan, directory / part.name, resume=True, watcher=watcher)
     measured, _ = derive(directory / part.name)
-    return dict(measured.summary)
+    return measured.summary
 
 
-def _conclude(summaries: Mapping[str, dict[str, Any]], directory: Path) -> dict[str, Any]:
+def _conclude(summaries: Mapping[str, Summary], directory: Path) -> dict[str, Any]:
     from spsbench.report.paper import gather, render
     from spsbench.store.files import write_json, write_text
 

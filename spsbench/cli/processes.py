@@ -71,9 +71,8 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool) -> Non
     import pandas as pd
 
     from spsbench.cli.measure import show_summary
-    from spsbench.store import read_frames
+    from spsbench.store import read_frames, write_summary
     from spsbench.store.conditions import condition, joined
-    from spsbench.store.files import write_json
     from spsbench.summary import summarise
 
     directories = [out / f"process-{index}" for index in range(count)]
@@ -94,7 +93,7 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool) -> Non
     expected = int(infos[0]["expected_sequences"]) * count
     info = infos[0] | {"expected_sequences": expected, "conditions": conditions}
     summary = summarise(samples, loops, info)
-    write_json(out / "summary.json", summary)
+    write_summary(out, summary)
     show_summary(summary, as_json=as_json)
     say(f"{count} processes of {config.task}; everything is in {out}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from spsbench.axes import label
 from spsbench.cli.console import err
-from spsbench.records import Sample
+from spsbench.records import Arm, Sample
 from spsbench.report.wording import milliseconds
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ class Tally:
     accepted: int = 0
     failed: int = 0
 
+    @property
+    def begun(self) -> bool:
+        """Whether any sequence was counted."""
+        return bool(self.tokens or self.failed or self.loops)
+
     def add(self, sample: Sample) -> None:
         """Count a finished or failed sequence."""
         if sample.error is not None:
@@ -75,23 +80,29 @@ class Tally:
 
 
 class Tallies:
-    """The tallies of all arms, in the order in which they first appeared, ArS first."""
+    """The tallies of all arms that have begun, in the order of the run.
 
-    def __init__(self) -> None:
-        self._arms: dict[tuple[str, int, str, str], Tally] = {}
+    Args:
+        arms: every arm of the run.
+    """
+
+    def __init__(self, arms: Sequence[Arm]) -> None:
+        self._arms = {arm.name: (arm, Tally()) for arm in arms}
 
     def add(self, sample: Sample) -> None:
         """Count a sequence for its arm."""
-        row = {"method": sample.method, "k": sample.k, "engine": sample.engine, "arm": sample.arm}
-        key = (sample.sampling, sample.k, sample.method, label(row))
-        self._arms.setdefault(key, Tally()).add(sample)
+        self._arms[sample.arm][1].add(sample)
 
     def rows(self) -> list[tuple[str, str]]:
-        """(arm, what it has done), by sampling and K."""
-        several = len({sampling for sampling, *_ in self._arms}) > 1
+        """(arm, what it has done)."""
+        several = len({arm.sampling_name for arm, _ in self._arms.values()}) > 1
         return [
-            (f"{name} {sampling}" if several else name, tally.text(speculative=method == "sps"))
-            for (sampling, _, method, name), tally in sorted(self._arms.items(), key=lambda item: item[0])
+            (
+                label({"arm": arm.name, **arm.axes()}) + (f" {arm.sampling_name}" if several else ""),
+                tally.text(speculative=arm.method == "sps"),
+            )
+            for arm, tally in self._arms.values()
+            if tally.begun
         ]
 
 
@@ -100,7 +111,7 @@ class LogProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._tallies = Tallies()
+        self._tallies = Tallies(())
         self._total = self._done = 0
 
     def loading(self, what: str) -> None:
@@ -109,7 +120,8 @@ class LogProgress:
     def warned(self, message: str) -> None:
         self._line(message)
 
-    def started(self, total: int, done: int) -> None:
+    def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
+        self._tallies = Tallies(arms)
         self._total, self._done = total, done
         self._line(f"Measuring {total} sequences" + (f", {done} of them are there already" if done else ""))
 
@@ -138,7 +150,7 @@ class BarProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._tallies = Tallies()
+        self._tallies = Tallies(())
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
@@ -158,7 +170,8 @@ class BarProgress:
     def warned(self, message: str) -> None:
         self._console.print(Text(message, style="yellow"))
 
-    def started(self, total: int, done: int) -> None:
+    def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
+        self._tallies = Tallies(arms)
         self._bar.update(self._task, total=total, completed=done)
         self._live.start(refresh=True)
 

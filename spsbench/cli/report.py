@@ -80,7 +80,7 @@ def derive(directory: Path) -> tuple[Measured, Gallery]:
     from spsbench.report.figures.style import save
     from spsbench.report.markdown import render
     from spsbench.report.measured import Measured
-    from spsbench.store import RunStore
+    from spsbench.store import RunStore, write_summary
     from spsbench.summary import summarise
 
     with RunStore.open(directory) as store:
@@ -96,7 +96,7 @@ def derive(directory: Path) -> tuple[Measured, Gallery]:
         )
         drawn = draw(measured)
         try:
-            store.write_summary(summary)
+            write_summary(directory, summary)
             for plate in drawn.plates:
                 save(plate, directory / gallery.FOLDER)
             store.write_report(render(summary, info | gallery.described(drawn)))
@@ -164,7 +164,7 @@ def _print(runs: Sequence[Derived], *, csv: bool, json: bool) -> None:
     elif len(runs) == 1:
         from spsbench.report.terminal import show
 
-        show(dict(runs[0][1].summary), out())
+        show(runs[0][1].summary, out())
     else:
         from spsbench.report.comparison import side_by_side
 

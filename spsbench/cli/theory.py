@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 
 from spsbench.cli import options
 
@@ -63,11 +61,13 @@ def predict(alpha: float, c: float, ks: Sequence[int]) -> dict[str, Any]:
 
 def render(prediction: dict[str, Any]) -> RenderableType:
     """The prediction for a terminal."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="not bold dim")
-    for title in ("K", "tokens/loop", "speedup"):
-        table.add_column(title, justify="right")
-    for row in prediction["rows"]:
-        table.add_row(str(row["k"]), f"{row['tokens_per_loop']:.3f}", f"{row['speedup']:.2f}x")
+    from spsbench.report.tables import Table, right
+
+    rows = [
+        [str(row["k"]), f"{row['tokens_per_loop']:.3f}", f"{row['speedup']:.2f}x"]
+        for row in prediction["rows"]
+    ]
+    table = Table([*map(right, ("K", "tokens/loop", "speedup"))], rows)
     best = f"Best: K={prediction['best_k']} with {prediction['best_speedup']:.2f}x."
     note = "A prediction, not a measurement: it takes the tests as independent and verifying as free."
-    return Group(table, "", best, note)
+    return Group(table.as_rich(), "", best, note)

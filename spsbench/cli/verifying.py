@@ -7,12 +7,14 @@ from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any
 
-from rich.table import Table
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.measure import read_settings
 from spsbench.config import RunConfig
 from spsbench.errors import GateFailed, UsageError
+from spsbench.report.tables import Cell, Styled, Table, left
 from spsbench.runner import Plan, plan
 from spsbench.runner.execute import load
 from spsbench.verify.controls import NAMES
@@ -136,26 +138,23 @@ def _flag(control: str | None) -> str | None:
     return f"--control {control}" if control else None
 
 
-def _verdicts(name: str, found: list[Finding]) -> Table:
-    table = Table(title=f"Is SpS lossless? ({name})", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    table.add_column("test", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("found")
-    table.add_column("a pass excludes", style="dim")
-    for finding in found:
-        verdict = "[green]ok[/green]" if finding.passed else "[bold red]FAILED[/bold red]"
-        table.add_row(finding.test, verdict, finding.found, finding.bounds)
-    return table
+def _verdicts(name: str, found: list[Finding]) -> RenderableType:
+    columns = [left("test", whole=True), left("verdict", whole=True), left("found"), left("a pass excludes")]
+    ok, failed = Styled("ok", "green"), Styled("FAILED", "bold red")
+    rows: list[list[Cell]] = [
+        [finding.test, ok if finding.passed else failed, finding.found, Styled(finding.bounds, "dim")]
+        for finding in found
+    ]
+    return _titled(f"Is SpS lossless? ({name})", Table(columns, rows).as_rich())
 
 
-def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> Table:
+def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> RenderableType:
     """Marks fit on a screen of 80 characters where words would be cut."""
-    title = f"Controls ({name}): x where a test caught what was planted"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
-    table.add_column("planted", no_wrap=True)
     tests = [test for test in TESTS if any(test in row for row in matrix.values())]
-    for test in tests:
-        table.add_column(test)
-    for control, row in matrix.items():
-        table.add_row(control, *("x" if row.get(test) else "-" for test in tests))
-    return table
+    rows = [[control, *("x" if row.get(test) else "-" for test in tests)] for control, row in matrix.items()]
+    table = Table([left("planted", whole=True), *map(left, tests)], rows)
+    return _titled(f"Controls ({name}): x where a test caught what was planted", table.as_rich(gap=1))
+
+
+def _titled(title: str, table: RenderableType) -> RenderableType:
+    return Group(Text(title, style="italic"), table)

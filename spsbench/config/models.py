@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from spsbench.axes import Method
 from spsbench.errors import UsageError
-from spsbench.records import Method
 
 MAX_K = 64
 """Beyond this no pair gains anything, and a typing error is likelier than an intention."""

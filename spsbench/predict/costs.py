@@ -15,8 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import axes, identity, series
+from spsbench.axes import Row, identity, series, series_axes
 from spsbench.decode import theory
+from spsbench.summary_types import (
+    Acceptance,
+    ArmPrediction,
+    ArmRow,
+    LoopLine,
+    Prediction,
+    SeriesPrediction,
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -45,20 +53,20 @@ class LoopCost:
         return np.where(np.asarray(k) == 0, nothing, line)
 
 
-def loop_ms(row: dict[str, Any]) -> float | None:
+def loop_ms(row: Row) -> float | None:
     """Decoding time per loop of an arm, by the wall: ms/token times tokens per loop."""
     if row["ms_per_token"] is None or row["tokens_per_loop"] is None:
         return None
     return float(row["ms_per_token"] * row["tokens_per_loop"])
 
 
-def loop_cost(group: Sequence[dict[str, Any]]) -> LoopCost | None:
+def loop_cost(group: Sequence[ArmRow]) -> LoopCost | None:
     """The cost of a loop from the arms of one sampling and engine.
 
     Returns:
         None with fewer than two lookaheads above 0.
     """
-    points = {int(row["k"]): loop_ms(row) for row in group if row["method"] == "sps"}
+    points = {row["k"]: loop_ms(row) for row in group if row["method"] == "sps"}
     seen = {k: value for k, value in sorted(points.items()) if value is not None}
     if len(seen) < 2:
         return None
@@ -71,7 +79,7 @@ def loop_cost(group: Sequence[dict[str, Any]]) -> LoopCost | None:
     return LoopCost(float(intercept), float(slope), fit, tuple(seen), ars)
 
 
-def draft_over_target(row: dict[str, Any], group: Sequence[dict[str, Any]]) -> tuple[float | None, str]:
+def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | None, str]:
     """c, the time of one draft run over that of one target run, and where it was measured.
 
     From the loops: drafting per drafted token over the verify phase of ArS. Where an engine sees no
@@ -83,7 +91,8 @@ def draft_over_target(row: dict[str, Any], group: Sequence[dict[str, Any]]) -> t
     """
     ars = next((other for other in group if other["method"] == "ars"), None)
     draft = next((other for other in group if other["method"] == "draft"), None)
-    drafting, target = _phase(row, "draft"), _phase(ars, "verify")
+    drafting = row["loop_time"]["draft_ms"] if row["loop_time"] else None
+    target = ars["loop_time"]["verify_ms"] if ars and ars["loop_time"] else None
     drafted = row.get("drafted_per_loop") or row["k"]
     if drafting is not None and target and drafted:
         return drafting / drafted / target, "loops"
@@ -92,16 +101,11 @@ def draft_over_target(row: dict[str, Any], group: Sequence[dict[str, Any]]) -> t
     return None, "not measured"
 
 
-def _phase(row: dict[str, Any] | None, name: str) -> float | None:
-    times = (row or {}).get("loop_time")
-    return None if times is None else times[f"{name}_ms"]
-
-
 _MOST_K = 16
 """The predicted curve of a sweep runs at least this far."""
 
 
-def prediction(rows: Sequence[dict[str, Any]], info: Mapping[str, Any]) -> dict[str, Any] | None:
+def prediction(rows: Sequence[ArmRow], info: Mapping[str, Any]) -> Prediction | None:
     """Predictions for every SpS arm, and the best K per sampling and engine.
 
     Args:
@@ -111,32 +115,35 @@ def prediction(rows: Sequence[dict[str, Any]], info: Mapping[str, Any]) -> dict[
     Returns:
         ``arms`` (see ``_arm``) and ``samplings`` (see ``_sampling``); None without an SpS arm.
     """
-    arms, samplings = [], []
+    arms: list[ArmPrediction] = []
+    samplings: list[SeriesPrediction] = []
     for group in series(rows):
-        found = [_arm(row, group, _operations_ratio(info)) for row in group if row["acceptance"]]
+        operations = _operations_ratio(info)
+        found = [_arm(row, accepted, group, operations) for row in group if (accepted := row["acceptance"])]
         if found:
             arms += found
             samplings.append(_sampling(group, found))
     return {"arms": arms, "samplings": samplings} if arms else None
 
 
-def _arm(row: dict[str, Any], group: Sequence[dict[str, Any]], operations: float | None) -> dict[str, Any]:
+def _arm(
+    row: ArmRow, acceptance: Acceptance, group: Sequence[ArmRow], operations: float | None
+) -> ArmPrediction:
     """One arm: ``predicted`` by Leviathan, ``chen`` by Chen, and ``residual`` = measured - predicted."""
-    k, acceptance = int(row["k"]), row["acceptance"]
+    k, speedup = row["k"], row["speedup"]
     alpha = _probability(acceptance.get("alpha_leviathan"))
     c, source = draft_over_target(row, group)
-    speedup = row["speedup"] or dict.fromkeys(("ratio", "low", "high"))
     predicted = None if alpha is None or c is None else theory.walltime_factor(alpha, c, k)
     chen = None if c is None else theory.chen_speedup(acceptance["r_prime"], k, 1.0, c)
-    measured = speedup["ratio"]
+    measured = None if speedup is None else speedup["ratio"]
     return {
         **identity(row),
         "alpha": alpha,
         "c": c,
         "c_source": source,
         "measured": measured,
-        "low": speedup["low"],
-        "high": speedup["high"],
+        "low": None if speedup is None else speedup["low"],
+        "high": None if speedup is None else speedup["high"],
         "predicted": predicted,
         "residual": _difference(measured, predicted),
         "chen": chen,
@@ -149,20 +156,27 @@ def _arm(row: dict[str, Any], group: Sequence[dict[str, Any]], operations: float
     }
 
 
-def _sampling(group: Sequence[dict[str, Any]], arms: list[dict[str, Any]]) -> dict[str, Any]:
+def _sampling(group: Sequence[ArmRow], arms: list[ArmPrediction]) -> SeriesPrediction:
     """Best K and curve from alpha and the median c of the arms, and the loop's line in K."""
     alpha = next((arm["alpha"] for arm in arms if arm["alpha"] is not None), None)
     c = _median([arm["c"] for arm in arms if arm["c"] is not None])
-    found: dict[str, Any] = axes(arms[0])
-    del found["k"]
-    found |= {"alpha": alpha, "c": c, "best_k": None, "best_speedup": None, "minimum_gain": None}
-    found |= {"curve": None, "loop": _line(loop_cost(group), group)}
+    found: SeriesPrediction = {
+        **series_axes(arms[0]),
+        "alpha": alpha,
+        "c": c,
+        "best_k": None,
+        "best_speedup": None,
+        "minimum_gain": None,
+        "curve": None,
+        "loop": _line(loop_cost(group), group),
+    }
     if alpha is None or c is None:
         return found
     best = theory.best_k(alpha, c)
     last = max(arm["k"] for arm in arms)
     ks = range((max(_MOST_K, last) if len(arms) > 1 else last) + 1)
-    return found | {
+    return {
+        **found,
         "best_k": best,
         "best_speedup": theory.walltime_factor(alpha, c, best),
         "minimum_gain": theory.minimum_gain(alpha, c),
@@ -170,15 +184,15 @@ def _sampling(group: Sequence[dict[str, Any]], arms: list[dict[str, Any]]) -> di
     }
 
 
-def _line(cost: LoopCost | None, group: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def _line(cost: LoopCost | None, group: Sequence[ArmRow]) -> LoopLine | None:
     """Figure 1, right: the loop's time against K, whose slope should be the draft's time per token."""
     if cost is None:
         return None
     alone = next((row["ms_per_token"] for row in group if row["method"] == "draft"), None)
     drafting = [
-        row["loop_time"]["draft_ms"] / (row.get("drafted_per_loop") or row["k"])
+        times["draft_ms"] / (row.get("drafted_per_loop") or row["k"])
         for row in group
-        if row["method"] == "sps" and row["loop_time"] and row["loop_time"]["draft_ms"] is not None
+        if row["method"] == "sps" and (times := row["loop_time"]) and times["draft_ms"] is not None
     ]
     return {
         "intercept_ms": cost.intercept_ms,

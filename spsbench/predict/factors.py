@@ -9,12 +9,14 @@ measured on the sequences that both arms finished, the ones that the speedup res
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spsbench.axes import identity, label, series
 from spsbench.decode.theory import alpha_iid, expected_tokens
 from spsbench.predict.costs import loop_cost
 from spsbench.stats.speedup import ArmSums, arm_sums, in_both, loops_of
+from spsbench.summary_types import ArmFactors, ArmRow, BreakEven, Factor
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +26,7 @@ MOST_K = 64
 """Larger lookaheads are not looked at."""
 
 
-def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> dict[str, Any]:
+def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> BreakEven:
     """The alpha, c and K at which the arm would be exactly as fast as ArS.
 
     * alpha: with the measured times, correlation and loss at the end.
@@ -46,36 +48,34 @@ def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None
     emitted = sps.tokens / sps.loops
     kept = emitted / expected_tokens(sps.alpha, k)
     needed = loop / step / kept
-    found: dict[str, Any] = {
-        "measured_alpha": sps.alpha,
-        "alpha": alpha_iid(max(needed, 1.0), k) if needed <= k + 1.0 else None,
-        "measured_c": None,
-        "c": None,
-    }
+    measured_c = allowed_c = None
     slope = None if slope_ms is None else slope_ms / 1e3
     target = ars.verify_s / ars.loops
     if ars.sees_phases and sps.sees_phases and target > 0:
         drafting = sps.draft_s / sps.loops
         drafted = sps.drafted / sps.loops or float(k)
         slope = drafting / drafted if slope is None else slope
-        allowed = (emitted * step - (loop - drafting)) / drafted / target
-        found |= {"measured_c": drafting / drafted / target, "c": allowed if allowed > 0 else None}
-    return found | _largest_k(k, sps.alpha, kept, step, loop, slope)
+        allowed_c = (emitted * step - (loop - drafting)) / drafted / target
+        measured_c = drafting / drafted / target
+    largest = None if slope is None else _largest_k(k, sps.alpha, kept, step, loop, slope)
+    return {
+        "measured_alpha": sps.alpha,
+        "alpha": alpha_iid(max(needed, 1.0), k) if needed <= k + 1.0 else None,
+        "measured_c": measured_c,
+        "c": allowed_c if allowed_c is not None and allowed_c > 0 else None,
+        "k": largest,
+        "k_found": largest is not None and largest < MOST_K,
+    }
 
 
-def _largest_k(
-    k: int, alpha: float, kept: float, step: float, loop: float, slope: float | None
-) -> dict[str, Any]:
-    """The largest K up to ``MOST_K`` whose modelled speedup is above 1."""
-    if slope is None:
-        return {"k": None, "k_found": False}
+def _largest_k(k: int, alpha: float, kept: float, step: float, loop: float, slope: float) -> int:
+    """The largest K up to ``MOST_K`` whose modelled speedup is above 1; 0 if none is."""
     gaining = [
         other
         for other in range(1, MOST_K + 1)
         if expected_tokens(alpha, other) * kept * step > max(loop + (other - k) * slope, 0.0)
     ]
-    largest = max(gaining, default=0)
-    return {"k": largest, "k_found": largest < MOST_K}
+    return max(gaining, default=0)
 
 
 ACCEPTANCE, CORRELATION, END = "acceptance", "correlation", "end"
@@ -114,8 +114,8 @@ SHORT = {
 def why(
     by_arm: Mapping[str, pd.DataFrame],
     loops_by_arm: Mapping[str, pd.DataFrame],
-    rows: Sequence[dict[str, Any]],
-) -> list[dict[str, Any]] | None:
+    rows: Sequence[ArmRow],
+) -> list[ArmFactors] | None:
     """The factors of every SpS arm that has a speedup and whose loops were seen.
 
     Args:
@@ -128,7 +128,7 @@ def why(
         ``running`` product, ``evidence`` and ``remedy``), ``binding``, ``break_even`` and
         ``sentence``; None without such an arm.
     """
-    entries = []
+    entries: list[ArmFactors] = []
     for group in series(rows):
         cost = loop_cost(group)
         slope_ms = None if cost is None else cost.slope_ms
@@ -139,7 +139,7 @@ def why(
     return entries or None
 
 
-def explain(row: dict[str, Any], ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> dict[str, Any]:
+def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> ArmFactors:
     """The factors of one arm.
 
     Args:
@@ -147,29 +147,57 @@ def explain(row: dict[str, Any], ars: ArmSums, sps: ArmSums, slope_ms: float | N
         ars, sps: sums over the sequences that both finished; ``sps`` with at least one test.
         slope_ms: what one more K costs a loop by the sweep's line; None takes the drafting time.
     """
-    k = int(row["k"])
-    factors = [*_tokens_factors(k, sps), *_time_factors(k, ars, sps)]
-    running = float(k + 1)
-    for factor in factors:
-        running *= factor["factor"]
-        factor |= {"running": running, "title": TITLES[factor["name"]], "remedy": REMEDIES[factor["name"]]}
+    k = row["k"]
+    factors = _with_products(k, [*_tokens_factors(k, sps), *_time_factors(k, ars, sps)])
     binding = min(factors, key=lambda factor: factor["factor"])
-    entry = {
+    speedup = (ars.seconds / ars.tokens) / (sps.seconds / sps.tokens)
+    even = break_even(k, ars, sps, slope_ms)
+    return {
         **identity(row),
         "lossless": row.get("lossless", True),
         "baseline": row["baseline"],
-        "speedup": (ars.seconds / ars.tokens) / (sps.seconds / sps.tokens),
+        "speedup": speedup,
         "factors": factors,
         "binding": binding["name"],
-        "break_even": break_even(k, ars, sps, slope_ms),
+        "break_even": even,
+        "sentence": _sentence(row, speedup, binding, even),
     }
-    return entry | {"sentence": _sentence(row, entry, binding)}
+
+
+def _with_products(k: int, factors: Sequence[_Measured]) -> list[Factor]:
+    """Each with the product of K+1 and all factors up to it, and with its words."""
+    running = float(k + 1)
+    found: list[Factor] = []
+    for factor in factors:
+        running *= factor.value
+        found.append(
+            {
+                "name": factor.name,
+                "factor": factor.value,
+                "evidence": factor.evidence,
+                "running": running,
+                "title": TITLES[factor.name],
+                "remedy": REMEDIES[factor.name],
+            }
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A factor and the numbers it is made of."""
+
+    name: str
+    value: float
+    evidence: dict[str, float]
 
 
 def _sums(
-    row: dict[str, Any], by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame]
+    row: ArmRow, by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame]
 ) -> tuple[ArmSums, ArmSums] | None:
     """Totals of the baseline and of the arm; None where a loop or what it accepted was not seen."""
+    if row["baseline"] is None:
+        return None
     names = (row["baseline"], row["arm"])
     if not all(name in by_arm and name in loops_by_arm for name in names):
         return None
@@ -184,7 +212,7 @@ def _sums(
     return (ars, sps) if usable else None
 
 
-def _tokens_factors(k: int, sps: ArmSums) -> list[dict[str, Any]]:
+def _tokens_factors(k: int, sps: ArmSums) -> list[_Measured]:
     """From K+1 down to the tokens that a loop really adds to the output."""
     independent, emitted = expected_tokens(sps.alpha, k), sps.tokens / sps.loops
     return [
@@ -194,7 +222,7 @@ def _tokens_factors(k: int, sps: ArmSums) -> list[dict[str, Any]]:
     ]
 
 
-def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[dict[str, Any]]:
+def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
     """From one target step a loop to what a loop takes, against what a token takes in ArS."""
     step, loop = ars.seconds / ars.tokens, sps.seconds / sps.loops
     target, drafting, verifying = ars.verify_s / ars.loops, sps.draft_s / sps.loops, sps.verify_s / sps.loops
@@ -228,19 +256,18 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[dict[str, Any]]:
     ]
 
 
-def _factor(name: str, value: float, **evidence: float) -> dict[str, Any]:
-    return {"name": name, "factor": value, "evidence": evidence}
+def _factor(name: str, value: float, **evidence: float) -> _Measured:
+    return _Measured(name, value, evidence)
 
 
-def _sentence(row: dict[str, Any], entry: dict[str, Any], binding: dict[str, Any]) -> str:
-    even, k, speedup = entry["break_even"], entry["k"], entry["speedup"]
+def _sentence(row: ArmRow, speedup: float, binding: Factor, even: BreakEven) -> str:
     return (
-        f"{label(row)}, {row['sampling']}: of {k + 1}x, {SHORT[binding['name']]} costs most "
+        f"{label(row)}, {row['sampling']}: of {row['k'] + 1}x, {SHORT[binding['name']]} costs most "
         f"(x{binding['factor']:.2f}); {speedup:.2f}x is left. {_evens(even)}"
     )
 
 
-def _evens(even: dict[str, Any]) -> str:
+def _evens(even: BreakEven) -> str:
     """Break-even alpha, c and K in words, all else as measured."""
     if even["alpha"] is None:
         alpha = f"at no alpha (measured {even['measured_alpha']:.2f})"

@@ -16,49 +16,87 @@ K by paired differences of time per token, since intervals that overlap decide n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import axes, series, unusual
+from spsbench.axes import FIXED, SeriesAxes, place, series, series_axes, unusual
 from spsbench.predict.costs import LoopCost, loop_cost
 from spsbench.stats.bootstrap import pooled_interval, ratio
-from spsbench.stats.speedup import column, finished
+from spsbench.stats.speedup import column, finished, pair, speedup
+from spsbench.summary_types import (
+    AdaptiveGain,
+    Alternative,
+    ArmRow,
+    ChosenK,
+    ComparedTails,
+    Hindsight,
+    RatioInterval,
+    Recommendation,
+    TailSeconds,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def hindsight(
-    loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]] | None:
+    by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]
+) -> list[Hindsight] | None:
     """The bound for every sampling and engine with at least two Ks above 0.
 
     Returns:
         per sampling ``best_k`` (the best fixed one by the cost model; 0 is ArS), ``fixed_ms_per_token``,
         ``oracle_ms_per_token``, ``gain_bound`` (their ratio, at least 1), ``max_k`` and ``censored``,
-        the share of loops that accepted all of ``max_k``. None without such a sweep.
+        the share of loops that accepted all of ``max_k``; ``adaptive``: what each policy of the run
+        reached against the fastest fixed K, both measured, paired by prompt. None without such a sweep.
     """
-    found = []
+    found: list[Hindsight] = []
     for group in series(rows):
         arms = [row for row in group if row["acceptance"] and row["arm"] in loops_by_arm]
         cost = loop_cost(group)
         if len({row["k"] for row in arms}) >= 2 and cost is not None:
             entry = _bound(arms, loops_by_arm, cost)
             if entry is not None:
+                entry["adaptive"] = list(_adaptive(arms, rows, by_arm))
                 found.append(entry)
     return found or None
 
 
+def _adaptive(
+    fixed: Sequence[ArmRow], rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]
+) -> Iterator[AdaptiveGain]:
+    """The arms that differ from those of fixed K in their policy alone."""
+    timed = [row for row in fixed if row["ms_per_token"] is not None]
+    best = min(timed, key=lambda row: row["ms_per_token"] or 0.0, default=None)
+    if best is None:
+        return
+    common = place(best, "k", "policy")
+    for row in rows:
+        if row["policy"] in (None, FIXED) or place(row, "k", "policy") != common:
+            continue
+        gain = speedup(pair(by_arm[best["arm"]], by_arm[row["arm"]])) if row["arm"] in by_arm else None
+        if gain is not None and row["ms_per_token"] is not None:
+            yield {
+                "arm": row["arm"],
+                "policy": row["policy"],
+                "fixed_k": best["k"],
+                "ms_per_token": row["ms_per_token"],
+                "gain": {"ratio": gain.ratio, "low": gain.low, "high": gain.high},
+            }
+
+
 def _bound(
-    arms: Sequence[dict[str, Any]], loops_by_arm: Mapping[str, pd.DataFrame], cost: LoopCost
-) -> dict[str, Any] | None:
+    arms: Sequence[ArmRow], loops_by_arm: Mapping[str, pd.DataFrame], cost: LoopCost
+) -> Hindsight | None:
     widest = max(arms, key=lambda row: row["k"])
     accepted = column(loops_by_arm[widest["arm"]], "accepted")
     per_token = {
-        row["k"]: float(cost.at(row["k"])) / row["acceptance"]["mean_acceptance_length"] for row in arms
+        row["k"]: float(cost.at(row["k"])) / found["mean_acceptance_length"]
+        for row in arms
+        if (found := row["acceptance"])
     }
     per_token[0] = float(cost.at(0))
     if cost.intercept_ms <= 0 or cost.slope_ms < 0:
@@ -67,13 +105,14 @@ def _bound(
     # Where drafting never pays, the oracle does not draft.
     oracle = min(float(cost.at(accepted).sum() / (accepted + 1.0).sum()), per_token[best])
     return {
-        **{name: value for name, value in axes(widest).items() if name != "k"},
-        "best_k": int(best),
+        **series_axes(widest),
+        "best_k": best,
         "fixed_ms_per_token": per_token[best],
         "oracle_ms_per_token": oracle,
         "gain_bound": per_token[best] / oracle,
-        "max_k": int(widest["k"]),
+        "max_k": widest["k"],
         "censored": float(np.mean(accepted >= widest["k"])),
+        "adaptive": [],
     }
 
 
@@ -85,9 +124,7 @@ FEWEST_PROMPTS = 8
 _SPLIT_SEED = b"spsbench recommendation 1"
 
 
-def recommendation(
-    by_arm: Mapping[str, pd.DataFrame], rows: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]] | None:
+def recommendation(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[Recommendation] | None:
     """A K for every sampling and engine of a sweep.
 
     Returns:
@@ -97,7 +134,7 @@ def recommendation(
         ``tail_s`` (P90 and P99 of a sequence, chosen and ArS, judging half) and ``sentence``. None with
         fewer than two Ks or than ``FEWEST_PROMPTS`` prompts.
     """
-    found = []
+    found: list[Recommendation] = []
     for group in series(rows):
         if not all(row.get("lossless", True) for row in group):
             continue  # its speed is bought with another distribution
@@ -107,14 +144,13 @@ def recommendation(
         if len([k for k in tables if k > 0]) >= 2:
             entry = _recommend(tables, {k: finished(by_arm[arms[k]]) for k in tables})
             if entry is not None:
-                named = axes(next(row for row in group if row["method"] == "sps"))
-                del named["k"]
+                named = series_axes(next(row for row in group if row["method"] == "sps"))
                 found.append({**named, **entry, "sentence": _sentence(_what(named), entry)})
     return found or None
 
 
-def _what(named: Mapping[str, Any]) -> str:
-    return ", ".join([str(named["sampling"]), *unusual({**named, "k": None})])
+def _what(named: SeriesAxes) -> str:
+    return ", ".join([named["sampling"], *unusual(named)])
 
 
 def _per_prompt(samples: pd.DataFrame) -> pd.DataFrame:
@@ -123,9 +159,7 @@ def _per_prompt(samples: pd.DataFrame) -> pd.DataFrame:
     return done.groupby("example_id", sort=False)[["decode_s", "new_tokens"]].sum()
 
 
-def _recommend(
-    tables: Mapping[int, pd.DataFrame], samples: Mapping[int, pd.DataFrame]
-) -> dict[str, Any] | None:
+def _recommend(tables: Mapping[int, pd.DataFrame], samples: Mapping[int, pd.DataFrame]) -> ChosenK | None:
     common = set.intersection(*(set(table.index) for table in tables.values()))
     if len(common) < FEWEST_PROMPTS:
         return None
@@ -135,15 +169,16 @@ def _recommend(
     chosen = min(speed, key=lambda k: (speed[k], k))
     judged = {k: table.loc[judging].to_numpy(dtype=np.float64).T for k, table in tables.items()}
     others = [_against(k, judged[k], judged[chosen]) for k in judged if k != chosen]
+    tails: ComparedTails = {"chosen": _tail(samples[chosen], judging)}
+    if 0 in samples:
+        tails["ars"] = _tail(samples[0], judging)
     return {
         "k": chosen,
         "chosen_on": len(choosing),
         "judged_on": len(judging),
         "speedup": _speedup(judged.get(0), judged[chosen]) if chosen else None,
         "alternatives": others,
-        "tail_s": {
-            name: _tail(samples[k], judging) for name, k in (("chosen", chosen), ("ars", 0)) if k in samples
-        },
+        "tail_s": tails,
     }
 
 
@@ -156,7 +191,7 @@ def _per_token(table: pd.DataFrame) -> float:
     return float(table["decode_s"].sum() / table["new_tokens"].sum())
 
 
-def _against(k: int, other: Floats, chosen: Floats) -> dict[str, Any]:
+def _against(k: int, other: Floats, chosen: Floats) -> Alternative:
     """What another K takes longer per token, in ms, paired by prompt."""
     low, high = pooled_interval([*other, *chosen], _difference_ms)
     difference = float(_difference_ms(np.concatenate([other, chosen]).sum(axis=1, keepdims=True))[0])
@@ -167,27 +202,26 @@ def _difference_ms(sums: Floats) -> Floats:
     return np.asarray(1e3 * (sums[0] / sums[1] - sums[2] / sums[3]))
 
 
-def _speedup(ars: Floats | None, chosen: Floats) -> dict[str, Any] | None:
+def _speedup(ars: Floats | None, chosen: Floats) -> RatioInterval | None:
     if ars is None:
         return None
+    found = ratio(*(float(a[0].sum() / a[1].sum()) for a in (ars, chosen)))
+    if found is None:
+        return None
     low, high = pooled_interval([*ars, *chosen], _ratio)
-    return {
-        "ratio": ratio(*(float(a[0].sum() / a[1].sum()) for a in (ars, chosen))),
-        "low": low,
-        "high": high,
-    }
+    return {"ratio": found, "low": low, "high": high}
 
 
 def _ratio(sums: Floats) -> Floats:
     return np.asarray(sums[0] / sums[1] / (sums[2] / sums[3]))
 
 
-def _tail(samples: pd.DataFrame, prompts: Sequence[str]) -> dict[str, float]:
+def _tail(samples: pd.DataFrame, prompts: Sequence[str]) -> TailSeconds:
     seconds = samples.loc[samples["example_id"].isin(prompts), "decode_s"].to_numpy(dtype=np.float64)
-    return {name: float(np.quantile(seconds, share)) for name, share in (("p90", 0.9), ("p99", 0.99))}
+    return {"p90": float(np.quantile(seconds, 0.9)), "p99": float(np.quantile(seconds, 0.99))}
 
 
-def _sentence(sampling: str, entry: Mapping[str, Any]) -> str:
+def _sentence(sampling: str, entry: ChosenK) -> str:
     if entry["k"] == 0:
         return (
             f"Recommended for {sampling}: ArS; no K was faster on the {entry['chosen_on']} choosing prompts."
@@ -202,10 +236,11 @@ def _sentence(sampling: str, entry: Mapping[str, Any]) -> str:
     return f"{text}.{_tail_words(entry['tail_s'])}"
 
 
-def _tail_words(tail: Mapping[str, dict[str, float]]) -> str:
+def _tail_words(tail: ComparedTails) -> str:
     if "ars" not in tail:
         return ""
     ours, ars = tail["chosen"], tail["ars"]
-    pairs = (f"{name.upper()} {ours[name]:.2f} s (ArS {ars[name]:.2f} s)" for name in ("p90", "p99"))
+    p90 = f"P90 {ours['p90']:.2f} s (ArS {ars['p90']:.2f} s)"
+    p99 = f"P99 {ours['p99']:.2f} s (ArS {ars['p99']:.2f} s)"
     warning = " The slowest sequences gain nothing." if ours["p99"] >= ars["p99"] else ""
-    return f" {', '.join(pairs)}.{warning}"
+    return f" {p90}, {p99}.{warning}"

@@ -9,12 +9,13 @@ are not read from memory at all: what a loop saves there is dispatch, and no suc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from spsbench.axes import identity, series
 from spsbench.decode.theory import union_share
 from spsbench.stats.bootstrap import ratio
 from spsbench.stats.speedup import finished
+from spsbench.summary_types import ArmCeiling, ArmRow, CacheBytes, Ceiling, ModelBytes, Regime
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
 WEAK_SHARE = 0.5
 """ArS below this share of its floor is a weak baseline."""
 
-BANDWIDTH_BOUND, DISPATCH_BOUND, UNKNOWN = "bandwidth-bound", "dispatch-bound", "unknown"
+BANDWIDTH_BOUND: Final = "bandwidth-bound"
+DISPATCH_BOUND: Final = "dispatch-bound"
+UNKNOWN: Final = "unknown"
 
 _WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def ceiling(
-    by_arm: Mapping[str, pd.DataFrame], rows: Sequence[dict[str, Any]], info: Mapping[str, Any]
-) -> dict[str, Any] | None:
+    by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], info: Mapping[str, Any]
+) -> Ceiling | None:
     """Floors of every ArS and SpS arm.
 
     Args:
@@ -54,9 +57,10 @@ def ceiling(
     bandwidth, cache = info.get("bandwidth_bytes_per_s"), info.get("cache_bytes")
     regime = _regime(target + (draft or 0.0), bandwidth, cache)
     known = float(bandwidth) if regime == BANDWIDTH_BOUND and bandwidth else None
-    sizes = {"target": target, "draft": draft}
-    kv = {role: float((models.get(role) or {}).get("kv_bytes_per_token") or 0.0) for role in sizes}
-    arms = []
+    sizes: ModelBytes = {"target": target, "draft": draft}
+    target_kv, draft_kv = (_kv_bytes(models.get(role) or {}) for role in ("target", "draft"))
+    kv: CacheBytes = {"target": target_kv, "draft": draft_kv}
+    arms: list[ArmCeiling] = []
     for group in series(rows):
         arms += _group(group, by_arm, sizes, kv, known, (models.get("target") or {}).get("experts"))
     weak = [arm["share"] < WEAK_SHARE for arm in arms if arm["method"] == "ars" and arm["share"] is not None]
@@ -71,15 +75,15 @@ def ceiling(
     }
 
 
-def weak_baseline(found: Mapping[str, Any] | None) -> float | None:
+def weak_baseline(found: Ceiling | None) -> float | None:
     """The share of its floor that the weakest ArS arm reaches, if that is too little; else None."""
     if not found or not found["weak_baseline"]:
         return None
     shares = [arm["share"] for arm in found["arms"] if arm["method"] == "ars" and arm["share"] is not None]
-    return float(min(shares))
+    return min(shares)
 
 
-def _regime(weights: float, bandwidth: float | None, cache: float | None) -> str:
+def _regime(weights: float, bandwidth: float | None, cache: float | None) -> Regime:
     if cache is not None and weights <= cache:
         return DISPATCH_BOUND
     return UNKNOWN if bandwidth is None else BANDWIDTH_BOUND
@@ -94,21 +98,25 @@ def _forward_bytes(model: Mapping[str, Any]) -> float | None:
     return None if width is None or parameters is None else float(parameters) * width
 
 
+def _kv_bytes(model: Mapping[str, Any]) -> float:
+    return float(model.get("kv_bytes_per_token") or 0.0)
+
+
 def _group(
-    group: Sequence[dict[str, Any]],
+    group: Sequence[ArmRow],
     by_arm: Mapping[str, pd.DataFrame],
-    sizes: Mapping[str, float | None],
-    kv: Mapping[str, float],
+    sizes: ModelBytes,
+    kv: CacheBytes,
     bandwidth: float | None,
     experts: Mapping[str, Any] | None,
-) -> list[dict[str, Any]]:
+) -> list[ArmCeiling]:
     """The arms of one sampling and engine, against the floor of ArS at the arm's own context."""
-    found = []
+    found: list[ArmCeiling] = []
     for row in group:
         if row["method"] not in ("ars", "sps") or row["arm"] not in by_arm or row["ms_per_token"] is None:
             continue
         context = _mean_context(by_arm[row["arm"]])
-        target = (sizes["target"] or 0.0) + kv["target"] * context
+        target = sizes["target"] + kv["target"] * context
         draft = None if sizes["draft"] is None else sizes["draft"] + kv["draft"] * context
         loop = _loop_bytes(row, target + _more_experts(experts, row["k"]), draft)
         ars_floor = None if bandwidth is None else 1e3 * target / bandwidth
@@ -128,13 +136,13 @@ def _group(
     return found
 
 
-def _loop_bytes(row: Mapping[str, Any], target: float, draft: float | None) -> float | None:
+def _loop_bytes(row: ArmRow, target: float, draft: float | None) -> float | None:
     """Bytes per emitted token: a loop's forwards of the draft and one of the target, over its tokens."""
     if row["method"] == "ars":
         return target
     if draft is None or not row["tokens_per_loop"]:
         return None
-    return float((row["draft_forwards"] * draft + target) / row["tokens_per_loop"])
+    return (row["draft_forwards"] * draft + target) / row["tokens_per_loop"]
 
 
 def _more_experts(experts: Mapping[str, Any] | None, k: int) -> float:

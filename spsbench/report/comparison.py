@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from spsbench.axes import label
 from spsbench.report import wording
 from spsbench.report.measured import Measured
+from spsbench.report.tables import Table, left, right
+from spsbench.summary_types import ArmRow
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -29,7 +30,7 @@ def screen(compared: Mapping[str, Any]) -> RenderableType:
     title = f"B against A on {compared['prompts']} common prompts"
     names = [f"{side.upper()}  {wording.printable(str(compared[side]))}" for side in ("a", "b")]
     parts: list[RenderableType] = [Text(), Text(title, style="bold"), *map(Text, names), Text()]
-    parts.append(_times(compared["arms"]))
+    parts.append(_times(compared["arms"]).as_rich())
     metrics = [*_metrics(compared["arms"])]
     if metrics:
         parts += [Text(), *map(Text, metrics)]
@@ -44,25 +45,18 @@ def screen(compared: Mapping[str, Any]) -> RenderableType:
 
 
 def _times(arms: list[dict[str, Any]]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="not bold dim",
-    )
-    table.add_column("ms/token and speedup", overflow="fold")
-    for title in ("A", "B", "B/A time [95%]", "A", "B"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for arm in arms:
-        table.add_row(
-            Text(wording.printable(f"{label(arm)}, {arm['sampling']}")),
+    columns = [left("ms/token and speedup"), right("A"), right("B"), right("B/A time", note="95%")]
+    cells = [
+        [
+            f"{label(arm)}, {arm['sampling']}",
             wording.milliseconds(arm["a_ms_per_token"]),
             wording.milliseconds(arm["b_ms_per_token"]),
-            Text(_ratio(arm["time_ratio"])),
+            _ratio(arm["time_ratio"]),
             *(_times_faster(arm[name]) for name in ("a_speedup", "b_speedup")),
-        )
-    return table
+        ]
+        for arm in arms
+    ]
+    return Table([*columns, right("A"), right("B")], cells)
 
 
 def _times_faster(value: float | None) -> str:
@@ -119,7 +113,6 @@ def _metrics(arms: list[dict[str, Any]]) -> Iterator[str]:
             )
 
 
-ALIGN = "lllrrlr"
 NOTE = (
     "Each speedup is against the run's own ArS. Times of different runs compare only where nothing below "
     "differs; `spsbench compare` pairs their prompts."
@@ -145,41 +138,52 @@ _FACTS = {
 }
 
 
-def _header(runs: Sequence[Measured]) -> list[str]:
-    """Titles of ``table``; quality goes by the metric's name where all runs have the same."""
-    names = {_metric(measured) for measured in runs}
-    quality = wording.metric_title(names.pop()) if len(names) == 1 else "quality"
-    return ["run", "arm", "sampling", quality, "ms/token", "speedup [95%]", "tokens/loop"]
+def compared(runs: Sequence[Measured], names: Sequence[str]) -> Table:
+    """One row per arm of every run; quality goes by the metric's name where all runs have the same.
+
+    Args:
+        runs: in order.
+        names: what the runs are called in the table.
+    """
+    metrics = {_metric(measured) for measured in runs}
+    mixed = len(metrics) > 1
+    columns = [
+        *map(left, ("run", "arm", "sampling")),
+        right("quality" if mixed else wording.metric_title(metrics.pop())),
+        right("ms/token"),
+        left("speedup", note="95%", whole=True),
+        right("tokens/loop"),
+    ]
+    rows = [
+        [
+            *(name, label(row), row["sampling"], _quality(row, _metric(measured), mixed)),
+            wording.milliseconds(row["ms_per_token"]),
+            wording.row_speedup(row),
+            wording.number(row["tokens_per_loop"], 2),
+        ]
+        for name, measured in zip(names, runs, strict=True)
+        for row in measured.summary["rows"]
+    ]
+    return Table(columns, rows)
 
 
-def _table(runs: Sequence[Measured]) -> list[list[str]]:
-    """One row per arm of every run."""
-    lines = []
-    mixed = len({_metric(measured) for measured in runs}) > 1
-    for measured in runs:
-        name = _metric(measured)
-        for row in measured.summary["rows"]:
-            quality = wording.metric(name, row["metrics"].get(name)) if name else wording.NOTHING
-            if mixed and quality != wording.NOTHING:
-                quality = f"{wording.metric_title(name)} {quality}"
-            times = (wording.milliseconds(row["ms_per_token"]), wording.row_speedup(row))
-            tokens = wording.number(row["tokens_per_loop"], 2)
-            lines.append([measured.name, label(row), row["sampling"], quality, *times, tokens])
-    return lines
+def _quality(row: ArmRow, metric: str | None, mixed: bool) -> str:
+    value = wording.metric(metric, row["metrics"].get(metric)) if metric else wording.NOTHING
+    return f"{wording.metric_title(metric)} {value}" if mixed and value != wording.NOTHING else value
 
 
 def _metric(measured: Measured) -> str | None:
-    return wording.headline_metric(dict(measured.summary))
+    return wording.headline_metric(measured.summary)
 
 
-def _differences(runs: Sequence[Measured]) -> list[list[str]]:
+def differences(runs: Sequence[Measured], names: Sequence[str]) -> Table:
     """What makes the runs different experiments: a row per fact, its value in each run."""
     found = []
-    for name, path in _FACTS.items():
+    for fact, path in _FACTS.items():
         values = [_text(_at(measured.run, path)) for measured in runs]
         if len(set(values)) > 1:
-            found.append([name, *values])
-    return found
+            found.append([fact, *values])
+    return Table([left("differs"), *map(left, names)], found)
 
 
 def _at(content: Any, path: Sequence[str]) -> Any:
@@ -201,38 +205,15 @@ def _text(value: Any) -> str:
 
 def side_by_side(runs: Sequence[Measured]) -> RenderableType:
     """The table for a terminal of 80 columns: runs go by letters, told above it."""
-    from rich import box
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
-    letters = {measured.name: _letter(place) for place, measured in enumerate(runs)}
-    names = [
-        Text(f"{letters[m.name]}  {m.name}: {wording.title(dict(m.summary))}", overflow="fold") for m in runs
+    letters = [_letter(place) for place in range(len(runs))]
+    titles = [
+        Text(f"{letter}  {run.name}: {wording.title(run.summary)}", overflow="fold")
+        for letter, run in zip(letters, runs, strict=True)
     ]
-
-    def grid(titles: Sequence[str], align: str) -> Table:
-        made = Table(
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-            header_style="not bold dim",
-        )
-        for title, side in zip(titles, align, strict=True):
-            made.add_column(title, justify="right" if side == "r" else "left", overflow="fold")
-        return made
-
-    compared = grid(_header(runs), ALIGN)
-    for name, *cells in _table(runs):
-        compared.add_row(letters[name], *(Text(wording.printable(cell)) for cell in cells))
-    parts: list[RenderableType] = [Text(), *names, Text(), compared]
-    if different := _differences(runs):
-        facts = grid(["differs", *letters.values()], "l" * (1 + len(letters)))
-        for line in different:
-            facts.add_row(*(Text(wording.printable(cell)) for cell in line))
-        parts += [Text(), facts]
+    parts: list[RenderableType] = [Text(), *titles, Text(), compared(runs, letters).as_rich()]
+    different = differences(runs, letters)
+    if different.rows:
+        parts += [Text(), different.as_rich()]
     return Group(*(Padding(part, (0, 1)) for part in parts), Text())
 
 

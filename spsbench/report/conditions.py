@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spsbench.axes import label
 from spsbench.report import wording
-from spsbench.report.wording import escape, table
-
-Summary = Mapping[str, Any]
+from spsbench.report.naming import in_full
+from spsbench.report.results import times
+from spsbench.report.wording import escape
+from spsbench.summary_types import Summary
 
 _UNTOLD = "unknown"
 _SHORT_HASH = 16
@@ -17,8 +17,9 @@ _SHORT_HASH = 16
 
 def untrusted(summary: Summary) -> list[str]:
     """One sentence where others took the CPU while the run measured."""
-    parts = [part.get("contention") or {} for part in summary.get("conditions") or [summary]]
-    found = dict.fromkeys(reason for part in parts for reason in part.get("reasons", ()))
+    entries = summary.get("conditions")
+    parts = [entry.get("contention") for entry in entries] if entries else [summary.get("contention")]
+    found = dict.fromkeys(reason for part in parts if part for reason in part["reasons"])
     if not found:
         return []
     return [
@@ -55,18 +56,8 @@ def section(summary: Summary, run: Mapping[str, Any]) -> list[str]:
         return []
     lines = ["## Times by condition", "", sentence(summary)]
     for entry, title in zip(entries, titles(summary), strict=True):
-        header = ["arm", "sampling", "sequences", "ms/token", "speedup [95%]"]
-        cells = [
-            [
-                label(row),
-                row["sampling"],
-                row["sequences"],
-                wording.milliseconds(row["ms_per_token"]),
-                wording.row_speedup(row),
-            ]
-            for row in entry["rows"]
-        ]
-        lines += ["", f"### {escape(title)}", "", *table(header, cells, "llrrl")]
+        table = times(entry["rows"], in_full())
+        lines += ["", f"### {escape(title)}", "", *table.as_markdown()]
     return lines
 
 

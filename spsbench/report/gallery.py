@@ -7,6 +7,7 @@ from typing import Any
 
 from spsbench.report.figures import Gallery
 from spsbench.report.wording import escape
+from spsbench.summary_types import Summary
 
 FOLDER = "figures"
 
@@ -21,7 +22,7 @@ def described(gallery: Gallery) -> dict[str, Any]:
     }
 
 
-def figures(summary: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
+def figures(summary: Summary, run: Mapping[str, Any]) -> list[str]:
     """Each figure with its caption, and which could not be drawn; nothing where none was asked for."""
     drawn, left_out = run.get("figures") or [], run.get("figures_left_out") or []
     if not drawn and not left_out:

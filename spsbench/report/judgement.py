@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from spsbench.axes import label, place
 from spsbench.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.report.wording import MANY, metric_title
+from spsbench.summary_types import ArmFactors, ArmLosslessness, Ceiling, ParityComparison, Summary
 
 
-def headline(summary: Mapping[str, Any]) -> list[str]:
+def headline(summary: Summary) -> list[str]:
     """What must stand beside every speedup: that the baseline is weak, or that no floor exists."""
-    share = weak_baseline(summary.get("ceiling"))
+    return weak(summary.get("ceiling"))
+
+
+def weak(ceiling: Ceiling | None) -> list[str]:
+    """That the baseline is far from its floor, where it is."""
+    share = weak_baseline(ceiling)
     if share is None:
         return []
     return [f"Weak baseline: ArS reaches {100 * share:.0f}% of its bandwidth floor."]
 
 
-def sentences(summary: Mapping[str, Any]) -> list[str]:
+def sentences(summary: Summary) -> list[str]:
     """One recommendation per sweep, then why the fastest arm of each sampling is no faster."""
     found = [str(entry["sentence"]) for entry in summary.get("recommendation") or []]
     explained = fastest(summary)
@@ -30,25 +35,29 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def fastest(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+def fastest(summary: Summary) -> list[ArmFactors]:
     """The explained arm with the largest speedup of each series along K."""
-    best: dict[tuple[Any, ...], dict[str, Any]] = {}
+    best: dict[tuple[Any, ...], ArmFactors] = {}
     lossless = (entry for entry in summary.get("why") or [] if entry.get("lossless", True))
     for entry in lossless:
-        key = place({"method": "sps", **entry}, "k")
+        key = place(entry, "k")
         if key not in best or entry["speedup"] > best[key]["speedup"]:
             best[key] = entry
     return list(best.values())
 
 
-def _regime(summary: Mapping[str, Any]) -> str:
+def _regime(summary: Summary) -> str:
     found = summary.get("ceiling")
     if not found or found["regime"] != DISPATCH_BOUND:
         return ""
     return "The weights fit in the last-level cache: a loop saves dispatch, not memory traffic."
 
 
-KINDS = {"self_consistency": "self-consistency", "rescored": "losslessness (re-scored)"}
+EvidenceKind = Literal["self_consistency", "rescored"]
+KINDS: dict[EvidenceKind, str] = {
+    "self_consistency": "self-consistency",
+    "rescored": "losslessness (re-scored)",
+}
 """Only what was re-scored by an independent forward is called losslessness."""
 
 
@@ -78,7 +87,7 @@ def told(name: str, leakage_bound: float | None) -> str:
     return f"ok: no sign of a leak above {bound(leakage_bound)}"
 
 
-def alarms(summary: dict[str, Any]) -> list[str]:
+def alarms(summary: Summary) -> list[str]:
     """One sentence per arm whose output is not what the target would write."""
     arms = (summary["losslessness"] or {"arms": []})["arms"]
     return [
@@ -88,7 +97,7 @@ def alarms(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def losslessness(summary: dict[str, Any]) -> list[str]:
+def losslessness(summary: Summary) -> list[str]:
     """What is known of the SpS arms: the worst leakage bound, and greedy identity."""
     if summary["losslessness"] is None:
         return []
@@ -102,7 +111,7 @@ def losslessness(summary: dict[str, Any]) -> list[str]:
     return sentences + lossy
 
 
-def _lossy(arm: dict[str, Any]) -> str:
+def _lossy(arm: ArmLosslessness) -> str:
     """A rule that is lossy by design, with what it costs in distribution."""
     found = next((arm[kind] for kind in ("rescored", "self_consistency") if arm[kind] is not None), None)
     leak = None if found is None else found["leakage"]
@@ -113,23 +122,25 @@ def _lossy(arm: dict[str, Any]) -> str:
     return f"{name}: lossy by design; leakage {share(leak['estimate'])} [{low}, {high}]."
 
 
-def _leakage(arms: list[dict[str, Any]]) -> str:
+def _leakage(arms: list[ArmLosslessness]) -> str:
     """The independent evidence if there is any; the arms' own rows prove less and say so."""
-    for kind in ("rescored", "self_consistency"):
-        found = [arm for arm in arms if arm[kind] is not None and arm[kind]["leakage"] is not None]
+    rescored = [(arm, arm["rescored"]) for arm in arms]
+    own = [(arm, arm["self_consistency"]) for arm in arms]
+    for kinds in (rescored, own):
+        found = [(arm, kind, kind["leakage"]["bound"]) for arm, kind in kinds if kind and kind["leakage"]]
         if found:
-            worst = max(found, key=lambda arm: arm[kind]["leakage"]["bound"])
-            where = f" in the worst arm, {label(worst)}, {worst['sampling']}" if len(found) > 1 else ""
-            text = f"leakage at most {bound(worst[kind]['leakage']['bound'])} (95%){where}"
-            if worst[kind]["verdict"] == "no evidence":
-                text = f"too few informative positions ({worst[kind]['positions']}); {text}"
-            if kind == "rescored":
-                return f"Losslessness: {text}, independent re-score of {_sequences(worst[kind])}."
+            arm, worst, most = max(found, key=lambda one: one[2])
+            where = f" in the worst arm, {label(arm)}, {arm['sampling']}" if len(found) > 1 else ""
+            text = f"leakage at most {bound(most)} (95%){where}"
+            if worst["verdict"] == "no evidence":
+                text = f"too few informative positions ({worst['positions']}); {text}"
+            if kinds is rescored:
+                return f"Losslessness: {text}, independent re-score of {_sequences(worst['sequences'])}."
             return f"Self-consistency: {text}, by the rows that verification used; none re-scored."
     return ""
 
 
-def _identity(arms: list[dict[str, Any]]) -> str:
+def _identity(arms: list[ArmLosslessness]) -> str:
     compared = [arm["identity"] for arm in arms if arm["identity"] is not None]
     if not compared:
         return ""
@@ -138,19 +149,19 @@ def _identity(arms: list[dict[str, Any]]) -> str:
     return f"Greedy: {same} of {total} SpS outputs are token for token those of ArS."
 
 
-def decisions(arms: list[dict[str, Any]]) -> str:
+def decisions(arms: list[ArmLosslessness]) -> str:
     """How many decisions follow from the models' own rows, e.g. ``Every decision re-derived: ...``."""
-    found = [arm["decisions"] for arm in arms if arm.get("decisions") is not None]
+    found = [told for arm in arms if (told := arm.get("decisions")) is not None]
     if not found:
         return ""
-    total, rounding, contradicted = (
-        sum(one[name] for one in found) for name in ("decisions", "rounding", "contradicted")
-    )
+    total = sum(one["decisions"] for one in found)
+    rounding = sum(one["rounding"] for one in found)
+    contradicted = sum(one["contradicted"] for one in found)
     rows = f"the models' own rows (independent forward, {found[0]['dtype']}"
     if contradicted:
         return f"Decisions re-derived: {contradicted:,} of {total:,} contradict {rows})."
     whole = all(one["share"] == 1 for one in found) and len(found) == len(arms)
-    sequences = f" of {_sequences({'sequences': sum(one['sequences'] for one in found)})}"
+    sequences = f" of {_sequences(sum(one['sequences'] for one in found))}"
     beside = f"; {rounding:,} more within rounding" if rounding else ""
     closest = f"closest call {min(one['closest'] for one in found):.0e}".replace("e-0", "e-")
     return (
@@ -159,25 +170,22 @@ def decisions(arms: list[dict[str, Any]]) -> str:
     )
 
 
-def proof(arms: list[dict[str, Any]]) -> str:
+def proof(arms: list[ArmLosslessness]) -> str:
     """The bound of the sequences that were drawn at temperature 1, of the worst arm."""
-    judged = [arm["proof"]["rescored"] for arm in arms if arm.get("proof")]
-    found = [kind for kind in judged if kind is not None and kind["leakage"] is not None]
+    judged = [made["rescored"] for arm in arms if (made := arm.get("proof"))]
+    found = [(kind, kind["leakage"]["bound"]) for kind in judged if kind and kind["leakage"]]
     if not found:
         return ""
-    worst = max(found, key=lambda kind: kind["leakage"]["bound"])
-    each = " an arm" if len(found) > 1 else ""
-    return (
-        f"At temperature 1 (no nucleus), {_sequences(worst)}{each} drawn for this: leakage at most "
-        f"{bound(worst['leakage']['bound'])} (95%)."
-    )
+    worst, most = max(found, key=lambda one: one[1])
+    sequences = _sequences(worst["sequences"]) + (" an arm" if len(found) > 1 else "")
+    return f"At temperature 1 (no nucleus), {sequences} drawn for this: leakage at most {bound(most)} (95%)."
 
 
-def _sequences(kind: dict[str, Any]) -> str:
-    return f"{kind['sequences']} sequence{'' if kind['sequences'] == 1 else 's'}"
+def _sequences(count: int) -> str:
+    return f"{count} sequence{'' if count == 1 else 's'}"
 
 
-def parity(summary: dict[str, Any]) -> list[str]:
+def parity(summary: Summary) -> list[str]:
     """The verdict on each SpS arm; where they would be many, how many got which."""
     if summary["parity"] is None:
         return []
@@ -191,7 +199,7 @@ def parity(summary: dict[str, Any]) -> list[str]:
     return [f"{title} of {labels[found['arm']]}: {verdict(found)}." for found in comparisons]
 
 
-def verdict(found: dict[str, Any]) -> str:
+def verdict(found: ParityComparison) -> str:
     """One comparison in words, e.g. ``equivalent to ArS within ±0.0040 (5% of ...)``."""
     if found["verdict"] is None:
         return f"not judged, {found['reason']}"
@@ -210,7 +218,7 @@ def verdict(found: dict[str, Any]) -> str:
     )
 
 
-def advantages(summary: dict[str, Any]) -> list[str]:
+def advantages(summary: Summary) -> list[str]:
     """How much better the target is than the draft alone, per sampling."""
     if summary["parity"] is None:
         return []

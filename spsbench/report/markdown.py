@@ -12,11 +12,14 @@ from typing import Any
 
 from spsbench.axes import label
 from spsbench.report import conditions, gallery, judgement, proof, sections_latency, sections_why, wording
-from spsbench.report.wording import escape, fence, table
+from spsbench.report.naming import in_full
+from spsbench.report.results import acceptance, results
+from spsbench.report.tables import Table, left, right
+from spsbench.report.wording import escape, fence
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
 from spsbench.summary import PHASES
+from spsbench.summary_types import ArmRow, Summary
 
-Summary = Mapping[str, Any]
 Run = Mapping[str, Any]
 Section = Callable[[Summary, Run], list[str]]
 
@@ -31,7 +34,7 @@ ONE_PROCESS = (
 SEVERAL_PROCESSES = "The speedup's 95% interval resamples processes and prompts, crossed."
 
 
-def render(summary: dict[str, Any], run: Run) -> str:
+def render(summary: Summary, run: Run) -> str:
     """The report as GitHub renders it.
 
     Args:
@@ -44,11 +47,11 @@ def render(summary: dict[str, Any], run: Run) -> str:
 
 
 def _heading(summary: Summary, run: Run) -> list[str]:
-    lines = [f"# {escape(wording.title(dict(summary)))}"]
+    lines = [f"# {escape(wording.title(summary))}"]
     told = [*conditions.untrusted(summary), *conditions.headline(summary), *judgement.headline(summary)]
-    told += judgement.alarms(dict(summary))
+    told += judgement.alarms(summary)
     lines += ["", *(f"**{escape(text)}**" + "  " for text in told)]
-    lines += [f"{escape(text)}  " for text in judgement.losslessness(dict(summary))]
+    lines += [f"{escape(text)}  " for text in judgement.losslessness(summary)]
     data = summary.get("data")
     source = data.get("source") if isinstance(data, Mapping) else data
     facts = [("Pair", summary.get("pair")), ("Data", source)]
@@ -64,21 +67,9 @@ def _results(summary: Summary, run: Run) -> list[str]:
     rows = summary["rows"]
     if not rows:
         return ["## Results", "", "Nothing was measured."]
-    shown = wording.headline_metric(dict(summary))
-    header = ["arm", "sampling", wording.metric_title(shown), "ms/token", "speedup [95%]", "tokens/loop"]
-    cells = [
-        [
-            label(row),
-            row["sampling"],
-            wording.metric(shown, row["metrics"].get(shown)),
-            wording.milliseconds(row["ms_per_token"]),
-            wording.row_speedup(row),
-            wording.number(row["tokens_per_loop"], 2),
-        ]
-        for row in rows
-    ]
-    told = wording.extraction(dict(summary))
-    return ["## Results", "", *table(header, cells, "llrrlr"), *(["", escape(told)] if told else [])]
+    table = results(rows, wording.headline_metric(summary), in_full())
+    told = wording.extraction(summary)
+    return ["## Results", "", *table.as_markdown(), *(["", escape(told)] if told else [])]
 
 
 def _quality(summary: Summary, run: Run) -> list[str]:
@@ -86,80 +77,68 @@ def _quality(summary: Summary, run: Run) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
     if len(names) < 2:
         return []
-    header = ["arm", "sampling", *(escape(wording.metric_title(name)) for name in names)]
-    cells = [
-        [label(row), row["sampling"], *(wording.metric(name, row["metrics"].get(name)) for name in names)]
-        for row in rows
-    ]
-    return ["### All metrics", "", *table(header, cells, "ll" + "r" * len(names))]
+    columns = [right(wording.metric_title(name)) for name in names]
+
+    def cells(row: ArmRow) -> list[str]:
+        return [wording.metric(name, row["metrics"].get(name)) for name in names]
+
+    return ["### All metrics", "", *in_full().table(columns, rows, cells).as_markdown()]
 
 
 def _timing(summary: Summary, run: Run) -> list[str]:
-    header = [
-        *("arm", "sampling", "sequences", "failed", "tokens", "end-to-end speedup [95%]"),
-        *("first half", "second half", "prompts slower", "peak memory"),
+    columns = [
+        *map(right, ("sequences", "failed", "tokens")),
+        left("end-to-end speedup", note="95%"),
+        *map(right, ("first half", "second half", "prompts slower", "peak memory")),
     ]
-    cells = [
-        [
-            label(row),
-            row["sampling"],
-            row["sequences"],
-            row["failed"],
-            row["tokens"],
+
+    def cells(row: ArmRow) -> list[str]:
+        return [
+            *(str(row[name]) for name in ("sequences", "failed", "tokens")),
             wording.speedup(row["end_to_end_speedup"]),
             *(wording.number(half, 2) for half in row["speedup_halves"] or (None, None)),
             wording.percent(row["share_slower"]),
             wording.mebibytes(row["peak_memory_bytes"]),
         ]
-        for row in summary["rows"]
-    ]
-    return ["### Timing", "", *table(header, cells, "llrrrlrrrr")] if cells else []
+
+    rows = summary["rows"]
+    return ["### Timing", "", *in_full().table(columns, rows, cells).as_markdown()] if rows else []
 
 
 def _loops(summary: Summary, run: Run) -> list[str]:
     rows = [row for row in summary["rows"] if row["loop_time"]]
     if not rows:
         return []
-    header = ["arm", "sampling", *(f"{phase} ms" for phase in PHASES), "target mode", "draft mode"]
-    cells = [
-        [
-            label(row),
-            row["sampling"],
-            *(wording.milliseconds(row["loop_time"][f"{phase}_ms"]) for phase in PHASES),
+    columns = [*(right(f"{phase} ms") for phase in PHASES), left("target mode"), left("draft mode")]
+
+    def cells(row: ArmRow) -> list[str]:
+        return [
+            *(wording.milliseconds(wording.phase_ms(row["loop_time"], phase)) for phase in PHASES),
             *(row[mode] or wording.NOTHING for mode in ("target_mode", "draft_mode")),
         ]
-        for row in rows
-    ]
-    return ["### Mean time of a loop", "", *table(header, cells, "ll" + "r" * len(PHASES) + "ll")]
+
+    return ["### Mean time of a loop", "", *in_full().table(columns, rows, cells).as_markdown()]
 
 
 def _acceptance(summary: Summary, run: Run) -> list[str]:
     rows = [row for row in summary["rows"] if row["acceptance"]]
     if not rows:
         return []
-    header = ["arm", "sampling", *(f"`{name}`" for name in wording.FIRST_SCREEN), "verification rule"]
-    cells = [
-        [
-            label(row),
-            row["sampling"],
-            *(wording.number(row["acceptance"][name], 3) for name in wording.FIRST_SCREEN),
-            row["verification_rule"] or wording.NOTHING,
-        ]
-        for row in rows
-    ]
-    lines = ["## Acceptance", "", *table(header, cells, "llrrrl")]
-    lines += ["", "### Every name", "", "Pooled over loops / mean over prompts.", "", *_every_name(rows)]
+    lines = ["## Acceptance", "", *acceptance(rows, in_full(), rule=True).as_markdown()]
+    lines += ["", "### Every name", "", "Pooled over loops / mean over prompts.", ""]
+    lines += _every_name(rows).as_markdown()
     legend = [f"* `{name}`: {escape(text)}" for name, text in LEGEND.items()]
     return [*lines, "", "### Legend", "", *legend]
 
 
-def _every_name(rows: list[dict[str, Any]]) -> list[str]:
-    header = ["name", *(escape(f"{label(row)}, {row['sampling']}") for row in rows)]
-    lines = []
-    for name in LEGEND:
-        values = [(row["acceptance"][name], row["acceptance"]["macro"][name]) for row in rows]
-        lines.append([name, *(f"{_value(name, micro)} / {_value(name, macro)}" for micro, macro in values)])
-    return table(header, lines, "l" + "r" * len(rows))
+def _every_name(rows: list[ArmRow]) -> Table:
+    columns = [left("name"), *(right(f"{label(row)}, {row['sampling']}") for row in rows)]
+    found: list[Mapping[str, Any]] = [row["acceptance"] for row in rows if row["acceptance"]]
+    lines = [
+        [name, *(f"{_value(name, own[name])} / {_value(name, own['macro'][name])}" for own in found)]
+        for name in LEGEND
+    ]
+    return Table(columns, lines)
 
 
 def _value(name: str, value: Any) -> str:
@@ -178,7 +157,8 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
 def _environment(summary: Summary, run: Run) -> list[str]:
     facts = [(name, value) for name, value in _flat(run.get("environment") or {}) if name != "command"]
     facts += [("sha256 of all token ids", digest)] if (digest := summary.get("token_sha256")) else []
-    return ["## Environment", "", *table(["what", "value"], facts, "ll")] if facts else []
+    table = Table([left("what"), left("value")], facts)
+    return ["## Environment", "", *table.as_markdown()] if facts else []
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from spsbench import axes
 from spsbench.stats.speedup import finished
+from spsbench.summary_types import ArmRow, Summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,15 +32,15 @@ class Series:
     """
 
     label: str
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[ArmRow, ...]
 
     @property
-    def speculative(self) -> tuple[dict[str, Any], ...]:
+    def speculative(self) -> tuple[ArmRow, ...]:
         """The rows with K above 0."""
         return tuple(row for row in self.rows if row["k"] > 0)
 
 
-def _title(group: list[dict[str, Any]]) -> str:
+def _title(group: list[ArmRow]) -> str:
     """What the rows of a series have in common, as far as it is not usual."""
     row = next((row for row in group if row["method"] == "sps"), group[0])
     engine = "" if row["engine"] == "eager" else f" @{row['engine']}"
@@ -58,7 +59,7 @@ class Measured:
     """
 
     name: str
-    summary: Mapping[str, Any]
+    summary: Summary
     run: Mapping[str, Any]
     samples: pd.DataFrame
     loops: pd.DataFrame
@@ -109,7 +110,7 @@ class Measured:
         return {str(arm): part for arm, part in whole.groupby("arm", sort=False)}
 
 
-def to_csv(runs: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+def to_csv(runs: Sequence[tuple[str, Summary]]) -> str:
     """One line per run and arm, with nested values under dotted names and lists joined by spaces.
 
     Args:

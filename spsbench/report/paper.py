@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from spsbench.axes import identity, label
+from spsbench.axes import ArmIdentity, identity, label
 from spsbench.predict.costs import loop_ms
 from spsbench.report import judgement, wording
-from spsbench.report.wording import escape, table
+from spsbench.report.tables import Table, left, right
+from spsbench.report.wording import escape
+from spsbench.summary_types import ArmRow, ArmTails, MeanSd, RatioInterval, Summary
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,7 +26,7 @@ _FIGURE_NOTE = (
 
 
 def gather(
-    summaries: Mapping[str, dict[str, Any]], titles: Mapping[str, str], images: Mapping[str, str]
+    summaries: Mapping[str, Summary], titles: Mapping[str, str], images: Mapping[str, str]
 ) -> dict[str, Any]:
     """What the page shows.
 
@@ -58,7 +58,8 @@ def gather(
 
 def render(page: Mapping[str, Any]) -> str:
     """The page as GitHub renders it."""
-    lines = [f"# {escape(_title(page))}", "", "## Table 1", "", *_table(page), "", "## Figure 1", ""]
+    lines = [f"# {escape(_title(page))}", "", "## Table 1", "", *_table(page).as_markdown()]
+    lines += ["", "## Figure 1", ""]
     for part in (part for part in page["parts"] if part["image"]):
         lines += [f"![{escape(part['title'])}]({part['image']})", ""]
     for curve in page[FIGURE]:
@@ -74,21 +75,9 @@ def render(page: Mapping[str, Any]) -> str:
 
 def screen(page: Mapping[str, Any]) -> RenderableType:
     """Table 1 and the best of Figure 1 for the terminal."""
-    shown = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="not bold dim",
-    )
-    for title in ("arm", "benchmark", "sampling", "metric"):
-        shown.add_column(title, overflow="fold")
-    for title in ("ms/token", "speedup [95%]"):
-        shown.add_column(title, justify="right", no_wrap=True)
-    for row in page[TABLE]:
-        shown.add_row(*(Text(wording.printable(cell)) for cell in _cells(row)))
     best = [Text(text) for curve in page[FIGURE] if (text := _fastest(curve))]
-    return Group(Text(), Text(_title(page), style="bold"), Text(), shown, Text(), *best, Text())
+    title = Text(_title(page), style="bold")
+    return Group(Text(), title, Text(), _table(page).as_rich(), Text(), *best, Text())
 
 
 def _title(page: Mapping[str, Any]) -> str:
@@ -96,8 +85,21 @@ def _title(page: Mapping[str, Any]) -> str:
     return f"Table 1 and Figure 1 of Chen et al. 2023, measured with the pair {page['pair']}{made}"
 
 
-def _row(part: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    metric = wording.headline_metric(dict(part))
+class TableRow(ArmIdentity):
+    """A row of Table 1."""
+
+    benchmark: str | None
+    metric: str | None
+    value: float | None
+    metrics: dict[str, float | None]
+    baseline: str | None
+    ms_per_token: float | None
+    speedup: RatioInterval | None
+    sequences: int
+
+
+def _row(part: Summary, row: ArmRow) -> TableRow:
+    metric = wording.headline_metric(part)
     return {
         "benchmark": part["task_label"],
         "metric": metric,
@@ -105,60 +107,62 @@ def _row(part: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
         "metrics": row["metrics"],
         **identity(row),
         "baseline": row["baseline"],
-        **{name: row[name] for name in ("ms_per_token", "speedup", "sequences")},
+        "ms_per_token": row["ms_per_token"],
+        "speedup": row["speedup"],
+        "sequences": row["sequences"],
     }
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def _cells(row: TableRow) -> list[str]:
     metric = f"{wording.metric_title(row['metric'])} {wording.metric(row['metric'], row['value'])}"
     return [
-        label(dict(row)),
+        label(row),
         str(row["benchmark"]),
         str(row["sampling"]),
         metric if row["metric"] else wording.NOTHING,
         wording.milliseconds(row["ms_per_token"]),
-        wording.row_speedup(dict(row)),
+        wording.row_speedup(row),
     ]
 
 
-def _table(page: Mapping[str, Any]) -> list[str]:
-    header = ["arm", "benchmark", "sampling", "metric", "ms/token", "speedup [95%]"]
-    return table(header, [_cells(row) for row in page[TABLE]], "llllrr")
+def _table(page: Mapping[str, Any]) -> Table:
+    words = map(left, ("arm", "benchmark", "sampling", "metric"))
+    columns = [*words, right("ms/token"), right("speedup", note="95%")]
+    return Table(columns, [_cells(row) for row in page[TABLE]])
 
 
-def _curves(part: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _curves(part: Summary) -> list[dict[str, Any]]:
     """One per sampling: time, r' and loop time against K."""
-    tails = {arm["arm"]: arm for arm in (part.get("tails") or {"arms": []})["arms"]}
-    loops = {
-        entry["sampling"]: entry["loop"]
-        for entry in (part.get("prediction") or {"samplings": []})["samplings"]
-    }
+    timed, predicted = part.get("tails"), part.get("prediction")
+    tails = {arm["arm"]: arm for arm in timed["arms"]} if timed else {}
+    loops = {entry["sampling"]: entry["loop"] for entry in predicted["samplings"]} if predicted else {}
+    length = timed["n_tokens"] if timed else None
     curves = []
     for sampling in dict.fromkeys(row["sampling"] for row in part["rows"]):
         rows = [row for row in part["rows"] if row["sampling"] == sampling and row["method"] != "draft"]
-        title = f"{part['task_label']}, {sampling}, {(part.get('tails') or {}).get('n_tokens')} tokens"
+        title = f"{part['task_label']}, {sampling}, {length} tokens"
         points = [_point(row, tails.get(row["arm"])) for row in rows]
         curves.append({"title": title, "sampling": sampling, "points": points, "loop": loops.get(sampling)})
     return curves
 
 
-def _point(row: Mapping[str, Any], tail: Mapping[str, Any] | None) -> dict[str, Any]:
+def _point(row: ArmRow, tail: ArmTails | None) -> dict[str, Any]:
     r_prime = row["acceptance"]["r_prime"] if row["acceptance"] else 1.0 if row["k"] == 0 else None
     return {
         "k": row["k"],
         "time_s": None if tail is None else tail["sequence_s"],
         "paper_clock_s": None if tail is None else tail["paper_clock_s"],
         "r_prime": r_prime,
-        "loop_ms": loop_ms(dict(row)),
+        "loop_ms": loop_ms(row),
         "speedup": row["speedup"],
     }
 
 
 def _curve(curve: Mapping[str, Any]) -> list[str]:
-    header = ["K", "time ms", "paper's clock ms", "r'", "loop ms", "speedup [95%]"]
+    titles = ("K", "time ms", "paper's clock ms", "r'", "loop ms")
     cells = [
         [
-            point["k"],
+            str(point["k"]),
             _spread(point["time_s"]),
             _spread(point["paper_clock_s"]),
             wording.number(point["r_prime"], 3),
@@ -167,14 +171,14 @@ def _curve(curve: Mapping[str, Any]) -> list[str]:
         ]
         for point in curve["points"]
     ]
-    lines = table(header, cells, "rrrrrr")
+    lines = Table([*map(right, titles), right("speedup", note="95%")], cells).as_markdown()
     line = curve["loop"]
     if line is None:
         return lines
     return [*lines, "", f"Loop time: {line['intercept_ms']:.3g} + {line['slope_ms']:.3g} K ms."]
 
 
-def _spread(found: Mapping[str, float] | None) -> str:
+def _spread(found: MeanSd | None) -> str:
     return wording.NOTHING if found is None else f"{1e3 * found['mean']:.0f} ± {1e3 * found['sd']:.0f}"
 
 
@@ -187,8 +191,8 @@ def _fastest(curve: Mapping[str, Any]) -> str:
     return wording.printable(text)
 
 
-def _part(name: str, title: str, part: Mapping[str, Any]) -> dict[str, Any]:
-    told = [*judgement.alarms(dict(part)), *judgement.losslessness(dict(part)), *judgement.parity(dict(part))]
+def _part(name: str, title: str, part: Summary) -> dict[str, Any]:
+    told = [*judgement.alarms(part), *judgement.losslessness(part), *judgement.parity(part)]
     told += [str(entry["sentence"]) for entry in part.get("recommendation") or []]
     prompts = max((row["prompts"] for row in part["rows"]), default=0)
     return {"name": name, "title": title, "prompts": prompts, "told": told, "warnings": part["warnings"]}

@@ -7,10 +7,11 @@ from typing import Any
 
 from spsbench.axes import label, place
 from spsbench.report import judgement, wording
-from spsbench.report.wording import escape, table
+from spsbench.report.tables import Table, left, right
+from spsbench.report.wording import escape
 from spsbench.stats.losslessness import leakage_bound
+from spsbench.summary_types import ArmLosslessness, Evidence, Leakage, ParityComparison, Solved, Summary
 
-Summary = Mapping[str, Any]
 Run = Mapping[str, Any]
 
 LOSSLESSNESS_LEGEND = (
@@ -38,17 +39,18 @@ def losslessness(summary: Summary, run: Run) -> list[str]:
     if judged is None:
         return []
     cells = [
-        _evidence(f"{label(arm)}, {arm['sampling']}", title, arm[kind])
+        _evidence(f"{label(arm)}, {arm['sampling']}", title, found)
         for arm in judged["arms"]
         for kind, title in judgement.KINDS.items()
-        if arm[kind] is not None
+        if (found := arm[kind]) is not None
     ]
-    header = [
-        *("arm", "evidence", "sequences", "positions", "leakage [95%]", "at most (95%)"),
-        *("log10 e-value", "log-score z", "transform p", "impossible", "verdict"),
+    columns = [
+        *(left("arm"), left("evidence"), right("sequences"), right("positions")),
+        *(right("leakage", note="95%"), right("at most (95%)"), right("log10 e-value")),
+        *(right("log-score z"), right("transform p"), right("impossible"), left("verdict")),
     ]
     lines = ["## Losslessness", ""]
-    lines += [*table(header, cells, "ll" + "r" * 8 + "l"), ""] if cells else []
+    lines += [*Table(columns, cells).as_markdown(), ""] if cells else []
     for arm in judged["arms"]:
         reasons = f": {'; '.join(arm['reasons'])}" if arm["reasons"] else ""
         verdict = judgement.told(arm["verdict"], arm.get("bound")) + reasons
@@ -57,10 +59,14 @@ def losslessness(summary: Summary, run: Run) -> list[str]:
     return [*lines, "", LOSSLESSNESS_LEGEND] if cells else lines
 
 
-def _decisions(arms: list[dict[str, Any]]) -> list[str]:
+def _decisions(arms: list[ArmLosslessness]) -> list[str]:
     """Per arm what came of deriving its decisions anew, of the sequences drawn for it too."""
     found = [(f"{label(arm)}, {arm['sampling']}", arm.get("decisions")) for arm in arms]
-    found += [(f"{label(arm)}, at temperature 1", arm["proof"]["decisions"]) for arm in _proved(arms)]
+    found += [
+        (f"{label(arm)}, at temperature 1", made["decisions"])
+        for arm in _proved(arms)
+        if (made := arm["proof"])
+    ]
     cells = [
         [
             name,
@@ -73,41 +79,41 @@ def _decisions(arms: list[dict[str, Any]]) -> list[str]:
         for name, told in found
         if told is not None
     ]
-    header = ["arm", "sequences", "decisions", "only by rounding", "contradicted", "closest"]
-    header += ["dtype", "verdict"]
-    return ["", *table(header, cells, "l" + "r" * 5 + "ll"), "", DECISIONS_LEGEND] if cells else []
+    numbers = ("sequences", "decisions", "only by rounding", "contradicted", "closest")
+    table = Table([left("arm"), *map(right, numbers), left("dtype"), left("verdict")], cells)
+    return ["", *table.as_markdown(), "", DECISIONS_LEGEND] if cells else []
 
 
-def _proved(arms: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _proved(arms: list[ArmLosslessness]) -> list[ArmLosslessness]:
     """One arm of each way of drafting for which sequences were drawn: they do not depend on the sampling."""
     return list({place(arm, "sampling"): arm for arm in arms if arm.get("proof")}.values())
 
 
-def _drawn(arms: list[dict[str, Any]]) -> list[str]:
+def _drawn(arms: list[ArmLosslessness]) -> list[str]:
     """What the sequences that were drawn at temperature 1 say of leakage."""
     sentences = [(label(arm), judgement.proof([arm])) for arm in _proved(arms)]
     lines = [f"* {escape(name)}: {escape(text)}" for name, text in sentences if text]
     return ["", *lines] if lines else []
 
 
-def _evidence(name: str, title: str, kind: dict[str, Any]) -> list[object]:
+def _evidence(name: str, title: str, kind: Evidence) -> list[str]:
     leakage, score, cells = kind["leakage"], kind["log_score"], kind["transform"]
     return [
         name,
         title,
         f"{kind['sequences']} ({wording.percent(kind['share'])})",
-        kind["positions"],
+        str(kind["positions"]),
         wording.NOTHING if leakage is None else _estimate(leakage),
         wording.NOTHING if leakage is None else judgement.bound(leakage["bound"]),
         wording.number(kind["log10_e_value"], 1),
         wording.number(None if score is None else score["z"], 1),
         wording.number(None if cells is None else cells["p_value"], 3),
-        kind["impossible"],
+        str(kind["impossible"]),
         judgement.told(kind["verdict"], leakage_bound(kind)),
     ]
 
 
-def _estimate(leakage: Mapping[str, Any]) -> str:
+def _estimate(leakage: Leakage) -> str:
     estimate, low, high = (judgement.share(leakage[name]) for name in ("estimate", "low", "high"))
     return f"{estimate} [{low}, {high}]"
 
@@ -118,11 +124,14 @@ def parity(summary: Summary, run: Run) -> list[str]:
     if judged is None or not judged["comparisons"]:
         return []
     names = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in summary["rows"]}
-    header = ["arm", "prompts", "ArS", "arm", "difference [95%]", "normalised", "margin", "TOST p", "verdict"]
+    columns = [
+        *(left("arm"), right("prompts"), right("ArS"), right("arm"), right("difference", note="95%")),
+        *(right("normalised"), right("margin"), right("TOST p"), left("verdict")),
+    ]
     cells = [
         [
             names[found["arm"]],
-            found["prompts"],
+            str(found["prompts"]),
             *(wording.number(found[name], 4) for name in ("baseline_mean", "arm_mean")),
             _difference(found),
             wording.number(found["normalised_difference"], 3),
@@ -133,8 +142,8 @@ def parity(summary: Summary, run: Run) -> list[str]:
         for found in judged["comparisons"]
     ]
     lines = [f"## Parity of {escape(wording.metric_title(judged['metric']))}", ""]
-    lines += [*table(header, cells, "lrrrrrrrl"), ""]
-    told = [*judgement.parity(dict(summary)), *judgement.advantages(dict(summary))]
+    lines += [*Table(columns, cells).as_markdown(), ""]
+    told = [*judgement.parity(summary), *judgement.advantages(summary)]
     told += [
         _solved(names[found["arm"]], found["solved"]) for found in judged["comparisons"] if found["solved"]
     ]
@@ -143,14 +152,14 @@ def parity(summary: Summary, run: Run) -> list[str]:
     return [*lines, *(f"* {escape(text)}" for text in told), "", PARITY_LEGEND]
 
 
-def _difference(found: Mapping[str, Any]) -> str:
+def _difference(found: ParityComparison) -> str:
     if found["difference"] is None:
         return wording.NOTHING
     interval = "" if found["low"] is None else f" [{found['low']:+.4f}, {found['high']:+.4f}]"
     return f"{found['difference']:+.4f}{interval}"
 
 
-def _solved(name: str, solved: Mapping[str, Any]) -> str:
+def _solved(name: str, solved: Solved) -> str:
     test = solved["reason"] if solved["p_value"] is None else f"McNemar p {solved['p_value']:.3f}"
     return (
         f"{name}: problems solved by any sample: {solved['both']} by both, {solved['only_ars']} by ArS "

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spsbench.axes import label
 from spsbench.report import wording
-from spsbench.report.wording import escape, table
+from spsbench.report.naming import in_full
+from spsbench.report.tables import Table, left, right
+from spsbench.report.wording import escape
+from spsbench.summary_types import (
+    AdaptiveGain,
+    ArmPositions,
+    ArmTails,
+    MeanSd,
+    Recommendation,
+    Spread,
+    Summary,
+)
 
-Summary = Mapping[str, Any]
 Run = Mapping[str, Any]
 
 TAILS_NOTE = (
@@ -25,7 +34,7 @@ def recommendation(summary: Summary, run: Run) -> list[str]:
         return []
     lines = ["## Which K", ""]
     for entry in found:
-        lines += [f"**{escape(entry['sentence'])}**", "", *_alternatives(entry), ""]
+        lines += [f"**{escape(entry['sentence'])}**", "", *_alternatives(entry).as_markdown(), ""]
     return [
         *lines,
         "Paired by prompt on the judging half; positive: slower than the chosen K. The choosing half has no "
@@ -33,7 +42,7 @@ def recommendation(summary: Summary, run: Run) -> list[str]:
     ]
 
 
-def _alternatives(entry: Mapping[str, Any]) -> list[str]:
+def _alternatives(entry: Recommendation) -> Table:
     cells = [
         [
             "ArS" if other["k"] == 0 else f"K={other['k']}",
@@ -44,7 +53,8 @@ def _alternatives(entry: Mapping[str, Any]) -> list[str]:
         for other in entry["alternatives"]
     ]
     chosen = "ArS" if entry["k"] == 0 else f"K={entry['k']}"
-    return table(["instead", f"ms/token more than {chosen}", "95%", "verdict"], cells, "lrrl")
+    columns = [left("instead"), right(f"ms/token more than {chosen}"), right("95%"), left("verdict")]
+    return Table(columns, cells)
 
 
 def hindsight(summary: Summary, run: Run) -> list[str]:
@@ -62,7 +72,16 @@ def hindsight(summary: Summary, run: Run) -> list[str]:
             f"{entry['gain_bound']:.2f}x faster, for K up to {entry['max_k']} (reached in "
             f"{wording.percent(entry['censored'])} of its loops)."
         )
+        lines += [_adaptive(arm) for arm in entry.get("adaptive", ())]
     return [*lines, "", "No sampler can know this beforehand: a bound on adapting K, not a promise."]
+
+
+def _adaptive(arm: AdaptiveGain) -> str:
+    """What a policy made of it."""
+    return (
+        f"  * {escape(arm['policy'])} took {wording.milliseconds(arm['ms_per_token'])} ms/token: "
+        f"{wording.speedup(arm['gain'])} as fast as the fastest fixed K, K={arm['fixed_k']}."
+    )
 
 
 def tails(summary: Summary, run: Run) -> list[str]:
@@ -71,21 +90,19 @@ def tails(summary: Summary, run: Run) -> list[str]:
     if not found:
         return []
     n = found["n_tokens"]
-    header = [
-        *("arm", "sampling", "sequence P50 s", "P90 s", "P99 s"),
+    titles = [
+        *("sequence P50 s", "P90 s", "P99 s"),
         *(f"until {n} tokens P50 s", "P90 s", "P99 s", "mean ± sd s", "paper's clock s", "prompts slower"),
     ]
-    cells = [_tail(arm) for arm in found["arms"]]
-    lines = ["## Tails", "", *table(header, cells, "ll" + "r" * 9), ""]
+    table = in_full().table([*map(right, titles)], found["arms"], _tail)
+    lines = ["## Tails", "", *table.as_markdown(), ""]
     few = any(arm["p99_rests_on_few"] for arm in found["arms"])
     return [*lines, TAILS_NOTE + (" With fewer than 100 sequences P99 is nearly the slowest." if few else "")]
 
 
-def _tail(arm: Mapping[str, Any]) -> list[object]:
+def _tail(arm: ArmTails) -> list[str]:
     whole, until, clock = arm["sequence_s"], arm["until_n_s"], arm["paper_clock_s"]
     return [
-        label(dict(arm)),
-        arm["sampling"],
         *_quantiles(whole),
         *_quantiles(until),
         _spread(until),
@@ -94,11 +111,13 @@ def _tail(arm: Mapping[str, Any]) -> list[object]:
     ]
 
 
-def _quantiles(found: Mapping[str, float] | None) -> list[str]:
-    return [wording.number((found or {}).get(name), 3) for name in ("p50", "p90", "p99")]
+def _quantiles(found: Spread | None) -> list[str]:
+    if found is None:
+        return [wording.NOTHING] * 3
+    return [wording.number(value, 3) for value in (found["p50"], found["p90"], found["p99"])]
 
 
-def _spread(found: Mapping[str, float] | None) -> str:
+def _spread(found: MeanSd | None) -> str:
     return wording.NOTHING if found is None else f"{found['mean']:.3f} ± {found['sd']:.3f}"
 
 
@@ -108,15 +127,16 @@ def positions(summary: Summary, run: Run) -> list[str]:
     starts = sorted({(part["start"], part["end"]) for arm in found for part in arm["bins"]}, key=_start)
     if len(starts) < 2:
         return []
-    header = ["arm", "sampling", *(_bin(*place) for place in starts)]
-    cells = []
-    for arm in found:
+
+    def cells(arm: ArmPositions) -> list[str]:
         at = {
             part["start"]: f"{part['mean_acceptance_length']:.2f} ({part['loops']})" for part in arm["bins"]
         }
-        name = label({"method": "sps", **arm})
-        cells.append([name, arm["sampling"], *(at.get(start, wording.NOTHING) for start, _ in starts)])
-    lines = ["### Along the output", "", *table(header, cells, "ll" + "r" * len(starts)), ""]
+        return [at.get(start, wording.NOTHING) for start, _ in starts]
+
+    columns = [right(_bin(*place)) for place in starts]
+    table = in_full().table(columns, found, cells)
+    lines = ["### Along the output", "", *table.as_markdown(), ""]
     return [*lines, "`mean_acceptance_length` of the loops that began at these output tokens (how many)."]
 
 

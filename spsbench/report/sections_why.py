@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spsbench.axes import label
 from spsbench.predict.factors import ACCEPTANCE, CORRELATION, DRAFTING, END, LOOP_TIME, REST, VERIFYING
 from spsbench.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND
 from spsbench.report import judgement, wording
-from spsbench.report.wording import escape, table
+from spsbench.report.naming import in_full
+from spsbench.report.tables import Table, left, right
+from spsbench.report.wording import escape
+from spsbench.summary_types import ArmCeiling, ArmFactors, ArmPrediction, Ceiling, SeriesPrediction, Summary
 
-Summary = Mapping[str, Any]
 Run = Mapping[str, Any]
 
 EVIDENCE = {
@@ -43,13 +44,13 @@ def why(summary: Summary, run: Run) -> list[str]:
         return []
     lines = ["## Why this fast, and not faster", ""]
     for entry in judgement.fastest(summary):
-        lines += [f"**{escape(entry['sentence'])}**", "", *_factors(entry), ""]
+        lines += [f"**{escape(entry['sentence'])}**", "", *_factors(entry).as_markdown(), ""]
     if len(entries) > 1:
-        lines += ["### Factors of every arm", "", *_every_arm(entries), ""]
+        lines += ["### Factors of every arm", "", *_every_arm(entries).as_markdown(), ""]
     return [*lines, WHY_NOTE]
 
 
-def _factors(entry: Mapping[str, Any]) -> list[str]:
+def _factors(entry: ArmFactors) -> Table:
     cells = [["K+1", "", f"{entry['k'] + 1:.2f}x", "", ""]]
     for factor in entry["factors"]:
         evidence = EVIDENCE[factor["name"]].format_map(factor["evidence"])
@@ -57,18 +58,20 @@ def _factors(entry: Mapping[str, Any]) -> list[str]:
         cells.append(
             [title, f"x{factor['factor']:.3f}", f"{factor['running']:.2f}x", evidence, factor["remedy"]]
         )
-    return table(["factor", "value", "product", "evidence", "remedy"], cells, "lrrll")
+    columns = [left("factor"), right("value"), right("product"), left("evidence"), left("remedy")]
+    return Table(columns, cells)
 
 
-def _every_arm(entries: list[dict[str, Any]]) -> list[str]:
+def _every_arm(entries: list[ArmFactors]) -> Table:
     names = list(dict.fromkeys(factor["name"] for entry in entries for factor in entry["factors"]))
-    header = ["arm", "sampling", "K+1", *(name.replace("_", " ") for name in names), "speedup"]
-    cells = []
-    for entry in entries:
+    columns = [right("K+1"), *(right(name.replace("_", " ")) for name in names), right("speedup")]
+
+    def cells(entry: ArmFactors) -> list[str]:
         values = {factor["name"]: factor["factor"] for factor in entry["factors"]}
         shown = [wording.number(values.get(name), 3) for name in names]
-        cells.append([_arm(entry), entry["sampling"], entry["k"] + 1, *shown, f"{entry['speedup']:.2f}x"])
-    return table(header, cells, "ll" + "r" * (len(names) + 2))
+        return [str(entry["k"] + 1), *shown, f"{entry['speedup']:.2f}x"]
+
+    return in_full().table(columns, entries, cells)
 
 
 def theory(summary: Summary, run: Run) -> list[str]:
@@ -76,38 +79,34 @@ def theory(summary: Summary, run: Run) -> list[str]:
     found = summary.get("prediction")
     if not found:
         return []
-    header = [
-        *("arm", "sampling", "alpha", "c", "measured", "Leviathan", "residual", "Chen", "residual"),
-        "operations factor",
-    ]
-    cells = [
-        [
-            _arm(arm),
-            arm["sampling"],
-            wording.number(arm["alpha"], 3),
-            wording.number(arm["c"], 3),
-            wording.number(arm["measured"], 2),
-            wording.number(arm["predicted"], 2),
-            _signed(arm["residual"]),
-            wording.number(arm["chen"], 2),
-            _signed(arm["chen_residual"]),
-            wording.number(arm["operations_factor"], 2),
-        ]
-        for arm in found["arms"]
-    ]
-    lines = ["## Theory", "", *table(header, cells, "ll" + "r" * 8), ""]
+    titles = ("alpha", "c", "measured", "Leviathan", "residual", "Chen", "residual", "operations factor")
+    table = in_full().table([*map(right, titles)], found["arms"], _predicted)
+    lines = ["## Theory", "", *table.as_markdown(), ""]
     told = [text for sampling in found["samplings"] if (text := _best(sampling) + _loop(sampling))]
     return [*lines, *(f"* {escape(text.strip())}" for text in told), *([""] if told else []), THEORY_NOTE]
 
 
-def _best(found: Mapping[str, Any]) -> str:
+def _predicted(arm: ArmPrediction) -> list[str]:
+    return [
+        wording.number(arm["alpha"], 3),
+        wording.number(arm["c"], 3),
+        wording.number(arm["measured"], 2),
+        wording.number(arm["predicted"], 2),
+        _signed(arm["residual"]),
+        wording.number(arm["chen"], 2),
+        _signed(arm["chen_residual"]),
+        wording.number(arm["operations_factor"], 2),
+    ]
+
+
+def _best(found: SeriesPrediction) -> str:
     if found["best_k"] is None:
         return ""
     text = f"{found['sampling']}: the theory's best K is {found['best_k']}, {found['best_speedup']:.2f}x"
     return f"{text}; at least {found['minimum_gain']:.2f}x from alpha and c alone. "
 
 
-def _loop(found: Mapping[str, Any]) -> str:
+def _loop(found: SeriesPrediction) -> str:
     line = found["loop"]
     if line is None:
         return ""
@@ -125,23 +124,24 @@ def ceiling(summary: Summary, run: Run) -> list[str]:
     lines = ["## The ceiling", "", *_regime(found)]
     if found["regime"] != BANDWIDTH_BOUND:
         return lines
-    header = ["arm", "sampling", "ms/token", "floor", "share of floor", "best speedup", "beats ArS ceiling"]
-    cells = [
-        [
-            _arm(arm),
-            arm["sampling"],
-            wording.milliseconds(arm["ms_per_token"]),
-            wording.milliseconds(arm["floor_ms_per_token"]),
-            wording.percent(arm["share"]),
-            wording.number(arm["best_speedup"], 2),
-            "" if arm["method"] == "ars" else {True: "yes", False: "no"}.get(arm["beats_ars_ceiling"], "-"),
-        ]
-        for arm in found["arms"]
+    titles = ("ms/token", "floor", "share of floor", "best speedup")
+    columns = [*map(right, titles), left("beats ArS ceiling")]
+    return [*lines, "", *in_full().table(columns, found["arms"], _floors).as_markdown()]
+
+
+def _floors(arm: ArmCeiling) -> list[str]:
+    beats = arm["beats_ars_ceiling"]
+    told = wording.NOTHING if beats is None else "yes" if beats else "no"
+    return [
+        wording.milliseconds(arm["ms_per_token"]),
+        wording.milliseconds(arm["floor_ms_per_token"]),
+        wording.percent(arm["share"]),
+        wording.number(arm["best_speedup"], 2),
+        "" if arm["method"] == "ars" else told,
     ]
-    return [*lines, "", *table(header, cells, "llrrrrl")]
 
 
-def _regime(found: Mapping[str, Any]) -> list[str]:
+def _regime(found: Ceiling) -> list[str]:
     sizes, cache = found["forward_bytes"], found["cache_bytes"]
     draft = "" if sizes["draft"] is None else f", the draft {wording.mebibytes(sizes['draft'])}"
     text = f"A forward of the target reads {wording.mebibytes(sizes['target'])} of weights{draft}."
@@ -152,12 +152,8 @@ def _regime(found: Mapping[str, Any]) -> list[str]:
         ]
     if found["bandwidth_bytes_per_s"] is None:
         return [f"{text} The memory bandwidth was not measured, so no floor is shown."]
-    weak = judgement.headline({"ceiling": found})
+    weak = judgement.weak(found)
     return [f"{text} Measured bandwidth: {found['bandwidth_bytes_per_s'] / 1e9:.3g} GB/s.", *weak]
-
-
-def _arm(entry: Mapping[str, Any]) -> str:
-    return label({"method": "sps", **entry})
 
 
 def _signed(value: float | None) -> str:

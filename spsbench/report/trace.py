@@ -15,6 +15,7 @@ from rich.cells import cell_len, get_character_cell_size
 
 from spsbench.axes import label, series
 from spsbench.report.measured import Measured
+from spsbench.summary_types import ArmRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,14 +117,14 @@ def traces(measured: Measured) -> tuple[Trace, ...]:
     return tuple(sorted(found, key=lambda trace: order[trace.example_id]))
 
 
-def _chosen(measured: Measured) -> list[dict[str, Any]]:
+def _chosen(measured: Measured) -> list[ArmRow]:
     traced = set(measured.tokens["arm"])
     rows = [row for row in measured.summary["rows"] if row["arm"] in traced]
     best = [max(group, key=_rank) for group in series(rows)]
     return [row for row in rows if row in best]
 
 
-def _rank(row: dict[str, Any]) -> tuple[bool, float]:
+def _rank(row: ArmRow) -> tuple[bool, float]:
     ratio = row["speedup"]["ratio"] if row["speedup"] else 0.0
     return row["method"] == "sps", ratio
 
@@ -142,7 +143,7 @@ def _times(measured: Measured, arm: str) -> dict[Any, list[float | None]]:
 
 
 def _trace(
-    row: dict[str, Any],
+    row: ArmRow,
     key: Any,
     tokens: pd.DataFrame,
     times: dict[Any, list[float | None]],

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypedDict
 
-from spsbench.axes import label
+from spsbench.axes import Method, label
+from spsbench.summary_types import Acceptance, ArmRow, LoopTime, RatioInterval, Summary
 
 # An underscore within a word is no markup on GitHub and reads better bare.
 _SPECIAL = re.compile(r"([\\`*\[\]|~$#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
@@ -20,19 +21,6 @@ def escape(text: object) -> str:
     return _SPECIAL.sub(r"\\\1", line)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]], align: str) -> list[str]:
-    """Lines of a GitHub table; cells are escaped, the header is taken as Markdown.
-
-    Args:
-        header: titles.
-        rows: cells, as many per row as there are titles.
-        align: one letter per column, ``l`` or ``r``.
-    """
-    rules = ["--:" if letter == "r" else ":--" for letter in align]
-    lines = [header, rules, *([escape(cell) for cell in row] for row in rows)]
-    return ["| " + " | ".join(cells) + " |" for cells in lines]
-
-
 def fence(text: str) -> list[str]:
     """A code block that the text cannot end."""
     body = [printable(line).rstrip() for line in text.splitlines()]
@@ -41,8 +29,21 @@ def fence(text: str) -> list[str]:
     return [marks, *body, marks]
 
 
+Measure = Literal["mean_acceptance_length", "alpha_beta", "draft_acceptance_rate"]
+
+
+class Timed(TypedDict):
+    """What the cell of a speedup is made from."""
+
+    method: Method
+    sequences: int
+    ms_per_token: float | None
+    baseline: str | None
+    speedup: RatioInterval | None
+
+
 NOTHING = "-"
-FIRST_SCREEN = ("mean_acceptance_length", "alpha_beta", "draft_acceptance_rate")
+FIRST_SCREEN: tuple[Measure, ...] = ("mean_acceptance_length", "alpha_beta", "draft_acceptance_rate")
 MANY = 4
 """More speculative arms than this are not told one by one."""
 
@@ -65,6 +66,17 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.{3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
+def first_screen(found: Acceptance | None) -> list[str]:
+    """The measures of ``FIRST_SCREEN``."""
+    return [number(found[name] if found else None, 3) for name in FIRST_SCREEN]
+
+
+def phase_ms(found: LoopTime | None, phase: str) -> float | None:
+    """The milliseconds of a loop's phase, one of ``spsbench.summary.PHASES``."""
+    times: Mapping[str, Any] = found or {}
+    return times.get(f"{phase}_ms")
+
+
 def percent(share: float | None) -> str:
     """A share as a whole percentage."""
     return NOTHING if share is None else f"{100 * share:.0f}%"
@@ -75,7 +87,7 @@ def mebibytes(size_bytes: float | None) -> str:
     return NOTHING if size_bytes is None else f"{size_bytes / 2**20:,.0f} MiB"
 
 
-def speedup(value: dict[str, Any] | None) -> str:
+def speedup(value: RatioInterval | None) -> str:
     """``1.92x [1.85, 1.99]``; without brackets where there is no interval."""
     if value is None:
         return NOTHING
@@ -83,14 +95,14 @@ def speedup(value: dict[str, Any] | None) -> str:
     return f"{value['ratio']:.2f}x{interval}"
 
 
-def row_speedup(row: dict[str, Any]) -> str:
+def row_speedup(row: Timed) -> str:
     """The cell of the table: the baseline of a sampling reads ``1x``."""
     timed = row["sequences"] and row["ms_per_token"] is not None
     is_baseline = row["method"] == "ars" and row["baseline"] is None and timed
     return "1x" if is_baseline else speedup(row["speedup"])
 
 
-def headline_metric(summary: dict[str, Any]) -> str | None:
+def headline_metric(summary: Summary) -> str | None:
     """Name of the metric that the table shows: the task's own choice, else the usual one."""
     names = list(dict.fromkeys(name for row in summary["rows"] for name in row["metrics"]))
     for name in (summary.get("headline_metric"), *_PREFERRED_METRICS):
@@ -113,35 +125,46 @@ def metric(name: str | None, value: float | None) -> str:
     return number(value, 3)
 
 
-def extraction(summary: dict[str, Any]) -> str | None:
+def extraction(summary: Summary) -> str | None:
     """What of an answer was run; None where no code is, or the run is too old to tell."""
     said = _EXTRACTIONS.get(summary.get("extract") or "")
     shown = headline_metric(summary)
     return f"{metric_title(shown)}: {said}" if said and shown else None
 
 
-def sentences(rows: list[dict[str, Any]]) -> list[str]:
+def sentences(rows: list[ArmRow]) -> list[str]:
     """One plain sentence per speculative arm; where they would be many, the fastest per sampling."""
     samplings = list(dict.fromkeys(row["sampling"] for row in rows))
     # A lossy rule's speed is bought with another distribution: it is in the table, not in a headline.
-    arms = [row for row in rows if row["method"] == "sps" and row["speedup"] and row.get("lossless", True)]
+    arms = [one for one in sped(rows) if one[0]["method"] == "sps" and one[0].get("lossless", True)]
     if len(arms) > MANY:
-        groups = [[row for row in arms if row["sampling"] == name] for name in samplings]
-        arms = [max(group, key=lambda row: row["speedup"]["ratio"]) for group in groups if group]
-    return [_sentence(row, rows, len(samplings) > 1) for row in arms]
+        groups = [[one for one in arms if one[0]["sampling"] == name] for name in samplings]
+        arms = [max(group, key=lambda one: one[1]["ratio"]) for group in groups if group]
+    return [_sentence(*one, rows, len(samplings) > 1) for one in arms]
 
 
-def _sentence(row: dict[str, Any], rows: list[dict[str, Any]], several: bool) -> str:
+def sped(rows: Iterable[ArmRow]) -> list[tuple[ArmRow, RatioInterval]]:
+    """The rows that have a speedup, each with it."""
+    return [(row, row["speedup"]) for row in rows if row["speedup"]]
+
+
+def _sentence(row: ArmRow, found: RatioInterval, rows: list[ArmRow], several: bool) -> str:
     baseline = next(label(other) for other in rows if other["arm"] == row["baseline"])
     under = f" under {row['sampling']} sampling" if several else ""
-    text = f"{label(row)} ran {speedup(row['speedup'])} as fast as {baseline}{under}"
-    low, high = row["speedup"]["low"], row["speedup"]["high"]
-    if low is not None and low <= 1.0 <= high:
+    text = f"{label(row)} ran {speedup(found)} as fast as {baseline}{under}"
+    low, high = ends(found)
+    if low <= 1.0 <= high and found["low"] is not None:
         return f"{text}: no clear difference."
-    return f"{text}: slower." if row["speedup"]["ratio"] < 1.0 else f"{text}."
+    return f"{text}: slower." if found["ratio"] < 1.0 else f"{text}."
 
 
-def title(summary: dict[str, Any]) -> str:
+def ends(found: RatioInterval) -> tuple[float, float]:
+    """The ends of the interval; the ratio twice where there is none."""
+    low, high, ratio = found["low"], found["high"], found["ratio"]
+    return (ratio if low is None else low, ratio if high is None else high)
+
+
+def title(summary: Summary) -> str:
     """The task as it is labelled everywhere; synthetic data is always called so."""
     name = printable(str(summary.get("task_label") or summary.get("task") or "run"))
     return f"{name} (synthetic)" if summary.get("synthetic") and "synthetic" not in name else name

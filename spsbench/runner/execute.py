@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -22,6 +22,7 @@ from spsbench.runner.plan import Plan
 from spsbench.runner.proof import prove, read_again
 from spsbench.runner.schedule import Turn, turns
 from spsbench.store import RunStore
+from spsbench.summary_types import Summary
 
 _MODES = {GRAPHED: "graphs"}  # others than ours run the stock model
 
@@ -37,8 +38,8 @@ class Watcher(Protocol):
         """Something is not as it was asked for."""
         ...
 
-    def started(self, total: int, done: int) -> None:
-        """Measuring begins; ``done`` of ``total`` sequences are there from before."""
+    def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
+        """Measuring of all arms begins; ``done`` of ``total`` sequences are there from before."""
         ...
 
     def finished(self, sample: Sample) -> None:
@@ -65,7 +66,7 @@ class Outcome:
     """
 
     directory: Path
-    summary: dict[str, Any]
+    summary: Summary
     complete: bool
 
 
@@ -131,7 +132,7 @@ def _measure_all(
     condition: int,
 ) -> None:
     """Warm up, and write every missing sequence into the store."""
-    watcher.started(plan.total, plan.total - len(missing))
+    watcher.started(plan.total, plan.total - len(missing), plan.arms)
     _warm_up(plan, engines, missing[0])
     store.note(proof=None)
     for sample in measure(plan, engines, missing, pair):
@@ -186,11 +187,11 @@ def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: P
             generation = engine.generate(_request(plan, turn, trace))
             lost = taken_since(before)
             read_again(turn.arm, turn.prompt, generation, turn.seed, pair)
-            yield _sample(turn, engine, generation, None, lost)
+            yield _sample(turn, generation, None, lost)
         except (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
             failed = Generation([], "", None, 0.0, 0.0, "error")
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            yield _sample(turn, engine, failed, reason, taken_since(before))
+            yield _sample(turn, failed, reason, taken_since(before))
 
 
 def _turns(plan: Plan) -> Iterator[Turn]:
@@ -209,17 +210,11 @@ def _request(plan: Plan, turn: Turn, trace: bool) -> Request:
     )
 
 
-def _sample(
-    turn: Turn, engine: Engine, generation: Generation, error: str | None, lost: dict[str, float]
-) -> Sample:
+def _sample(turn: Turn, generation: Generation, error: str | None, lost: dict[str, float]) -> Sample:
     return Sample(
         example_id=turn.prompt.example_id,
         sample_index=turn.sample_index,
         arm=turn.arm.name,
-        method=turn.arm.method,
-        engine=engine.name,
-        sampling=turn.arm.sampling_name,
-        k=turn.arm.k,
         prompt_tokens=len(turn.prompt.ids),
         generation=generation,
         order=turn.order,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from spsbench.records import Sample
 from spsbench.report.markdown import render
-from spsbench.store import RunStore, read_frames
+from spsbench.store import RunStore, read_frames, write_summary
 from spsbench.summary import summarise
+from spsbench.summary_types import Summary
 from spsbench.tasks.task import Task
 
 
@@ -65,7 +66,7 @@ def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again
             store.append_scores(sample.key, scores)
 
 
-def finalize(store: RunStore, tokenizer: TokenReader | None) -> dict[str, Any]:
+def finalize(store: RunStore, tokenizer: TokenReader | None) -> Summary:
     """Derive tables, summary and report from the journal; the content of ``summary.json``.
 
     Args:
@@ -78,7 +79,7 @@ def finalize(store: RunStore, tokenizer: TokenReader | None) -> dict[str, Any]:
         store.note(token_texts=token_texts(frames.tokens["token_id"].unique(), tokenizer))
     info = store.run_info()
     summary = summarise(frames.samples, frames.loops, info)
-    store.write_summary(summary)
+    write_summary(store.directory, summary)
     store.write_report(render(summary, info))
     return summary
 

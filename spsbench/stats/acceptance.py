@@ -8,6 +8,7 @@ understate the length, and so would leaving out last loops.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from spsbench.decode.theory import alpha_iid
 from spsbench.errors import SpsbenchError
 from spsbench.stats.bootstrap import plain
+from spsbench.summary_types import Acceptance, AcceptanceNames
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +78,7 @@ class _Counts:
         return _Counts(*(field.sum(axis=0, keepdims=True) for field in fields))
 
 
-def acceptance(loops: pd.DataFrame, k: int) -> dict[str, Any] | None:
+def acceptance(loops: pd.DataFrame, k: int) -> Acceptance | None:
     """All names of acceptance from the loops of one SpS arm.
 
     The names stand pooled over all loops (micro); ``macro`` holds them as means over prompts. The
@@ -103,8 +105,7 @@ def acceptance(loops: pd.DataFrame, k: int) -> dict[str, Any] | None:
     if k < 1 or loops.empty or loops["accepted"].isna().any():
         return None
     counts = _count(loops, k)
-    names = {**_micro(counts.pooled(), k), "macro": _macro(counts, k)}
-    return dict(plain(names))
+    return {**_micro(counts.pooled(), k), "macro": _macro(counts, k)}
 
 
 def disagreement(loops: pd.DataFrame) -> float | None:
@@ -179,23 +180,34 @@ def _values(counts: _Counts, k: int) -> dict[str, Floats]:
         }
 
 
-def _complete(values: dict[str, Any], k: int) -> dict[str, Any]:
-    """Add the two alphas that are no ratio of sums; order the names as in the legend."""
-    values["alpha_leviathan"] = None
-    values["alpha_iid"] = alpha_iid(float(values["mean_acceptance_length"]), k)
-    return {name: values[name] for name in LEGEND}
+def _complete(values: Mapping[str, Any], k: int) -> AcceptanceNames:
+    """Every name in the order of the legend, with the two alphas that are no ratio of sums."""
+    known = plain(values)
+    return {
+        "r_prime": known["r_prime"],
+        "mean_acceptance_length": known["mean_acceptance_length"],
+        "draft_acceptance_rate": known["draft_acceptance_rate"],
+        "acceptance_per_position": known["acceptance_per_position"],
+        "conditional_acceptance": known["conditional_acceptance"],
+        "alpha_tested": known["alpha_tested"],
+        "alpha_beta": known["alpha_beta"],
+        "alpha_leviathan": None,
+        "alpha_iid": alpha_iid(known["mean_acceptance_length"], k),
+        "tokens_per_target_call": known["tokens_per_target_call"],
+    }
 
 
-def _micro(pooled: _Counts, k: int) -> dict[str, Any]:
+def _micro(pooled: _Counts, k: int) -> AcceptanceNames:
     return _complete({name: value[0] for name, value in _values(pooled, k).items()}, k)
 
 
-def _macro(counts: _Counts, k: int) -> dict[str, Any]:
+def _macro(counts: _Counts, k: int) -> AcceptanceNames:
     """Means over the prompts for which a name exists (a prompt may never reach position j)."""
     return _complete({name: _mean(value) for name, value in _values(counts, k).items()}, k)
 
 
-def _mean(values: Floats) -> Any:
+def _mean(values: Floats) -> Floats:
     there = np.isfinite(values)
     with np.errstate(invalid="ignore"):
-        return np.where(there, values, 0.0).sum(axis=0) / there.sum(axis=0)
+        mean: Floats = np.where(there, values, 0.0).sum(axis=0) / there.sum(axis=0)
+    return mean

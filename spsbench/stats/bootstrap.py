@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+
+T = TypeVar("T")
 
 
 def finite(value: Any) -> float | None:
@@ -31,14 +33,21 @@ def ratio(numerator: float, denominator: float) -> float | None:
     return finite(numerator / denominator)
 
 
-def plain(value: Any) -> Any:
-    """The value with every part in JSON's own types: numpy unwrapped, NaN and infinity as None."""
+def plain(value: T) -> T:
+    """The value with every part in JSON's own types: numpy unwrapped, NaN and infinity as None.
+
+    For mypy it keeps its type: a summary's numbers may be numpy's before, and are Python's afterwards.
+    """
+    return cast("T", _plain(value))
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
-        return [plain(part) for part in value]
+        return [_plain(part) for part in value]
     if isinstance(value, np.generic):
-        return plain(value.item())
+        return _plain(value.item())
     if isinstance(value, float):
         return finite(value)
     return value

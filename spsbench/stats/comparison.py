@@ -7,18 +7,21 @@ in its interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from spsbench import axes
+from spsbench.axes import ArmIdentity
 from spsbench.stats.bootstrap import plain, pooled_interval
 from spsbench.stats.conditions import contention
 from spsbench.stats.losslessness import identity
 from spsbench.stats.parity import PASSED, score_table
 from spsbench.stats.speedup import finished, pair, speedup
+from spsbench.summary_types import Divergence, RatioInterval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,7 +135,67 @@ def _software(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
 
 Floats = npt.NDArray[np.float64]
 
-_IDENTITY = ("arm", "method", "sampling", "engine", "k")
+
+class Parting(Divergence, total=False):
+    """The first token that differs; the later keys where the runs' model was asked again.
+
+    ``gap``: between the two largest logits there, null with ``gap_unknown`` where no model could be loaded.
+    """
+
+    a_token: int | None
+    b_token: int | None
+    a_text: str | None
+    b_text: str | None
+    gap: float | None
+    gap_unknown: str
+    dtype: str
+
+
+class ComparedTokens(TypedDict):
+    """``TokenIdentity`` of an arm in two runs."""
+
+    sequences: int
+    identical: float
+    first_divergence: Parting | None
+
+
+class MetricDifference(TypedDict):
+    """One metric in both runs, on the same prompts; ``difference`` is B - A."""
+
+    metric: str
+    prompts: int
+    a: float
+    b: float
+    difference: float
+    low: float | None
+    high: float | None
+
+
+class ArmComparison(ArmIdentity):
+    """One arm that both runs have; ``time_ratio`` is B over A: above 1, B is slower."""
+
+    prompts: int
+    a_ms_per_token: float
+    b_ms_per_token: float
+    time_ratio: RatioInterval
+    a_speedup: float | None
+    b_speedup: float | None
+    metrics: list[MetricDifference]
+    tokens: ComparedTokens | None
+
+
+class RunComparison(TypedDict):
+    """Two runs compared, see ``compare``."""
+
+    a: str
+    b: str
+    refusals: list[str]
+    machine: list[str]
+    warnings: list[str]
+    prompts: int
+    only_a: list[str]
+    only_b: list[str]
+    arms: list[ArmComparison]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +215,7 @@ class Side:
     samples: pd.DataFrame
 
 
-def compare(a: Side, b: Side) -> dict[str, Any]:
+def compare(a: Side, b: Side) -> RunComparison:
     """B against A, on the prompts that both asked in the same words.
 
     Returns:
@@ -164,16 +227,19 @@ def compare(a: Side, b: Side) -> dict[str, Any]:
         (see ``identity``), null where the seeds differ and the sampling is not greedy.
     """
     shared = [example for example in a.prompts if a.prompts[example] == b.prompts.get(example)]
-    names = [_arms(side.samples) for side in (a, b)]
+    names = [_arms(side) for side in (a, b)]
     common = [arm for arm in names[0] if arm in names[1]]
     found = reasons(a.run, b.run, common)
     found = _prompt_reasons(found, a, b, len(shared), bool(common))
     taken = _contended(a, b)
     found = replace(found, machine=(*found.machine, *taken))
     sides = [_by_arm(side.samples, shared) for side in (a, b)]
-    found_arms = (_arm(names[0][arm], *sides, alike=_alike(a, b, arm)) for arm in common)
+    known = names[0] | names[1]
+    found_arms = (
+        _arm(known[arm], *sides, baselines=_baselines(known, arm), alike=_alike(a, b, arm)) for arm in common
+    )
     arms = [_without_interval(arm) if taken else arm for arm in found_arms if arm is not None]
-    result = {
+    result: RunComparison = {
         "a": a.name,
         "b": b.name,
         "refusals": list(found.refusals),
@@ -184,10 +250,10 @@ def compare(a: Side, b: Side) -> dict[str, Any]:
         "only_b": [arm for arm in names[1] if arm not in names[0]],
         "arms": sorted(arms, key=lambda arm: (arm["sampling"], arm["engine"], arm["k"])),
     }
-    return dict(plain(result))
+    return plain(result)
 
 
-def slower(compared: Mapping[str, Any], allowed: float) -> list[str]:
+def slower(compared: RunComparison, allowed: float) -> list[str]:
     """Arms of B that are slower than in A by more than ``allowed`` (0.02: 2%) beyond doubt.
 
     An arm fails if the lower end of the interval of its time ratio is above 1 + ``allowed``, so that
@@ -202,13 +268,14 @@ def slower(compared: Mapping[str, Any], allowed: float) -> list[str]:
     return sentences
 
 
-def undecided(compared: Mapping[str, Any], allowed: float) -> list[str]:
+def undecided(compared: RunComparison, allowed: float) -> list[str]:
     """Arms whose interval holds both more and less than ``allowed``: the gate passes them unproved."""
     return [
-        str(arm["arm"])
+        arm["arm"]
         for arm in compared["arms"]
-        if arm["time_ratio"]["low"] is not None
-        and arm["time_ratio"]["low"] <= 1.0 + allowed < arm["time_ratio"]["high"]
+        if (low := arm["time_ratio"]["low"]) is not None
+        and (high := arm["time_ratio"]["high"]) is not None
+        and low <= 1.0 + allowed < high
     ]
 
 
@@ -222,8 +289,8 @@ def _contended(a: Side, b: Side) -> list[str]:
     ]
 
 
-def _without_interval(arm: dict[str, Any]) -> dict[str, Any]:
-    return arm | {"time_ratio": arm["time_ratio"] | {"low": None, "high": None}}
+def _without_interval(arm: ArmComparison) -> ArmComparison:
+    return {**arm, "time_ratio": {**arm["time_ratio"], "low": None, "high": None}}
 
 
 def _prompt_reasons(found: Reasons, a: Side, b: Side, shared: int, any_arm: bool) -> Reasons:
@@ -241,9 +308,11 @@ def _prompt_reasons(found: Reasons, a: Side, b: Side, shared: int, any_arm: bool
     return Reasons(tuple(refusals), found.machine, tuple(warnings))
 
 
-def _arms(samples: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    entries = samples[list(_IDENTITY)].drop_duplicates("arm").to_dict("records")
-    return {str(entry["arm"]): {str(key): value for key, value in entry.items()} for entry in entries}
+def _arms(side: Side) -> dict[str, ArmIdentity]:
+    """What each arm is that has samples, by its name."""
+    measured = set(side.samples["arm"])
+    arms = (axes.identity(entry) for entry in side.run.get("arms") or [])
+    return {arm["arm"]: arm for arm in arms if arm["arm"] in measured}
 
 
 def _by_arm(samples: pd.DataFrame, examples: list[str]) -> dict[str, pd.DataFrame]:
@@ -252,8 +321,13 @@ def _by_arm(samples: pd.DataFrame, examples: list[str]) -> dict[str, pd.DataFram
 
 
 def _arm(
-    entry: dict[str, Any], a: Mapping[str, pd.DataFrame], b: Mapping[str, pd.DataFrame], *, alike: bool
-) -> dict[str, Any] | None:
+    entry: ArmIdentity,
+    a: Mapping[str, pd.DataFrame],
+    b: Mapping[str, pd.DataFrame],
+    *,
+    baselines: Collection[str],
+    alike: bool,
+) -> ArmComparison | None:
     """One arm that both runs have; None where no sequence was finished in both."""
     name = entry["arm"]
     if name not in a or name not in b:
@@ -268,10 +342,28 @@ def _arm(
         "a_ms_per_token": 1e3 * float(times.arm_s.sum() / times.arm_tokens.sum()),
         "b_ms_per_token": 1e3 * float(times.baseline_s.sum() / times.baseline_tokens.sum()),
         "time_ratio": {"ratio": found.ratio, "low": found.low, "high": found.high},
-        "a_speedup": _speedup(entry, a),
-        "b_speedup": _speedup(entry, b),
+        "a_speedup": _speedup(name, a, baselines),
+        "b_speedup": _speedup(name, b, baselines),
         "metrics": list(_metrics(a[name], b[name])),
-        "tokens": identity(a[name], b[name]) if alike else None,
+        "tokens": _tokens(a[name], b[name]) if alike else None,
+    }
+
+
+def _tokens(a: pd.DataFrame, b: pd.DataFrame) -> ComparedTokens | None:
+    found = identity(a, b)
+    if found is None:
+        return None
+    first = found["first_divergence"]
+    return {
+        "sequences": found["sequences"],
+        "identical": found["identical"],
+        "first_divergence": None
+        if first is None
+        else {
+            "position": first["position"],
+            "example_id": first["example_id"],
+            "sample_index": first["sample_index"],
+        },
     }
 
 
@@ -291,18 +383,21 @@ def _greedy(arm: Mapping[str, Any], identity: Mapping[str, Any]) -> bool:
     return any(isinstance(sampling, Mapping) and sampling.get("greedy") is True for sampling in named)
 
 
-def _speedup(entry: Mapping[str, Any], side: Mapping[str, pd.DataFrame]) -> float | None:
+def _baselines(arms: Mapping[str, ArmIdentity], arm: str) -> list[str]:
+    """The ArS arms that an arm is measured against: those of its sampling, none for ArS itself."""
+    if arms[arm]["method"] == "ars":
+        return []
+    sampling = arms[arm]["sampling"]
+    return [name for name, other in arms.items() if (other["method"], other["sampling"]) == ("ars", sampling)]
+
+
+def _speedup(arm: str, side: Mapping[str, pd.DataFrame], baselines: Collection[str]) -> float | None:
     """Over the fastest ArS arm of the same sampling, within one run."""
-    ratios = []
-    for samples in side.values():
-        first = samples.iloc[0]
-        if first["method"] == "ars" and first["sampling"] == entry["sampling"]:
-            ratios.append(pair(samples, side[entry["arm"]]).ratio())
-    known = [ratio for ratio in ratios if ratio is not None]
-    return min(known) if known and entry["method"] != "ars" else None
+    ratios = [pair(side[name], side[arm]).ratio() for name in baselines if name in side]
+    return min((ratio for ratio in ratios if ratio is not None), default=None)
 
 
-def _metrics(a: pd.DataFrame, b: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _metrics(a: pd.DataFrame, b: pd.DataFrame) -> Iterator[MetricDifference]:
     """Every score that both have: mean over prompts of B minus A, paired."""
     tables = [_scores(samples) for samples in (a, b)]
     for metric in tables[0].columns:

@@ -8,12 +8,22 @@ which differs by kind, no interval is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spsbench.axes import label
 from spsbench.stats.speedup import finished
 from spsbench.store.conditions import condition
+from spsbench.summary_types import (
+    ArmLosslessness,
+    ArmRow,
+    ConditionPart,
+    Contention,
+    Judgement,
+    Losslessness,
+    Parity,
+    Summary,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,33 +34,33 @@ SUSPICIOUS_Z = 4.0
 
 
 def warnings(
-    rows: list[dict[str, Any]],
-    losslessness: dict[str, Any] | None = None,
-    parity: dict[str, Any] | None = None,
+    rows: Sequence[ArmRow], losslessness: Losslessness | None = None, parity: Parity | None = None
 ) -> list[str]:
     """The sentences that a summary gives reason for, none twice."""
     sentences = [*_few_prompts(rows), *(text for row in rows for text in _of_row(row))]
-    for arm in (losslessness or {"arms": []})["arms"]:
-        sentences += _of_evidence(arm)
+    if losslessness is not None:
+        sentences += [text for arm in losslessness["arms"] for text in _of_evidence(arm)]
     if parity is not None:
         sentences += _of_parity(parity, rows)
     return list(dict.fromkeys(sentences))
 
 
-def _of_evidence(arm: dict[str, Any]) -> Iterator[str]:
+def _of_evidence(arm: ArmLosslessness) -> Iterator[str]:
     """Alarms of the recorded evidence, and greedy outputs that parted from greedy ArS."""
     name = f"{label(arm)}, {arm['sampling']}"
-    kinds = {"self_consistency": "self-consistency", "rescored": "losslessness", "decisions": "re-derivation"}
-    for kind, title in kinds.items():
-        evidence = arm.get(kind)
+    kinds: dict[str, Judgement | None] = {
+        "self-consistency": arm["self_consistency"],
+        "losslessness": arm["rescored"],
+        "re-derivation": arm.get("decisions"),
+    }
+    for title, evidence in kinds.items():
         if evidence is not None and evidence["verdict"] == "alarm":
             yield (
                 f"{name}: {title} fails: {'; '.join(evidence['reasons'])}. Do not use these numbers; run "
                 "`spsbench verify`."
             )
     same = arm["identity"]
-    if same is not None and same["identical"] < 1:
-        first = same["first_divergence"]
+    if same is not None and same["identical"] < 1 and (first := same["first_divergence"]):
         yield (
             f"{name}: {100 * same['identical']:.0f}% of {same['sequences']} outputs are identical to ArS; "
             f"the first to part is {first['example_id']} at token {first['position']}. A numeric tie or a "
@@ -58,7 +68,7 @@ def _of_evidence(arm: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _of_parity(parity: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[str]:
+def _of_parity(parity: Parity, rows: Sequence[ArmRow]) -> Iterator[str]:
     """Arms that score differently, which no lossless sampler does beyond chance."""
     labels = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in rows}
     for found in parity["comparisons"]:
@@ -70,8 +80,8 @@ def _of_parity(parity: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[s
             )
 
 
-def _few_prompts(rows: list[dict[str, Any]]) -> Iterator[str]:
-    counts = [row["paired_prompts"] for row in rows if row["speedup"] is not None]
+def _few_prompts(rows: Sequence[ArmRow]) -> Iterator[str]:
+    counts = [row["paired_prompts"] or 0 for row in rows if row["speedup"] is not None]
     if counts and min(counts) < FEW_PROMPTS:
         noun = "prompt" if min(counts) == 1 else "prompts"
         yield (
@@ -80,7 +90,7 @@ def _few_prompts(rows: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def _of_row(row: dict[str, Any]) -> Iterator[str]:
+def _of_row(row: ArmRow) -> Iterator[str]:
     name = f"{label(row)}, {row['sampling']}"
     if row["failed"]:
         total = row["failed"] + row["sequences"]
@@ -97,8 +107,8 @@ def _of_row(row: dict[str, Any]) -> Iterator[str]:
     yield from _of_timing(row, name)
 
 
-def _of_timing(row: dict[str, Any], name: str) -> Iterator[str]:
-    if row["drifted"]:
+def _of_timing(row: ArmRow, name: str) -> Iterator[str]:
+    if row["drifted"] and row["speedup_halves"] is not None:
         first, second = row["speedup_halves"]
         yield (
             f"{name}: the speedup was {first:.2f}x in the first half of the run and {second:.2f}x in the "
@@ -122,7 +132,7 @@ _TITLES = {
 }
 
 
-def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, Any]:
+def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
     """How much of the measured time others took.
 
     Args:
@@ -158,15 +168,8 @@ def _share(done: pd.DataFrame, name: str, measured_s: float) -> float | None:
     return sum(told) / measured_s if told else None
 
 
-Summary = dict[str, Any]
 Summarise = Callable[["pd.DataFrame", "pd.DataFrame", Mapping[str, Any]], Summary]
 
-_ROW_TIMES = (
-    *("ms_per_token", "end_to_end_ms_per_token", "speedup", "end_to_end_speedup", "speedup_halves"),
-    *("share_slower", "loop_time", "prediction", "target_mode", "draft_mode"),
-)
-_SUMMARY_TIMES = ("prediction", "why", "ceiling", "tails", "hindsight", "recommendation")
-_SHOWN = ("rows", "contention")
 _KEY = ("process", "example_id", "sample_index", "arm")
 
 
@@ -186,14 +189,19 @@ def separated(
     summary = summarise(samples, loops, info)
     present = sorted({int(index) for index in samples["condition"]}) if "condition" in samples else []
     if len(present) < 2:
-        return summary | {"conditions": []}
+        return summary
     known = [condition(info, index) for index in present]
     parts = [_of(index, samples, loops, info, summarise) for index in present]
-    entries = [
-        {"settings": settings, "differ": _differing(settings, known)} | {key: part[key] for key in _SHOWN}
+    entries: list[ConditionPart] = [
+        {
+            "settings": settings,
+            "differ": _differing(settings, known),
+            "rows": part["rows"],
+            "contention": part["contention"],
+        }
         for settings, part in zip(known, parts, strict=True)
     ]
-    return _without_times(summary) | {"conditions": entries}
+    return {**_without_times(summary), "conditions": entries}
 
 
 def _of(
@@ -221,12 +229,34 @@ def _differing(settings: Mapping[str, Any], known: list[dict[str, Any]]) -> dict
 
 
 def _without_times(summary: Summary) -> Summary:
-    steady = [row | {"drifted": False} for row in summary["rows"]]
+    """What does not depend on the conditions."""
+    steady: list[ArmRow] = [{**row, "drifted": False} for row in summary["rows"]]
     rest = (summary["losslessness"], summary["parity"])
     of_drift = set(warnings(summary["rows"], *rest)) - set(warnings(steady, *rest))
-    return (
-        summary
-        | {"rows": [row | dict.fromkeys(_ROW_TIMES) for row in steady]}
-        | dict.fromkeys(_SUMMARY_TIMES)
-        | {"warnings": [sentence for sentence in summary["warnings"] if sentence not in of_drift]}
-    )
+    return {
+        **summary,
+        "rows": [_row_without_times(row) for row in steady],
+        "prediction": None,
+        "why": None,
+        "ceiling": None,
+        "tails": None,
+        "hindsight": None,
+        "recommendation": None,
+        "warnings": [sentence for sentence in summary["warnings"] if sentence not in of_drift],
+    }
+
+
+def _row_without_times(row: ArmRow) -> ArmRow:
+    return {
+        **row,
+        "ms_per_token": None,
+        "end_to_end_ms_per_token": None,
+        "speedup": None,
+        "end_to_end_speedup": None,
+        "speedup_halves": None,
+        "share_slower": None,
+        "loop_time": None,
+        "prediction": None,
+        "target_mode": None,
+        "draft_mode": None,
+    }

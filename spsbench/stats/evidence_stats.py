@@ -13,12 +13,13 @@ statistics and safe anytime-valid inference").
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from spsbench.errors import SpsbenchError
+from spsbench.summary_types import Leakage, LogScore, TransformTest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +95,7 @@ def _with_all(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{name: table.get(name, column).fillna(column) for name, column in some.items()})
 
 
-def leakage(prompts: pd.DataFrame, *, everywhere: bool = False) -> dict[str, Any] | None:
+def leakage(prompts: pd.DataFrame, *, everywhere: bool = False) -> Leakage | None:
     """Share of the draft in the mixture with the target that fits the output best.
 
     Args:
@@ -154,7 +155,7 @@ def _highest_that_fits(score: float, information: float, variance: float, z: flo
     return (middle + math.sqrt(root)) / information**2 if root > 0 else -math.inf
 
 
-def log_score(prompts: pd.DataFrame) -> dict[str, Any] | None:
+def log_score(prompts: pd.DataFrame) -> LogScore | None:
     """z and two-sided p-value of the log-score: 0 under the target, above 0 for a sharper sampler."""
     from scipy import stats
 
@@ -169,7 +170,7 @@ def log_score(prompts: pd.DataFrame) -> dict[str, Any] | None:
     return {"z": z, "p_value": float(2 * stats.norm.sf(abs(z))), "variance": "of the model"}
 
 
-def transform(prompts: pd.DataFrame) -> dict[str, Any] | None:
+def transform(prompts: pd.DataFrame) -> TransformTest | None:
     """Chi-square test of the cells of the integral transform; None with too few positions."""
     from scipy import stats
 

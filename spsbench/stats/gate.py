@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from spsbench.axes import label
+from spsbench.summary_types import Summary
 
 GATES = ("lossless", "parity", "incomplete")
 
 
-def failures(summary: dict[str, Any], gate: str) -> list[str]:
+def failures(summary: Summary, gate: str) -> list[str]:
     """Sentences that tell why a gate fails; none if it passes.
 
     * ``lossless``: an arm is alarmed, or an SpS arm has no independent evidence to show.
@@ -25,7 +25,7 @@ def failures(summary: dict[str, Any], gate: str) -> list[str]:
     return list(judges[gate](summary))
 
 
-def _lossless(summary: dict[str, Any]) -> Iterator[str]:
+def _lossless(summary: Summary) -> Iterator[str]:
     judged = summary["losslessness"]
     if judged is None:
         yield "nothing was measured, so there is no evidence of losslessness"
@@ -35,7 +35,7 @@ def _lossless(summary: dict[str, Any]) -> Iterator[str]:
             yield f"{label(arm)}, {arm['sampling']}: {arm['verdict']} ({'; '.join(arm['reasons'])})"
 
 
-def _parity(summary: dict[str, Any]) -> Iterator[str]:
+def _parity(summary: Summary) -> Iterator[str]:
     parity = summary["parity"]
     if parity is None:
         yield "nothing was scored, so there is no parity to judge"
@@ -45,7 +45,7 @@ def _parity(summary: dict[str, Any]) -> Iterator[str]:
             yield f"{comparison['arm']}: {parity['metric']} differs by {comparison['difference']:+.4f}"
 
 
-def _incomplete(summary: dict[str, Any]) -> Iterator[str]:
+def _incomplete(summary: Summary) -> Iterator[str]:
     failed = sum(row["failed"] for row in summary["rows"])
     missing = sum(row["missing"] for row in summary["rows"])
     if failed or missing:

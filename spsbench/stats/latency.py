@@ -12,7 +12,7 @@ Acceptance by position within a draft stands under ``acceptance_per_position`` (
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from spsbench.axes import identity
 from spsbench.stats.bootstrap import ratio
 from spsbench.stats.speedup import column, finished
+from spsbench.summary_types import ArmPositions, ArmRow, ArmTails, MeanSd, PositionBin, Spread, Tails
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 FEWEST_FOR_P99 = 100
 """Below so many sequences P99 is little more than the slowest of them."""
 
@@ -37,8 +37,8 @@ _SHARE_LONG_ENOUGH = 0.75
 def tails(
     by_arm: Mapping[str, pd.DataFrame],
     loops_by_arm: Mapping[str, pd.DataFrame],
-    rows: Sequence[dict[str, Any]],
-) -> dict[str, Any] | None:
+    rows: Sequence[ArmRow],
+) -> Tails | None:
     """Quantiles of latency of every arm.
 
     Returns:
@@ -54,7 +54,7 @@ def tails(
         return None
     lengths = np.concatenate([column(samples, "new_tokens") for samples in done.values()])
     n = int(np.quantile(lengths, 1.0 - _SHARE_LONG_ENOUGH, method="lower"))
-    arms = []
+    arms: list[ArmTails] = []
     for row in (row for row in rows if row["arm"] in done):
         samples = done[row["arm"]]
         reached = _until(loops_by_arm.get(row["arm"]), samples, n)
@@ -107,16 +107,21 @@ def running(values: Floats, code: npt.NDArray[np.int64]) -> Floats:
     return np.asarray(total - offsets[code])
 
 
-def _paper_clock(reached: dict[str, Floats]) -> dict[str, float] | None:
+def _paper_clock(reached: dict[str, Floats]) -> MeanSd | None:
     times = reached["loops"] * reached["mean_loop_s"]
     return {"mean": float(times.mean()), "sd": _sd(times)} if len(times) else None
 
 
-def _spread(seconds: Floats) -> dict[str, float] | None:
+def _spread(seconds: Floats) -> Spread | None:
     if not len(seconds):
         return None
-    found = {name: float(np.quantile(seconds, share)) for name, share in QUANTILES.items()}
-    return found | {"mean": float(seconds.mean()), "sd": _sd(seconds)}
+    return {
+        "p50": float(np.quantile(seconds, 0.5)),
+        "p90": float(np.quantile(seconds, 0.9)),
+        "p99": float(np.quantile(seconds, 0.99)),
+        "mean": float(seconds.mean()),
+        "sd": _sd(seconds),
+    }
 
 
 def _sd(values: Floats) -> float:
@@ -127,9 +132,7 @@ EDGES = (0, 8, 16, 32, 64, 128, 256, 512, 1024)
 """Bins of output positions, each up to the next; the last has no end."""
 
 
-def positions(
-    loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]] | None:
+def positions(loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[ArmPositions] | None:
     """Acceptance of every SpS arm by where in the output the loop began.
 
     Returns:
@@ -137,7 +140,7 @@ def positions(
         ``alpha_tested``, ``alpha_beta`` and ``mean_acceptance_length``. None without an SpS arm whose
         accepted counts were seen.
     """
-    found = []
+    found: list[ArmPositions] = []
     for row in rows:
         loops = loops_by_arm.get(row["arm"])
         if not row["acceptance"] or loops is None:
@@ -148,7 +151,7 @@ def positions(
     return found or None
 
 
-def _bins(loops: pd.DataFrame) -> list[dict[str, Any]]:
+def _bins(loops: pd.DataFrame) -> list[PositionBin]:
     code = sequence_codes(loops)
     if code is None:
         return []

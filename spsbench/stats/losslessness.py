@@ -20,12 +20,26 @@ that must come out clean.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from spsbench import axes
 from spsbench.stats import evidence_stats
 from spsbench.stats.bootstrap import ratio
 from spsbench.stats.speedup import finished
+from spsbench.summary_types import (
+    ArmLosslessness,
+    ArmProof,
+    ArmRow,
+    Decisions,
+    Divergence,
+    Evidence,
+    EvidenceFacts,
+    Judgement,
+    Losslessness,
+    Proof,
+    TokenIdentity,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +48,7 @@ if TYPE_CHECKING:
 _KEY = ["example_id", "sample_index"]
 
 
-def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> dict[str, Any] | None:
+def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> TokenIdentity | None:
     """Compare the tokens of two arms sequence by sequence.
 
     Args:
@@ -68,7 +82,7 @@ def divergence(one: Sequence[int], other: Sequence[int]) -> int | None:
     return None if len(one) == len(other) else min(len(one), len(other))
 
 
-def _first(both: pd.DataFrame, places: list[tuple[int, int]]) -> dict[str, Any] | None:
+def _first(both: pd.DataFrame, places: list[tuple[int, int]]) -> Divergence | None:
     if not places:
         return None
     position, index = min(places)
@@ -94,16 +108,19 @@ FEWEST_POSITIONS = 50
 COARSE_TOLERANCE = 0.02
 """Share of impossible tokens that the rounding of a 16-bit target is given when text is re-scored."""
 
-OK, ALARM, NO_EVIDENCE, LOSSY = "ok", "alarm", "no evidence", "lossy by design"
+OK: Final = "ok"
+ALARM: Final = "alarm"
+NO_EVIDENCE: Final = "no evidence"
+LOSSY: Final = "lossy by design"
 GREEDY = "greedy: token identity is checked by `spsbench verify`"
 
 
 def losslessness(
     by_arm: Mapping[str, pd.DataFrame],
-    rows: list[dict[str, Any]],
+    rows: Sequence[ArmRow],
     dtype: str | None = None,
-    proof: Mapping[str, Any] | None = None,
-) -> dict[str, Any] | None:
+    proof: Proof | None = None,
+) -> Losslessness | None:
     """Judge every arm of a run.
 
     Args:
@@ -125,11 +142,11 @@ def losslessness(
     proofs = {_drafting(arm): arm for arm in (proof or {}).get("arms", ())}
     arms = [_judge_arm(row, by_arm, dtype or "float32", proofs.get(_drafting(row))) for row in rows]
     judged = [arm for arm in arms if arm["method"] == "sps" and arm["verdict"] != LOSSY]
-    verdicts = {arm["verdict"] for arm in judged} or {NO_EVIDENCE}
+    overall: Verdict = NO_EVIDENCE
     if any(arm["verdict"] == ALARM for arm in arms):
         overall = ALARM
-    else:
-        overall = OK if verdicts == {OK} else NO_EVIDENCE
+    elif judged and all(arm["verdict"] == OK for arm in judged):
+        overall = OK
     bounds = [arm["bound"] for arm in judged if arm["bound"] is not None]
     return {"verdict": overall, "bound": max(bounds, default=None), "arms": arms}
 
@@ -157,8 +174,8 @@ def is_precise(dtype: str) -> bool:
 
 
 def _judge_arm(
-    row: dict[str, Any], by_arm: Mapping[str, pd.DataFrame], dtype: str, proof: dict[str, Any] | None
-) -> dict[str, Any]:
+    row: ArmRow, by_arm: Mapping[str, pd.DataFrame], dtype: str, proof: ArmProof | None
+) -> ArmLosslessness:
     samples = by_arm.get(row["arm"])
     own = independent = same = decided = None
     proof = proof if row["method"] == "sps" else None
@@ -168,29 +185,29 @@ def _judge_arm(
         decided = decisions_of(samples, dtype)
         if row["baseline"] is not None and row["method"] != "draft" and _is_greedy(row, own):
             same = identity(by_arm[row["baseline"]], samples)
-    entry = axes.identity(row) | {"lossless": row.get("lossless", True)}
-    entry |= {"acceptance_z": row["acceptance_z"], "identity": same}
-    if entry["lossless"]:
-        verdict = _verdict(own, independent, decided, row["acceptance_z"], proof or {})
+    lossless = row.get("lossless", True)
+    if lossless:
+        judgement = _verdict(own, independent, decided, row["acceptance_z"], proof)
     else:
         own, independent = (_expected(kind) for kind in (own, independent))
-        verdict = {"verdict": LOSSY, "reasons": []}
-    return (
-        entry
-        | verdict
-        | {
-            "bound": leakage_bound(independent),
-            "self_consistency": own,
-            "rescored": independent,
-            "decisions": decided,
-            "proof": proof,
-        }
-    )
+        judgement = {"verdict": LOSSY, "reasons": []}
+    return {
+        **axes.identity(row),
+        "lossless": lossless,
+        "acceptance_z": row["acceptance_z"],
+        "identity": same,
+        **judgement,
+        "bound": leakage_bound(independent),
+        "self_consistency": own,
+        "rescored": independent,
+        "decisions": decided,
+        "proof": proof,
+    }
 
 
-def _expected(kind: dict[str, Any] | None) -> dict[str, Any] | None:
+def _expected(kind: Evidence | None) -> Evidence | None:
     """Evidence of a rule that is lossy by design: what it measures stays, an alarm it is not."""
-    return kind and kind | {"verdict": LOSSY, "reasons": []}
+    return None if kind is None else {**kind, "verdict": LOSSY, "reasons": []}
 
 
 def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
@@ -203,11 +220,11 @@ def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
     return None if leakage is None else float(leakage["bound"])
 
 
-def _is_greedy(row: dict[str, Any], own: dict[str, Any] | None) -> bool:
+def _is_greedy(row: ArmRow, own: Evidence | None) -> bool:
     return row["sampling"] == "greedy" or (own is not None and own["greedy"])
 
 
-def evidence_of(samples: pd.DataFrame, prefix: str = "", *, exact: bool = True) -> dict[str, Any] | None:
+def evidence_of(samples: pd.DataFrame, prefix: str = "", *, exact: bool = True) -> Evidence | None:
     """What one kind of evidence says about an arm.
 
     Args:
@@ -225,27 +242,29 @@ def evidence_of(samples: pd.DataFrame, prefix: str = "", *, exact: bool = True) 
     if carried.empty:
         return None
     total = prompts.sum()
-    facts: dict[str, Any] = {
+    tokens, positions = int(carried["new_tokens"].sum()), int(total.get("positions", 0.0))
+    greedy = positions == 0 and tokens > 0
+    log10 = evidence_stats.e_values(prompts)
+    facts: EvidenceFacts = {
         "sequences": len(carried),
         "share": len(carried) / len(done),
         "prompts": len(prompts),
-        "tokens": int(carried["new_tokens"].sum()),
-        **{name: int(total.get(name, 0.0)) for name in ("positions", "drafted_positions")},
-        **{name: int(total.get(name, 0.0)) for name in ("impossible", "edge")},
-    }
-    facts["greedy"] = facts["positions"] == 0 and facts["tokens"] > 0
-    log10 = evidence_stats.e_values(prompts)
-    facts |= {
-        "leakage": None if facts["greedy"] else evidence_stats.leakage(prompts, everywhere=exact),
+        "tokens": tokens,
+        "positions": positions,
+        "drafted_positions": int(total.get("drafted_positions", 0.0)),
+        "impossible": int(total.get("impossible", 0.0)),
+        "edge": int(total.get("edge", 0.0)),
+        "greedy": greedy,
+        "leakage": None if greedy else evidence_stats.leakage(prompts, everywhere=exact),
         "log_score": evidence_stats.log_score(prompts),
         "transform": evidence_stats.transform(prompts),
         "log10_e_value": log10.pop("mean"),
         "log10_e_values": log10,
     }
-    return facts | _verdict_of_kind(facts, exact)
+    return {**facts, **_verdict_of_kind(facts, exact)}
 
 
-def decisions_of(samples: pd.DataFrame, dtype: str) -> dict[str, Any] | None:
+def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
     """What came of deriving the decisions of an arm's sequences anew.
 
     Args:
@@ -281,7 +300,7 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> dict[str, Any] | None:
     }
 
 
-def _verdict_of_kind(facts: dict[str, Any], exact: bool) -> dict[str, Any]:
+def _verdict_of_kind(facts: EvidenceFacts, exact: bool) -> Judgement:
     reasons = []
     if facts["impossible"] > (0 if exact else COARSE_TOLERANCE * facts["tokens"]):
         reasons.append(
@@ -302,19 +321,19 @@ def _verdict_of_kind(facts: dict[str, Any], exact: bool) -> dict[str, Any]:
 
 
 def _verdict(
-    own: dict[str, Any] | None,
-    independent: dict[str, Any] | None,
-    decided: dict[str, Any] | None,
+    own: Evidence | None,
+    independent: Evidence | None,
+    decided: Decisions | None,
     z: float | None,
-    proof: Mapping[str, Any],
-) -> dict[str, Any]:
+    proof: ArmProof | None,
+) -> Judgement:
     """An arm's verdict: an alarm from anywhere counts, but only independent rows can clear it."""
-    kinds = {
+    kinds: dict[str, Judgement | None] = {
         "self-consistency": own,
         "independent re-score": independent,
         "decisions derived anew": decided,
-        "at temperature 1": proof.get("rescored"),
-        "decisions at temperature 1": proof.get("decisions"),
+        "at temperature 1": None if proof is None else proof.get("rescored"),
+        "decisions at temperature 1": None if proof is None else proof.get("decisions"),
     }
     alarms = [
         f"{name}: {reason}"

@@ -13,14 +13,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from spsbench.stats.bootstrap import finite, pooled_interval
 from spsbench.stats.speedup import finished
+from spsbench.summary_types import (
+    Advantage,
+    ArmRow,
+    PairedScores,
+    Parity,
+    ParityComparison,
+    ParityTest,
+    ParityVerdict,
+    Solved,
+    TargetOverDraft,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,16 +98,18 @@ DEFAULT_MARGIN = 0.01
 LEVEL = 0.05
 POWER = 0.9
 
-EQUIVALENT, DIFFERENT, UNDERPOWERED = "equivalent", "different", "underpowered"
+EQUIVALENT: Final = "equivalent"
+DIFFERENT: Final = "different"
+UNDERPOWERED: Final = "underpowered"
 _PREFERRED = ("rouge2", PASSED, "exact_match")
 
 
 def parity(
     by_arm: Mapping[str, pd.DataFrame],
-    rows: list[dict[str, Any]],
+    rows: Sequence[ArmRow],
     headline: str | None = None,
     kinds: Mapping[str, Any] | None = None,
-) -> dict[str, Any] | None:
+) -> Parity | None:
     """Compare every SpS arm with the ArS arm of its sampling on the headline metric.
 
     Args:
@@ -116,7 +129,8 @@ def parity(
     told = (kinds or {}).get(column, {})
     default, better = told.get("margin", DEFAULT_MARGINS.get(column)), told.get("higher_is_better", True)
     means = {arm: _per_prompt(by_arm[arm], table, column) for arm, table in tables.items()}
-    comparisons, advantages = [], []
+    comparisons: list[ParityComparison] = []
+    advantages: list[TargetOverDraft] = []
     for sampling in dict.fromkeys(row["sampling"] for row in rows):
         group = [row for row in rows if row["sampling"] == sampling and len(means.get(row["arm"], ()))]
         ars, draft = (next((r for r in group if r["method"] == name), None) for name in ("ars", "draft"))
@@ -126,10 +140,17 @@ def parity(
         if alone is not None:
             advantages.append({"sampling": sampling, **advantage(means[ars["arm"]], alone)})
         for row in (row for row in group if row["method"] == "sps"):
-            named = {"arm": row["arm"], "baseline": ars["arm"], "sampling": sampling}
             result = compare(means[ars["arm"]], means[row["arm"]], alone, default, higher_is_better=better)
             solved = _solved(means[ars["arm"]], means[row["arm"]]) if column == PASSED else None
-            comparisons.append({**named, **result, "solved": solved})
+            comparisons.append(
+                {
+                    "arm": row["arm"],
+                    "baseline": ars["arm"],
+                    "sampling": sampling,
+                    **result,
+                    "solved": solved,
+                }
+            )
     metric = "pass@1" if column == PASSED else column
     return {"metric": metric, "comparisons": comparisons, "target_over_draft": advantages}
 
@@ -141,7 +162,7 @@ def compare(
     default: float | None = None,
     *,
     higher_is_better: bool = True,
-) -> dict[str, Any]:
+) -> PairedScores:
     """The verdict on one pair of arms from scores per prompt; only prompts that all arms have count.
 
     Args:
@@ -162,7 +183,7 @@ def compare(
     gap = None if draft is None else sign * float((ars - draft).mean())
     margin, rule = _margin(gap, DEFAULT_MARGIN if default is None else default)
     mean = _mean(difference)
-    result = {
+    return {
         "prompts": len(difference),
         "baseline_mean": _mean(np.asarray(ars)),
         "arm_mean": _mean(np.asarray(sps)),
@@ -170,26 +191,30 @@ def compare(
         "margin": margin,
         "margin_rule": rule,
         "normalised_difference": None if mean is None or not gap or gap < 0 else -sign * mean / gap,
+        **_tested(np.asarray(ars), np.asarray(sps), margin),
     }
-    return result | _tested(np.asarray(ars), np.asarray(sps), margin)
 
 
-def advantage(target: pd.Series[Any], draft: pd.Series[Any]) -> dict[str, Any]:
+def advantage(target: pd.Series[Any], draft: pd.Series[Any]) -> Advantage:
     """How much better the target is than the draft alone: the ratio of their means, paired by prompt."""
     target, draft, _ = _common(target, draft, None)
     columns = np.asarray(target, dtype=np.float64), np.asarray(draft, dtype=np.float64)
-    result: dict[str, Any] = {
+    found: Advantage = {
         "prompts": len(target),
         "target_mean": _mean(columns[0]),
         "draft_mean": _mean(columns[1]),
+        "ratio": None,
+        "low": None,
+        "high": None,
+        "reason": None,
     }
     if not len(target) or not columns[1].sum():
         reason = "no common prompt" if not len(target) else "the draft alone scores 0"
-        return result | {"ratio": None, "low": None, "high": None, "reason": reason}
+        return {**found, "reason": reason}
     low, high = pooled_interval(columns, _ratio_of_sums)
     why = None if low is not None else "too little variation between prompts for an interval"
     ratio = float(columns[0].sum() / columns[1].sum())
-    return result | {"ratio": ratio, "low": low, "high": high, "reason": why}
+    return {**found, "ratio": ratio, "low": low, "high": high, "reason": why}
 
 
 def _score_column(tables: Mapping[str, pd.DataFrame], headline: str | None) -> str | None:
@@ -223,21 +248,20 @@ def _margin(gap: float | None, default: float) -> tuple[float, str]:
     return default, f"{default:g} absolute: {why}"
 
 
-def _tested(ars: Floats, sps: Floats, margin: float) -> dict[str, Any]:
+def _tested(ars: Floats, sps: Floats, margin: float) -> ParityTest:
     """Interval, tests and verdict of paired scores."""
-    names = ("low", "high", "tost_p_value", "minimum_detectable_difference", "prompts_needed", "verdict")
-    nothing = dict.fromkeys((*names, "standard_deviation"))
     difference = sps - ars
     if len(difference) < 2:
-        return nothing | {"reason": f"{len(difference)} prompts: no variance to judge by"}
+        return _untested(f"{len(difference)} prompts: no variance to judge by", None)
     deviation = float(difference.std(ddof=1))
     if deviation < 1e-12:
         same = "the same score" if abs(float(difference[0])) < 1e-12 else "the same difference"
-        return nothing | {"standard_deviation": 0.0, "reason": f"{same} on every prompt"}
+        return _untested(f"{same} on every prompt", 0.0)
     from statsmodels.stats.weightstats import ttost_paired
 
     low, high = pooled_interval((difference, np.ones(len(difference))), _ratio_of_sums)
     p_value = float(ttost_paired(sps, ars, -margin, margin)[0])
+    verdict: ParityVerdict
     if p_value < LEVEL:
         verdict = EQUIVALENT
     else:
@@ -252,6 +276,19 @@ def _tested(ars: Floats, sps: Floats, margin: float) -> dict[str, Any]:
         "standard_deviation": deviation,
         "verdict": verdict,
         "reason": None,
+    }
+
+
+def _untested(reason: str, deviation: float | None) -> ParityTest:
+    return {
+        "low": None,
+        "high": None,
+        "tost_p_value": None,
+        "minimum_detectable_difference": None,
+        "prompts_needed": None,
+        "verdict": None,
+        "standard_deviation": deviation,
+        "reason": reason,
     }
 
 
@@ -273,17 +310,22 @@ def prompts_needed(deviation: float, margin: float) -> int:
     return math.ceil((quantiles * deviation / margin) ** 2)
 
 
-def _solved(ars: pd.Series[Any], sps: pd.Series[Any]) -> dict[str, Any]:
+def _solved(ars: pd.Series[Any], sps: pd.Series[Any]) -> Solved:
     """McNemar's exact test on problems that any of the samples solved: the question of pass@100."""
     from statsmodels.stats.contingency_tables import mcnemar
 
     ars, sps, _ = _common(ars, sps, None)
     one, other = np.asarray(ars) > 0, np.asarray(sps) > 0
     table = [[int(np.sum((one == a) & (other == b))) for b in (True, False)] for a in (True, False)]
-    counts = {"both": table[0][0], "only_ars": table[0][1], "only_sps": table[1][0], "neither": table[1][1]}
-    if not table[0][1] + table[1][0]:
-        return counts | {"p_value": None, "reason": "the same problems are solved"}
-    return counts | {"p_value": float(mcnemar(table, exact=True).pvalue), "reason": None}
+    differ = table[0][1] + table[1][0] > 0
+    return {
+        "both": table[0][0],
+        "only_ars": table[0][1],
+        "only_sps": table[1][0],
+        "neither": table[1][1],
+        "p_value": float(mcnemar(table, exact=True).pvalue) if differ else None,
+        "reason": None if differ else "the same problems are solved",
+    }
 
 
 def _ratio_of_sums(sums: Floats) -> Floats:

@@ -6,6 +6,7 @@ from spsbench.store.catalogue import fresh_directory, latest
 from spsbench.store.files import plain
 from spsbench.store.opening import differences
 from spsbench.store.run import Key, RunStore, read_frames
+from spsbench.store.summary_file import read_summary, write_summary
 from spsbench.store.tables import Frames
 
 __all__ = [
@@ -17,4 +18,6 @@ __all__ = [
     "latest",
     "plain",
     "read_frames",
+    "read_summary",
+    "write_summary",
 ]

@@ -106,8 +106,8 @@ LOOP_COUNTS = ("drafted", "accepted", "emitted", "tested", "truncated")
 LOOP_COLUMNS = tuple(field.name for field in dataclasses.fields(Loop))
 TRACE_COLUMNS = tuple(field.name for field in dataclasses.fields(TracedToken))
 
-_NAMES = ("example_id", "arm", "method", "engine", "sampling")
-_COUNTS = ("sample_index", "k", "prompt_tokens", "order")
+_NAMES = ("example_id", "arm")
+_COUNTS = ("sample_index", "prompt_tokens", "order")
 _SECONDS = ("prefill_s", "decode_s")
 _MAPPINGS = ("scores", "conditions")
 _DIGITS = 9

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from spsbench.errors import UsageError
-from spsbench.records import SCHEMA_VERSION, Prompt
+from spsbench.records import READABLE_SCHEMAS, SCHEMA_VERSION, Prompt
 from spsbench.store import codec as prompt_file
 from spsbench.store import files
 from spsbench.store.catalogue import RUN_FILE
@@ -186,9 +186,10 @@ def checked_schema(path: Path) -> Row:
     """The object in a JSON file that carries a schema version; UsageError if it is not ours."""
     content = files.read_json(path, "RUN")
     version = content.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if version not in READABLE_SCHEMAS:
+        known = " and ".join(map(str, READABLE_SCHEMAS))
         raise UsageError(
-            f"{path} has schema version {version!r}, this spsbench reads {SCHEMA_VERSION}.",
+            f"{path} has schema version {version!r}, this spsbench reads {known}.",
             flag="RUN",
             remedy="Use the version of spsbench that wrote it.",
         )
@@ -217,8 +218,13 @@ def resume(directory: Path, identity: Row, config: Row, info: Row, prompts: Sequ
     run = read_run(directory)
     check_identity(directory, run.get("identity"), files.plain(identity))
     path = directory / PROMPTS_FILE
-    merged = prompt_file.merge_prompts(path, prompt_file.read_prompts(path) if path.exists() else [], prompts)
-    run = run | {"resumed": [*run.get("resumed", []), {"time_utc": _now(), **files.plain(info)}]}
+    before = prompt_file.read_prompts(path) if path.exists() else []
+    merged = prompt_file.merge_prompts(path, before, prompts)
+    # What is added is of this schema; an earlier spsbench must not read it.
+    run = run | {
+        "schema_version": SCHEMA_VERSION,
+        "resumed": [*run.get("resumed", []), {"time_utc": _now(), **files.plain(info)}],
+    }
     _write(directory, run, config, merged)
     return run
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from spsbench.errors import UsageError
-from spsbench.records import SCHEMA_VERSION, Prompt, Sample
+from spsbench.records import Prompt, Sample
 from spsbench.store import codec, files, opening, tables
 from spsbench.store import codec as prompt_file
 from spsbench.store.catalogue import RUN_FILE
@@ -24,7 +24,6 @@ Key = tuple[str, int, str]
 
 SAMPLES_FILE = "samples.jsonl"
 SCORES_FILE = "scores.jsonl"
-SUMMARY_FILE = "summary.json"
 REPORT_FILE = "report.md"
 
 
@@ -187,24 +186,13 @@ class RunStore:
         """The tables of the run: from Parquet if it shows the present journal, else from the journal."""
         journal_exists = (self.directory / SAMPLES_FILE).exists()
         stored = tables.read_tables(self.directory, _stamp(self.directory) if journal_exists else None)
-        return tables.to_frames(tables.build_tables(self._rows()) if stored is None else stored)
+        found = tables.build_tables(self._rows()) if stored is None else stored
+        return tables.to_frames(found, self.arms())
 
     def write_parquet(self) -> None:
-        """Write ``samples``, ``loops``, ``tokens`` and ``evidence.parquet``, each atomically."""
+        """Write ``arms``, ``samples``, ``loops``, ``tokens`` and ``evidence.parquet``, each atomically."""
         stamp = _stamp(self.directory)
-        tables.write_tables(self.directory, tables.build_tables(self._rows()), stamp)
-
-    def write_summary(self, summary: Row) -> None:
-        """Write ``summary.json``; NaN becomes null."""
-        files.write_json(self.directory / SUMMARY_FILE, {"schema_version": SCHEMA_VERSION, **summary})
-
-    def read_summary(self) -> Row:
-        """What ``summary.json`` says.
-
-        Raises:
-            UsageError: if the run has none yet, or one of another schema.
-        """
-        return opening.checked_schema(self.directory / SUMMARY_FILE)
+        tables.write_tables(self.directory, tables.build_tables(self._rows()), self.arms(), stamp)
 
     def write_report(self, text: str) -> None:
         """Write ``report.md``."""
@@ -218,6 +206,10 @@ class RunStore:
     def run_info(self) -> Row:
         """What ``run.json`` says."""
         return dict(self._run)
+
+    def arms(self) -> list[Row]:
+        """Every arm of the run with its axes, see ``Arm.axes``."""
+        return list(self._run.get("arms") or [])
 
     def prompts(self) -> list[Prompt]:
         """Every prompt of the run.

@@ -6,12 +6,13 @@ and from Parquet, pass through the same Arrow tables and therefore agree to the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spsbench import axes
 from spsbench.errors import SpsbenchError
 from spsbench.store import codec
 from spsbench.store.codec import LOOP_COLUMNS, LOOP_COUNTS, TRACE_COLUMNS
@@ -27,10 +28,6 @@ SAMPLE_COLUMNS = {
     "example_id": "string",
     "sample_index": "int32",
     "arm": "string",
-    "method": "string",
-    "engine": "string",
-    "sampling": "string",
-    "k": "int32",
     "order": "int32",
     "prompt_tokens": "int32",
     "new_tokens": "int32",
@@ -47,6 +44,8 @@ SAMPLE_COLUMNS = {
 }
 # What runs of the first versions lack; a sample without it was measured under the only conditions there were.
 _LATER: dict[str, Any] = {"condition": 0, "conditions": None}
+# What samples of the first schema repeat of their arm.
+_EARLIER = ["method", "engine", "sampling", "k"]
 _KEY = ("example_id", "sample_index", "arm")
 _STAMP = b"spsbench_journal_bytes"
 _TOKEN_TYPES = {"loop": "int32", "position": "int32", "token_id": "int32", "fate": "string"}
@@ -57,6 +56,8 @@ class Frames:
     """The tables of a run as pandas frames, with the columns of the run directory's contract.
 
     Attributes:
+        arms: one row per arm: its place on every axis (``spsbench.axes``), by the name that the other
+            tables have in ``arm``.
         samples: one row per sequence in order of measurement, failed ones included (``error`` is then not
             null). ``order`` is the place among the arms of the same prompt and sample. ``token_ids`` holds
             lists, ``scores`` and ``losslessness`` dictionaries (``losslessness`` None if not kept).
@@ -66,6 +67,7 @@ class Frames:
             not known. ``position`` counts in the output.
     """
 
+    arms: pd.DataFrame
     samples: pd.DataFrame
     loops: pd.DataFrame
     tokens: pd.DataFrame
@@ -106,11 +108,15 @@ def _cell(row: Row, name: str) -> Any:
     return row.get(name, _LATER[name]) if name in _LATER else row[name]
 
 
-def write_tables(directory: Path, tables: dict[str, Any], stamp: str) -> None:
-    """Write the tables as Parquet, each atomically; ``stamp`` tells the state of the journal they show."""
+def write_tables(directory: Path, tables: dict[str, Any], arms: Sequence[Row], stamp: str) -> None:
+    """Write the tables as Parquet, each atomically; ``stamp`` tells the state of the journal they show.
+
+    ``arms.parquet`` is for other readers: here ``run.json`` says what the arms are.
+    """
     import pyarrow.parquet as pq
 
-    for name in NAMES:
+    tables = {"arms": arms_table(arms), **tables}
+    for name in ("arms", *NAMES):
         with replacing(directory / f"{name}.parquet") as new:
             pq.write_table(
                 tables[name].replace_schema_metadata({_STAMP: stamp}),
@@ -174,9 +180,18 @@ def _columns(name: str) -> dict[str, str]:
     return columns | {column: _token_type(column) for column in TRACE_COLUMNS}
 
 
-def to_frames(tables: dict[str, Any]) -> Frames:
+def arms_table(arms: Sequence[Row]) -> Any:
+    """The arms of ``run.json`` as an Arrow table; those of the first schema lack axes, see ``axes.axes``."""
+    import pyarrow as pa
+
+    rows = [dict(axes.identity(arm)) for arm in arms]
+    kinds = {name: pa.int32() if name == "k" else pa.string() for name in ("arm", *axes.AXES)}
+    return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
+
+
+def to_frames(tables: dict[str, Any], arms: Sequence[Row]) -> Frames:
     """Arrow tables as pandas frames."""
-    samples = tables["samples"].to_pandas(maps_as_pydicts="strict")
+    samples = tables["samples"].to_pandas(maps_as_pydicts="strict").drop(columns=_EARLIER, errors="ignore")
     lists = [[] if ids is None else ids.tolist() for ids in samples["token_ids"]]
     samples["token_ids"] = _objects(lists, samples.index)
     for name in _LATER.keys() - set(samples.columns):
@@ -184,7 +199,8 @@ def to_frames(tables: dict[str, Any]) -> Frames:
     for name in ("scores", "losslessness", "conditions"):
         samples[name] = _objects(list(samples[name]), samples.index)
     evidence = tables["evidence"] if "evidence" in tables else _empty("evidence")
-    return Frames(samples, tables["loops"].to_pandas(), tables["tokens"].to_pandas(), evidence.to_pandas())
+    loops, tokens = tables["loops"].to_pandas(), tables["tokens"].to_pandas()
+    return Frames(arms_table(arms).to_pandas(), samples, loops, tokens, evidence.to_pandas())
 
 
 def _empty(name: str) -> Any:

@@ -193,7 +193,8 @@ class Audit:
     def judged(self) -> dict[str, Any]:
         """The facts of ``evidence_of`` over all texts, with ``verdict`` and ``reasons`` that count the tests
         for a fixed sample too, and this object's own counts."""
-        facts = evidence_of(self._table(), exact=self._is_exact()) or {"reasons": ["no text"]}
+        found = evidence_of(self._table(), exact=self._is_exact())
+        facts: dict[str, Any] = {"reasons": ["no text"]} if found is None else {**found}
         facts.setdefault("verdict", NO_EVIDENCE)
         alarms = [] if facts["verdict"] == NO_EVIDENCE else _fixed_sample_alarms(facts)
         if alarms:

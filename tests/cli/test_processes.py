@@ -17,6 +17,7 @@ def test_two_processes_give_one_interval_over_both(cli: Cli, tmp_path: Path) -> 
     assert [row["processes"] for row in summary["rows"]] == [2, 2]
     assert [row["sequences"] for row in summary["rows"]] == [4, 4]
     assert summary["complete"] is True
+    assert json.loads((tmp_path / "runs/summary.json").read_text()) == summary
     for index in range(2):
         assert (tmp_path / "runs" / f"process-{index}" / "summary.json").is_file()
     # The same prompts and seeds: what the processes wrote is the same, only the times differ.

@@ -6,7 +6,14 @@ import pytest
 from rich.console import Console
 
 from spsbench.cli.progress import BarProgress, LogProgress
-from spsbench.records import Generation, Loop, Method, Sample
+from spsbench.records import Arm, Generation, Loop, Method, Sample, SamplingParams
+
+
+def arm(method: Method, sampling: str = "nucleus") -> Arm:
+    return Arm(method, 4 if method == "sps" else 0, "eager", sampling, SamplingParams())
+
+
+ARMS = (arm("ars"), arm("sps"))
 
 
 def sample(method: Method, sampling: str = "nucleus", *, error: str | None = None, index: int = 0) -> Sample:
@@ -14,8 +21,7 @@ def sample(method: Method, sampling: str = "nucleus", *, error: str | None = Non
     loop = Loop(k, 2 if k else 0, 3 if k else 1, 3 if k else 0, 0.0, 0, None, None, None, None, 0.03)
     tokens = list(range(6 if k else 2))
     generation = Generation(tokens, "", [loop, loop], 0.1, 0.06, "length")
-    arm = f"{method}-{sampling}"
-    return Sample("a", index, arm, method, "eager", sampling, k, 3, generation, error=error)
+    return Sample("a", index, arm(method, sampling).name, 3, generation, error=error)
 
 
 @pytest.fixture
@@ -31,7 +37,7 @@ def text(console: Console) -> str:
 def test_a_log_gets_stages_and_running_numbers(console: Console) -> None:
     log = LogProgress(console)
     log.loading("a and b")
-    log.started(2, 0)
+    log.started(2, 0, ARMS)
     log.finished(sample("sps"))
     log.finished(sample("ars"))
     log.scoring(2)
@@ -46,7 +52,7 @@ def test_a_log_gets_stages_and_running_numbers(console: Console) -> None:
 
 def test_a_log_of_a_long_run_stays_short(console: Console) -> None:
     log = LogProgress(console)
-    log.started(1000, 400)
+    log.started(1000, 400, ARMS)
     for index in range(600):
         log.finished(sample("ars", index=index))
     lines = text(console).splitlines()
@@ -56,7 +62,7 @@ def test_a_log_of_a_long_run_stays_short(console: Console) -> None:
 
 def test_failures_are_counted_and_not_timed(console: Console) -> None:
     log = LogProgress(console)
-    log.started(2, 0)
+    log.started(2, 0, ARMS)
     log.finished(sample("ars", error="it broke"))
     log.finished(sample("ars", index=1))
     assert "1/2  ArS: - ms/token  1 failed" in text(console)
@@ -65,20 +71,23 @@ def test_failures_are_counted_and_not_timed(console: Console) -> None:
 
 def test_samplings_are_told_apart(console: Console) -> None:
     log = LogProgress(console)
-    log.started(1, 0)
+    both = (arm("ars", "greedy"), arm("ars"))
+    log.started(1, 0, both)
     log.finished(sample("ars"))
     log.finished(sample("ars", "greedy"))
     bar = BarProgress(console)
+    bar.started(2, 0, both)
     bar.finished(sample("ars"))
     bar.finished(sample("ars", "greedy"))
     names = [name for name, _ in bar._tallies.rows()]
+    bar.stop()
     assert names == ["ArS greedy", "ArS nucleus"]
 
 
 def test_the_bar_shows_numbers_on_a_terminal_and_goes_away() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True, highlight=False)
     bar = BarProgress(console)
-    bar.started(2, 1)
+    bar.started(2, 1, ARMS)
     bar.finished(sample("sps"))
     shown = text(console)
     assert "Warming up" in shown

@@ -79,7 +79,7 @@ def test_a_failed_arm_and_an_empty_run_still_give_a_report(
     make_row: Make, make_summary: Make, failed_row: dict[str, Any]
 ) -> None:
     text = render(make_summary(make_row("ars", 0), failed_row), {})
-    assert "| SpS (K=11) | nucleus | - | - | - | - |" in text
+    assert "| SpS (K=11) | nucleus | - | failed | - | - |" in text
     assert "None" not in text
     empty = make_summary()
     empty["rows"] = []

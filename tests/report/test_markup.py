@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spsbench.report.wording import escape, fence, table
+from spsbench.report.wording import escape, fence
 
 
 def test_markup_of_every_kind_is_escaped() -> None:
@@ -19,13 +19,6 @@ def test_an_underscore_within_a_word_stays_bare() -> None:
 
 def test_a_cell_is_one_line_without_control_characters() -> None:
     assert escape("a\n| b\r\n\x1b[0m") == "a \\| b \\[0m"
-
-
-def test_a_table_keeps_its_columns_whatever_its_cells_hold() -> None:
-    lines = table(["name", "value"], [["a|b", 1], ["c\nd", "`|`"]], "lr")
-    assert lines[:2] == ["| name | value |", "| :-- | --: |"]
-    for line in lines:
-        assert line.replace("\\|", "").count("|") == 3
 
 
 def test_a_fence_outlasts_the_backticks_inside() -> None:

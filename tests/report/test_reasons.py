@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 from simulated_sweep import sweep
+from summarised import summarise
 
 from spsbench.report import judgement
-from spsbench.summary import summarise
 
 MODELS = {
     "target": {"parameters": 25_000_000, "dtype": "float32"},

@@ -10,6 +10,7 @@ from synthetic_run import measured
 
 from spsbench.report import comparison
 from spsbench.report.measured import Measured
+from spsbench.report.tables import Heading, Table
 
 
 def _other(**run: object) -> Measured:
@@ -23,29 +24,36 @@ def _text(*runs: Measured) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
+def cells(table: Table) -> list[list[str]]:
+    """The table without styles and headings."""
+    rows = [row for row in table.rows if not isinstance(row, Heading)]
+    return [[cell if isinstance(cell, str) else cell.text for cell in row] for row in rows]
+
+
 def test_every_arm_of_every_run_has_a_row() -> None:
-    rows = comparison._table([measured(), _other()])
+    table = comparison.compared([measured(), _other()], ["fixture", "other"])
+    rows = cells(table)
     assert [row[0] for row in rows] == ["fixture"] * 8 + ["other"] * 2
     assert rows[-2][1:3] == ["ArS", "nucleus"]
     assert rows[-2][5] == "1x"
-    assert comparison._header([measured(), _other()])[3] == "ROUGE-2"
+    assert table.columns[3].title == "ROUGE-2"
 
 
 def test_different_metrics_are_named_in_the_cells() -> None:
     rows = [{**row, "metrics": {"pass@1": 0.451}} for row in _other().summary["rows"]]
     solved = dataclasses.replace(_other(), summary={**_other().summary, "rows": rows})
-    assert comparison._header([measured(), solved])[3] == "quality"
-    table = comparison._table([measured(), solved])
-    assert table[0][3].startswith("ROUGE-2 0.")
-    assert table[-1][3] == "pass@1 45.1%"
+    table = comparison.compared([measured(), solved], "AB")
+    assert table.columns[3].title == "quality"
+    assert cells(table)[0][3].startswith("ROUGE-2 0.")
+    assert cells(table)[-1][3] == "pass@1 45.1%"
 
 
 def test_only_what_differs_is_listed() -> None:
-    names = [row[0] for row in comparison._differences([measured(), _other()])]
+    names = [row[0] for row in cells(comparison.differences([measured(), _other()], "AB"))]
     assert names == ["seed"]
-    found = comparison._differences([measured(), _other(environment={"gpus": [{"name": "H200"}]})])
-    assert ["gpus", "-", "name H200"] in found
-    assert comparison._differences([measured(), measured()]) == []
+    other = _other(environment={"gpus": [{"name": "H200"}]})
+    assert ["gpus", "-", "name H200"] in cells(comparison.differences([measured(), other], "AB"))
+    assert cells(comparison.differences([measured(), measured()], "AB")) == []
 
 
 def test_the_screen_keeps_to_80_columns() -> None:

@@ -82,9 +82,9 @@ def test_every_arm_and_engine_is_read_again_token_by_token(finished: Path, pair:
     ids = {row["example_id"]: row["prompt_ids"] for row in prompts}
     found = by_sample(frames)
     assert len(found) == len(frames.samples)
-    assert {row.method for row in frames.samples.itertuples()} == {"ars", "sps", "draft"}
-    assert {row.engine for row in frames.samples.itertuples()} == {"eager", "hf-assisted", "hf-prompt-lookup"}
-    for sample in frames.samples.itertuples():
+    assert set(frames.arms["method"]) == {"ars", "sps", "draft"}
+    assert set(frames.arms["engine"]) == {"eager", "hf-assisted", "hf-prompt-lookup"}
+    for sample in frames.samples.merge(frames.arms, on="arm").itertuples():
         rows = found[sample.example_id, sample.sample_index, sample.arm]
         assert list(rows["token_id"]) == sample.token_ids
         assert list(rows["position"]) == list(range(len(sample.token_ids)))
@@ -122,7 +122,7 @@ def test_a_failed_sequence_has_none_and_gets_it_when_it_is_tried_again(
         patched.setattr(execute, "read_again", broken)
         assert call("run", "xsum", *SMALL, "--no-score", "--no-proof", "--out", directory).code == 5
     lines = [json.loads(line) for line in (directory / "samples.jsonl").read_text().splitlines()]
-    assert {line["method"]: line["token_evidence"] is None for line in lines} == {"ars": False, "sps": True}
+    assert {line["arm"][:3]: line["token_evidence"] is None for line in lines} == {"ars": False, "sps": True}
     assert set(read_frames(directory).evidence["arm"]) == {"ars-nucleus"}
     assert call("run", "--resume", directory).code == 0
     frames = read_frames(directory)

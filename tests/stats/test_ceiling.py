@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from simulated_sweep import sweep
+from summarised import summarise
 
 from spsbench.predict.roofline import weak_baseline
-from spsbench.summary import summarise
 
 MODELS = {
     "target": {"parameters": 25_000_000, "dtype": "float32"},

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from simulated_sweep import sweep
+from summarised import arms_in
 
 from spsbench.stats.comparison import Side, compare, slower, undecided
 
@@ -29,7 +30,7 @@ RUN: dict[str, Any] = {
 def _side(name: str = "a", *, factor: float = 1.0, seed: int = 0, prompts: int = 30, **changes: Any) -> Side:
     samples, _ = sweep(seed=seed, prompts=prompts)
     samples["decode_s"] *= factor
-    run = deepcopy(RUN)
+    run = deepcopy(RUN) | {"arms": arms_in(samples)}
     for path, value in changes.items():
         *parents, last = path.split("__")
         inner = run

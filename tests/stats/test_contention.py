@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from summarised import summarise
 
 from spsbench.report.conditions import untrusted
 from spsbench.report.markdown import render
 from spsbench.stats.conditions import contention
-from spsbench.summary import summarise
 
 Make = Callable[..., pd.DataFrame]
 

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from simulated_sweep import TARGET_S, sweep
-
-from spsbench.summary import summarise
+from summarised import summarise
 
 
 def test_no_fixed_k_does_better_than_the_bound() -> None:
@@ -25,6 +25,22 @@ def test_where_no_draft_pays_the_oracle_is_ars() -> None:
     (found,) = summarise(*sweep(ks=(0, 1, 2, 4), alpha=0.2, draft_s=3 * TARGET_S), {})["hindsight"]
     assert found["best_k"] == 0
     assert found["gain_bound"] == pytest.approx(1.0)
+
+
+def test_a_policy_is_held_against_the_fastest_fixed_k() -> None:
+    samples, loops = sweep(ks=(0, 1, 2, 4))
+    fixed = summarise(samples, loops, {})
+    best = min((row for row in fixed["rows"] if row["k"]), key=lambda row: row["ms_per_token"])
+    taken = {"arm": "sps-k4-nucleus+entropy", "method": "sps", "k": 4, "policy": "entropy"}
+    adaptive = samples[samples["arm"] == best["arm"]].assign(**taken)
+    adaptive["decode_s"] *= 0.8
+    both = pd.concat([samples.assign(policy=None), adaptive], ignore_index=True)
+    (found,) = summarise(both, loops, {})["hindsight"]
+    (entry,) = found.pop("adaptive")
+    assert found == {name: value for name, value in fixed["hindsight"][0].items() if name != "adaptive"}
+    assert (entry["policy"], entry["fixed_k"]) == ("entropy", best["k"])
+    assert entry["gain"]["ratio"] == pytest.approx(1 / 0.8)
+    assert entry["ms_per_token"] == pytest.approx(0.8 * best["ms_per_token"])
 
 
 def test_one_k_or_times_without_a_line_give_no_bound() -> None:

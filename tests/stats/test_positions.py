@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from simulated_sweep import sweep
-
-from spsbench.summary import summarise
+from summarised import summarise
 
 
 def test_a_loop_is_filed_where_it_begins() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 from simulated_sweep import DRAFT_S, TARGET_S, sweep
+from summarised import summarise
 
 from spsbench.predict.costs import prediction
-from spsbench.summary import summarise
 
 INFO: dict[str, Any] = {"models": {"target": {"parameters": 1_000}, "draft": {"parameters": 100}}}
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 from simulated_sweep import TARGET_S, sweep
+from summarised import summarise
 
 from spsbench.predict.recommend import recommendation
-from spsbench.summary import summarise
 
 
 def test_the_choice_is_judged_on_other_prompts() -> None:

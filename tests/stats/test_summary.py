@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from simulated_evidence import rescored, run
-
-from spsbench.summary import summarise
+from summarised import summarise
 
 Make = Callable[..., pd.DataFrame]
 
@@ -61,7 +60,7 @@ def test_the_rows_of_a_complete_run(make_samples: Make, make_loops: Make) -> Non
     assert summary["complete"] is True
     assert summary["warnings"] == []
     assert (summary["task_label"], summary["synthetic"]) == ("xsum-mini (synthetic)", True)
-    assert summary["schema_version"] == 1
+    assert summary["schema_version"] == 2
 
 
 def test_it_is_json_without_nan(make_samples: Make, make_loops: Make) -> None:

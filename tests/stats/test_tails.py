@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from simulated_sweep import sweep
+from summarised import summarise
 
 from spsbench.stats.latency import tails
-from spsbench.summary import summarise
 
 
 def _loops(emitted: list[list[int]], seconds: list[list[float]]) -> pd.DataFrame:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_sweep import DRAFT_S, TARGET_S, sweep
+from summarised import summarise
 
 from spsbench.predict.factors import explain
 from spsbench.stats.speedup import ArmSums
-from spsbench.summary import summarise
 
 POSITIVE = st.floats(1e-6, 1e3)
 

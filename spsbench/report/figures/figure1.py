@@ -12,6 +12,7 @@ from spsbench.report.figures.speedup import loop_line
 from spsbench.report.figures.style import Drawing, FigureSkipped
 from spsbench.report.measured import Measured
 from spsbench.report.wording import milliseconds
+from spsbench.summary_types import ArmRow, LoopLine
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,9 +77,7 @@ def _bars(axes: Axes, points: list[tuple[float, float, float]], **look: Any) -> 
     axes.errorbar(x, mean, yerr=deviation, elinewidth=0.8, capsize=0, markersize=3.8, lw=1.1, **look)
 
 
-def _clocks(
-    measured: Measured, row: dict[str, Any]
-) -> tuple[tuple[float, float], tuple[float, float] | None]:
+def _clocks(measured: Measured, row: ArmRow) -> tuple[tuple[float, float], tuple[float, float] | None]:
     """(mean, deviation) in ms by the wall and by the paper's clock, for N tokens or one token."""
     sequences = measured.sequences[row["arm"]]
     tokens = sequences["new_tokens"].to_numpy(dtype=np.float64)
@@ -109,7 +108,7 @@ def _r_prime(axes: Axes, measured: Measured) -> None:
     axes.set_ylim(0, 1.05)
 
 
-def _share(row: dict[str, Any]) -> float | None:
+def _share(row: ArmRow) -> float | None:
     if row["k"] == 0:
         return 1.0
     return None if row["acceptance"] is None else row["acceptance"]["r_prime"]
@@ -144,7 +143,7 @@ def _loop_time(axes: Axes, measured: Measured) -> list[str]:
     return told
 
 
-def _draft_ms(line: dict[str, Any]) -> float | None:
+def _draft_ms(line: LoopLine) -> float | None:
     """Milliseconds of the draft per token: run alone if that was measured, else within the loops."""
     alone: float | None = line["draft_alone_ms_per_token"]
     within: float | None = line["drafting_ms_per_token"]

@@ -57,14 +57,15 @@ def _panel(axes: Axes, measured: Measured, k: int) -> float:
     width, top = 0.8 / len(measured.series), 0.0
     lengths = np.arange(1, k + 2)
     for index, series in enumerate(measured.series):
-        row = next((row for row in series.speculative if row["k"] == k and row["acceptance"]), None)
-        if row is None:
+        rows = (row for row in series.speculative if row["k"] == k)
+        row, acceptance = next(((row, own) for row in rows if (own := row["acceptance"])), (None, None))
+        if row is None or acceptance is None:
             continue
         accepted = measured.loops_by_arm[row["arm"]]["accepted"].to_numpy(dtype=np.int64)
         shares = np.bincount(accepted, minlength=k + 1)[: k + 1] / len(accepted)
         x = lengths + (index - (len(measured.series) - 1) / 2) * width
         axes.bar(x, shares, width * 0.92, color=style.look(index)["color"])
-        expected = _independent(row["acceptance"]["alpha_tested"], k)
+        expected = _independent(acceptance["alpha_tested"], k)
         axes.hlines(expected, x - width * 0.46, x + width * 0.46, color=style.INK, linewidth=1.2)
         top = max(top, float(shares.max()), float(expected.max()))
     axes.set_title(f"K = {k}")

@@ -9,6 +9,8 @@ import numpy as np
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, FigureSkipped
 from spsbench.report.measured import Measured, Series
+from spsbench.report.wording import phase_ms
+from spsbench.summary_types import ArmRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,11 +40,11 @@ _CAPTION = (
 )
 
 
-def _told(series: Series) -> list[dict[str, Any]]:
+def _told(series: Series) -> list[ArmRow]:
     return [
         row
         for row in series.rows
-        if row["loop_time"] and all(row["loop_time"][f"{part}_ms"] is not None for part in PARTS)
+        if row["loop_time"] and all(phase_ms(row["loop_time"], part) is not None for part in PARTS)
     ]
 
 
@@ -51,7 +53,7 @@ def _panel(axes: Axes, series: Series) -> None:
     x = np.arange(len(rows))
     bottom = np.zeros(len(rows))
     for part, tone in zip(PARTS, style.TONES, strict=True):
-        heights = np.asarray([row["loop_time"][f"{part}_ms"] for row in rows])
+        heights = np.asarray([phase_ms(row["loop_time"], part) for row in rows], dtype=np.float64)
         axes.bar(x, heights, 0.7, bottom, color=tone, edgecolor=style.PAPER, linewidth=0.6)
         bottom += heights
     style.places(axes, [row["k"] for row in rows])

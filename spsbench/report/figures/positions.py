@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, FigureSkipped
 from spsbench.report.measured import Measured, Series
+from spsbench.summary_types import ArmRow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +48,7 @@ def _caption(k: int) -> str:
     )
 
 
-def _deepest(series: Series) -> dict[str, Any] | None:
+def _deepest(series: Series) -> ArmRow | None:
     """The row with the largest K: it sees the most positions."""
     rows = [row for row in series.speculative if row["acceptance"]]
     return max(rows, key=lambda row: row["k"], default=None)
@@ -60,12 +61,14 @@ def _by_position(axes: Axes, measured: Measured, shown: list[Series]) -> None:
         row = _deepest(series)
         look = style.look(measured.series.index(series))
         assert row is not None
+        assert row["acceptance"] is not None
         most = max(most, row["k"])
-        for name, changes in (
-            ("acceptance_per_position", {}),
-            ("conditional_acceptance", {"mfc": style.PAPER, "linestyle": (0, (1, 1.2)), "linewidth": 1.1}),
+        hollow = {"mfc": style.PAPER, "linestyle": (0, (1, 1.2)), "linewidth": 1.1}
+        for values, changes in (
+            (row["acceptance"]["acceptance_per_position"], {}),
+            (row["acceptance"]["conditional_acceptance"], hollow),
         ):
-            points = [(j, value) for j, value in enumerate(row["acceptance"][name], 1) if value is not None]
+            points = [(j, value) for j, value in enumerate(values, 1) if value is not None]
             if points:
                 axes.plot(*zip(*points, strict=True), **look | changes)
     axes.set_xlabel("position j in the draft")

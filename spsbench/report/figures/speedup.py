@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -11,29 +10,34 @@ from spsbench.axes import place
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, FigureSkipped
 from spsbench.report.measured import Measured, Series
+from spsbench.report.wording import ends, sped
+from spsbench.summary_types import ArmRow, LoopLine, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def predicted(row: Mapping[str, Any], name: str) -> float | None:
-    """The speedup that a formula (``leviathan`` or ``chen``) predicts for a row, or None."""
-    value = (row.get("prediction") or {}).get(name)
-    return None if value is None else float(value)
+Formula = Literal["leviathan", "chen"]
 
 
-def loop_line(summary: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any] | None:
+def predicted(row: ArmRow, name: Formula) -> float | None:
+    """The speedup that a formula predicts for a row, or None."""
+    found = row.get("prediction")
+    return found[name] if found else None
+
+
+def loop_line(summary: Summary, row: ArmRow) -> LoopLine | None:
     """The line fitted to the loop's time against K for the series along K of a row, or None."""
-    for found in (summary.get("prediction") or {}).get("samplings") or ():
-        if place({"k": None, "method": "sps", **found}, "k") == place(row, "k"):
-            line: dict[str, Any] | None = found["loop"]
-            return line
+    prediction = summary.get("prediction")
+    for found in prediction["samplings"] if prediction else ():
+        if place({"k": None, **found}, "k") == place(row, "k"):
+            return found["loop"]
     return None
 
 
 def draw(measured: Measured) -> Drawing:
     """One panel per series; raises LeftOut without two measured speedups in any."""
-    shown = [series for series in measured.series if len(_measured(series)) > 1]
+    shown = [series for series in measured.series if len(sped(series.speculative)) > 1]
     if not shown:
         raise FigureSkipped("fewer than two lookaheads have a speedup")
     figure, panels = style.sheet(measured, [1.0] * len(shown), 2.9)
@@ -49,11 +53,7 @@ def draw(measured: Measured) -> Drawing:
     return Drawing("speedup", "Speedup against K", _caption(names), figure)
 
 
-def _measured(series: Series) -> list[dict[str, Any]]:
-    return [row for row in series.speculative if row["speedup"] is not None]
-
-
-def _caption(predictions: list[str]) -> str:
+def _caption(predictions: list[Formula]) -> str:
     text = "Ratio of time per token, ArS over SpS, decoding alone; above 1 SpS is faster. Bars: 95% interval."
     if predictions:
         text += " Predictions take verifying K + 1 tokens for one target step and all else as free."
@@ -64,22 +64,24 @@ def _caption(predictions: list[str]) -> str:
 
 def _panel(axes: Axes, measured: Measured, series: Series) -> None:
     look = style.look(measured.series.index(series))
-    rows = _measured(series)
-    ratios = np.asarray([row["speedup"]["ratio"] for row in rows])
-    ends = np.asarray([_ends(row["speedup"]) for row in rows]).T
+    rows = sped(series.speculative)
+    ratios = np.asarray([found["ratio"] for _, found in rows])
+    intervals = np.asarray([ends(found) for _, found in rows]).T
     axes.axhline(1.0, color=style.FAINT, linewidth=0.9)
     for name, values in _predictions(series).items():
         axes.plot(*zip(*values, strict=True), color=style.FAINT, linestyle=_DASHES[name], linewidth=1.2)
-    axes.errorbar([row["k"] for row in rows], ratios, yerr=np.abs(ends - ratios), elinewidth=1.0, **look)
+    axes.errorbar(
+        [row["k"] for row, _ in rows], ratios, yerr=np.abs(intervals - ratios), elinewidth=1.0, **look
+    )
     style.over_k(axes, [k for k in measured.ks if k > 0])
     axes.set_title(f"Speedup, {series.label}")
 
 
-_DASHES = {"leviathan": (0, (5, 2)), "chen": (0, (1, 1.2))}
+_DASHES: dict[Formula, Any] = {"leviathan": (0, (5, 2)), "chen": (0, (1, 1.2))}
 _NAMES = {"leviathan": "predicted from alpha and c (Leviathan)", "chen": "from r' and step times (Chen)"}
 
 
-def _predictions(series: Series) -> dict[str, list[tuple[int, float]]]:
+def _predictions(series: Series) -> dict[Formula, list[tuple[int, float]]]:
     """Predicted speedups by K, for each formula that predicts any."""
     found = {}
     for name in _DASHES:
@@ -88,8 +90,3 @@ def _predictions(series: Series) -> dict[str, list[tuple[int, float]]]:
         if there:
             found[name] = there
     return found
-
-
-def _ends(speedup: dict[str, Any]) -> tuple[float, float]:
-    ratio = speedup["ratio"]
-    return (ratio, ratio) if speedup["low"] is None else (speedup["low"], speedup["high"])

@@ -140,7 +140,7 @@ def _stamp(figure: Figure, measured: Measured) -> None:
     summary = measured.summary
     prompts = max((row["prompts"] for row in summary["rows"]), default=0)
     pair = f"pair {summary['pair']}, " if summary.get("pair") else ""
-    text = f"{title(dict(summary))}, {pair}{prompts} prompts"
+    text = f"{title(summary)}, {pair}{prompts} prompts"
     figure.text(0.008, 0.012, text, fontsize=7.5, color=FAINT, va="bottom")
     if summary.get("synthetic"):
         box = {"boxstyle": "round,pad=0.25", "facecolor": PAPER, "edgecolor": FAINT, "linewidth": 0.7}

@@ -72,10 +72,11 @@ def _slower(axes: Axes, measured: Measured, shown: list[Series]) -> None:
     ks = [k for k in measured.ks if k > 0]
     width = 0.75 / len(shown)
     for number, series in enumerate(shown):
-        rows = [row for row in series.speculative if row["share_slower"] is not None]
-        x = [ks.index(row["k"]) + (number - (len(shown) - 1) / 2) * width for row in rows]
+        told = [(row["k"], row["share_slower"]) for row in series.speculative]
+        slower = [(k, 100 * share) for k, share in told if share is not None]
+        x = [ks.index(k) + (number - (len(shown) - 1) / 2) * width for k, _ in slower]
         color = style.look(measured.series.index(series))["color"]
-        shares = [100 * row["share_slower"] for row in rows]
+        shares = [share for _, share in slower]
         axes.bar(x, shares, width * 0.9, color=color, label=series.label)
         for place, share in zip(x, shares, strict=True):
             if share == 0:

@@ -16,7 +16,9 @@ from spsbench.report import comparison, markdown, wording
 from spsbench.report.figures import Gallery
 from spsbench.report.figures.style import inline
 from spsbench.report.measured import Measured
+from spsbench.report.tables import Table
 from spsbench.report.trace import LEGEND, Trace, traces
+from spsbench.summary_types import ArmRow, RatioInterval
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -135,14 +137,19 @@ def page(runs: Sequence[tuple[Measured, Gallery]]) -> str:
 
 
 def _comparison(runs: Sequence[Measured]) -> dict[str, Any]:
+    names = [measured.name for measured in runs]
+    different = comparison.differences(runs, names)
     return {
-        "header": comparison._header(runs),
-        "align": ["right" if letter == "r" else "left" for letter in comparison.ALIGN],
-        "rows": comparison._table(runs),
-        "names": [measured.name for measured in runs],
-        "differences": comparison._differences(runs),
+        "table": _table(comparison.compared(runs, names)),
+        "differences": _table(different) if different.rows else None,
         "note": comparison.NOTE.replace("`", ""),
     }
+
+
+def _table(table: Table) -> Markup:
+    from markupsafe import Markup
+
+    return Markup(render(table.as_markdown()).html)
 
 
 def _run(prefix: str, measured: Measured, gallery: Gallery) -> _Run:
@@ -155,7 +162,7 @@ def _run(prefix: str, measured: Measured, gallery: Gallery) -> _Run:
     return _Run(
         prefix=prefix,
         name=measured.name,
-        title=wording.title(dict(measured.summary)).replace(" (synthetic)", ""),  # the badge says it
+        title=wording.title(measured.summary).replace(" (synthetic)", ""),  # the badge says it
         synthetic=bool(measured.summary.get("synthetic")),
         cards=_cards(measured),
         heading=Markup(heading(measured)),
@@ -174,16 +181,16 @@ def _cards(measured: Measured) -> list[dict[str, str]]:
     """The fastest speculative arm of each sampling in large figures."""
     cards = []
     for series in measured.series:
-        rows = [row for row in series.speculative if row["speedup"]]
+        rows = wording.sped(series.speculative)
         if not rows:
             continue
-        best = max(rows, key=lambda row: row["speedup"]["ratio"])
+        best, speedup = max(rows, key=lambda one: one[1]["ratio"])
         base = next((row for row in measured.summary["rows"] if row["arm"] == best["baseline"]), None)
         cards.append(
             {
                 "name": f"{label(best)}, {best['sampling']}",
-                "ratio": f"{best['speedup']['ratio']:.2f}",
-                "interval": _interval(best["speedup"]),
+                "ratio": f"{speedup['ratio']:.2f}",
+                "interval": _interval(speedup),
                 "times": f"{_ms(base)} \u2192 {_ms(best)} ms/token",
                 "length": f"{wording.number(best['tokens_per_loop'], 2)} tokens/loop",
             }
@@ -191,10 +198,10 @@ def _cards(measured: Measured) -> list[dict[str, str]]:
     return cards
 
 
-def _interval(speedup: dict[str, Any]) -> str:
+def _interval(speedup: RatioInterval) -> str:
     low, high = speedup["low"], speedup["high"]
     return "no interval" if low is None else f"95%: {low:.2f} to {high:.2f}"
 
 
-def _ms(row: dict[str, Any] | None) -> str:
+def _ms(row: ArmRow | None) -> str:
     return wording.milliseconds(row["ms_per_token"] if row else None)

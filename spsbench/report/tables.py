@@ -1,0 +1,191 @@
+"""A table as a value: built once, drawn on a terminal and written as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from spsbench.report.wording import escape, printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+SCREEN_WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column; ``left`` and ``right`` make one.
+
+    Attributes:
+        title: a table none of whose columns has a title is drawn without a head.
+        note: shown in brackets after the title, e.g. ``95%`` of an interval.
+        numeric: aligned to the right.
+        whole: its cells are not broken over several lines.
+        code: in Markdown the title is code.
+    """
+
+    title: str = ""
+    note: str = ""
+    numeric: bool = False
+    whole: bool = False
+    code: bool = False
+
+    @property
+    def heading(self) -> str:
+        """The title with its note."""
+        return f"{self.title} [{self.note}]" if self.note else self.title
+
+
+def left(title: str = "", *, note: str = "", whole: bool = False) -> Column:
+    """A column of words, which may be broken over several lines unless they are to stay ``whole``."""
+    return Column(title, note, whole=whole)
+
+
+def right(title: str, *, note: str = "", code: bool = False) -> Column:
+    """A column of numbers."""
+    return Column(title, note, numeric=True, whole=True, code=code)
+
+
+@dataclass(frozen=True, slots=True)
+class Styled:
+    """A cell with a style of rich's, for terminals; the text must say the same without it."""
+
+    text: str
+    style: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """Stands between rows and begins a group of them; without a title it is a gap."""
+
+    title: str = ""
+
+
+Cell: TypeAlias = str | Styled
+Row: TypeAlias = Sequence[Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns and rows of text. Nobody vouches for the text: each renderer makes it harmless.
+
+    A newline in a cell is kept on a terminal and is a space in Markdown.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Row | Heading]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if not isinstance(row, Heading) and len(row) != len(self.columns):
+                raise ValueError(f"{len(row)} cells in a table of {len(self.columns)} columns: {row}")
+
+    def as_markdown(self) -> list[str]:
+        """Lines of a GitHub table; titles and cells are escaped."""
+        titles = [_markdown_title(column) for column in self.columns]
+        rules = ["--:" if column.numeric else ":--" for column in self.columns]
+        lines = [titles, rules, *self._markdown_rows()]
+        return ["| " + " | ".join(cells) + " |" for cells in lines]
+
+    def _markdown_rows(self) -> Iterator[list[str]]:
+        for row in self.rows:
+            if not isinstance(row, Heading):
+                yield [escape(_plain(cell)) for cell in row]
+            elif row.title:
+                yield [escape(row.title), *[""] * (len(self.columns) - 1)]
+
+    def as_rich(self, *, gap: int = 2) -> RenderableType:
+        """The table for a terminal, with ``gap`` spaces between columns."""
+        from rich.console import Group
+        from rich.text import Text
+
+        if not any(isinstance(row, Heading) and row.title for row in self.rows):
+            return self._grid(self.rows, gap)
+        # A title is as wide as it likes, so it stands outside of the grids, which share their widths.
+        widths = self._widths()
+        parts: list[RenderableType] = [self._grid([], gap, widths)]
+        for title, rows in _groups(self.rows):
+            parts += [Text()] if len(parts) > 1 else []
+            parts += [Text(printable(title))] if title else []
+            parts.append(self._grid(rows, gap, widths, head=False))
+        return Group(*parts)
+
+    def width(self, *, gap: int = 2) -> int:
+        """Cells of a terminal that the table takes where nothing is broken over lines."""
+        return sum(self._widths()) + gap * (len(self.columns) - 1)
+
+    def _widths(self) -> list[int]:
+        from rich.cells import cell_len
+
+        rows = [row for row in self.rows if not isinstance(row, Heading)]
+        return [
+            max(
+                cell_len(line)
+                for text in (column.heading, *(_plain(row[place]) for row in rows))
+                for line in text.split("\n")
+            )
+            for place, column in enumerate(self.columns)
+        ]
+
+    def _grid(
+        self, rows: Sequence[Row | Heading], gap: int, widths: Sequence[int] | None = None, head: bool = True
+    ) -> RichTable:
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        head = head and any(column.title for column in self.columns)
+        # This box draws a space between columns, the padding is the rest of the gap.
+        grid = RichTable(
+            box=box.SIMPLE_HEAD,
+            show_header=head,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, gap - 1, 0, 0),
+            header_style="not bold dim",
+        )
+        for place, column in enumerate(self.columns):
+            grid.add_column(
+                Text(printable(column.heading)),
+                justify="right" if column.numeric else "left",
+                no_wrap=column.whole,
+                overflow="ellipsis" if column.whole else "fold",
+                width=widths[place] if widths else None,
+            )
+        for row in rows:
+            if isinstance(row, Heading):
+                grid.add_section()
+            else:
+                grid.add_row(*map(_text, row))
+        return grid
+
+
+def _groups(rows: Sequence[Row | Heading]) -> list[tuple[str, list[Row]]]:
+    """The rows by the title above them; rows before the first heading have none."""
+    groups: list[tuple[str, list[Row]]] = [("", [])]
+    for row in rows:
+        if isinstance(row, Heading):
+            groups.append((row.title, []))
+        else:
+            groups[-1][1].append(row)
+    return [(title, own) for title, own in groups if own]
+
+
+def _plain(cell: Cell) -> str:
+    return cell.text if isinstance(cell, Styled) else cell
+
+
+def _text(cell: Cell) -> Text:
+    from rich.text import Text
+
+    shown = "\n".join(printable(line) for line in _plain(cell).split("\n"))
+    return Text(shown, style=cell.style if isinstance(cell, Styled) else "")
+
+
+def _markdown_title(column: Column) -> str:
+    title = f"`{column.title}`" if column.code else escape(column.title)
+    return f"{title} [{column.note}]" if column.note else title

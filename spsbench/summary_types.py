@@ -1,0 +1,636 @@
+"""What ``summary.json`` holds: every key and type, so that mypy finds one that is mistyped.
+
+Each type says what ``spsbench.summary.summarise`` writes today, in this order. A run of an earlier version
+may lack what was added since; those who read old files ask with ``get``. ``None`` is JSON's null: a number
+that does not exist. Seconds are ``_s``, milliseconds ``_ms``; intervals run from ``low`` to ``high`` (95%).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+from spsbench.axes import ArmIdentity, Axes, SeriesAxes
+
+Verdict = Literal["ok", "alarm", "no evidence", "lossy by design"]
+ParityVerdict = Literal["equivalent", "different", "underpowered"]
+Regime = Literal["bandwidth-bound", "dispatch-bound", "unknown"]
+
+
+# --- rows: one arm ---
+
+
+class RatioInterval(TypedDict):
+    """A ratio of times per token; without ``low`` and ``high`` where no interval can be had."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+class AcceptanceNames(TypedDict):
+    """Acceptance under each of its names, see ``spsbench.stats.acceptance.LEGEND``; lists over j = 1..K."""
+
+    r_prime: float
+    mean_acceptance_length: float
+    draft_acceptance_rate: float | None
+    acceptance_per_position: list[float]
+    conditional_acceptance: list[float | None]
+    alpha_tested: float | None
+    alpha_beta: float | None
+    alpha_leviathan: float | None
+    alpha_iid: float
+    tokens_per_target_call: float
+
+
+class Acceptance(AcceptanceNames):
+    """Pooled over all loops; ``macro``: as means over prompts."""
+
+    macro: AcceptanceNames
+
+
+class LoopTime(TypedDict):
+    """Mean milliseconds of a loop and of its phases."""
+
+    draft_ms: float | None
+    verify_ms: float | None
+    sample_ms: float | None
+    other_ms: float | None
+    loop_ms: float | None
+
+
+class PredictedSpeedup(TypedDict):
+    """What theory predicts, after Leviathan et al. 2022 and Chen et al. 2023."""
+
+    leviathan: float | None
+    chen: float | None
+
+
+class RowCounts(TypedDict):
+    """How much an arm wrote, and at what pace."""
+
+    sequences: int
+    prompts: int
+    processes: int
+    tokens: int
+    failed: int
+    missing: int
+    ms_per_token: float | None
+    end_to_end_ms_per_token: float | None
+
+
+class RowComparison(TypedDict):
+    """An arm against its baseline, the fastest ArS arm of its sampling; null without one."""
+
+    baseline: str | None
+    speedup: RatioInterval | None
+    end_to_end_speedup: RatioInterval | None
+    speedup_halves: list[float | None] | None
+    share_slower: float | None
+    paired_prompts: int | None
+    drifted: bool
+
+
+class RowLoops(TypedDict):
+    """What an arm's loops say; null where its engine saw none."""
+
+    acceptance: Acceptance | None
+    acceptance_z: float | None
+    tokens_per_loop: float | None
+    drafted_per_loop: float | None
+    loop_time: LoopTime | None
+
+
+class RowDetails(TypedDict):
+    """What only the runner knows of an arm."""
+
+    verification_rule: str | None
+    peak_memory_bytes: int | None
+    target_mode: str | None
+    draft_mode: str | None
+    draft_forwards: int
+    lossless: bool
+
+
+class ArmRow(ArmIdentity, RowCounts, RowComparison, RowLoops, RowDetails):
+    """One arm of a run."""
+
+    metrics: dict[str, float | None]
+    prediction: PredictedSpeedup | None
+
+
+# --- parity ---
+
+
+class Solved(TypedDict):
+    """McNemar's test on problems that any sample solved; the counts are of problems."""
+
+    both: int
+    only_ars: int
+    only_sps: int
+    neither: int
+    p_value: float | None
+    reason: str | None
+
+
+class ParityTest(TypedDict):
+    """The tests of paired scores; null where there is nothing to test, and ``reason`` says why."""
+
+    low: float | None
+    high: float | None
+    tost_p_value: float | None
+    minimum_detectable_difference: float | None
+    prompts_needed: int | None
+    standard_deviation: float | None
+    verdict: ParityVerdict | None
+    reason: str | None
+
+
+class PairedScores(ParityTest):
+    """The scores of two arms on the same prompts; ``difference`` is SpS - ArS."""
+
+    prompts: int
+    baseline_mean: float | None
+    arm_mean: float | None
+    difference: float | None
+    margin: float
+    margin_rule: str
+    normalised_difference: float | None
+
+
+class ParityComparison(PairedScores):
+    """One SpS arm against ArS of its sampling; ``solved`` for code alone."""
+
+    arm: str
+    baseline: str
+    sampling: str
+    solved: Solved | None
+
+
+class Advantage(TypedDict):
+    """How much better the target scores than the draft alone; ``reason`` says why there is no interval."""
+
+    prompts: int
+    target_mean: float | None
+    draft_mean: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    reason: str | None
+
+
+class TargetOverDraft(Advantage):
+    """The same with the sampling it was measured under."""
+
+    sampling: str
+
+
+class Parity(TypedDict):
+    """Whether SpS and ArS score alike on ``metric``."""
+
+    metric: str
+    comparisons: list[ParityComparison]
+    target_over_draft: list[TargetOverDraft]
+
+
+# --- losslessness ---
+
+
+class Leakage(TypedDict):
+    """Share of the draft in the mixture with the target that fits the output best."""
+
+    estimate: float
+    low: float
+    high: float
+    bound: float
+    standard_error: float
+
+
+class LogScore(TypedDict):
+    """The log-score test; ``variance`` says which variance it rests on."""
+
+    z: float
+    p_value: float
+    variance: str
+
+
+class TransformTest(TypedDict):
+    """The chi-square test of the integral transform, with the count of each cell."""
+
+    chi_square: float
+    p_value: float
+    cells: list[float]
+
+
+class Judgement(TypedDict):
+    """A verdict with the reasons for it."""
+
+    verdict: Verdict
+    reasons: list[str]
+
+
+class EvidenceFacts(TypedDict):
+    """One kind of evidence without its verdict, see ``spsbench.stats.losslessness.evidence_of``."""
+
+    sequences: int
+    share: float
+    prompts: int
+    tokens: int
+    positions: int
+    drafted_positions: int
+    impossible: int
+    edge: int
+    greedy: bool
+    leakage: Leakage | None
+    log_score: LogScore | None
+    transform: TransformTest | None
+    log10_e_value: float
+    log10_e_values: dict[str, float]
+
+
+class Evidence(EvidenceFacts, Judgement):
+    """One kind of evidence of an arm."""
+
+
+class Decisions(Judgement):
+    """What came of deriving an arm's decisions again, see ``spsbench.stats.losslessness.decisions_of``."""
+
+    sequences: int
+    share: float
+    decisions: int
+    rounding: int
+    contradicted: int
+    closest: float
+    dtype: str
+    exact: bool
+
+
+class Divergence(TypedDict):
+    """The earliest token, from 0, at which two sequences differ."""
+
+    position: int
+    example_id: str
+    sample_index: int
+
+
+class TokenIdentity(TypedDict):
+    """Which outputs of two arms are the same; ``identical`` is a share of ``sequences``."""
+
+    sequences: int
+    identical: float
+    first_divergence: Divergence | None
+
+
+class ArmProof(Axes):
+    """What sequences that were drawn for the proof alone say of an engine's way of drafting."""
+
+    sequences: int
+    failed: int
+    rescored: Evidence | None
+    decisions: Decisions | None
+
+
+class Proof(TypedDict, total=False):
+    """What run.json has of the proof: nothing where there was nothing to draw, ``error`` where it failed."""
+
+    sampling: dict[str, Any]
+    arms: list[ArmProof]
+    seconds: float
+    error: str
+
+
+class ArmLosslessness(ArmIdentity, Judgement):
+    """The judgement on one arm; ``bound`` is of its leakage, ``identity`` with greedy ArS."""
+
+    lossless: bool
+    acceptance_z: float | None
+    identity: TokenIdentity | None
+    bound: float | None
+    self_consistency: Evidence | None
+    rescored: Evidence | None
+    decisions: Decisions | None
+    proof: ArmProof | None
+
+
+class Losslessness(TypedDict):
+    """The judgement on all arms; ``bound`` is the largest of the SpS arms."""
+
+    verdict: Verdict
+    bound: float | None
+    arms: list[ArmLosslessness]
+
+
+# --- prediction ---
+
+
+class ArmPrediction(ArmIdentity):
+    """Predicted and measured speedup of one arm; a residual is measured - predicted."""
+
+    alpha: float | None
+    c: float | None
+    c_source: str
+    measured: float | None
+    low: float | None
+    high: float | None
+    predicted: float | None
+    residual: float | None
+    chen: float | None
+    chen_residual: float | None
+    tokens_per_loop_predicted: float | None
+    tokens_per_loop_measured: float
+    operations_factor: float | None
+
+
+class CurvePoint(TypedDict):
+    """The predicted speedup at one K."""
+
+    k: int
+    speedup: float
+
+
+class LoopLine(TypedDict):
+    """The line of a loop's time against K, see ``spsbench.predict.costs.LoopCost``."""
+
+    intercept_ms: float
+    slope_ms: float
+    r_squared: float | None
+    ks: list[int]
+    ars_ms: float | None
+    drafting_ms_per_token: float | None
+    draft_alone_ms_per_token: float | None
+
+
+class SeriesPrediction(SeriesAxes):
+    """The best K of arms that differ in K alone."""
+
+    alpha: float | None
+    c: float | None
+    best_k: int | None
+    best_speedup: float | None
+    minimum_gain: float | None
+    curve: list[CurvePoint] | None
+    loop: LoopLine | None
+
+
+class Prediction(TypedDict):
+    """What theory predicts for arms, and for series of them."""
+
+    arms: list[ArmPrediction]
+    samplings: list[SeriesPrediction]
+
+
+# --- factors ---
+
+
+class Factor(TypedDict):
+    """One factor of a speedup; ``running`` is the product of K+1 and all factors up to it."""
+
+    name: str
+    factor: float
+    evidence: dict[str, float]
+    running: float
+    title: str
+    remedy: str
+
+
+class BreakEven(TypedDict):
+    """Where an arm would be as fast as ArS, see ``spsbench.predict.factors.break_even``."""
+
+    measured_alpha: float
+    alpha: float | None
+    measured_c: float | None
+    c: float | None
+    k: int | None
+    k_found: bool
+
+
+class ArmFactors(ArmIdentity):
+    """Why an arm's speedup is not K+1; ``binding`` names its smallest factor."""
+
+    lossless: bool
+    baseline: str | None
+    speedup: float
+    factors: list[Factor]
+    binding: str
+    break_even: BreakEven
+    sentence: str
+
+
+# --- ceiling ---
+
+
+class ModelBytes(TypedDict):
+    """Bytes of weights that a forward of each model reads; null where its size is not known."""
+
+    target: float
+    draft: float | None
+
+
+class CacheBytes(TypedDict):
+    """Bytes of cache that each model reads per token; 0 where not known."""
+
+    target: float
+    draft: float
+
+
+class ArmCeiling(ArmIdentity):
+    """How near one arm comes to the floor that memory bandwidth sets."""
+
+    bytes_per_token: float | None
+    ms_per_token: float
+    floor_ms_per_token: float | None
+    share: float | None
+    best_speedup: float | None
+    ars_floor_ms_per_token: float | None
+    beats_ars_ceiling: bool | None
+
+
+class Ceiling(TypedDict):
+    """What memory bandwidth alone allows."""
+
+    regime: Regime
+    bandwidth_bytes_per_s: float | None
+    cache_bytes: float | None
+    forward_bytes: ModelBytes
+    kv_bytes_per_token: CacheBytes
+    weak_baseline: bool | None
+    arms: list[ArmCeiling]
+
+
+# --- latency ---
+
+
+class MeanSd(TypedDict):
+    """Mean and standard deviation, in seconds."""
+
+    mean: float
+    sd: float
+
+
+class Spread(MeanSd):
+    """The same with quantiles."""
+
+    p50: float
+    p90: float
+    p99: float
+
+
+class ArmTails(ArmIdentity):
+    """How long sequences of an arm take, see ``spsbench.stats.latency.tails``."""
+
+    sequence_s: Spread | None
+    until_n_s: Spread | None
+    sequences_with_n: int
+    paper_clock_s: MeanSd | None
+    p99_rests_on_few: bool
+    share_slower: float | None
+
+
+class Tails(TypedDict):
+    """Quantiles of latency; ``n_tokens`` is the N of ``until_n_s``."""
+
+    n_tokens: int
+    fixed_length: bool
+    arms: list[ArmTails]
+
+
+class PositionBin(TypedDict):
+    """Acceptance of the loops that begin at output positions from ``start`` to before ``end``."""
+
+    start: int
+    end: int | None
+    loops: int
+    alpha_tested: float | None
+    alpha_beta: float | None
+    mean_acceptance_length: float
+
+
+class ArmPositions(ArmIdentity):
+    """Acceptance of one arm by position in the output."""
+
+    bins: list[PositionBin]
+
+
+# --- the best K ---
+
+
+class AdaptiveGain(TypedDict):
+    """What an arm that adapts K reached: its time per token under that of the fastest fixed K, measured."""
+
+    arm: str
+    policy: str
+    fixed_k: int
+    ms_per_token: float
+    gain: RatioInterval
+
+
+class Hindsight(SeriesAxes):
+    """What the right K in every loop would have gained, see ``spsbench.predict.recommend.hindsight``."""
+
+    best_k: int
+    fixed_ms_per_token: float
+    oracle_ms_per_token: float
+    gain_bound: float
+    max_k: int
+    censored: float
+    adaptive: list[AdaptiveGain]
+
+
+class Alternative(TypedDict):
+    """Another K: its time per token minus that of the chosen one."""
+
+    k: int
+    difference_ms: float
+    low: float | None
+    high: float | None
+    worse: bool
+
+
+class TailSeconds(TypedDict):
+    """The slow end of a sequence's seconds."""
+
+    p90: float
+    p99: float
+
+
+class ComparedTails(TypedDict):
+    """Tails of the chosen K and of ArS, if it was measured."""
+
+    chosen: TailSeconds
+    ars: NotRequired[TailSeconds]
+
+
+class ChosenK(TypedDict):
+    """A K chosen on some prompts and judged on others; 0 is ArS."""
+
+    k: int
+    chosen_on: int
+    judged_on: int
+    speedup: RatioInterval | None
+    alternatives: list[Alternative]
+    tail_s: ComparedTails
+
+
+class Recommendation(SeriesAxes, ChosenK):
+    """A K for arms that differ in K alone."""
+
+    sentence: str
+
+
+# --- the whole ---
+
+
+class Contention(TypedDict):
+    """How much of the measured time others took; ``reasons`` not to trust it, empty if it is ``trusted``."""
+
+    waited_share: float | None
+    stolen_share: float | None
+    trusted: bool
+    reasons: list[str]
+
+
+class ConditionPart(TypedDict):
+    """What was measured under one of several conditions; ``differ`` are the settings that set it apart."""
+
+    settings: dict[str, Any]
+    differ: dict[str, Any]
+    rows: list[ArmRow]
+    contention: Contention
+
+
+class Labels(TypedDict):
+    """What was run; ``data`` is its provenance, as in run.json."""
+
+    task: str | None
+    task_label: str | None
+    synthetic: bool
+    pair: str | None
+    data: dict[str, Any] | None
+    headline_metric: str | None
+    extract: NotRequired[str]
+
+
+class Diagnostics(TypedDict):
+    """The parts that explain the rows; each null where it has nothing to say."""
+
+    prediction: Prediction | None
+    why: list[ArmFactors] | None
+    ceiling: Ceiling | None
+    tails: Tails | None
+    positions: list[ArmPositions] | None
+    hindsight: list[Hindsight] | None
+    recommendation: list[Recommendation] | None
+
+
+class Summary(Labels, Diagnostics):
+    """The content of ``summary.json``. ``conditions`` is empty for a run under one; of several, nothing that
+    is a time stands outside of them."""
+
+    schema_version: int
+    rows: list[ArmRow]
+    parity: Parity | None
+    losslessness: Losslessness | None
+    contention: Contention
+    token_sha256: str | None
+    complete: bool
+    warnings: list[str]
+    conditions: list[ConditionPart]
