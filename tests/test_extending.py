@@ -14,6 +14,7 @@ from commandline import call
 import spsbench
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.tasks.catalogue import task_kind
 from spsbench.testing import assert_lossless
 
 ROOT = Path(__file__).parents[1]
@@ -236,3 +237,11 @@ def test_a_task_without_a_metric_is_measured_all_the_same(tmp_path: Path) -> Non
     assert result.code == 0, result.err
     assert json.loads((run / "summary.json").read_text())["parity"] is None
     assert "sums (synthetic)" in result.out
+
+
+def test_a_file_may_hold_a_dataclass(tmp_path: Path) -> None:
+    file = tmp_path / "typed.py"
+    text = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+    text += "from spsbench import TaskKind\n\n\n@dataclass\nclass Shot:\n    number: int\n\n\n"
+    file.write_text(text + "KIND = TaskKind('typed', str(Shot(3)), list, str)\n")
+    assert task_kind(f"{file}:KIND").summary == "Shot(number=3)"

@@ -59,6 +59,19 @@ def test_json_is_alone_on_stdout(cli: Cli, tmp_path: Path) -> None:
     assert greedy[0] == greedy[1]
 
 
+@pytest.mark.parametrize(("typed", "k"), [([], "0..7"), (["--k", "2,adaptive"], "2,adaptive")])
+def test_sweep_k_is_run_with_other_lookaheads_also_in_processes(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, typed: list[str], k: str
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("spsbench.cli.processes.measure_processes", asked.append)
+    monkeypatch.setattr("spsbench.cli.measure.measure", asked.append)
+    assert cli("sweep-k", *typed, "--processes", "2").code == 0
+    assert cli("sweep-k", *typed).code == 0
+    assert [params["k"] for params in asked] == [k, k]
+    assert ("processes" in asked[0], "processes" in asked[1]) == (True, False)
+
+
 def test_sweep_k_measures_every_k_in_one_run(cli: Cli, tmp_path: Path) -> None:
     result = cli("sweep-k", *SMALL, "--k", "0..2", "--no-score", "--json", "--out", tmp_path / "run")
     assert result.code == 0, result.err
@@ -159,7 +172,7 @@ def test_failed_sequences_are_kept_shown_and_end_with_5(
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["run", "xsmu"], 2, "Did you mean 'xsum'?"),
+        (["run", "xsmu"], 2, "Did you mean xsum?"),
         (["run", "--pair", "minni"], 2, "Did you mean 'mini'?"),
         (["run", "--protocol", "pepper"], 2, "Did you mean 'paper'?"),
         (["run", "--set", "limmit=3"], 2, "Did you mean 'limit'?"),
