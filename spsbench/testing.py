@@ -55,8 +55,13 @@ SAMPLINGS = (SamplingParams(), SamplingParams(temperature=0.8, top_p=0.8), Sampl
 Factory = Callable[[Context], Drafter]
 
 _SHARPNESS = 1.5
-# A prompt and how many loops come before the one that is looked at. Lookups find something where it repeats.
-_SITUATIONS: tuple[tuple[tuple[int, ...], int], ...] = (((0,), 0), ((1, 2, 1, 2, 1), 0), ((2, 0, 1, 2, 0), 1))
+# A prompt and how many loops come before the one that is looked at. A copy finds nothing in the first one,
+# K tokens in the second, and fewer behind a loop of the third.
+_SITUATIONS: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((0,), 0),
+    ((0, 1, 2, 2, 1, 0, 0, 1, 2), 0),
+    ((2, 0, 1, 2, 0), 1),
+)
 
 
 def assert_lossless(
@@ -83,7 +88,8 @@ def assert_lossless(
         samplings: of target and draft.
 
     Raises:
-        AssertionError: a probability is off by ``EXACT`` or more, with the worst one and where it was met.
+        AssertionError: a probability is off by ``EXACT`` or more, with the worst one and where it was met; or
+            what is proposed does not follow from the numbers that the drafter is given.
         UsageError: a name is unknown or an option is wrong.
         DrafterFault: the drafter broke its contract.
     """

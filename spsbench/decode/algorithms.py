@@ -1,8 +1,9 @@
 """Algorithm 1 (ArS) and Algorithm 2 (SpS) of Chen et al. 2023, as generators of loops.
 
 They decode without end; whoever consumes them decides where the output stops, what is recorded and
-what is shown. ``start`` is where every sampler begins: it reads the prompt, and gives the loops. Each loop's uniform numbers are drawn up front: the draft's K picks, K acceptance
-tests and one final draw, so that any engine can be compared with any other token for token.
+what is shown. ``start`` is where every sampler begins: it reads the prompt and gives the loops. Each
+loop's uniform numbers are drawn up front: the draft's K picks, K acceptance tests and one final draw, so
+that any engine can be compared with any other token for token.
 """
 
 from __future__ import annotations

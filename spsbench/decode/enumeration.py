@@ -44,6 +44,8 @@ _FINE = 2.0**-49
 _BELOW_ONE = 1 - 2.0**-53
 _GRID = (0.0, *(i / 8 + 0.01 for i in range(8)), _BELOW_ONE)
 _SETTINGS = (0.0, 0.37, _BELOW_ONE)
+# No number decides among so many tokens of the small vocabularies that are enumerated.
+_MOST_SEARCHES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,10 @@ class Difference(NamedTuple):
         return self.size < self.limit
 
 
+class NotAFunction(AssertionError):
+    """A drafter or a rule answers the same numbers in different ways: it draws with others of its own."""
+
+
 def law_of_loop(scene: Scene) -> Law:
     """Probability of each tuple of 1 to K+1 tokens that the loop can emit."""
     law: Law = defaultdict(float)
@@ -133,7 +139,11 @@ def law_of_loop(scene: Scene) -> Law:
 
 
 def paths(scene: Scene) -> Iterator[Path]:
-    """Every way through the loop."""
+    """Every way through the loop.
+
+    Raises:
+        NotAFunction: what is proposed or decided does not follow from the loop's numbers.
+    """
     known = _Edges()
     for chance, picks in boxes(_proposes(scene, drawn := _Edges()), scene.k, drawn):
         seen = _run(scene, picks + (0.5,) * (scene.k + 1)).loop
@@ -162,9 +172,7 @@ def worst_difference(scene: Scene) -> Difference:
     apart = {x: abs(ours.get(x, 0.0) - theirs.get(x, 0.0)) for x in ours.keys() | theirs}
     # What is not a number is the worst of all.
     worst = max(apart, key=lambda x: math.inf if math.isnan(apart[x]) else apart[x])
-    return Difference(
-        context, worst, ours.get(worst, 0.0), theirs.get(worst, 0.0), frozenset(drafted), limit
-    )
+    return Difference(context, worst, ours.get(worst, 0.0), theirs.get(worst, 0.0), frozenset(drafted), limit)
 
 
 def target_law(scene: Scene, context: tuple[int, ...], length: int) -> Law:
@@ -282,11 +290,15 @@ def _along(ask: Ask, fixed: Point, later: int, setting: float) -> Answer:
 def _edges(answers: Sequence[Answer], known: _Edges) -> Iterator[float]:
     """Where any of some piecewise constant functions on [0, 1) changes, ascending."""
     low, here = _GRID[0], [answer(_GRID[0]) for answer in answers]
+    searches = 0
     for high in _GRID[1:]:
         while changed := _changed(answers, here, high):
             edge = high
             # The first change of one of them may lie behind one of another.
             while changed:
+                searches += 1
+                if searches > _MOST_SEARCHES:
+                    raise NotAFunction("what is proposed or decided does not follow from the numbers given")
                 edge = _first_change(changed[0], low, edge, known)
                 changed = _changed(answers, here, edge - _FINE)
             known.hint([edge])

@@ -41,9 +41,9 @@ class LocalEngine(ABC):
 
     @abstractmethod
     def start(self, request: Request) -> Loops:
-        """Forget the last sequence and read prompt[:-1] with every model of the arm; see ``algorithms.start``.
+        """Forget the last sequence and read prompt[:-1] with every model of the arm: see ``algorithms``.
 
-        It is timed as prefill, and what the loops do as decoding.
+        This is timed as prefill, and what the loops do as decoding.
         """
 
     def generate(self, request: Request) -> Generation:

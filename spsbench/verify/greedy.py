@@ -78,7 +78,8 @@ def _plain(subject: SamplerUnderTest, prompt: Sequence[int]) -> list[int]:
 def _speculative(subject: SamplerUnderTest, prompt: Sequence[int]) -> list[int]:
     """Greedy SpS, with the subject's control."""
     tokens: list[int] = []
-    with subject.loops(subject.target, subject.draft, prompt, seed=0) as begin:
+    drafter = subject.build_drafter(_GREEDY)
+    with subject.loops(subject.target, drafter, prompt, seed=0) as begin:
         loops = begin()
         while len(tokens) < TOKENS:
             tokens += next(loops).tokens
