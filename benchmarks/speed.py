@@ -30,7 +30,7 @@ from spsbench.bench.forced import NullDecoder
 from spsbench.bench.forwards import time_forwards
 from spsbench.config import resolve
 from spsbench.config.models import KERNELS, chosen_kernels
-from spsbench.decode.algorithms import sps
+from spsbench.decode.algorithms import start
 from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
@@ -175,14 +175,11 @@ def _watching(pair: _Watched, name: str, engine: EagerEngine) -> Arm:
 def _bare(pair: _Watched, request: Request) -> float:
     """Seconds a token of the algorithm alone: no stop rule, no ledger, nothing kept."""
     device = torch.device("cpu")
-    read = request.prompt_ids[:-1]
     with torch.inference_mode():
         drafter = ModelDrafter(pair.draft, request.sampling, device)
-        pair.target.rollback(0)
-        pair.target.score(torch.tensor(read), last=1)
-        drafter.begin(request.prompt_ids)
-        uniforms, watch = UniformStream(request.seed, device), Stopwatch(SystemClock())
-        loops = sps(pair.target, drafter, request.prompt_ids, K, request.sampling, uniforms, watch)
+        uniforms = UniformStream(request.seed, device)
+        begin = start(pair.target, drafter, request.prompt_ids, K, request.sampling, uniforms)
+        loops = begin(Stopwatch(SystemClock()))
         started, emitted = time.perf_counter(), 0
         while emitted < request.max_new_tokens:
             emitted += len(next(loops).tokens)

@@ -1,4 +1,4 @@
-"""What tests of other people's drafters and rules import.
+"""What tests of other people's drafters, rules and policies import.
 
 >>> from spsbench.testing import assert_lossless
 >>> from mydrafter import KIND
@@ -8,16 +8,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 
 import torch
 
+from spsbench.axes import FIXED
 from spsbench.decode.clock import FakeClock
-from spsbench.decode.enumeration import Difference, Law, Scene, law_of_loop, worst_difference
-from spsbench.decode.protocols import Drafter
+from spsbench.decode.enumeration import (
+    EXACT,
+    Difference,
+    Law,
+    Point,
+    Scene,
+    law_of_loop,
+    paths,
+    worst_difference,
+)
+from spsbench.decode.protocols import Drafter, LanguageModel
+from spsbench.decode.rejection import Accept
 from spsbench.decode.rules import RuleKind, rule_kind
 from spsbench.decode.table import TableModel, random_rows
 from spsbench.drafters.kind import Context, DrafterKind
+from spsbench.drafters.policy import build_policy
+from spsbench.drafters.registry import built, drafter_kind
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.random_init import random_model
 from spsbench.records import SamplingParams, Spec
 
 __all__ = [
@@ -29,26 +44,31 @@ __all__ = [
     "TableModel",
     "assert_lossless",
     "law_of_loop",
+    "paths",
     "random_rows",
+    "scenes",
     "worst_difference",
 ]
-
-EXACT = 1e-12
-"""Probabilities in float64 that differ by less are the same."""
 
 SAMPLINGS = (SamplingParams(), SamplingParams(temperature=0.8, top_p=0.8), SamplingParams(greedy=True))
 
 Factory = Callable[[Context], Drafter]
 
 _SHARPNESS = 1.5
-# A prompt and how many loops come before the one that is looked at. Lookups find something where it repeats.
-_SITUATIONS: tuple[tuple[tuple[int, ...], int], ...] = (((0,), 0), ((1, 2, 1, 2, 1), 0), ((2, 0, 1, 2, 0), 1))
+# A prompt and how many loops come before the one that is looked at. A copy finds nothing in the first one,
+# K tokens in the second, and fewer behind a loop of the third.
+_SITUATIONS: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((0,), 0),
+    ((0, 1, 2, 2, 1, 0, 0, 1, 2), 0),
+    ((2, 0, 1, 2, 0), 1),
+)
 
 
 def assert_lossless(
-    drafter: DrafterKind | Factory,
+    drafter: str | DrafterKind | Factory,
     *,
     rule: str | RuleKind = "modified-rejection",
+    policy: str = FIXED,
     vocab_size: int = 4,
     ks: Sequence[int] = (1, 2, 3),
     samplings: Sequence[SamplingParams] = SAMPLINGS,
@@ -59,64 +79,128 @@ def assert_lossless(
     looked at are a loop that comes behind another one, and a prompt that repeats itself.
 
     Args:
-        drafter: a kind with its default options, or what builds a drafter from a context.
+        drafter: one by name, with options if need be (``lookup:max_n=2``), a kind with its default options,
+            or what builds a drafter from a context.
         rule: one by name, with options if need be (``lenience:l=0.5``), or a kind.
+        policy: one by name; without effect on a drafter that heeds none.
         vocab_size: V; at 4 and K = 3 there are 64 drafts.
         ks: every lookahead to prove.
         samplings: of target and draft.
 
     Raises:
-        AssertionError: a probability is off by ``EXACT`` or more, with the worst one and where it was met.
-        UsageError: the rule is unknown or an option of it is wrong.
+        AssertionError: a probability is off by ``EXACT`` or more, with the worst one and where it was met; or
+            what is proposed does not follow from the numbers that the drafter is given.
+        UsageError: a name is unknown or an option is wrong.
+        DrafterFault: the drafter broke its contract.
     """
-    for scene in _scenes(drafter, rule, vocab_size, ks, samplings):
+    accept = _accept(rule)
+    for scene in scenes(drafter, accept, vocab_size, ks, samplings, policy):
         worst = worst_difference(scene)
-        if not worst.size < EXACT:
-            raise AssertionError(_told(worst, scene))
+        if not worst.is_none:
+            raise AssertionError(described(worst, scene))
 
 
-def _scenes(
-    drafter: DrafterKind | Factory,
-    rule: str | RuleKind,
+def scenes(
+    drafter: str | DrafterKind | Factory,
+    accept: Accept,
     vocab_size: int,
     ks: Sequence[int],
     samplings: Sequence[SamplingParams],
+    policy: str = FIXED,
 ) -> Iterator[Scene]:
-    spec = Spec.parse(rule) if isinstance(rule, str) else Spec(rule.name)
-    kind = rule_kind(spec.name) if isinstance(rule, str) else rule
-    accept = kind.build(kind.settled(spec)).accept
-    build = _builder(drafter)
+    """Everything that ``assert_lossless`` enumerates; see there for the arguments.
+
+    Args:
+        accept: the rule.
+    """
+    make, weights = _factory(drafter)
     for sampling in samplings:
-        context = _context(vocab_size, sampling)
         target = TableModel(random_rows(vocab_size, seed=1, sharpness=_SHARPNESS), vocab_size)
+        build: Callable[[], Drafter] = partial(_built, make, vocab_size, sampling, policy, weights)
+        if weights:
+            build = cache(build)  # cutting and rounding take long; ``begin`` forgets the last sequence
         for prompt, earlier in _SITUATIONS:
             told = tuple(token % vocab_size for token in prompt)
             for k in ks:
-                yield Scene(target, partial(build, context), accept, told, k, sampling, earlier)
+                yield Scene(target, build, accept, told, k, sampling, _numbers(earlier, k))
 
 
-def _builder(drafter: DrafterKind | Factory) -> Factory:
-    if not isinstance(drafter, DrafterKind):
-        return drafter
-    options = drafter.settled(Spec(drafter.name))
-    return partial(drafter.build, options)
+def context_of(
+    vocab_size: int, sampling: SamplingParams, policy: str = FIXED, *, weights: bool = False
+) -> Context:
+    """What a drafter may be built from: tables, and a corpus in which some tokens follow others often.
 
-
-def _context(vocab_size: int, sampling: SamplingParams) -> Context:
-    """What a drafter may be built from: tables, and a corpus in which some tokens follow others often."""
+    Args:
+        vocab_size: V.
+        sampling: of target and draft.
+        policy: by name.
+        weights: give a small model in float64 in place of the target's table.
+    """
     corpus = tuple(tuple((i * step) % vocab_size for i in range(12)) for step in (1, 2, 3))
+    table = partial(TableModel, vocab_size=vocab_size)
+    target: LanguageModel = table(random_rows(vocab_size, seed=1, sharpness=_SHARPNESS))
     return Context(
-        target=TableModel(random_rows(vocab_size, seed=1, sharpness=_SHARPNESS), vocab_size),
-        draft=TableModel(random_rows(vocab_size, seed=2, sharpness=_SHARPNESS), vocab_size),
+        target=_small_model(vocab_size) if weights else target,
+        draft=table(random_rows(vocab_size, seed=2, sharpness=_SHARPNESS)),
         sampling=sampling,
         device=torch.device("cpu"),
         vocab_size=vocab_size,
         corpus=lambda: corpus,
+        policy=None if policy == FIXED else build_policy(Spec.parse(policy)),
     )
 
 
-def _told(worst: Difference, scene: Scene) -> str:
+def described(worst: Difference, scene: Scene) -> str:
+    """Where a law is farthest from the target's, and by how much."""
     return (
         f"Behind {worst.context} the loop emits {worst.tokens} with probability {worst.law:.15g}, the target "
         f"with {worst.target:.15g}: a difference of {worst.size:.3g} (K = {scene.k}, {scene.sampling})."
     )
+
+
+def _accept(rule: str | RuleKind) -> Accept:
+    spec = Spec.parse(rule) if isinstance(rule, str) else Spec(rule.name)
+    kind = rule_kind(spec.name) if isinstance(rule, str) else rule
+    return kind.build(kind.settled(spec)).accept
+
+
+def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, bool]:
+    """What builds it, and whether it needs a loaded model as its target."""
+    if not isinstance(drafter, (str, DrafterKind)):
+        return drafter, False
+    spec = Spec.parse(drafter) if isinstance(drafter, str) else Spec(drafter.name)
+    kind = drafter_kind(spec.name) if isinstance(drafter, str) else drafter
+    return partial(built, kind, spec), kind.needs_weights
+
+
+def _built(make: Factory, vocab_size: int, sampling: SamplingParams, policy: str, weights: bool) -> Drafter:
+    """A drafter that remembers nothing of an earlier one: its tables and its policy are new, too."""
+    return make(context_of(vocab_size, sampling, policy, weights=weights))
+
+
+def _numbers(loops: int, k: int) -> tuple[Point, ...]:
+    """Numbers of the loops that come before."""
+    generator = torch.Generator().manual_seed(k)
+    rows = torch.rand(loops, 2 * k + 1, generator=generator, dtype=torch.float64)
+    return tuple(tuple(row) for row in rows.tolist())
+
+
+@cache
+def _small_model(vocab_size: int) -> CausalLM:
+    """Two random layers in float64; shared, since whoever takes its layers has a cache of its own."""
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+        bos_token_id=None,
+        eos_token_id=None,
+        dtype=torch.float64,
+    )
+    return random_model(config, "auto", torch.device("cpu"), vocab_size)

@@ -12,7 +12,7 @@ import torch
 from spsbench.cli.console import out, say
 from spsbench.cli.measure import read_settings
 from spsbench.config import RunConfig
-from spsbench.decode.algorithms import sps
+from spsbench.decode.algorithms import start
 from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.decode.stopping import StopRule
 from spsbench.decode.uniforms import UniformStream
@@ -124,15 +124,10 @@ def _speak(pair: Pair, arm: Arm, request: Request) -> Iterator[_Spoken]:
     """The loops of the output as they come; the clock stands while they are shown."""
     drafter = ModelDrafter(pair.draft, request.sampling, pair.device)
     stop = StopRule.of(request, pair.tokenizer)
-    read = request.prompt_ids[:-1]
-    pair.target.rollback(0)
-    if read:
-        pair.target.score(torch.tensor(read, device=pair.device), last=1)
-    drafter.begin(request.prompt_ids)
     uniforms = UniformStream(request.seed, pair.device)
+    loops = start(pair.target, drafter, request.prompt_ids, arm.k, request.sampling, uniforms)
     watch, tokens = Stopwatch(SystemClock()), list[int]()
-    decoding = sps(pair.target, drafter, request.prompt_ids, arm.k, request.sampling, uniforms, watch)
-    for count, decoded in enumerate(decoding):
+    for count, decoded in enumerate(loops(watch)):
         kept, reason = stop.cut(tokens, decoded.tokens)
         watch.lap("other")
         finished = TruncatedLoop(decoded, kept, reason, watch.take())

@@ -48,6 +48,9 @@ def verify(
     draft_revision: options.DraftRevision = None,
     data: options.Data = None,
     k: options.K = None,
+    drafter: options.Drafter = None,
+    rule: options.Rule = None,
+    policy: options.Policy = None,
     control: Control = None,
     controls: Controls = False,
     effort: Effort = None,
@@ -65,7 +68,7 @@ def verify(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Test whether SpS has the target's distribution; exit 4 if not."""
+    """Test whether SpS, or any drafter and rule, has the target's distribution; exit 4 if not."""
     from spsbench.cli.verifying import verify_controls, verify_sampler
 
     if controls:

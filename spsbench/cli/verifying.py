@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from spsbench.axes import label
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.measure import read_settings
 from spsbench.config import RunConfig
+from spsbench.decode.rules import rule_kind
+from spsbench.decode.stopping import TextDecoder
 from spsbench.errors import GateFailed, UsageError
+from spsbench.records import Arm
 from spsbench.report.tables import Cell, Styled, Table, left
-from spsbench.runner import Plan, plan
+from spsbench.runner import plan
 from spsbench.runner.execute import load
 from spsbench.verify.controls import NAMES
-from spsbench.verify.finding import Finding
-from spsbench.verify.subject import SamplerUnderTest
+from spsbench.verify.finding import LOSSY, Finding
+from spsbench.verify.subject import PAPERS, SamplerUnderTest
 from spsbench.verify.verification import TESTS, Effort, control_matrix, findings
 
 _EFFORTS = {"full": Effort(), "reduced": Effort.reduced()}
@@ -36,26 +40,77 @@ def verify_sampler(params: Mapping[str, Any]) -> None:
         GateFailed: a test found it wrong.
     """
     _known_control(params["control"])
-    effort = _effort(params, "full")
-    results: dict[str, list[Finding]] = {}
-    for name, subject, ready, prompts in _subjects(params, effort):
+    if params["control"]:
+        _require_usual(params, "--control")
+    effort, quiet = _effort(params, "full"), params["quiet"]
+    results: dict[str, _Result] = {}
+    for tested in _subjects(params, effort):
         found: list[Finding] = []
-        for finding in findings(subject, prompts, ready.source.tokenizer, effort):
-            say(f"  {finding.test}: {'ok' if finding.passed else 'FAILED'}", quiet=params["quiet"])
+        for finding in findings(tested.subject, tested.prompts, tested.decoder, effort):
+            say(f"  {finding.test}: {finding.verdict}", quiet=quiet)
             found.append(finding)
-        results[name] = found
-    failed = [f"{f.test} ({name})" for name, found in results.items() for f in found if not f.passed]
+        results[tested.name] = _Result(tested.arm, found)
     if params["json"]:
-        by_sampling = {name: [asdict(f) for f in found] for name, found in results.items()}
-        print_json({"control": params["control"], "passed": not failed, "findings": by_sampling})
+        print_json(_as_json(params["control"], results))
     else:
-        for name, found in results.items():
-            out().print(_verdicts(name, found))
-    if failed:
-        raise GateFailed(
-            f"the sampler is wrong: caught by {', '.join(failed)}.", flag=_flag(params["control"])
-        )
-    say("No test found a difference from the target's distribution.", quiet=params["quiet"])
+        for result in results.values():
+            out().print(_verdicts(result))
+    _judge(params, results)
+    for sentence in _closing(results):
+        say(sentence, quiet=quiet)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """One way of drafting, accepting and sampling, and what every test found of it."""
+
+    arm: Arm
+    found: list[Finding]
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether its rule is said to keep the target's law."""
+        return rule_kind(self.arm.rule.name).lossless
+
+    @property
+    def label(self) -> str:
+        """As people say it, with what is lossy called so."""
+        return label(self.arm.axes() | {"arm": self.arm.name, "lossless": self.is_lossless})
+
+
+def _as_json(control: str | None, results: Mapping[str, _Result]) -> dict[str, Any]:
+    return {
+        "control": control,
+        "passed": all(f.passed for result in results.values() for f in result.found),
+        "arms": {
+            name: result.arm.axes() | {"lossless": result.is_lossless} for name, result in results.items()
+        },
+        "findings": {
+            name: [asdict(f) | {"verdict": f.verdict} for f in result.found]
+            for name, result in results.items()
+        },
+    }
+
+
+def _judge(params: Mapping[str, Any], results: Mapping[str, _Result]) -> None:
+    """Raise ``GateFailed`` for every test that failed, with a drafter's fault in its own words."""
+    failed = [(f, name) for name, result in results.items() for f in result.found if not f.passed]
+    if not failed:
+        return
+    faults = list(dict.fromkeys(f.fault for f, _ in failed if f.fault))
+    caught = ", ".join(f"{f.test} ({name})" for f, name in failed)
+    what = f"the drafter broke its contract: {faults[0]};" if faults else "the sampler is wrong:"
+    raise GateFailed(f"{what} caught by {caught}.", flag=_flag(params))
+
+
+def _closing(results: Mapping[str, _Result]) -> Iterator[str]:
+    """What may be said where nothing failed."""
+    if any(result.is_lossless for result in results.values()):
+        yield "No test found a difference from the target's distribution."
+    for result in results.values():
+        if not result.is_lossless:
+            (outputs,) = (f for f in result.found if f.test == "outputs")
+            yield f"{result.label}, {result.arm.sampling_name}: {LOSSY}; {outputs.found}."
 
 
 def verify_controls(params: Mapping[str, Any]) -> None:
@@ -64,6 +119,7 @@ def verify_controls(params: Mapping[str, Any]) -> None:
     Raises:
         GateFailed: a control went unnoticed.
     """
+    _require_usual(params, "--controls")
     effort = _effort(params, "reduced")
     matrices: dict[str, dict[str, dict[str, bool]]] = {}
     quiet: bool = params["quiet"]
@@ -72,9 +128,11 @@ def verify_controls(params: Mapping[str, Any]) -> None:
         caught = ", ".join(f.test for f in found if not f.passed) or "NOTHING"
         say(f"  {control}: caught by {caught}", quiet=quiet)
 
-    for name, subject, ready, prompts in _subjects(params, effort):
-        if not subject.sampling.greedy:  # most controls are right when nothing is left to chance
-            matrices[name] = control_matrix(subject, prompts, ready.source.tokenizer, effort, told)
+    for tested in _subjects(params, effort):
+        if not tested.subject.sampling.greedy:  # most controls are right when nothing is left to chance
+            matrices[tested.name] = control_matrix(
+                tested.subject, tested.prompts, tested.decoder, effort, told
+            )
     missed = [
         f"{c} ({name})" for name, m in matrices.items() for c, row in m.items() if not any(row.values())
     ]
@@ -87,22 +145,43 @@ def verify_controls(params: Mapping[str, Any]) -> None:
         raise GateFailed(f"not caught: {', '.join(missed)}.", flag="--controls")
 
 
-def _subjects(
-    params: Mapping[str, Any], effort: Effort
-) -> Iterator[tuple[str, SamplerUnderTest, Plan, list[tuple[int, ...]]]]:
-    """Each sampling to test, with the pair loaded once."""
+@dataclass(frozen=True, slots=True)
+class _Tested:
+    """What is tested, with what it is tested on; the name tells it from the others."""
+
+    name: str
+    arm: Arm
+    subject: SamplerUnderTest
+    decoder: TextDecoder
+    prompts: list[tuple[int, ...]]
+
+
+def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
+    """Each sampling and way of drafting to test, with the pair loaded once."""
     config = _settings(params, effort)
     say("Checking task, data and models", quiet=params["quiet"])
     ready = plan(config)
     pair = load(ready)
     prompts = [prompt.ids for prompt in ready.prompts]
-    for arm in ready.arms:
-        if arm.method == "sps":
-            say(f"Testing SpS (K={arm.k}), {arm.sampling_name}", quiet=params["quiet"])
-            subject = SamplerUnderTest(
-                pair.target, pair.draft, arm.sampling, arm.k, pair.device, params["control"], config.seed
-            )
-            yield arm.sampling_name, subject, ready, prompts
+    arms = [arm for arm in ready.arms if arm.method == "sps"]
+    alone = len({arm.sampling_name for arm in arms}) == len(arms)
+    for arm in arms:
+        say(f"Testing {_Result(arm, []).label}, {arm.sampling_name}", quiet=params["quiet"])
+        subject = SamplerUnderTest(
+            pair.target,
+            pair.draft,
+            arm.sampling,
+            arm.k,
+            pair.device,
+            params["control"],
+            config.seed,
+            arm.drafter,
+            arm.rule,
+            arm.policy,
+            tuple(prompts),
+        )
+        name = arm.sampling_name if alone else arm.name
+        yield _Tested(name, arm, subject, ready.source.tokenizer, prompts)
 
 
 def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
@@ -125,6 +204,17 @@ def _effort(params: Mapping[str, Any], default: str) -> Effort:
     return _EFFORTS[name]
 
 
+def _require_usual(params: Mapping[str, Any], flag: str) -> None:
+    """Refuse to plant a fault beside a drafter or rule in which it would change nothing."""
+    for name in ("drafter", "rule", "policy"):
+        if params[name] is not None:
+            raise UsageError(
+                f"{params[name]!r} is given together with {flag}.",
+                flag=f"--{name}",
+                remedy="Faults are planted in the paper's own sampler: leave one of the two out.",
+            )
+
+
 def _known_control(name: str | None) -> None:
     if name is not None and name not in NAMES:
         close = get_close_matches(name, NAMES, n=1)
@@ -134,18 +224,34 @@ def _known_control(name: str | None) -> None:
         )
 
 
-def _flag(control: str | None) -> str | None:
-    return f"--control {control}" if control else None
+def _flag(params: Mapping[str, Any]) -> str | None:
+    """The first option that made the sampler another one than the paper's."""
+    named = (name for name in ("control", "drafter", "rule", "policy") if params[name])
+    return next((f"--{name} {params[name]}" for name in named), None)
 
 
-def _verdicts(name: str, found: list[Finding]) -> RenderableType:
+def _verdicts(result: _Result) -> RenderableType:
     columns = [left("test", whole=True), left("verdict", whole=True), left("found"), left("a pass excludes")]
-    ok, failed = Styled("ok", "green"), Styled("FAILED", "bold red")
     rows: list[list[Cell]] = [
-        [finding.test, ok if finding.passed else failed, finding.found, Styled(finding.bounds, "dim")]
-        for finding in found
+        [
+            finding.test,
+            Styled(finding.verdict, _STYLES.get(finding.verdict, "yellow")),
+            finding.found,
+            Styled(finding.bounds, "dim"),
+        ]
+        for finding in result.found
     ]
-    return _titled(f"Is SpS lossless? ({name})", Table(columns, rows).as_rich())
+    return _titled(_title(result), Table(columns, rows).as_rich())
+
+
+_STYLES = {"ok": "green", "FAILED": "bold red"}
+
+
+def _title(result: _Result) -> str:
+    arm = result.arm
+    who = "SpS" if (arm.drafter, arm.rule, arm.policy) == PAPERS else result.label
+    asked = f"Is {who} lossless?" if result.is_lossless else f"{who} is {LOSSY}"
+    return f"{asked} ({arm.sampling_name})"
 
 
 def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> RenderableType:

@@ -1,8 +1,9 @@
 """Algorithm 1 (ArS) and Algorithm 2 (SpS) of Chen et al. 2023, as generators of loops.
 
 They decode without end; whoever consumes them decides where the output stops, what is recorded and
-what is shown. Each loop's uniform numbers are drawn up front: the draft's K picks, K acceptance
-tests and one final draw, so that any engine can be compared with any other token for token.
+what is shown. ``start`` is where every sampler begins: it reads the prompt and gives the loops. Each
+loop's uniform numbers are drawn up front: the draft's K picks, K acceptance tests and one final draw, so
+that any engine can be compared with any other token for token.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from spsbench.decode.clock import Stopwatch
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Accept, Draft, accept_draft
 from spsbench.decode.sampling import draw, warp
+from spsbench.decode.uniforms import Uniforms
 from spsbench.records import SamplingParams
 
 
@@ -39,8 +41,46 @@ class DecodedLoop:
     u: Tensor
 
 
-Uniforms = Callable[[int], Tensor]
-"""Gives the next n uniform numbers in [0, 1), a tensor [n] on the models' device."""
+Loops = Callable[[Stopwatch], Iterator[DecodedLoop]]
+"""Loops without end behind a prompt that has been read; the watch times them from its own start on."""
+
+
+def start(
+    target: LanguageModel,
+    drafter: Drafter | None,
+    prompt: Sequence[int],
+    k: int,
+    sampling: SamplingParams,
+    uniforms: Uniforms,
+    rule: Accept | None = None,
+) -> Loops:
+    """Forget the last sequence and read ``prompt[:-1]`` with every model; the loops are still to come.
+
+    The last prompt token stays pending, so that no algorithm gets a token for free. Reading is over when
+    this returns, and the first draft is not begun: who times decoding starts the watch in between.
+
+    Args:
+        target: writes the output's distribution.
+        drafter: proposes tokens; None for ArS.
+        prompt: at least one token.
+        k: lookahead; without effect for ArS.
+        sampling: of the target; the drafter has its own.
+        uniforms: the sequence's numbers.
+        rule: judges drafts; modified rejection unless given.
+    """
+    read = prompt[:-1]
+    target.rollback(0)
+    if read:
+        target.score(torch.tensor(read, device=uniforms.device), last=1)
+    if drafter is not None:
+        drafter.begin(prompt)
+
+    def loops(watch: Stopwatch) -> Iterator[DecodedLoop]:
+        if drafter is None:
+            return ars(target, prompt, sampling, uniforms, watch)
+        return sps(target, drafter, prompt, k, sampling, uniforms, watch, rule)
+
+    return loops
 
 
 def ars(

@@ -11,6 +11,7 @@ and a comparison with the target's law fails: the error is on the safe side.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -22,12 +23,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.decode.algorithms import DecodedLoop, sps
+from spsbench.decode.algorithms import DecodedLoop, start
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Accept, Draft
 from spsbench.decode.sampling import warp
 from spsbench.decode.table import TableModel
+from spsbench.decode.uniforms import ScriptedUniforms
 from spsbench.records import SamplingParams
 
 Law = dict[tuple[int, ...], float]
@@ -42,6 +44,8 @@ _FINE = 2.0**-49
 _BELOW_ONE = 1 - 2.0**-53
 _GRID = (0.0, *(i / 8 + 0.01 for i in range(8)), _BELOW_ONE)
 _SETTINGS = (0.0, 0.37, _BELOW_ONE)
+# No number decides among so many tokens of the small vocabularies that are enumerated.
+_MOST_SEARCHES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Scene:
         prompt: at least one token.
         k: lookahead.
         sampling: the target's; the drafter has its own.
-        earlier: loops that come before, under fixed uniform numbers: the law is of the loop behind them.
+        before: the uniform numbers [2K+1] of loops that come before: the law is of the loop behind them.
     """
 
     target: TableModel
@@ -64,7 +68,32 @@ class Scene:
     prompt: tuple[int, ...]
     k: int
     sampling: SamplingParams
-    earlier: int = 0
+    before: tuple[Point, ...] = ()
+
+
+class Path(NamedTuple):
+    """One way through a loop; the ways of all boxes add up to 1.
+
+    Attributes:
+        chance: its probability.
+        numbers: [2K+1] uniform numbers that lead through it.
+        tokens: the 1 to K+1 tokens that it emits.
+        drafted: how many tokens were proposed.
+        dtype: of the rows that they were told to be drawn from; float64 for point masses.
+    """
+
+    chance: float
+    numbers: Point
+    tokens: tuple[int, ...]
+    drafted: int
+    dtype: torch.dtype
+
+
+EXACT = 1e-12
+"""Probabilities in float64 that differ by less are the same."""
+
+ROUNDED = 1e-6
+"""The same for a drafter whose rows are float32, as its own counts may be."""
 
 
 class Difference(NamedTuple):
@@ -75,43 +104,75 @@ class Difference(NamedTuple):
         tokens: the K+1 tokens.
         law: their probability by the loop.
         target: their probability by the target alone.
+        drafted: every number of tokens that was proposed on the way.
+        limit: what rounding may make of no difference.
     """
 
     context: tuple[int, ...]
     tokens: tuple[int, ...]
     law: float
     target: float
+    drafted: frozenset[int]
+    limit: float
 
     @property
     def size(self) -> float:
         """How far the two are apart."""
         return abs(self.law - self.target)
 
+    @property
+    def is_none(self) -> bool:
+        """Whether both are the same law; a difference that is not a number is one."""
+        return self.size < self.limit
+
+
+class NotAFunction(AssertionError):
+    """A drafter or a rule answers the same numbers in different ways: it draws with others of its own."""
+
 
 def law_of_loop(scene: Scene) -> Law:
     """Probability of each tuple of 1 to K+1 tokens that the loop can emit."""
     law: Law = defaultdict(float)
+    for path in paths(scene):
+        law[path.tokens] += path.chance
+    return dict(law)
+
+
+def paths(scene: Scene) -> Iterator[Path]:
+    """Every way through the loop.
+
+    Raises:
+        NotAFunction: what is proposed or decided does not follow from the loop's numbers.
+    """
     known = _Edges()
     for chance, picks in boxes(_proposes(scene, drawn := _Edges()), scene.k, drawn):
         seen = _run(scene, picks + (0.5,) * (scene.k + 1)).loop
         assert seen.draft is not None
         tested = len(seen.draft.tokens) + 1
         idle = (0.5,) * (scene.k + 1 - tested)
+        dtype = torch.float64 if seen.draft.probs is None else seen.draft.probs.dtype
         for weight, tests in boxes(_judges(scene, seen.target_probs, seen.draft), tested, known):
-            law[tuple(_run(scene, picks + idle + tests).loop.tokens)] += chance * weight
-    return dict(law)
+            numbers = picks + idle + tests
+            tokens = tuple(_run(scene, numbers).loop.tokens)
+            yield Path(chance * weight, numbers, tokens, tested - 1, dtype)
 
 
 def worst_difference(scene: Scene) -> Difference:
     """Compare the law of the loop with the target's over K+1 tokens."""
     context, length = _run(scene, (0.5,) * (2 * scene.k + 1)).context, scene.k + 1
     ours: Law = defaultdict(float)
-    for tokens, chance in law_of_loop(scene).items():
-        for rest, probability in target_law(scene, context + tokens, length - len(tokens)).items():
-            ours[tokens + rest] += chance * probability
+    drafted, limit = set[int](), EXACT
+    for path in paths(scene):
+        drafted.add(path.drafted)
+        limit = limit if path.dtype == torch.float64 else ROUNDED
+        rests = target_law(scene, context + path.tokens, length - len(path.tokens))
+        for rest, probability in rests.items():
+            ours[path.tokens + rest] += path.chance * probability
     theirs = target_law(scene, context, length)
-    differences = (Difference(context, x, ours.get(x, 0.0), theirs.get(x, 0.0)) for x in ours.keys() | theirs)
-    return max(differences, key=lambda difference: difference.size)
+    apart = {x: abs(ours.get(x, 0.0) - theirs.get(x, 0.0)) for x in ours.keys() | theirs}
+    # What is not a number is the worst of all.
+    worst = max(apart, key=lambda x: math.inf if math.isnan(apart[x]) else apart[x])
+    return Difference(context, worst, ours.get(worst, 0.0), theirs.get(worst, 0.0), frozenset(drafted), limit)
 
 
 def target_law(scene: Scene, context: tuple[int, ...], length: int) -> Law:
@@ -142,24 +203,12 @@ def _run(scene: Scene, numbers: Point) -> _Ran:
 
 def _started(scene: Scene, numbers: Point) -> tuple[Drafter, tuple[int, ...], Iterator[DecodedLoop]]:
     """Everything up to the loop that is looked at, which gets ``numbers``."""
-    scene.target.rollback(0)
-    if read := scene.prompt[:-1]:
-        scene.target.score(torch.tensor(read), last=1)
     drafter = scene.make()
-    drafter.begin(scene.prompt)
-    script = iter([*_fixed(scene), torch.tensor(numbers, dtype=torch.float64)])
-    watch, model = Stopwatch(FakeClock()), scene.target
-    loops = sps(
-        model, drafter, scene.prompt, scene.k, scene.sampling, lambda n: next(script), watch, scene.accept
-    )
-    before = [token for _ in range(scene.earlier) for token in next(loops).tokens]
+    script = ScriptedUniforms(torch.tensor(each, dtype=torch.float64) for each in (*scene.before, numbers))
+    begin = start(scene.target, drafter, scene.prompt, scene.k, scene.sampling, script, scene.accept)
+    loops = begin(Stopwatch(FakeClock()))
+    before = [token for _ in scene.before for token in next(loops).tokens]
     return drafter, (*scene.prompt, *before), loops
-
-
-def _fixed(scene: Scene) -> Tensor:
-    """[earlier, 2K+1] the numbers of the loops before."""
-    generator = torch.Generator().manual_seed(scene.k)
-    return torch.rand(scene.earlier, 2 * scene.k + 1, generator=generator, dtype=torch.float64)
 
 
 def _proposes(scene: Scene, drawn: _Edges) -> Ask:
@@ -241,11 +290,15 @@ def _along(ask: Ask, fixed: Point, later: int, setting: float) -> Answer:
 def _edges(answers: Sequence[Answer], known: _Edges) -> Iterator[float]:
     """Where any of some piecewise constant functions on [0, 1) changes, ascending."""
     low, here = _GRID[0], [answer(_GRID[0]) for answer in answers]
+    searches = 0
     for high in _GRID[1:]:
         while changed := _changed(answers, here, high):
             edge = high
             # The first change of one of them may lie behind one of another.
             while changed:
+                searches += 1
+                if searches > _MOST_SEARCHES:
+                    raise NotAFunction("what is proposed or decided does not follow from the numbers given")
                 edge = _first_change(changed[0], low, edge, known)
                 changed = _changed(answers, here, edge - _FINE)
             known.hint([edge])

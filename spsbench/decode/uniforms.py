@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 _BLOCK = 1024
+
+
+class Uniforms(Protocol):
+    """A stream of uniform numbers in [0, 1).
+
+    Attributes:
+        device: where its numbers are, and so the models.
+    """
+
+    device: torch.device
+
+    def __call__(self, n: int, /) -> Tensor:
+        """The next n numbers, [n]."""
+        ...
 
 
 class UniformStream:
@@ -32,3 +49,22 @@ class UniformStream:
             self._used = 0
         self._used += n
         return self._block[self._used - n : self._used]
+
+
+class ScriptedUniforms:
+    """Hands out given numbers, for proofs and tests.
+
+    Args:
+        loops: the numbers of each loop, in order; it must ask for just as many.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, loops: Iterable[Tensor]) -> None:
+        self._loops = iter(loops)
+
+    def __call__(self, n: int) -> Tensor:
+        """The next loop's numbers, [n]."""
+        numbers = next(self._loops)
+        assert len(numbers) == n
+        return numbers

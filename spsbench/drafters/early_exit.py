@@ -78,5 +78,6 @@ KIND = DrafterKind(
     summary="The target's first layers under its own norm and head; layers=0 is a quarter of them.",
     build=_build,
     options={"layers": 0},
+    needs_weights=True,
 )
 """``forwards`` is 0: it runs none of the pair's draft model, but K of its own; see ``forward_bytes``."""

@@ -48,6 +48,7 @@ class DrafterKind:
         needs_draft: whether it runs the pair's draft model.
         point_mass: whether it is certain of each token (``Draft.probs`` is None), so that no row is drawn.
         adaptive: whether it heeds ``Context.policy``; one that does not has no arm under a policy.
+        needs_weights: whether it takes the target's layers: it must then be a loaded model, not a table.
         forwards: how many forwards of the draft model a loop costs, as a function of K; none by default.
     """
 
@@ -58,6 +59,7 @@ class DrafterKind:
     needs_draft: bool = False
     point_mass: bool = False
     adaptive: bool = False
+    needs_weights: bool = False
     forwards: Callable[[int], int] = lambda k: 0
 
     def settled(self, spec: Spec, flag: str = "--drafter") -> dict[str, OptionValue]:

@@ -79,5 +79,6 @@ KIND = DrafterKind(
     summary="The target with its weights rounded to bits=8, or to 4 by groups of 32.",
     build=_build,
     options={"bits": 8, "group": 32},
+    needs_weights=True,
 )
 """``forwards`` is 0: it runs none of the pair's draft model, but K of its own; see ``forward_bytes``."""

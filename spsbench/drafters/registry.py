@@ -12,6 +12,7 @@ from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters import early_exit, lookup, model, ngram, quantised, suffix, union
 from spsbench.drafters.kind import Context, DrafterKind
+from spsbench.errors import SpsbenchError
 from spsbench.plugins import find
 from spsbench.records import Spec
 
@@ -52,7 +53,7 @@ class CheckedDrafter:
         try:
             return call()
         except Exception as error:
-            raise DrafterFault(f"the drafter {self._name} raised {type(error).__name__}: {error}") from error
+            raise _raised(self._name, error) from error
 
     def _fault(self, draft: object, k: int) -> str:
         """What is wrong with a proposal; empty if nothing is."""
@@ -105,7 +106,28 @@ def drafter_kind(name: str, flag: str = "--drafter") -> DrafterKind:
 
 
 def build_drafter(spec: Spec, context: Context) -> Drafter:
-    """A drafter as its spec says; what one that is not ours proposes is checked."""
-    kind = drafter_kind(spec.name)
-    drafter = kind.build(kind.settled(spec), context)
-    return drafter if kind.name in DRAFTERS else CheckedDrafter(drafter, spec.name, context.vocab_size)
+    """A drafter as its spec says; what one that is not ours proposes is checked.
+
+    Raises:
+        UsageError: an option it does not have or a value it does not take.
+        DrafterFault: one that is not ours raised something else while it was built.
+    """
+    return built(drafter_kind(spec.name), spec, context)
+
+
+def built(kind: DrafterKind, spec: Spec, context: Context) -> Drafter:
+    """``build_drafter`` where the kind is at hand; the spec's name is what faults are reported under."""
+    options = kind.settled(spec)
+    if DRAFTERS.get(kind.name) is kind:
+        return kind.build(options, context)
+    try:
+        drafter = kind.build(options, context)
+    except SpsbenchError:
+        raise
+    except Exception as error:
+        raise _raised(spec.name, error) from error
+    return CheckedDrafter(drafter, spec.name, context.vocab_size)
+
+
+def _raised(name: str, error: Exception) -> DrafterFault:
+    return DrafterFault(f"the drafter {name} raised {type(error).__name__}: {error}")

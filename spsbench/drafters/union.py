@@ -57,7 +57,7 @@ def _build(options: Options, context: Context) -> Drafter:
 
 def _member(name: str, context: Context) -> Drafter:
     """A drafter of the union, with its default options: their colons would be taken for the union's."""
-    from spsbench.drafters.registry import drafter_kind
+    from spsbench.drafters.registry import build_drafter, drafter_kind
 
     if name == KIND.name:
         raise UsageError(
@@ -70,7 +70,7 @@ def _member(name: str, context: Context) -> Drafter:
             flag="--drafter",
             remedy="Name a draft model with --draft, or take it out of the union.",
         )
-    return kind.build(kind.settled(Spec(name)), context)
+    return build_drafter(Spec(name), context)
 
 
 KIND = DrafterKind(

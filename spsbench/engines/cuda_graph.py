@@ -8,17 +8,18 @@ where they are; uncaptured they run on any device, where tests compare them with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
 
-from spsbench.decode.algorithms import DecodedLoop
+from spsbench.decode.algorithms import DecodedLoop, Loops
 from spsbench.decode.clock import Clock, Stopwatch
 from spsbench.decode.rejection import Accept, Draft, accept_draft
 from spsbench.decode.rules import Rule
 from spsbench.decode.sampling import draw, warp
 from spsbench.decode.stopping import TextDecoder
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.uniforms import Uniforms, UniformStream
 from spsbench.engines.local import LocalEngine
 from spsbench.models.static import StaticLM
 from spsbench.records import Request, SamplingParams
@@ -267,8 +268,7 @@ class GraphedEngine(LocalEngine):
             else StaticSpS(target, draft, k, sampling, capture, None if rule is None else rule.accept)
         )
 
-    def prefill(self, request: Request) -> None:
-        """Read prompt[:-1] with every model of the arm."""
+    def start(self, request: Request) -> Loops:
         self.steps.state.begin(request.prompt_ids)
         read = len(request.prompt_ids) - 1
         if read:
@@ -276,10 +276,10 @@ class GraphedEngine(LocalEngine):
             positions = torch.arange(read, device=tokens.device)
             for model in self.models:
                 model.score(tokens, positions, last=1)
+        return partial(self._loops, UniformStream(request.seed, self.steps.state.u.device))
 
-    def loops(self, request: Request, watch: Stopwatch) -> Iterator[DecodedLoop]:
+    def _loops(self, uniforms: Uniforms, watch: Stopwatch) -> Iterator[DecodedLoop]:
         u = self.steps.state.u
-        uniforms = UniformStream(request.seed, u.device)
         while True:
             u.copy_(uniforms(len(u)))
             yield self.steps.loop(watch)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import torch
 
-from spsbench.decode.algorithms import DecodedLoop, ars, sps
+from spsbench.decode import algorithms
+from spsbench.decode.algorithms import Loops
 from spsbench.decode.clock import Clock, Stopwatch
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rules import Rule, expected_acceptance
@@ -21,7 +22,7 @@ from spsbench.records import FinishReason, Generation, Request, SamplingParams
 
 
 class LocalEngine(ABC):
-    """Generates a sequence from a prefill and an endless iterator of loops.
+    """Generates a sequence from an endless iterator of loops.
 
     Args:
         decoder: turns token ids into text, for stop strings and the output.
@@ -39,12 +40,11 @@ class LocalEngine(ABC):
         self._clock = clock
 
     @abstractmethod
-    def prefill(self, request: Request) -> None:
-        """Forget the last sequence and read prompt[:-1] with every model of the arm."""
+    def start(self, request: Request) -> Loops:
+        """Forget the last sequence and read prompt[:-1] with every model of the arm: see ``algorithms``.
 
-    @abstractmethod
-    def loops(self, request: Request, watch: Stopwatch) -> Iterator[DecodedLoop]:
-        """Loops behind the prefilled prompt, without end; ``watch`` is told of every phase's end."""
+        This is timed as prefill, and what the loops do as decoding.
+        """
 
     def generate(self, request: Request) -> Generation:
         """See ``Engine.generate``: prefill, then loops until the stop rule ends them.
@@ -57,9 +57,9 @@ class LocalEngine(ABC):
         ledger = LoopBuffer(phases=phases, trace=request.trace, seed=request.seed, expected=expected)
         with torch.inference_mode():
             started = self._now()
-            self.prefill(request)
+            loops = self.start(request)
             prefilled = self._now()
-            reason, paused_s = self._decode(request, stop, ledger)
+            reason, paused_s = self._decode(loops, stop, ledger)
             ended = self._now()
             ledger.flush()
         return Generation(
@@ -74,14 +74,14 @@ class LocalEngine(ABC):
             proposed=ledger.proposed,
         )
 
-    def _decode(self, request: Request, stop: StopRule, ledger: LoopBuffer) -> tuple[FinishReason, float]:
+    def _decode(self, loops: Loops, stop: StopRule, ledger: LoopBuffer) -> tuple[FinishReason, float]:
         """Loops until the output ends; (why it ended, seconds that the clock stood still).
 
         The clock stands while a full ledger is settled: that is no part of decoding.
         """
         watch = Stopwatch(self._clock)
         paused_s = 0.0
-        for decoded in self.loops(request, watch):
+        for decoded in loops(watch):
             kept, reason = stop.cut(ledger.tokens, decoded.tokens)
             watch.lap("other")
             ledger.add(TruncatedLoop(decoded, kept, reason, watch.take()))
@@ -139,22 +139,11 @@ class EagerEngine(LocalEngine):
         self._make_drafter = make_drafter
         self._drafters: dict[SamplingParams, Drafter] = {}
 
-    def prefill(self, request: Request) -> None:
-        read = request.prompt_ids[:-1]
-        self._target.rollback(0)
-        if read:
-            self._target.score(torch.tensor(read, device=self._device), last=1)
-        if drafter := self._drafter(request.sampling):
-            drafter.begin(request.prompt_ids)
-
-    def loops(self, request: Request, watch: Stopwatch) -> Iterator[DecodedLoop]:
-        uniforms = UniformStream(request.seed, self._device)
+    def start(self, request: Request) -> Loops:
         prompt, sampling = request.prompt_ids, request.sampling
-        drafter = self._drafter(sampling)
-        if drafter is None:
-            return ars(self._target, prompt, sampling, uniforms, watch)
+        drafter, uniforms = self._drafter(sampling), UniformStream(request.seed, self._device)
         accept = None if self._rule is None else self._rule.accept
-        return sps(self._target, drafter, prompt, self._k, sampling, uniforms, watch, accept)
+        return algorithms.start(self._target, drafter, prompt, self._k, sampling, uniforms, accept)
 
     def _drafter(self, sampling: SamplingParams) -> Drafter | None:
         if self._make_drafter is None:

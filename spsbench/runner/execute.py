@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
+from spsbench.drafters.registry import DrafterFault
 from spsbench.engines.base import Engine
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.models.memory import cache_bytes, measured_bandwidth, suitable_threads
@@ -228,7 +230,9 @@ def _warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> None:
     if plan.config.warmup:
         for arm, engine in engines.items():
             turn = Turn(first.prompt, first.sample_index, arm, 0, first.seed)
-            engine.generate(_request(plan, turn, trace=False))
+            # What breaks a drafter here breaks it again where it is recorded, and the other arms go on.
+            with suppress(DrafterFault):
+                engine.generate(_request(plan, turn, trace=False))
 
 
 def _set_threads(plan: Plan, pair: Pair, threads: int | None) -> int:

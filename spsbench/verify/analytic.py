@@ -18,11 +18,12 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from spsbench.axes import MODIFIED_REJECTION
 from spsbench.decode import algorithms
 from spsbench.decode import sampling as law
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.rejection import Accept, Draft
-from spsbench.verify.finding import Finding
+from spsbench.verify.finding import Finding, skipped
 from spsbench.verify.subject import SamplerUnderTest
 
 _STEP = 2.0**-18
@@ -130,9 +131,14 @@ def _with(draft: Draft, j: int, x: int) -> Draft:
     return Draft(tokens, draft.probs)
 
 
+_TEST = "analytic"
 TOKENS = 40
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
 _COARSE_TOLERANCE = 2e-2
+
+
+class _RowsNotShown(Exception):
+    """A drafter draws in a way of its own, so that only what it tells is known."""
 
 
 # More tokens than this become one, "the rest", before a rule is asked hundreds of times.
@@ -165,25 +171,33 @@ def analytic(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fin
     must give comes from one forward without a cache. So a wrong formula is found as well as a wrong
     row or number within the rule, a stale cache, a wrong position, or a draft that draws from another
     row than it tells. Whether the uniform numbers are uniform is left to others.
+
+    It does not apply to a rule whose tests are not thresholds, nor to a drafter that samples without
+    showing what it draws from. A point mass is its own row.
     """
+    if subject.rule.name != MODIFIED_REJECTION:
+        return skipped(_TEST, f"it asks for modified rejection's thresholds, which {subject.rule} has not")
     errors: list[float] = []
-    skipped = 0
+    at_an_edge = 0
     for index, prompt in enumerate(prompts):
-        laws, sequence = _laws(subject, prompt, subject.seed + index)
+        try:
+            laws, sequence = _laws(subject, prompt, subject.seed + index)
+        except _RowsNotShown:
+            return skipped(_TEST, f"{subject.drafter} does not show the rows that it draws from")
         rows, steady = subject.true_rows(sequence, len(prompt))
         for implied, row, sure in zip(laws, rows, steady.tolist(), strict=False):
             errors += [implied.distance(row)] if sure else []
-            skipped += not sure
+            at_an_edge += not sure
     mean, worst = (math.fsum(errors) / len(errors), max(errors)) if errors else (0.0, 0.0)
     tolerance = _TOLERANCE.get(subject.target.model.dtype, _COARSE_TOLERANCE)
     return Finding(
-        "analytic",
+        _TEST,
         len(errors) > 0 and mean <= tolerance,
         f"mean total variation {mean:.1e}, worst {worst:.1e}, over {len(errors)} positions",
         f"a mean total variation above {tolerance:g} at the positions visited",
         {
             "positions": len(errors),
-            "skipped_at_an_edge": skipped,
+            "skipped_at_an_edge": at_an_edge,
             "mean": mean,
             "worst": worst,
             "limit": tolerance,
@@ -194,14 +208,26 @@ def analytic(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fin
 def _laws(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> tuple[list[_Law], list[int]]:
     """The law of each emitted token as the sampler implies it, and prompt with output."""
     sequence, laws = list(prompt), list[_Law]()
-    with observed() as drawn, subject.loops(subject.target, subject.draft, prompt, seed) as begin:
+    drafter = subject.build_drafter(subject.sampling)
+    with observed() as drawn, subject.loops(subject.target, drafter, prompt, seed) as begin:
         for loop in begin():
-            laws += _loop_laws(loop, torch.cat(drawn))
+            laws += _loop_laws(loop, _drawn_from(loop, drawn))
             drawn.clear()
             sequence += loop.tokens
             if len(sequence) >= len(prompt) + TOKENS:
                 break
     return laws, sequence
+
+
+def _drawn_from(loop: DecodedLoop, shown: list[Tensor]) -> Tensor:
+    """[n, V] the row that each drafted token was really drawn from."""
+    draft, q = loop.draft, loop.target_probs
+    assert draft is not None
+    if draft.probs is None or not len(draft.tokens):
+        return draft.rows(q.shape[-1], q.dtype)
+    if sum(len(rows) for rows in shown) != len(draft.tokens):
+        raise _RowsNotShown
+    return torch.cat(shown)
 
 
 def _loop_laws(loop: DecodedLoop, drawn: Tensor) -> Iterator[_Law]:
@@ -213,7 +239,8 @@ def _loop_laws(loop: DecodedLoop, drawn: Tensor) -> Iterator[_Law]:
     assert isinstance(weight, Tensor)
     columns = weight.topk(min(_COLUMNS, len(weight))).indices.sort().values
     q, told, really = (_lumped(part, columns) for part in rows)
-    draft = Draft(_places(loop.draft.tokens.cpu(), columns), told)
+    certain = loop.draft.probs is None
+    draft = Draft(_places(loop.draft.tokens.cpu(), columns), None if certain else told)
     rule: Accept = vars(algorithms)["accept_draft"]  # as the loop finds it, with whatever is planted there
     for j in range(loop.accepted + 1):
         yield _Law(columns, emitted_law(rule, q, draft, really, j))

@@ -16,10 +16,12 @@ class Finding:
 
     Attributes:
         test: its name.
-        passed: whether the sampler looks right to it.
+        passed: whether the sampler looks right to it; True where nothing was judged.
         found: the decisive figure, in words.
         bounds: what a pass excludes, and how surely.
         numbers: every number behind it.
+        unjudged: why there is no judgement, ``SKIPPED`` or ``LOSSY``; empty where there is one.
+        fault: how the drafter broke its contract, with its name; empty if it did not.
     """
 
     test: str
@@ -27,6 +29,21 @@ class Finding:
     found: str
     bounds: str
     numbers: dict[str, float | int | str | None] = field(default_factory=dict)
+    unjudged: str = ""
+    fault: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """In a word or three."""
+        return self.unjudged or ("ok" if self.passed else "FAILED")
+
+
+SKIPPED, LOSSY = "skipped", "lossy by design"
+
+
+def skipped(test: str, reason: str) -> Finding:
+    """A test that does not apply, and why."""
+    return Finding(test, True, reason, "nothing", unjudged=SKIPPED)
 
 
 _TOKENS = 24

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 import torch
 
-from spsbench.decode import algorithms
+from spsbench.decode.algorithms import start
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.uniforms import UniformStream
 from spsbench.models.causal_lm import CausalLM
@@ -70,19 +71,15 @@ def greedy_identity(
 
 def _plain(subject: SamplerUnderTest, prompt: Sequence[int]) -> list[int]:
     """Greedy ArS, untouched by any control."""
-    target = subject.target
-    target.rollback(0)
-    if prompt[:-1]:
-        target.score(torch.tensor(prompt[:-1], device=subject.device), last=1)
-    uniforms = UniformStream(0, subject.device)
-    loops = algorithms.ars(target, prompt, _GREEDY, uniforms, Stopwatch(FakeClock()))
-    return [next(loops).tokens[0] for _ in range(TOKENS)]
+    loops = start(subject.target, None, prompt, 0, _GREEDY, UniformStream(0, subject.device))
+    return [loop.tokens[0] for loop in islice(loops(Stopwatch(FakeClock())), TOKENS)]
 
 
 def _speculative(subject: SamplerUnderTest, prompt: Sequence[int]) -> list[int]:
     """Greedy SpS, with the subject's control."""
     tokens: list[int] = []
-    with subject.loops(subject.target, subject.draft, prompt, seed=0) as begin:
+    drafter = subject.build_drafter(_GREEDY)
+    with subject.loops(subject.target, drafter, prompt, seed=0) as begin:
         loops = begin()
         while len(tokens) < TOKENS:
             tokens += next(loops).tokens

@@ -24,7 +24,16 @@ def rescored_outputs(
     subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], decoder: TextDecoder
 ) -> Finding:
     """Leakage of the draft into real outputs, and e-values against other distributions."""
-    engine = EagerEngine(subject.target, subject.draft, subject.k, decoder, subject.device, SystemClock())
+    engine = EagerEngine(
+        subject.target,
+        subject.draft,
+        subject.k,
+        decoder,
+        subject.device,
+        SystemClock(),
+        subject.build_rule(),
+        subject.build_drafter,
+    )
     total: Sums = {}
     for index, prompt in enumerate(prompts):
         request = Request(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from spsbench.decode.protocols import LanguageModel
+from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.sampling import warp
 from spsbench.models.memoized import MemoizedModel
 from spsbench.verify.finding import Finding
@@ -27,15 +27,16 @@ Path = tuple[int, ...]
 def remembered_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
     """Many loops over few contexts, on rows that are computed once and remembered."""
     target = MemoizedModel(subject.target, subject.device)
-    draft = MemoizedModel(subject.draft, subject.device)
-    return _test("sampling", subject, contexts, draws, target, draft, target)
+    drafter = subject.build_drafter(subject.sampling, MemoizedModel(subject.draft, subject.device))
+    return _test("sampling", subject, contexts, draws, target, drafter, target)
 
 
 @torch.inference_mode()
 def end_to_end_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
     """Fewer loops with every forward done anew through the models and their caches."""
     witness = MemoizedModel(subject.target, subject.device)
-    return _test("end to end", subject, contexts, draws, subject.target, subject.draft, witness)
+    drafter = subject.build_drafter(subject.sampling)
+    return _test("end to end", subject, contexts, draws, subject.target, drafter, witness)
 
 
 def _test(
@@ -44,12 +45,12 @@ def _test(
     contexts: Sequence[Sequence[int]],
     draws: int,
     target: LanguageModel,
-    draft: LanguageModel,
+    drafter: Drafter,
     witness: MemoizedModel,
 ) -> Finding:
     g, freedom, cells, impossible = 0.0, 0, 0, 0
     for index, context in enumerate(contexts):
-        counts = _counts(subject, target, draft, context, draws, index)
+        counts = _counts(subject, target, drafter, context, draws, index)
         for prefix, seen in _by_prefix(counts):
             row = warp(witness.row([*context, *prefix]), subject.sampling)[0].double()
             statistic, df, outside = g_statistic(seen, row)
@@ -82,7 +83,7 @@ def _test(
 def _counts(
     subject: SamplerUnderTest,
     target: LanguageModel,
-    draft: LanguageModel,
+    drafter: Drafter,
     context: Sequence[int],
     draws: int,
     index: int,
@@ -91,7 +92,7 @@ def _counts(
     counts: Counter[Path] = Counter()
     for start in range(0, draws, _ANEW):
         seed = (subject.seed * 1_000_003 + index) * 10_000_019 + start
-        with subject.loops(target, draft, context, seed) as begin:
+        with subject.loops(target, drafter, context, seed) as begin:
             for _ in range(min(_ANEW, draws - start)):
                 counts[tuple(next(begin()).tokens)] += 1
     return counts

@@ -1,23 +1,32 @@
-"""The sampler under test: a pair, its sampling, K, and the contexts it is tested at."""
+"""The sampler under test: a pair, how it drafts and accepts, and the contexts it is tested at."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
 
-from spsbench.decode import algorithms
+from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.decode.algorithms import DecodedLoop, start
 from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.protocols import LanguageModel
-from spsbench.decode.sampling import draw, warp
+from spsbench.decode.protocols import Drafter, LanguageModel
+from spsbench.decode.rules import Rule, build_rule, rule_kind
+from spsbench.decode.sampling import warp
 from spsbench.decode.uniforms import UniformStream
+from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.policy import build_policy
+from spsbench.drafters.registry import build_drafter
 from spsbench.models.causal_lm import CausalLM
-from spsbench.records import SamplingParams
+from spsbench.records import SamplingParams, Spec
 from spsbench.verify.controls import planted
+
+PAPERS = Spec(MODEL), Spec(MODIFIED_REJECTION), Spec(FIXED)
+"""Drafter, rule and policy of Chen et al. 2023."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,8 @@ class SamplerUnderTest:
         device: where the models are.
         control: the wrong sampler that is planted while the sampler runs; None for the real one.
         seed: of everything random.
+        drafter, rule, policy: what proposes tokens, what decides which stand, and how many are drafted.
+        corpus: token ids of the prompts, for drafters that count.
     """
 
     target: CausalLM
@@ -40,30 +51,60 @@ class SamplerUnderTest:
     device: torch.device
     control: str | None = None
     seed: int = 0
+    drafter: Spec = PAPERS[0]
+    rule: Spec = PAPERS[1]
+    policy: Spec = PAPERS[2]
+    corpus: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether its rule is said to keep the target's law."""
+        return rule_kind(self.rule.name).lossless
+
+    def build_rule(self) -> Rule | None:
+        """The rule; None for modified rejection, which the loops then find where a control is planted."""
+        return None if self.rule.name == MODIFIED_REJECTION else build_rule(self.rule)
+
+    def build_drafter(self, sampling: SamplingParams, draft: LanguageModel | None = None) -> Drafter:
+        """The drafter over the pair's models.
+
+        Args:
+            sampling: of target and draft.
+            draft: what stands for the draft model; the pair's own unless given.
+        """
+        context = Context(
+            target=self.target,
+            draft=draft or self.draft,
+            sampling=sampling,
+            device=self.device,
+            vocab_size=self.target.vocab_size,
+            corpus=lambda: self.corpus,
+            policy=None if self.policy.name == FIXED else build_policy(self.policy),
+        )
+        return build_drafter(self.drafter, context)
 
     @contextmanager
     def loops(
-        self, target: LanguageModel, draft: LanguageModel, prompt: Sequence[int], seed: int
-    ) -> Iterator[Callable[[], Iterator[algorithms.DecodedLoop]]]:
+        self, target: LanguageModel, drafter: Drafter, prompt: Sequence[int], seed: int
+    ) -> Iterator[Callable[[], Iterator[DecodedLoop]]]:
         """A function that begins the production loops behind a prompt, again at each call.
 
-        The control is planted while the block lasts. The prompt is read once; a further call rolls
-        back to it, as a loop does after a rejection, and goes on in the same stream of numbers.
+        The control is planted while the block lasts. The target reads the prompt once; a further call
+        rolls back to it, as a loop does after a rejection, and goes on in the same stream of numbers.
+        A draft model's cache rolls back too; any other drafter is told of a new sequence.
         """
         with planted(self.control, target):
-            drafter = ModelDrafter(draft, self.sampling, self.device)
-            uniforms = UniformStream(seed, self.device)
-            watch = Stopwatch(FakeClock())
-            read = prompt[:-1]
-            target.rollback(0)
-            if read:
-                target.score(torch.tensor(read, device=self.device), last=1)
-            drafter.begin(prompt)
+            rule, uniforms = self.build_rule(), UniformStream(seed, self.device)
+            accept = None if rule is None else rule.accept
+            loops = start(target, drafter, prompt, self.k, self.sampling, uniforms, accept)
 
-            def begin() -> Iterator[algorithms.DecodedLoop]:
-                target.rollback(len(read))
-                drafter.observe(prompt, 0)
-                return algorithms.sps(target, drafter, prompt, self.k, self.sampling, uniforms, watch)
+            def begin() -> Iterator[DecodedLoop]:
+                target.rollback(len(prompt) - 1)
+                if isinstance(drafter, ModelDrafter):
+                    drafter.observe(prompt, 0)
+                else:
+                    drafter.begin(prompt)
+                return loops(Stopwatch(FakeClock()))
 
             yield begin
 
@@ -132,11 +173,6 @@ def telling_contexts(
 
 def _written(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
     """Prompt and some tokens of the target's own, by plain sampling."""
-    uniforms = UniformStream(seed, subject.device)
-    sequence = list(prompt)
-    subject.target.rollback(0)
-    pending = torch.tensor(prompt, device=subject.device)
-    for _ in range(_LENGTH):
-        pending = draw(warp(subject.target.score(pending, last=1), subject.sampling), uniforms(1))
-        sequence.append(int(pending))
-    return sequence
+    loops = start(subject.target, None, prompt, 0, subject.sampling, UniformStream(seed, subject.device))
+    written = islice(loops(Stopwatch(FakeClock())), _LENGTH)
+    return [*prompt, *(loop.tokens[0] for loop in written)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from spsbench.decode.clock import FakeClock
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft
+from spsbench.decode.rules import Rule
 from spsbench.decode.stopping import TextDecoder
 from spsbench.decode.table import TableModel, random_rows
 from spsbench.engines.local import EagerEngine
@@ -16,7 +19,8 @@ from spsbench.verify.finding import Finding
 
 # Powers of two: sums of them are exact, and tell which of them is missing.
 TARGET_S, DRAFT_S, TICK_S = 64.0, 4.0, 2.0**-10
-_TOKENS, _SIZE = 24, 4
+SIZE = 4
+_TOKENS = 24
 
 
 class Timed(TableModel):
@@ -29,7 +33,7 @@ class Timed(TableModel):
     """
 
     def __init__(self, clock: FakeClock, forward_s: float, seed: int) -> None:
-        super().__init__(random_rows(_SIZE, seed), _SIZE)
+        super().__init__(random_rows(SIZE, seed), SIZE)
         self._clock, self._forward_s = clock, forward_s
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
@@ -37,12 +41,45 @@ class Timed(TableModel):
         return super().score(tokens, last)
 
 
-def booked_time(k: int, decoder: TextDecoder) -> Finding:
-    """Compare what the engine booked in ArS and SpS with what passed, phase by phase and loop by loop."""
+class TimedDrafter:
+    """A drafter that takes as long as a draft model would: a forward to begin, and K to draft.
+
+    Args:
+        drafter: what proposes.
+        clock: moved on.
+    """
+
+    def __init__(self, drafter: Drafter, clock: FakeClock) -> None:
+        self._drafter, self._clock = drafter, clock
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._clock.advance(DRAFT_S)
+        self._drafter.begin(prompt)
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        self._clock.advance(k * DRAFT_S)
+        return self._drafter.draft(tokens, k, u)
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        self._drafter.observe(tokens, accepted)
+
+
+def booked_time(
+    k: int, decoder: TextDecoder, make: Callable[[], Drafter] | None = None, rule: Rule | None = None
+) -> Finding:
+    """Compare what the engine booked in ArS and SpS with what passed, phase by phase and loop by loop.
+
+    Args:
+        k: lookahead.
+        decoder: turns token ids into text.
+        make: builds a drafter over ``SIZE`` tokens that takes no time of this clock; a draft model unless
+            given.
+        rule: judges drafts; modified rejection unless given.
+    """
     wrong: list[str] = []
     loops = 0
     for lookahead in (0, k):
-        generation = timed(lookahead, decoder)
+        generation = timed(lookahead, decoder, make, rule)
         loops += len(generation.loops or [])
         wrong += [f"{'SpS' if lookahead else 'ArS'}, {text}" for text in differences(generation, lookahead)]
     return Finding(
@@ -54,11 +91,14 @@ def booked_time(k: int, decoder: TextDecoder) -> Finding:
     )
 
 
-def timed(k: int, decoder: TextDecoder) -> Generation:
+def timed(
+    k: int, decoder: TextDecoder, make: Callable[[], Drafter] | None = None, rule: Rule | None = None
+) -> Generation:
     """An output of the eager engine on tables, under the clock; ArS if ``k`` is 0."""
-    clock = FakeClock(TICK_S)
-    draft = Timed(clock, DRAFT_S, seed=2) if k else None
-    engine = EagerEngine(Timed(clock, TARGET_S, seed=1), draft, k, decoder, torch.device("cpu"), clock)
+    clock, cpu = FakeClock(TICK_S), torch.device("cpu")
+    target, draft = Timed(clock, TARGET_S, seed=1), Timed(clock, DRAFT_S, seed=2) if k else None
+    own = (lambda sampling: TimedDrafter(make(), clock)) if k and make else None
+    engine = EagerEngine(target, draft, k, decoder, cpu, clock, rule, own)
     return engine.generate(Request((0, 1), _TOKENS, (), SamplingParams(), seed=0, fixed_length=True))
 
 

@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from spsbench.axes import FIXED, MODEL
 from spsbench.decode.stopping import TextDecoder
+from spsbench.drafters.registry import DrafterFault, build_drafter, drafter_kind
+from spsbench.errors import UsageError
+from spsbench.records import SamplingParams
+from spsbench.testing import context_of
 from spsbench.verify.analytic import analytic
 from spsbench.verify.controls import NAMES, SHARED, planted, planted_everywhere
-from spsbench.verify.finding import Finding, row_difference
+from spsbench.verify.drafting import Sizes, enumerated, kept_contract
+from spsbench.verify.finding import LOSSY, Finding, row_difference, skipped
 from spsbench.verify.greedy import greedy_identity
 from spsbench.verify.outputs import rescored_outputs
 from spsbench.verify.sampling import end_to_end_draws, remembered_draws
 from spsbench.verify.streams import independent_uniforms
 from spsbench.verify.subject import SamplerUnderTest, telling_contexts
-from spsbench.verify.timing import booked_time
+from spsbench.verify.timing import SIZE, booked_time
 from spsbench.verify.warping import same_warp
 
 TESTS = ("rows", "warp", "uniforms", "clock", "analytic", "greedy", "sampling", "end to end", "outputs")
+"""What a planted fault is put to. ``contract`` and ``enumeration`` come before, where nothing is planted."""
+
+OF_THE_LAW = frozenset({"enumeration", "analytic", "greedy", "sampling", "end to end", "outputs"})
+"""What a rule that is lossy by design need not pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,7 @@ class Effort:
         contexts: where draws are made.
         prompts: read by the tests of the warper, of the formulas and of greedy.
         outputs: generated and read again.
+        tables, wide_tables: (V, K) of the enumeration, see ``enumerated``.
     """
 
     draws: int = 20_000
@@ -37,11 +48,14 @@ class Effort:
     contexts: int = 2
     prompts: int = 8
     outputs: int = 16
+    tables: Sizes = ((2, 4), (3, 3), (4, 2), (5, 2))
+    wide_tables: Sizes = ((5, 4),)
 
     @classmethod
     def reduced(cls) -> Effort:
         """Enough to catch every control, in seconds each."""
-        return cls(draws=200, end_to_end=300, contexts=10, prompts=4, outputs=10)
+        tables: dict[str, Sizes] = {"tables": ((2, 2), (3, 2)), "wide_tables": ((4, 3),)}
+        return cls(draws=200, end_to_end=300, contexts=10, prompts=4, outputs=10, **tables)
 
     @property
     def needed(self) -> int:
@@ -72,19 +86,47 @@ def findings(
         one finding a test, as soon as it is there.
     """
     with planted_everywhere(subject.control):
-        yield from _of_parts(subject, prompts[: effort.prompts], decoder)
+        yield from _of_parts(subject, prompts[: effort.prompts], decoder, effort)
         yield from _of_whole(subject, prompts, decoder, effort, contexts)
 
 
+def _judged(subject: SamplerUnderTest, test: str, run: Callable[[], Finding]) -> Finding:
+    """What a test found; a drafter's fault is a finding, and what a lossy rule does is no failure."""
+    try:
+        found = run()
+    except DrafterFault as fault:
+        return Finding(test, False, str(fault), "nothing", fault=str(fault))
+    if subject.is_lossless or found.unjudged or test not in OF_THE_LAW:
+        return found
+    return replace(found, passed=True, bounds="nothing", unjudged=LOSSY)
+
+
 def _of_parts(
-    subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], decoder: TextDecoder
+    subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], decoder: TextDecoder, effort: Effort
 ) -> Iterator[Finding]:
-    """What the sampler is made of: rows, warper, uniform numbers, clock."""
+    """What the sampler is made of: drafter, rule, rows, warper, uniform numbers, clock."""
+    if subject.control is None:
+        yield _judged(subject, "contract", lambda: kept_contract(subject, prompts))
+        tables = effort.tables, effort.wide_tables
+        yield _judged(subject, "enumeration", lambda: enumerated(subject, *tables))
     yield row_difference(replace(subject, control=None), prompts[:2])
     with planted(subject.control, subject.target):
         yield same_warp(subject, prompts)
         yield independent_uniforms(subject)
-        yield booked_time(subject.k, decoder)
+        yield _judged(subject, "clock", lambda: _clock(subject, decoder))
+
+
+def _clock(subject: SamplerUnderTest, decoder: TextDecoder) -> Finding:
+    """A drafter that is not the draft model is timed as one that takes a known time, on tables."""
+    if (subject.drafter.name, subject.policy.name) == (MODEL, FIXED):
+        return booked_time(subject.k, decoder, rule=subject.build_rule())
+    weights, policy = drafter_kind(subject.drafter.name).needs_weights, str(subject.policy)
+    context = context_of(SIZE, SamplingParams(), policy, weights=weights)
+    try:
+        drafter = build_drafter(subject.drafter, context)
+    except (UsageError, DrafterFault) as error:
+        return skipped("clock", f"it cannot be built on a table of probabilities: {error}")
+    return booked_time(subject.k, decoder, lambda: drafter, subject.build_rule())
 
 
 def _of_whole(
@@ -96,15 +138,17 @@ def _of_whole(
 ) -> Iterator[Finding]:
     """What the sampler writes."""
     few = prompts[: effort.prompts]
-    yield analytic(subject, few)
+    tests: dict[str, Callable[[], Finding]] = {"analytic": lambda: analytic(subject, few)}
     if subject.sampling.greedy:
         difference = row_difference(replace(subject, control=None), prompts[:2]).numbers["difference"]
-        yield greedy_identity(subject, few, float(difference or 0))
+        tests["greedy"] = lambda: greedy_identity(subject, few, float(difference or 0))
     else:
-        contexts = contexts or _contexts(subject, prompts, effort)
-        yield remembered_draws(subject, contexts, effort.draws)
-        yield end_to_end_draws(subject, contexts[:1], effort.end_to_end)
-    yield rescored_outputs(subject, prompts[: effort.outputs], decoder)
+        where = contexts or _contexts(subject, prompts, effort)
+        tests["sampling"] = lambda: remembered_draws(subject, where, effort.draws)
+        tests["end to end"] = lambda: end_to_end_draws(subject, where[:1], effort.end_to_end)
+    tests["outputs"] = lambda: rescored_outputs(subject, prompts[: effort.outputs], decoder)
+    for test, run in tests.items():
+        yield _judged(subject, test, run)
 
 
 def _contexts(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], effort: Effort) -> Contexts:
