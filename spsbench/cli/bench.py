@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from spsbench.cli import options
+from spsbench.cli.console import out, print_json, say
+from spsbench.errors import UsageError
+from spsbench.records import SamplingParams
+
+if TYPE_CHECKING:
+    import torch
+
+    from spsbench.bench.forced import SyntheticAcceptance
+    from spsbench.bench.study import BenchConfig
+    from spsbench.config import PairConfig
+    from spsbench.models.causal_lm import CausalLM
+    from spsbench.report.tables import Cell, Table
+
 
 ACCEPTANCE = "Forced acceptance (recorded as synthetic)"
 
@@ -63,6 +79,292 @@ def bench(
     debug: options.Debug = False,
 ) -> None:
     """Can speculation pay on this machine? No task: forwards by rows, floors, predicted speedup."""
-    from spsbench.cli.benching import bench_pair
 
     bench_pair(context.params)
+
+
+_MILLION, _GB = 1e6, 1e9
+_REGIMES = {
+    "dispatch-bound": "The weights fit in the last-level cache: no floor by memory is known here.",
+    "unknown": "Bandwidth could not be measured: no floor is known here.",
+}
+
+
+def screen(facts: Mapping[str, Any]) -> RenderableType:
+    """Models, forwards, floors, the grid, forced acceptance, and one sentence."""
+    parts: list[RenderableType] = [_models(facts), "", _forwards(facts), "", _memory(facts)]
+    parts += ["", _grid(facts["payoff"]), "", facts["verdict"]]
+    if facts["forced"] is not None:
+        parts += ["", _forced(facts["forced"])]
+    return Group(*parts)
+
+
+def _models(facts: Mapping[str, Any]) -> RenderableType:
+    from spsbench.report.tables import Table, left
+
+    rows = []
+    for role in ("target", "draft"):
+        model = facts[role]
+        kind = "random weights" if model["random_weights"] else ""
+        size = f"{model['parameters'] / _MILLION:,.1f}M"
+        rows.append([role, model["name"], f"{model['model_type']}, {size}, {model['dtype']}", kind])
+    return Table([left()] * 4, rows).as_rich()
+
+
+def _titled(title: str, table: Table) -> Group:
+    return Group(Text(title, style="bold"), "", table.as_rich())
+
+
+def _forwards(facts: Mapping[str, Any]) -> Group:
+    from spsbench.config.models import PACKED
+    from spsbench.report.tables import Table, right
+    from spsbench.report.wording import milliseconds, percent
+
+    title = f"Forwards behind {facts['context']} tokens, {facts['device']}, {facts['threads']} threads"
+    columns = [right("model"), right("rows"), right("ms"), right("t(n)/t(1)", note="95%")]
+    rows = []
+    for role in ("target", "draft"):
+        packed = " packed" if facts["modes"][role] == PACKED else ""
+        for row in facts["forwards"][role]:
+            own = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" if row["rows"] > 1 else "1"
+            times = milliseconds(row["ms"]), own, milliseconds(row["floor_ms"])
+            rows.append([role + packed, str(row["rows"]), *times, percent(row["share"])])
+    return _titled(title, Table([*columns, right("floor ms"), right("of floor")], rows))
+
+
+def _memory(facts: Mapping[str, Any]) -> str:
+    bandwidth = facts["bandwidth_bytes_per_s"]
+    speed = "" if bandwidth is None else f"Memory is read at {bandwidth / _GB:.1f} GB/s (measured). "
+    told = _REGIMES.get(facts["regime"], "The floor is the bytes of weights and cache over that.")
+    return speed + told
+
+
+def _grid(found: Mapping[str, Any]) -> Group:
+    from spsbench.report.tables import Styled, Table, right
+
+    ks = list(found["costs"])
+    rows: list[list[Cell]] = []
+    for row in found["grid"]:
+        cells = [
+            Styled(f"{value:.2f}", "bold") if k == row["best_k"] else f"{value:.2f}"
+            for k, value in row["speedups"].items()
+        ]
+        rows.append([f"{row['alpha']:.2f}", *cells])
+    needed = found["break_even"]
+    rows.append(["pays from", *("never" if needed[k] is None else f"{needed[k]:.2f}" for k in ks)])
+    table = Table([right("alpha"), *(right(f"K={k}") for k in ks)], rows)
+    return _titled("Predicted speedup, forwards alone, independent tests", table)
+
+
+def _forced(found: Mapping[str, Any]) -> Group:
+    from spsbench.report.tables import Table, right
+    from spsbench.report.wording import milliseconds, speedup
+
+    shares = " ".join(f"{p:.2f}" for p in found["acceptance_by_position"])
+    title = f"Measured with SYNTHETIC acceptance ({shares}), {found['rounds']} rounds"
+    columns = [right("arm"), right("ms/token"), right("tokens/loop"), right("speedup", note="95%")]
+    rows = [
+        [
+            f"SpS (K={arm['k']})" if arm["k"] else "ArS",
+            milliseconds(arm["ms_per_token"]),
+            f"{arm['tokens_per_loop']:.2f}",
+            speedup(arm["speedup"]) if arm["k"] else "1x",
+            "-" if arm["predicted"] is None else f"{arm['predicted']:.2f}x",
+        ]
+        for arm in found["arms"]
+    ]
+    return _titled(title, Table([*columns, right("predicted")], rows))
+
+
+DEFAULT_PAIR, DEFAULT_KS, DEFAULT_CONTEXT, DEFAULT_SECONDS = "mini", "1..8", 256, 20.0
+_SAMPLING = SamplingParams(top_p=0.95)
+# Random weights give almost even rows, whose nucleus is most of the vocabulary: no model's work.
+_SHARPENED = SamplingParams(temperature=0.1, top_p=0.95)
+
+
+def bench_pair(params: Mapping[str, Any]) -> None:
+    """Measure a pair, real or of random weights, and print what it can gain.
+
+    Raises:
+        UsageError, UnavailableError: before anything is loaded.
+    """
+    from spsbench.bench.study import study
+    from spsbench.environment import describe_environment
+    from spsbench.models.hf_errors import quiet_libraries
+    from spsbench.models.memory import suitable_threads
+    from spsbench.models.pair import resolve_device
+
+    quiet: bool = params["quiet"]
+    random_weights = params["target_config"] is not None or params["draft_config"] is not None
+    asked = _asked(params, _SHARPENED if random_weights else _SAMPLING)
+    device, dtype = resolve_device(params["device"] or "auto"), _dtype(params["dtype"])
+    wanted = _threads(params["threads"])
+    say("Checking the models", quiet=quiet)
+    quiet_libraries()
+    names, target, draft = (_built if random_weights else _loaded)(params, asked, dtype, device)
+    if device.type == "cpu":
+        import torch
+
+        torch.set_num_threads(wanted or suitable_threads(target))
+    say(f"Timing forwards behind {asked.context} tokens", quiet=quiet)
+    facts = {
+        "target": _told(names[0], target, random_weights),
+        "draft": _told(names[1], draft, random_weights),
+        "device": str(device),
+        **study(target, draft, asked),
+        "environment": describe_environment(),
+    }
+    if params["json"]:
+        print_json(facts)
+    else:
+        out().print(screen(facts))
+
+
+def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:
+    from spsbench.bench.study import BenchConfig
+    from spsbench.config import parse_ks
+    from spsbench.config.models import chosen_kernels
+
+    ks = tuple(k for k in parse_ks(params["k"] or DEFAULT_KS) if k > 0)
+    if not ks:
+        raise UsageError("no lookahead is left.", flag="--k", remedy="Give whole numbers from 1, e.g. 1..8.")
+    return BenchConfig(
+        ks=ks,
+        context=int(_number(params["context_tokens"], "--context", 1, DEFAULT_CONTEXT, whole=True)),
+        budget_s=_number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS),
+        sampling=sampling,
+        acceptance=_acceptance(params),
+        seed=int(_number(params["seed"], "--seed", 0, 0, whole=True)),
+        kernels=chosen_kernels(params["kernels"]),
+    )
+
+
+def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
+    from spsbench.bench.forced import SyntheticAcceptance, acceptance_of
+    from spsbench.store import RunStore
+
+    run: Path | None = params["acceptance_from"]
+    if params["alpha"] is not None:
+        if run is not None:
+            raise UsageError("both say what is accepted.", flag="--alpha", remedy="Leave one of the two out.")
+        alpha = _number(params["alpha"], "--alpha", 0, 0)
+        if alpha > 1:
+            raise UsageError(f"{alpha} is no probability.", flag="--alpha", remedy="Give a number up to 1.")
+        return SyntheticAcceptance([alpha])
+    if run is None:
+        return None
+    with RunStore.open(run) as store:
+        frames = store.frames()
+    found = acceptance_of(frames.arms, frames.loops)
+    if found is None:
+        raise UsageError(
+            f"{run} has no SpS arm whose loops were seen.",
+            flag="--acceptance-from",
+            remedy="Name a run with an sps arm of the engine eager or graphed.",
+        )
+    return found
+
+
+def _number(text: str | None, flag: str, least: float, default: float, *, whole: bool = False) -> float:
+    if text is None:
+        return default
+    try:
+        value = int(text) if whole else float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value < float("inf"):
+        kind = "whole number" if whole else "number"
+        raise UsageError(f"{text!r} will not do.", flag=flag, remedy=f"Give a {kind} from {least}.")
+    return value
+
+
+def _dtype(name: str | None) -> str:
+    from spsbench.models.weights import DTYPES
+
+    if name is not None and name not in ("auto", *DTYPES):
+        raise UsageError(
+            f"{name!r} is unknown.", flag="--dtype", remedy=f"Choose from auto, {', '.join(DTYPES)}."
+        )
+    return name or "auto"
+
+
+def _threads(text: str | None) -> int | None:
+    return None if text in (None, "auto") else int(_number(text, "--threads", 1, 1, whole=True))
+
+
+Models: TypeAlias = "tuple[tuple[str, str], CausalLM, CausalLM]"
+
+
+def _loaded(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: torch.device) -> Models:
+    """The named pair, or target and draft by themselves."""
+    from spsbench.models.loading import load
+    from spsbench.models.pair import find_pair
+    from spsbench.models.weights import require_memory
+
+    config = _pair(params)
+    source = find_pair(config)
+    dtype = config.dtype if dtype == "auto" else dtype
+    _require_window(source.context_window, asked)
+    require_memory(source.target, source.draft, dtype, device)
+    names = (source.target.name, source.draft.name)
+    parts = zip((source.target, source.draft), ("--target", "--draft"), strict=True)
+    target, draft = (load(part, dtype, device, source.vocab_size, flag) for part, flag in parts)
+    return names, target, draft
+
+
+def _pair(params: Mapping[str, Any]) -> PairConfig:
+    from spsbench.config import ModelRef, PairConfig, load_pair
+
+    if (params["target"] is None) != (params["draft"] is None):
+        missing = "--draft" if params["draft"] is None else "--target"
+        raise UsageError("a pair has two models.", flag=missing, remedy="Name both, or a --pair.")
+    if params["target"] is None:
+        return load_pair(params["pair"] or DEFAULT_PAIR)
+    if params["pair"] is not None:
+        raise UsageError(
+            "both name the models.", flag="--pair", remedy="Leave --pair out, or --target and --draft."
+        )
+    target, draft = ModelRef(id=params["target"]), ModelRef(id=params["draft"])
+    return PairConfig(name="custom", target=target, draft=draft)
+
+
+def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: torch.device) -> Models:
+    """Models of random weights from two configurations."""
+    from spsbench.models.causal_lm import context_window, text_config
+    from spsbench.models.random_init import random_model, read_config, require_room
+
+    for other in ("pair", "target", "draft"):
+        if params[other] is not None:
+            raise UsageError(
+                "configurations stand in place of models.", flag=f"--{other}", remedy="Leave it out."
+            )
+    names = (params["target_config"], params["draft_config"])
+    flags = ("--target-config", "--draft-config")
+    for name, flag in zip(names, flags, strict=True):
+        if name is None:
+            raise UsageError("a pair has two models.", flag=flag, remedy="Give both configurations.")
+    configs = [read_config(name, flag) for name, flag in zip(names, flags, strict=True)]
+    _require_window(min(context_window(config) for config in configs), asked)
+    require_room(dict(zip(flags, configs, strict=True)), dtype, device)
+    shared = min(text_config(config).vocab_size for config in configs)
+    target, draft = (random_model(config, dtype, device, shared, asked.seed) for config in configs)
+    return names, target, draft
+
+
+def _require_window(window: int, asked: BenchConfig) -> None:
+    if asked.tokens > window:
+        raise UsageError(
+            f"{asked.tokens} tokens are needed, and the models take {window}.",
+            flag="--context",
+            remedy=f"Give at most {max(window - asked.tokens + asked.context, 1)}.",
+        )
+
+
+def _told(name: str, model: CausalLM, random_weights: bool) -> dict[str, Any]:
+    return {
+        "name": name,
+        "model_type": model.model.config.model_type,
+        "parameters": sum(p.numel() for p in model.model.parameters()),
+        "dtype": str(model.model.dtype).removeprefix("torch."),
+        "random_weights": random_weights,
+    }

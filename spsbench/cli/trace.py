@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spsbench.cli import options
+from spsbench.cli.console import out, say
+from spsbench.errors import UsageError
+from spsbench.records import Arm, Loop, Request, TracedToken
+
+if TYPE_CHECKING:
+    from spsbench.config import RunConfig
+    from spsbench.models.pair import Pair
+    from spsbench.report.trace import Token
+    from spsbench.runner import Plan
+
 
 Prompt = Annotated[
     str,
@@ -58,6 +71,169 @@ def trace(
     debug: options.Debug = False,
 ) -> None:
     """Watch SpS write: accepted, rejected and corrected tokens as they come."""
-    from spsbench.cli.tracing import trace_prompt
 
     trace_prompt(context.params)
+
+
+_WARM_UP_TOKENS = 8
+_NOT_OFFERED: dict[str, Any] = {
+    **dict.fromkeys(("out", "resume", "config", "fail_on", "set", "protocol")),
+    "no_score": True,
+    # The plan wants a task; its prompts are not used.
+    "task": "xsum",
+    "data": "mini",
+    "limit": "1",
+    "arms": "sps",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Spoken:
+    """One loop: its record and its tokens."""
+
+    record: Loop
+    tokens: list[TracedToken]
+
+
+def trace_prompt(params: Mapping[str, Any]) -> None:
+    """Show how SpS continues a prompt, then how fast it was.
+
+    Raises:
+        UsageError: an empty prompt, one that does not fit, or more than one K or sampling.
+    """
+    from spsbench.decode.clock import SystemClock
+    from spsbench.engines.local import EagerEngine
+    from spsbench.report.trace import TraceWriter
+    from spsbench.runner import plan
+    from spsbench.runner.execute import load
+
+    config = _settings(params)
+    text = _prompt(str(params["prompt"]))
+    quiet: bool = params["quiet"]
+    say(f"Loading {config.pair.name}", quiet=quiet)
+    ready = plan(config)
+    (arm,) = ready.arms
+    request = _request(ready, arm, text)
+    pair = load(ready)
+    _warm_up(pair, arm, request)
+    console = out()
+    writer = TraceWriter(console)
+    writer.legend()
+    loops: list[Loop] = []
+    for spoken in _speak(pair, arm, request):
+        writer.write([_token(token, pair) for token in spoken.tokens])
+        loops.append(spoken.record)
+    writer.end()
+    baseline = EagerEngine(pair.target, None, 0, pair.tokenizer, pair.device, SystemClock()).generate(request)
+    for line in _closing(arm, loops, 1e3 * baseline.decode_s / len(baseline.tokens)):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _settings(params: Mapping[str, Any]) -> RunConfig:
+    from spsbench.cli.measure import read_settings
+
+    asked = {name: value for name, value in params.items() if name != "prompt"}
+    config = read_settings(asked | _NOT_OFFERED)
+    if len(config.ks) != 1 or config.ks[0] < 1:
+        raise UsageError(
+            f"{params['k']!r} is no single lookahead.", flag="--k", remedy="Give one number from 1 on."
+        )
+    if config.samplings is not None and len(config.samplings) != 1:
+        raise UsageError(
+            f"{params['sampling']!r} names several.", flag="--sampling", remedy="Choose nucleus or greedy."
+        )
+    return config
+
+
+def _prompt(given: str) -> str:
+    """The prompt's text, from stdin for ``-``."""
+    text = sys.stdin.read() if given == "-" else given
+    if not text.strip():
+        raise UsageError("there is nothing to continue.", flag="PROMPT", remedy="Give some text.")
+    return text
+
+
+def _request(ready: Plan, arm: Arm, text: str) -> Request:
+    tokenizer = ready.source.tokenizer
+    ids = tokenizer.chat(text) if ready.chat_template else tokenizer.encode(text, special=True)
+    room = ready.source.context_window - ready.max_new_tokens - arm.k
+    if not 0 < len(ids) <= room:
+        raise UsageError(
+            f"a prompt of {len(ids)} tokens and {ready.max_new_tokens} new ones do not fit into the window "
+            f"of {ready.source.context_window}.",
+            flag="PROMPT",
+            remedy="Shorten it, or give a smaller --max-new-tokens.",
+        )
+    return Request(tuple(ids), ready.max_new_tokens, (), arm.sampling, ready.config.seed)
+
+
+def _warm_up(pair: Pair, arm: Arm, request: Request) -> None:
+    """A few tokens of both, thrown away: what runs first is slow."""
+    from spsbench.decode.clock import SystemClock
+    from spsbench.engines.local import EagerEngine
+
+    short = Request(request.prompt_ids, _WARM_UP_TOKENS, (), request.sampling, request.seed)
+    for draft in (None, pair.draft):
+        EagerEngine(pair.target, draft, arm.k, pair.tokenizer, pair.device, SystemClock()).generate(short)
+
+
+def _speak(pair: Pair, arm: Arm, request: Request) -> Iterator[_Spoken]:
+    """The loops of the output as they come; the clock stands while they are shown."""
+    import torch
+
+    return torch.inference_mode()(_spoken)(pair, arm, request)
+
+
+def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[_Spoken]:
+    from spsbench.decode.algorithms import start
+    from spsbench.decode.clock import Stopwatch, SystemClock
+    from spsbench.decode.stopping import StopRule
+    from spsbench.decode.uniforms import UniformStream
+    from spsbench.drafters.model import ModelDrafter
+    from spsbench.engines.recording import TruncatedLoop, loop_records, traced_tokens
+
+    drafter = ModelDrafter(pair.draft, request.sampling, pair.device)
+    stop = StopRule.of(request, pair.tokenizer)
+    uniforms = UniformStream(request.seed, pair.device)
+    loops = start(pair.target, drafter, request.prompt_ids, arm.k, request.sampling, uniforms)
+    watch, tokens = Stopwatch(SystemClock()), list[int]()
+    for count, decoded in enumerate(loops(watch)):
+        kept, reason = stop.cut(tokens, decoded.tokens)
+        watch.lap("other")
+        finished = TruncatedLoop(decoded, kept, reason, watch.take())
+        (record,) = loop_records([finished], phases=False)
+        yield _Spoken(record, traced_tokens([finished], count, len(tokens)))
+        tokens += decoded.tokens[:kept]
+        if reason is not None:
+            return
+        watch.skip()
+
+
+def _token(traced: TracedToken, pair: Pair) -> Token:
+    from spsbench.report.trace import Token, shown_text
+    from spsbench.runner.finalize import token_texts
+
+    text = shown_text(traced.token_id, token_texts([traced.token_id], pair.tokenizer))
+    return Token(text, traced.fate, traced.target_prob, traced.draft_prob, traced.u)
+
+
+def _closing(arm: Arm, loops: list[Loop], ars_ms: float) -> list[str]:
+    """Acceptance under its names, and the speed of this one text."""
+    from spsbench.report.wording import milliseconds, number
+
+    accepted, drafted, tested = (
+        sum(getattr(loop, name) for loop in loops) for name in ("accepted", "drafted", "tested")
+    )
+    emitted = sum(loop.emitted for loop in loops)
+    sps_ms = 1e3 * sum(loop.loop_s for loop in loops) / emitted
+    names = {
+        "mean_acceptance_length": 1 + accepted / len(loops),
+        "alpha_beta": sum(loop.beta_sum for loop in loops) / tested if tested else None,
+        "draft_acceptance_rate": accepted / drafted if drafted else None,
+    }
+    return [
+        "",
+        "  ".join(f"{name} {number(value, 3)}" for name, value in names.items()),
+        f"{emitted} tokens in {len(loops)} loops: SpS (K={arm.k}) {milliseconds(sps_ms)} ms/token, "
+        f"ArS {milliseconds(ars_ms)}: {ars_ms / sps_ms:.2f}x here.",
+    ]

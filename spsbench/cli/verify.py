@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
+from spsbench.axes import label
 from spsbench.cli import options
+from spsbench.cli.console import out, print_json, say
+from spsbench.errors import GateFailed, UsageError
+from spsbench.records import Arm
 
-TESTS = "What is tested"
+if TYPE_CHECKING:
+    from spsbench.config import RunConfig
+    from spsbench.decode.stopping import TextDecoder
+    from spsbench.report.tables import Cell
+    from spsbench.verify.finding import Finding
+    from spsbench.verify.subject import SamplerUnderTest
+    from spsbench.verify.verification import Effort
+
+
+TESTED = "What is tested"
 
 Control = Annotated[
     str | None,
     typer.Option(
         "--control",
         metavar="NAME",
-        rich_help_panel=TESTS,
+        rich_help_panel=TESTED,
         help="Plant a sampler that is known to be wrong; the tests must fail.",
         show_default=False,
     ),
@@ -23,15 +41,15 @@ Control = Annotated[
 Controls = Annotated[
     bool,
     typer.Option(
-        "--controls", rich_help_panel=TESTS, help="Plant each in turn and print which test caught it."
+        "--controls", rich_help_panel=TESTED, help="Plant each in turn and print which test caught it."
     ),
 ]
-Effort = Annotated[
+EffortName = Annotated[
     str | None,
     typer.Option(
         "--effort",
         metavar="full|reduced",
-        rich_help_panel=TESTS,
+        rich_help_panel=TESTED,
         help="How much is drawn. Default: full, with --controls reduced.",
         show_default=False,
     ),
@@ -53,7 +71,7 @@ def verify(
     policy: options.Policy = None,
     control: Control = None,
     controls: Controls = False,
-    effort: Effort = None,
+    effort: EffortName = None,
     sampling: options.Sampling = None,
     temperature: options.Temperature = None,
     top_p: options.TopP = None,
@@ -69,9 +87,272 @@ def verify(
     debug: options.Debug = False,
 ) -> None:
     """Test whether SpS, or any drafter and rule, has the target's distribution; exit 4 if not."""
-    from spsbench.cli.verifying import verify_controls, verify_sampler
-
     if controls:
         verify_controls(context.params)
     else:
         verify_sampler(context.params)
+
+
+_NOT_OFFERED = {
+    **dict.fromkeys(("out", "resume", "config", "fail_on", "set", "protocol", "samples", "arms")),
+    "no_score": True,
+}
+
+
+def verify_sampler(params: Mapping[str, Any]) -> None:
+    """Test one sampler, real or planted, under each sampling that was asked for.
+
+    Raises:
+        GateFailed: a test found it wrong.
+    """
+    from spsbench.verify.verification import findings
+
+    _known_control(params["control"])
+    if params["control"]:
+        _require_usual(params, "--control")
+    effort, quiet = _effort(params, "full"), params["quiet"]
+    results: dict[str, _Result] = {}
+    for tested in _subjects(params, effort):
+        found: list[Finding] = []
+        for finding in findings(tested.subject, tested.prompts, tested.decoder, effort):
+            say(f"  {finding.test}: {finding.verdict}", quiet=quiet)
+            found.append(finding)
+        results[tested.name] = _Result(tested.arm, found)
+    if params["json"]:
+        print_json(_as_json(params["control"], results))
+    else:
+        for result in results.values():
+            out().print(_verdicts(result))
+    _judge(params, results)
+    for sentence in _closing(results):
+        say(sentence, quiet=quiet)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """One way of drafting, accepting and sampling, and what every test found of it."""
+
+    arm: Arm
+    found: list[Finding]
+
+    @property
+    def is_lossless(self) -> bool:
+        """Whether its rule is said to keep the target's law."""
+        from spsbench.decode.rules import rule_kind
+
+        return rule_kind(self.arm.rule.name).lossless
+
+    @property
+    def label(self) -> str:
+        """As people say it, with what is lossy called so."""
+        return label(self.arm.axes() | {"arm": self.arm.name, "lossless": self.is_lossless})
+
+
+def _as_json(control: str | None, results: Mapping[str, _Result]) -> dict[str, Any]:
+    return {
+        "control": control,
+        "passed": all(f.passed for result in results.values() for f in result.found),
+        "arms": {
+            name: result.arm.axes() | {"lossless": result.is_lossless} for name, result in results.items()
+        },
+        "findings": {
+            name: [asdict(f) | {"verdict": f.verdict} for f in result.found]
+            for name, result in results.items()
+        },
+    }
+
+
+def _judge(params: Mapping[str, Any], results: Mapping[str, _Result]) -> None:
+    """Raise ``GateFailed`` for every test that failed, with a drafter's fault in its own words."""
+    failed = [(f, name) for name, result in results.items() for f in result.found if not f.passed]
+    if not failed:
+        return
+    faults = list(dict.fromkeys(f.fault for f, _ in failed if f.fault))
+    caught = ", ".join(f"{f.test} ({name})" for f, name in failed)
+    what = f"the drafter broke its contract: {faults[0]};" if faults else "the sampler is wrong:"
+    raise GateFailed(f"{what} caught by {caught}.", flag=_flag(params))
+
+
+def _closing(results: Mapping[str, _Result]) -> Iterator[str]:
+    """What may be said where nothing failed."""
+    from spsbench.verify.finding import LOSSY
+
+    if any(result.is_lossless for result in results.values()):
+        yield "No test found a difference from the target's distribution."
+    for result in results.values():
+        if not result.is_lossless:
+            (outputs,) = (f for f in result.found if f.test == "outputs")
+            yield f"{result.label}, {result.arm.sampling_name}: {LOSSY}; {outputs.found}."
+
+
+def verify_controls(params: Mapping[str, Any]) -> None:
+    """Plant every control in turn and print which test caught it.
+
+    Raises:
+        GateFailed: a control went unnoticed.
+    """
+    from spsbench.verify.verification import control_matrix
+
+    _require_usual(params, "--controls")
+    effort = _effort(params, "reduced")
+    matrices: dict[str, dict[str, dict[str, bool]]] = {}
+    quiet: bool = params["quiet"]
+
+    def told(control: str, found: list[Finding]) -> None:
+        caught = ", ".join(f.test for f in found if not f.passed) or "NOTHING"
+        say(f"  {control}: caught by {caught}", quiet=quiet)
+
+    for tested in _subjects(params, effort):
+        if not tested.subject.sampling.greedy:  # most controls are right when nothing is left to chance
+            matrices[tested.name] = control_matrix(
+                tested.subject, tested.prompts, tested.decoder, effort, told
+            )
+    missed = [
+        f"{c} ({name})" for name, m in matrices.items() for c, row in m.items() if not any(row.values())
+    ]
+    if params["json"]:
+        print_json({"passed": not missed, "matrix": matrices})
+    else:
+        for name, matrix in matrices.items():
+            out().print(_matrix(name, matrix))
+    if missed:
+        raise GateFailed(f"not caught: {', '.join(missed)}.", flag="--controls")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tested:
+    """What is tested, with what it is tested on; the name tells it from the others."""
+
+    name: str
+    arm: Arm
+    subject: SamplerUnderTest
+    decoder: TextDecoder
+    prompts: list[tuple[int, ...]]
+
+
+def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
+    """Each sampling and way of drafting to test, with the pair loaded once."""
+    from spsbench.runner import plan
+    from spsbench.runner.execute import load
+    from spsbench.verify.subject import SamplerUnderTest
+
+    config = _settings(params, effort)
+    say("Checking task, data and models", quiet=params["quiet"])
+    ready = plan(config)
+    pair = load(ready)
+    prompts = [prompt.ids for prompt in ready.prompts]
+    arms = [arm for arm in ready.arms if arm.method == "sps"]
+    alone = len({arm.sampling_name for arm in arms}) == len(arms)
+    for arm in arms:
+        say(f"Testing {_Result(arm, []).label}, {arm.sampling_name}", quiet=params["quiet"])
+        subject = SamplerUnderTest(
+            pair.target,
+            pair.draft,
+            arm.sampling,
+            arm.k,
+            pair.device,
+            params["control"],
+            config.seed,
+            arm.drafter,
+            arm.rule,
+            arm.policy,
+            tuple(prompts),
+        )
+        name = arm.sampling_name if alone else arm.name
+        yield _Tested(name, arm, subject, ready.source.tokenizer, prompts)
+
+
+def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
+    """The run's settings, with as many prompts as the tests read, and both samplings by default."""
+    from spsbench.cli.measure import read_settings
+
+    own = {"control", "controls", "effort", "quiet", "json", "debug"}
+    asked = {name: value for name, value in params.items() if name not in own}
+    asked |= {"quiet": False, "json": False, "debug": False, "limit": str(effort.needed)}
+    asked |= {"max_new_tokens": None}
+    asked |= {"fixed_length": False, "engine": None, "trace": None, "unsafe_exec": False}
+    asked |= {"allow_code_exec": False}
+    if asked["sampling"] is None:
+        asked["sampling"] = "nucleus,greedy"
+    return read_settings(_NOT_OFFERED | asked)
+
+
+def _effort(params: Mapping[str, Any], default: str) -> Effort:
+    from spsbench.verify.verification import EFFORTS
+
+    name = params["effort"] or default
+    if name not in EFFORTS:
+        raise UsageError(f"{name!r} is unknown.", flag="--effort", remedy="Choose full or reduced.")
+    return EFFORTS[name]
+
+
+def _require_usual(params: Mapping[str, Any], flag: str) -> None:
+    """Refuse to plant a fault beside a drafter or rule in which it would change nothing."""
+    for name in ("drafter", "rule", "policy"):
+        if params[name] is not None:
+            raise UsageError(
+                f"{params[name]!r} is given together with {flag}.",
+                flag=f"--{name}",
+                remedy="Faults are planted in the paper's own sampler: leave one of the two out.",
+            )
+
+
+def _known_control(name: str | None) -> None:
+    from spsbench.verify.controls import NAMES
+
+    if name is not None and name not in NAMES:
+        close = get_close_matches(name, NAMES, n=1)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        raise UsageError(
+            f"{name!r} is unknown.", flag="--control", remedy=f"{hint}Choose from {', '.join(NAMES)}."
+        )
+
+
+def _flag(params: Mapping[str, Any]) -> str | None:
+    """The first option that made the sampler another one than the paper's."""
+    named = (name for name in ("control", "drafter", "rule", "policy") if params[name])
+    return next((f"--{name} {params[name]}" for name in named), None)
+
+
+def _verdicts(result: _Result) -> RenderableType:
+    from spsbench.report.tables import Styled, Table, left
+
+    columns = [left("test", whole=True), left("verdict", whole=True), left("found"), left("a pass excludes")]
+    rows: list[list[Cell]] = [
+        [
+            finding.test,
+            Styled(finding.verdict, _STYLES.get(finding.verdict, "yellow")),
+            finding.found,
+            Styled(finding.bounds, "dim"),
+        ]
+        for finding in result.found
+    ]
+    return _titled(_title(result), Table(columns, rows).as_rich())
+
+
+_STYLES = {"ok": "green", "FAILED": "bold red"}
+
+
+def _title(result: _Result) -> str:
+    from spsbench.verify.finding import LOSSY
+    from spsbench.verify.subject import PAPERS
+
+    arm = result.arm
+    who = "SpS" if (arm.drafter, arm.rule, arm.policy) == PAPERS else result.label
+    asked = f"Is {who} lossless?" if result.is_lossless else f"{who} is {LOSSY}"
+    return f"{asked} ({arm.sampling_name})"
+
+
+def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> RenderableType:
+    """Marks fit on a screen of 80 characters where words would be cut."""
+    from spsbench.report.tables import Table, left
+    from spsbench.verify.verification import TESTS
+
+    tests = [test for test in TESTS if any(test in row for row in matrix.values())]
+    rows = [[control, *("x" if row.get(test) else "-" for test in tests)] for control, row in matrix.items()]
+    table = Table([left("planted", whole=True), *map(left, tests)], rows)
+    return _titled(f"Controls ({name}): x where a test caught what was planted", table.as_rich(gap=1))
+
+
+def _titled(title: str, table: RenderableType) -> RenderableType:
+    return Group(Text(title, style="italic"), table)

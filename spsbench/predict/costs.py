@@ -17,14 +17,7 @@ import numpy.typing as npt
 
 from spsbench.axes import identity, series, series_axes
 from spsbench.decode import theory
-from spsbench.summary_types import (
-    Acceptance,
-    ArmPrediction,
-    ArmRow,
-    LoopLine,
-    Prediction,
-    SeriesPrediction,
-)
+from spsbench.summary_types import Acceptance, ArmPrediction, ArmRow, LoopLine, Prediction, SeriesPrediction
 
 Floats = npt.NDArray[np.float64]
 

@@ -16,9 +16,8 @@ from spsbench.errors import UsageError
 from spsbench.records import Prompt, Sample
 from spsbench.store import codec, files, opening, tables
 from spsbench.store import codec as prompt_file
-from spsbench.store.catalogue import RUN_FILE
 from spsbench.store.journal import Journal, Row
-from spsbench.store.opening import PROMPTS_FILE
+from spsbench.store.opening import PROMPTS_FILE, RUN_FILE
 
 Key = tuple[str, int, str]
 

@@ -12,8 +12,8 @@ from spsbench.execution import judge
 from spsbench.records import Example, Prompt
 from spsbench.tasks.answers import ExtractionChoice, ExtractionRule, completion_of, extraction_rule
 from spsbench.tasks.data import TaskData, chosen, fingerprint
-from spsbench.tasks.prompts import PromptTemplate
 from spsbench.tasks.sources import Row, read_rows, required_column, unique
+from spsbench.tasks.spec import PromptTemplate
 from spsbench.tasks.task import TextTokenizer, check_limit, whole_prompt
 from spsbench.tasks.yaml_task import YamlTask, describe, mini_path, source_of
 

@@ -1,7 +1,15 @@
-"""The YAML file of a task, checked: what to ask, how to stop, how to score."""
+"""Wordings of the summarization prompt.
+
+The paper does not tell Chinchilla's prompt. ``default`` is ours. ``helm`` and ``lighteval`` use the
+wording of those harnesses (Liang et al. 2022, and the ``lighteval`` package) with our single
+exemplar; how those harnesses choose exemplars and stop is not imitated, so their numbers need not
+come out. A document and its summary take the places of ``{document}`` and ``{summary}``.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -10,6 +18,47 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from spsbench.config.files import read_yaml, unknown_name
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """How the solved example and the question are put.
+
+    The model's answer begins where ``query`` ends; with ``default`` it begins with a space.
+    """
+
+    exemplar: str
+    query: str
+
+    def sha256(self, exemplar_text: str) -> str:
+        """Hash of the template with the filled exemplar: what all prompts of a run share."""
+        return hashlib.sha256(f"{exemplar_text}\0{self.query}".encode()).hexdigest()
+
+
+_DEFAULT = "Article: {document}\n\nSummarize the above article in one sentence.\nSummary:"
+_HELM = "###\nArticle: {document}\n\nSummarize the above article in 1 sentence.\n"
+_LIGHTEVAL = "###\nArticle:{document}\n\nSummarize the above article in 1 sentence.\n"
+
+SUMMARIZATION: dict[str, PromptTemplate] = {
+    "default": PromptTemplate(
+        exemplar=f"{_DEFAULT} {{summary}}\n\n",
+        query=_DEFAULT,
+    ),
+    "helm": PromptTemplate(
+        exemplar=f"{_HELM}{{summary}}\n\n",
+        query=_HELM,
+    ),
+    "lighteval": PromptTemplate(
+        exemplar=f"{_LIGHTEVAL}{{summary}}\n\n",
+        query=_LIGHTEVAL,
+    ),
+}
+
+
+def presets(kind: Literal["summarization", "code"]) -> tuple[str, ...]:
+    """Names of the prompt presets of a kind of task."""
+    return tuple(SUMMARIZATION) if kind == "summarization" else ("raw",)
+
 
 Kind = Literal["summarization", "code"]
 
@@ -68,7 +117,7 @@ class TaskSpec(_Strict):
     """A task as its YAML file tells it.
 
     Attributes:
-        prompt: a preset of ``spsbench.tasks.prompts`` for summarization, ``raw`` for code.
+        prompt: a preset of ``spsbench.tasks.spec`` for summarization, ``raw`` for code.
         stop: strings that end an output.
         max_new_tokens: the length limit of an output, in tokens.
         samplings: the ways to sample, by name.
@@ -96,7 +145,6 @@ class TaskSpec(_Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        from spsbench.tasks.prompts import presets
 
         _one_of("default_sampling", self.default_sampling, self.samplings)
         _one_of("prompt", self.prompt, presets(self.kind))

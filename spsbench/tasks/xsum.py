@@ -10,8 +10,8 @@ from typing import Any
 from spsbench.errors import UsageError
 from spsbench.records import Example, Prompt
 from spsbench.tasks.data import TaskData, chosen, fingerprint, seeded_order
-from spsbench.tasks.prompts import SUMMARIZATION, PromptTemplate
 from spsbench.tasks.sources import Row, fetch, read_rows, required_column, sibling_train, unique
+from spsbench.tasks.spec import SUMMARIZATION, PromptTemplate
 from spsbench.tasks.task import TextTokenizer, check_limit
 from spsbench.tasks.yaml_task import YamlTask, describe, mini_exemplars_path, mini_path, source_of
 

@@ -63,6 +63,8 @@ class Effort:
         return max(self.prompts, self.contexts, self.outputs)
 
 
+EFFORTS = {"full": Effort(), "reduced": Effort.reduced()}
+
 Contexts = list[tuple[int, ...]]
 
 

@@ -9,9 +9,9 @@ import pytest
 from commandline import Cli
 from rich.console import Console
 
-from spsbench.cli import verifying
+from spsbench.cli import verify
 from spsbench.verify.controls import NAMES
-from spsbench.verify.verification import TESTS, Effort
+from spsbench.verify.verification import EFFORTS, TESTS, Effort
 
 TINY = Effort(draws=80, end_to_end=10, contexts=1, prompts=2, outputs=1)
 FLAGS = ("--effort", "full", "--threads", "1", "--sampling", "nucleus", "--top-p", "1")
@@ -19,7 +19,7 @@ FLAGS = ("--effort", "full", "--threads", "1", "--sampling", "nucleus", "--top-p
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(verifying._EFFORTS, "full", TINY)
+    monkeypatch.setitem(EFFORTS, "full", TINY)
 
 
 def test_the_real_sampler_passes_and_tells_what_was_tested(cli: Cli) -> None:
@@ -69,7 +69,7 @@ def test_the_table_of_controls_fits_a_narrow_screen() -> None:
     """Every test but greedy, which has no controls, against the longest name."""
     row = {test: test == "warp" for test in TESTS if test != "greedy"}
     file = io.StringIO()
-    Console(file=file, width=80).print(verifying._matrix("nucleus", {max(NAMES, key=len): row}))
+    Console(file=file, width=80).print(verify._matrix("nucleus", {max(NAMES, key=len): row}))
     lines = file.getvalue().splitlines()
     assert "…" not in file.getvalue()
     assert lines[-1].split() == [max(NAMES, key=len), *("x" if row[test] else "-" for test in row)]

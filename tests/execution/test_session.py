@@ -9,9 +9,9 @@ from threading import Thread
 
 import pytest
 
-from spsbench.execution import session, verdict
+from spsbench.execution import check, verdict
+from spsbench.execution.check import ProgramOver, Session
 from spsbench.execution.inside import frames, wire
-from spsbench.execution.session import ProgramOver, Session
 
 UNASKED = "failed: ProtocolError: an answer to no question"
 RIGHT, WRONG = wire.dumps(["value", 4, None]), wire.dumps(["value", 0, None])
@@ -86,7 +86,7 @@ def test_nor_is_one_that_comes_while_the_question_is_sent(
 
 def test_without_both_it_would_count(against: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "waiting", lambda _: False)
-    monkeypatch.setattr(session, "_new_question", lambda: b"always 8")
+    monkeypatch.setattr(check, "_new_question", lambda: b"always 8")
     judge = against(ahead(RIGHT))
     assert call_after(judge, judge._replies) == 4
 

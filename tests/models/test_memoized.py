@@ -6,7 +6,7 @@ import torch
 from tiny_models import config_of, make
 
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.memoized import MemoizedModel
+from spsbench.verify.sampling import MemoizedModel
 
 CPU = torch.device("cpu")
 
