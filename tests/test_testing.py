@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,13 +11,14 @@ import torch
 from torch import Tensor
 
 from spsbench.decode import rejection, rules
-from spsbench.decode.rejection import Accept, Draft
+from spsbench.decode.rejection import Accept, Draft, Verdict
 from spsbench.decode.rules import RULES, Rule, RuleKind
 from spsbench.decode.sampling import draw, warp
 from spsbench.decode.table import TableModel
 from spsbench.drafters import model
-from spsbench.drafters.kind import Context
+from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.registry import DrafterFault
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 from spsbench.testing import Scene, assert_lossless, law_of_loop
@@ -103,7 +105,7 @@ def made(kind: type[ModelDrafter]) -> Factory:
 
 @pytest.mark.parametrize("rule", LOSSLESS)
 def test_the_draft_model_is_lossless(rule: str) -> None:
-    assert_lossless(model.KIND, rule=rule)
+    assert_lossless(model.KIND, rule=rule, ks=(1, 2))
 
 
 @pytest.mark.parametrize("rule", LOSSLESS)
@@ -155,6 +157,63 @@ def a_rule(accept: Accept) -> RuleKind:
     """A rule that claims to be lossless."""
     rule = Rule(accept, lambda q, draft: q[: len(draft.tokens), 0])
     return RuleKind("planted", "A rule for a test.", True, lambda options: rule)
+
+
+def _redrawn_correction(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Sample and compare, but the token behind a difference is drawn anew: the draft's may come again."""
+    verdict = rules._match(q, draft, u)
+    return Verdict(verdict.accepted, draw(q[int(verdict.accepted)], u[-1]))
+
+
+def _compared_with_the_next_row(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Sample and compare, one row late."""
+    return rules._match(torch.cat([q[1:], q[-1:]]), draft, u)
+
+
+@pytest.mark.parametrize("wrong", [_redrawn_correction, _compared_with_the_next_row])
+def test_a_wrong_sample_and_compare_is_caught(wrong: Accept) -> None:
+    for kind in (ModelDrafter, Certain):
+        assert_lossless(made(kind), rule="sample-and-compare", ks=(2,), samplings=(PLAIN,))
+        with pytest.raises(AssertionError, match="Behind"):
+            assert_lossless(made(kind), rule=a_rule(wrong), ks=(2,), samplings=(PLAIN,))
+
+
+@pytest.mark.parametrize("rule", LOSSY)
+def test_to_call_a_lossy_rule_lossless_does_not_help(rule: str) -> None:
+    claimed = replace(RULES[rule], lossless=True)
+    with pytest.raises(AssertionError, match="Behind"):
+        assert_lossless(model.KIND, rule=claimed, ks=(1,), samplings=(PLAIN,))
+
+
+def test_drafters_and_policies_are_found_by_name() -> None:
+    assert_lossless("lookup:max_n=2", ks=(2,), samplings=(PLAIN,))
+    assert_lossless("model", policy="stop-below:tau=0.3", ks=(2,), samplings=(PLAIN,))
+    with pytest.raises(UsageError, match="Did you mean lookup"):
+        assert_lossless("lookpu")
+
+
+def test_a_drafter_that_breaks_its_contract_is_named() -> None:
+    broken = DrafterKind("too-much", "Wrong.", lambda options, context: made(TooMuch)(context))
+    with pytest.raises(DrafterFault, match="the drafter too-much proposed 3 tokens where 1 are allowed"):
+        assert_lossless(broken, ks=(1,))
+
+
+class TooMuch(Certain):
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        return Draft(torch.zeros(3, dtype=torch.int64), None)
+
+
+def test_rows_in_float32_are_granted_their_rounding() -> None:
+    """A drafter's own counts may be float32; a fault is larger than that by far."""
+
+    class Coarse(ModelDrafter):
+        def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+            rows = torch.tensor([[0.5, 0.3, 0.2]])
+            return Draft(draw(rows.expand(k, 3), u.float()), rows.expand(k, 3))
+
+        def observe(self, tokens: Sequence[int], accepted: int) -> None: ...
+
+    assert_lossless(made(Coarse), vocab_size=3, ks=(2,), samplings=(PLAIN,))
 
 
 def test_every_planted_sampler_is_accounted_for() -> None:

@@ -11,9 +11,11 @@ from rich.console import Console
 
 from spsbench.cli import verify
 from spsbench.verify.controls import NAMES
+from spsbench.verify.drafting import Sizes
 from spsbench.verify.verification import EFFORTS, TESTS, Effort
 
-TINY = Effort(draws=80, end_to_end=10, contexts=1, prompts=2, outputs=1)
+TABLES: dict[str, Sizes] = {"tables": ((2, 2), (3, 2)), "wide_tables": ((3, 2),)}
+TINY = Effort(draws=80, end_to_end=10, contexts=1, prompts=2, outputs=1, **TABLES)
 FLAGS = ("--effort", "full", "--threads", "1", "--sampling", "nucleus", "--top-p", "1")
 
 
@@ -28,9 +30,11 @@ def test_the_real_sampler_passes_and_tells_what_was_tested(cli: Cli) -> None:
     answer = json.loads(result.out)
     assert answer["passed"] is True
     tests = [finding["test"] for finding in answer["findings"]["nucleus"]]
-    parts = ["rows", "warp", "uniforms", "clock"]
+    parts = ["contract", "enumeration", "rows", "warp", "uniforms", "clock"]
     assert tests == [*parts, "analytic", "sampling", "end to end", "outputs"]
     assert all(finding["bounds"] for finding in answer["findings"]["nucleus"])
+    assert {finding["verdict"] for finding in answer["findings"]["nucleus"]} == {"ok"}
+    assert answer["arms"]["nucleus"]["drafter"] == "model"
 
 
 def test_a_planted_sampler_ends_with_4_and_what_caught_it(cli: Cli) -> None:
@@ -57,6 +61,10 @@ def test_greedy_is_compared_token_by_token(cli: Cli) -> None:
     [
         (["--control", "inverted"], "Did you mean inverted-ratio?"),
         (["--effort", "huge"], "--effort: 'huge' is unknown"),
+        (["--drafter", "lookpu"], "Did you mean lookup?"),
+        (["--rule", "leniense"], "Did you mean lenience?"),
+        (["--drafter", "lookup", "--control", "lenience"], "--drafter: 'lookup' is given together with"),
+        (["--rule", "lenience", "--controls"], "--rule: 'lenience' is given together with --controls"),
     ],
 )
 def test_bad_input(cli: Cli, arguments: list[str], said: str) -> None:

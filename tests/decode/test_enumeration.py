@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 import torch
 
 from spsbench.decode import algorithms, rejection
-from spsbench.decode.enumeration import Scene, worst_difference
+from spsbench.decode.enumeration import NotAFunction, Point, Scene, _Edges, boxes, paths, worst_difference
 from spsbench.decode.table import TableModel, random_rows
 from spsbench.drafters.model import ModelDrafter
 from spsbench.records import SamplingParams
@@ -80,6 +83,50 @@ def test_degenerate_rows(rows: tuple[tuple[float, ...], tuple[float, ...]], samp
     target, draft = constant(*rows[0]), constant(*rows[1])
     for k in (1, 2):
         assert law_error(target, draft, (0,), k, sampling) < EXACT
+
+
+def test_boxes_are_found_where_answers_are_in_no_order() -> None:
+    """Two numbers; the second matters only where the first lies in the middle."""
+
+    def ask(point: Point) -> bool:
+        return 0.3 <= point[0] < 0.81 and point[1] < 0.25
+
+    found = sorted((point[0], volume) for volume, point in boxes(ask, 2, _Edges()))
+    assert [volume for _, volume in found] == pytest.approx([0.3, 0.51 * 0.25, 0.51 * 0.75, 0.19], abs=1e-12)
+
+
+def test_numbers_that_decide_nothing_are_not_divided() -> None:
+    assert [*boxes(lambda point: 7, 3, _Edges())] == [(1.0, (0.5, 0.5, 0.5))]
+
+
+@pytest.mark.parametrize("who", ["drafter", "rule"])
+def test_what_draws_with_numbers_of_its_own_is_refused(who: str) -> None:
+    target, draft = pair(3)
+    own = torch.Generator().manual_seed(0)
+
+    class Gambler(ModelDrafter):
+        def draft(self, tokens: Sequence[int], k: int, u: torch.Tensor) -> rejection.Draft:
+            return super().draft(tokens, k, torch.rand(k, generator=own, dtype=torch.float64))
+
+    def gamble(q: torch.Tensor, draft: rejection.Draft, u: torch.Tensor) -> rejection.Verdict:
+        return rejection.accept_draft(q, draft, torch.rand(len(u), generator=own, dtype=torch.float64))
+
+    maker, accept = (Gambler, REAL_VERIFY) if who == "drafter" else (ModelDrafter, gamble)
+    scene = Scene(target, lambda: maker(draft, PLAIN, torch.device("cpu")), accept, (0,), 2, PLAIN)
+    with pytest.raises(NotAFunction):
+        worst_difference(scene)
+
+
+def test_paths_add_up_and_lead_where_they_say() -> None:
+    target, draft = pair(3)
+    scene = Scene(
+        target, lambda: ModelDrafter(draft, PLAIN, torch.device("cpu")), REAL_VERIFY, (0,), 2, PLAIN
+    )
+    found = [*paths(scene)]
+    assert sum(path.chance for path in found) == pytest.approx(1.0, abs=1e-13)
+    assert {path.drafted for path in found} == {2}
+    behind = replace(scene, before=(found[0].numbers,))
+    assert worst_difference(behind).context == (0, *found[0].tokens)
 
 
 def inverted_ratio(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:

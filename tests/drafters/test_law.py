@@ -6,12 +6,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from drafter_law import Scene, law_error, pieces, row
 from torch import Tensor
 
+from spsbench.decode.algorithms import DecodedLoop, start
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.enumeration import Point, Scene, worst_difference
 from spsbench.decode.protocols import Drafter
-from spsbench.decode.rejection import Draft
+from spsbench.decode.rejection import Draft, accept_draft
+from spsbench.decode.sampling import warp
 from spsbench.decode.table import TableModel, random_rows
+from spsbench.decode.uniforms import ScriptedUniforms
 from spsbench.drafters.kind import Context
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.model import ModelDrafter
@@ -38,7 +42,7 @@ PROMPTS = {
 }
 COPIES = ["lookup", "lookup:max_n=1", "lookup:min_n=2", "suffix", "suffix:min_length=2", "suffix:across=true"]
 SAMPLERS = ["unigram", "bigram", "ngram", "ngram:adapt=false", "union", "union:of=suffix+bigram"]
-TOKENS_BEFORE = (torch.tensor([0.11, 0.42, 0.73, 0.2, 0.9, 0.05, 0.6]), torch.full((7,), 0.35))
+BEFORE: tuple[Point, ...] = ((0.11, 0.42, 0.73, 0.2, 0.9, 0.05, 0.6), (0.35,) * 7)
 """Numbers of two loops with K = 3."""
 
 
@@ -54,8 +58,24 @@ def scene(
         TableModel(random_rows(vocab_size, seed=seed, sharpness=1.5), vocab_size) for seed in (1, 2)
     )
     context = Context(target, draft, sampling, torch.device("cpu"), vocab_size, lambda: CORPUS)
-    before = tuple(u[: 2 * k + 1].double() for u in TOKENS_BEFORE[:loops])
-    return Scene(target, lambda: build_drafter(Spec.parse(name), context), prompt, k, sampling, before)
+    before = tuple(numbers[: 2 * k + 1] for numbers in BEFORE[:loops])
+    return made(target, lambda: build_drafter(Spec.parse(name), context), prompt, k, sampling, before)
+
+
+def made(
+    target: TableModel,
+    make: Callable[[], Drafter],
+    prompt: tuple[int, ...],
+    k: int,
+    sampling: SamplingParams = WARPERS["plain"],
+    before: tuple[Point, ...] = (),
+) -> Scene:
+    return Scene(target, make, accept_draft, prompt, k, sampling, before)
+
+
+def law_error(scene: Scene) -> float:
+    """Largest difference between the law of a loop and the target's over K+1 tokens."""
+    return worst_difference(scene).size
 
 
 @pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS.keys())
@@ -90,8 +110,8 @@ def test_the_law_holds_in_later_loops(name: str, loops: int) -> None:
 
 
 def test_the_scenes_reach_every_length_of_a_proposal() -> None:
-    lengths = {len(scene("lookup", prompt, 4).draft([]).tokens) for prompt in PROMPTS.values()}
-    assert {0, 1, 2, 4} <= lengths
+    lengths = [worst_difference(scene("lookup", prompt, 4)).drafted for prompt in PROMPTS.values()]
+    assert {0, 1, 2, 4} <= frozenset[int]().union(*lengths)
 
 
 def test_a_union_asks_a_model_that_missed_a_loop() -> None:
@@ -111,13 +131,24 @@ def test_a_union_asks_a_model_that_missed_a_loop() -> None:
         return UnionDrafter(members)
 
     # Lookup copies the 1, it is accepted, and a 2 is drawn behind it, which occurred nowhere.
-    late = Scene(target, make, prompt, 1, before=(torch.tensor([0.5, 0.01, 0.9]).double(),))
-    tokens, loop = late.loop(late.numbers([]))
+    before = (0.5, 0.01, 0.9)
+    first, second = two_loops(target, make(), prompt, before)
+    tokens = (*prompt, *first.tokens)
     assert tokens == (*prompt, 1, 2)
     assert pending == [3, 3], "the prompt but its last token; then that and the loop's two"
-    assert loop.draft is not None
-    assert torch.equal(loop.draft.probs[0], row(model, tokens, SamplingParams()))
-    assert law_error(late) < EXACT
+    assert second.draft is not None
+    model.rollback(0)
+    assert torch.equal(second.draft.probs[0], warp(score(torch.tensor(tokens), 1), SamplingParams())[0])
+    assert law_error(made(target, make, prompt, 1, before=(before,))) < EXACT
+
+
+def two_loops(
+    target: TableModel, drafter: Drafter, prompt: tuple[int, ...], numbers: Point
+) -> tuple[DecodedLoop, DecodedLoop]:
+    """Two loops with K = 1 under the same numbers."""
+    script = ScriptedUniforms(torch.tensor(numbers, dtype=torch.float64) for _ in range(2))
+    loops = start(target, drafter, prompt, 1, SamplingParams(), script)(Stopwatch(FakeClock()))
+    return next(loops), next(loops)
 
 
 def _lying_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,9 +222,3 @@ def test_a_planted_wrong_drafter_is_caught(
     assert law_error(wrong) < EXACT
     plant(monkeypatch)
     assert law_error(wrong) > 1e-3
-
-
-def test_edges_are_found_where_picks_are_in_no_order() -> None:
-    found = [*pieces(lambda u: 0 if u < 0.3 or u > 0.81 else 1)]
-    edges = [0, 0.3, 0.3, 0.81, 0.81, 1]
-    assert [edge for piece in found for edge in piece] == pytest.approx(edges, abs=1e-12)

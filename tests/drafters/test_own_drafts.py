@@ -10,7 +10,7 @@ import torch
 from tiny_models import config_of, make, make_pair
 from transformers import AutoModelForCausalLM
 
-from spsbench.decode import algorithms
+from spsbench.decode.algorithms import start
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.sampling import warp
@@ -41,22 +41,16 @@ def drafter_of(spec: str, target: CausalLM, sampling: SamplingParams = GREEDY) -
 
 
 def greedy_ars(target: CausalLM, prompt: list[int], tokens: int) -> list[int]:
-    target.rollback(0)
-    target.score(torch.tensor(prompt[:-1]), last=1)
-    loops = algorithms.ars(target, prompt, GREEDY, UniformStream(0, CPU), Stopwatch(FakeClock()))
-    return [loop.tokens[0] for loop in islice(loops, tokens)]
+    loops = start(target, None, prompt, 0, GREEDY, UniformStream(0, CPU))
+    return [loop.tokens[0] for loop in islice(loops(Stopwatch(FakeClock())), tokens)]
 
 
 def greedy_sps(target: CausalLM, drafter: Drafter, prompt: list[int], tokens: int) -> tuple[list[int], int]:
     """(tokens, how many of them the drafter proposed)."""
-    target.rollback(0)
-    target.score(torch.tensor(prompt[:-1]), last=1)
-    drafter.begin(prompt)
+    loops = start(target, drafter, prompt, 3, GREEDY, UniformStream(1, CPU))
     new: list[int] = []
     accepted = 0
-    for loop in algorithms.sps(
-        target, drafter, prompt, 3, GREEDY, UniformStream(1, CPU), Stopwatch(FakeClock())
-    ):
+    for loop in loops(Stopwatch(FakeClock())):
         new += loop.tokens
         accepted += loop.accepted
         if len(new) >= tokens:
@@ -69,8 +63,8 @@ def greedy_sps(target: CausalLM, drafter: Drafter, prompt: list[int], tokens: in
 def test_greedy_output_is_that_of_the_target_alone(architecture: str, spec: str) -> None:
     target = CausalLM(make_pair(architecture)[0])
     drafter = drafter_of(spec, target)
-    for start in (0, 5):
-        prompt = PROMPT[start:] + PROMPT
+    for cut in (0, 5):
+        prompt = PROMPT[cut:] + PROMPT
         assert greedy_sps(target, drafter, prompt, 40)[0] == greedy_ars(target, prompt, 40)
 
 

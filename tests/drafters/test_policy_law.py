@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from enumerated_loops import Enumerated
 from withdrawing import Withdrawing
 
+from spsbench.decode.enumeration import Scene, paths, worst_difference
+from spsbench.decode.rejection import accept_draft
 from spsbench.decode.table import TableModel, random_rows
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy
@@ -25,35 +28,39 @@ def subject(
     k: int,
     sampling: SamplingParams = PLAIN,
     made_by: type[ModelDrafter] = ModelDrafter,
-) -> Enumerated:
+) -> Scene:
     target, draft = (TableModel(random_rows(vocab_size, seed, 1.5), vocab_size) for seed in (1, 2))
 
-    def drafter(model: TableModel, of: SamplingParams) -> ModelDrafter:
-        return made_by(model, of, CPU, build_policy(Spec.parse(policy)))
+    def make() -> ModelDrafter:
+        return made_by(draft, sampling, CPU, build_policy(Spec.parse(policy)))
 
-    return Enumerated(target, draft, drafter, (0,), k, sampling)
+    return Scene(target, make, accept_draft, (0,), k, sampling)
+
+
+def error(scene: Scene) -> float:
+    return worst_difference(scene).size
 
 
 @pytest.mark.parametrize("sampling", [*SAMPLINGS, SamplingParams(greedy=True)], ids=str)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("vocab_size", "k"), [(2, 4), (3, 3), (4, 2)])
 def test_law_is_the_targets(vocab_size: int, k: int, policy: str, sampling: SamplingParams) -> None:
-    assert subject(policy, vocab_size, k, sampling).error(loops=1) < EXACT
+    assert error(subject(policy, vocab_size, k, sampling)) < EXACT
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_law_is_the_targets_over_loops_that_learn_from_each_other(policy: str) -> None:
-    assert subject(policy, 2, 3).error(loops=2) < EXACT
+def test_law_is_the_targets_behind_every_loop_that_it_may_have_learnt_from(policy: str) -> None:
+    """Behind each path of the first loop: so the law of both together is the target's, too."""
+    first = subject(policy, 2, 3)
+    for path in paths(first):
+        assert error(replace(first, before=(path.numbers,))) < EXACT
 
 
 @pytest.mark.parametrize("policy", ["stop-below", "entropy:h=0.75"])
-def test_law_is_the_targets_at_vocabulary_4_and_k_4(policy: str) -> None:
-    assert subject(policy, 4, 4).error(loops=1) < EXACT
-
-
-@pytest.mark.parametrize("policy", ["stop-below", "entropy:h=0.75"])
-def test_drafts_do_end_early_in_these_tables(policy: str) -> None:
-    assert {len(tokens) for tokens in subject(policy, 4, 4).drafts((), ())} >= {2, 3, 4}
+def test_law_is_the_targets_where_drafts_end_anywhere(policy: str) -> None:
+    worst = worst_difference(subject(policy, 4, 4))
+    assert worst.size < EXACT
+    assert worst.drafted >= {2, 3, 4}
 
 
 @pytest.mark.parametrize(
@@ -61,10 +68,10 @@ def test_drafts_do_end_early_in_these_tables(policy: str) -> None:
 )
 def test_a_withdrawn_token_changes_the_law(sampling: SamplingParams) -> None:
     wrong = subject("stop-below", 3, 3, sampling, Withdrawing)
-    assert min(map(len, wrong.drafts((), ()))) == 0
-    assert wrong.error(loops=1) > 1e-3
+    assert 0 in worst_difference(wrong).drafted
+    assert error(wrong) > 1e-3
 
 
 def test_what_the_row_alone_decides_may_be_withdrawn() -> None:
     """The bias comes of looking at the token: an entropy is known before anything is drawn."""
-    assert subject("entropy:h=0.75", 3, 3, made_by=Withdrawing).error(loops=1) < EXACT
+    assert error(subject("entropy:h=0.75", 3, 3, made_by=Withdrawing)) < EXACT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,14 +11,12 @@ from rederived import Models, decisions, mini, tiny
 from tiny_models import TOKENS
 from withdrawing import Withdrawing
 
-from spsbench.decode.algorithms import DecodedLoop, sps
-from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.clock import FakeClock
 from spsbench.decode.evidence import Sums, added
 from spsbench.decode.stopping import TextDecoder
-from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy
-from spsbench.engines.local import LocalEngine
+from spsbench.engines.local import EagerEngine
 from spsbench.records import Generation, Request, SamplingParams, Spec
 
 CPU = torch.device("cpu")
@@ -34,8 +31,8 @@ POLICIES = ("fixed", "stop-below:tau=0.15", "entropy:h=2.2", "momentum")
 MINI = ("stop-below", "entropy", "entropy:h=0.5", "momentum")
 
 
-class Adaptive(LocalEngine):
-    """The production loops with a policy."""
+class Adaptive(EagerEngine):
+    """The production engine with a policy."""
 
     def __init__(
         self,
@@ -44,19 +41,11 @@ class Adaptive(LocalEngine):
         made_by: type[ModelDrafter] = ModelDrafter,
         decoder: TextDecoder = LETTERS,
     ) -> None:
-        super().__init__(decoder, CPU, FakeClock(0.001))
-        self.models, self.policy, self.made_by = models, policy, made_by
+        def make(sampling: SamplingParams) -> ModelDrafter:
+            return made_by(models[1], sampling, CPU, build_policy(Spec.parse(policy)))
 
-    def prefill(self, request: Request) -> None:
-        target, draft = self.models
-        target.rollback(0)
-        target.score(torch.tensor(request.prompt_ids[:-1]), last=1)
-        self.drafter = self.made_by(draft, request.sampling, CPU, build_policy(Spec.parse(self.policy)))
-        self.drafter.begin(request.prompt_ids)
-
-    def loops(self, request: Request, watch: Stopwatch) -> Iterator[DecodedLoop]:
-        prompt, uniforms = request.prompt_ids, UniformStream(request.seed, CPU)
-        return sps(self.models[0], self.drafter, prompt, K, request.sampling, uniforms, watch)
+        super().__init__(models[0], None, K, decoder, CPU, FakeClock(0.001), make_drafter=make)
+        self.models = models
 
 
 def request(index: int, sampling: SamplingParams) -> Request:

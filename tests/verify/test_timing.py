@@ -10,8 +10,10 @@ from fakes import Letters
 
 from spsbench.decode import algorithms
 from spsbench.decode.clock import Phase, Stopwatch
+from spsbench.decode.rules import build_rule
+from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.model import ModelDrafter
-from spsbench.engines import local
+from spsbench.records import Spec
 from spsbench.verify.controls import planted_everywhere
 from spsbench.verify.timing import booked_time, differences, timed
 
@@ -21,6 +23,15 @@ LETTERS = Letters("abc")
 def test_the_engine_books_every_second() -> None:
     found = booked_time(4, LETTERS)
     assert found.passed, found.found
+
+
+@pytest.mark.parametrize("rule", ["modified-rejection", "sample-and-compare"])
+def test_any_drafters_time_is_booked(rule: str) -> None:
+    """A copy drafts fewer than K tokens, or none; its time is a draft's all the same."""
+    accept = build_rule(Spec(rule))
+    assert booked_time(4, LETTERS, lambda: LookupDrafter(2, 1), accept).passed
+    with planted_everywhere("untimed-draft"):
+        assert not booked_time(4, LETTERS, lambda: LookupDrafter(2, 1), accept).passed
 
 
 def test_the_untimed_first_draft_is_seen() -> None:
@@ -47,13 +58,14 @@ def test_any_loop_whose_draft_is_left_out_is_seen(loop: int, monkeypatch: pytest
     assert f"SpS, loop {loop}: draft_s" in booked_time(4, LETTERS).found
 
 
-def _started_late(start: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+def _started_late(decode: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     """The watch starts anew behind the first loop."""
 
     def loops(*args: Any) -> Iterator[Any]:
-        for number, loop in enumerate(start(*args)):
+        for number, loop in enumerate(decode(*args)):
             if number == 0:
-                args[-1 if start is algorithms.ars else -2].start()
+                (watch,) = (each for each in args if isinstance(each, Stopwatch))
+                watch.start()
             yield loop
 
     return loops
@@ -61,7 +73,7 @@ def _started_late(start: Callable[..., Iterator[Any]]) -> Callable[..., Iterator
 
 @pytest.mark.parametrize("arm", ["ars", "sps"])
 def test_a_watch_that_starts_late_is_seen(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, arm, _started_late(getattr(algorithms, arm)))
+    monkeypatch.setattr(algorithms, arm, _started_late(getattr(algorithms, arm)))
     assert not booked_time(4, LETTERS).passed
 
 

@@ -1,0 +1,68 @@
+"""Every lossless drafter under every lossless rule and every policy keeps the target's law, exactly.
+
+The lists come from the registries: what is added there is proved here, or fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from spsbench.decode.enumeration import worst_difference
+from spsbench.decode.rules import RULES, build_rule
+from spsbench.drafters.policy import POLICIES
+from spsbench.drafters.registry import DRAFTERS
+from spsbench.records import SamplingParams, Spec
+from spsbench.testing import assert_lossless, described, scenes
+
+PLAIN, TWO, GREEDY = SamplingParams(), SamplingParams(top_k=2), SamplingParams(greedy=True)
+LOSSLESS = [name for name, kind in RULES.items() if kind.lossless]
+# V, K and sampling: every pair of extremes, as far as the drafts of one case can be counted in seconds.
+CASES = ((2, 4, PLAIN), (3, 2, PLAIN), (5, 1, PLAIN), (5, 4, GREEDY))
+WIDE = ((5, 4, TWO),)
+COUNTING = {"ngram", "unigram", "bigram"}  # their rows are as wide as the vocabulary under any sampling
+POLICY_OPTIONS = {"stop-below": "stop-below:tau=0.3", "entropy": "entropy:h=0.75"}
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def proved(drafter: str, rule: str, cases: tuple[tuple[int, int, SamplingParams], ...]) -> set[int]:
+    """How much less than K was drafted on the way; fails where the law is another one."""
+    missing = set[int]()
+    for vocab_size, k, sampling in cases:
+        for scene in scenes(drafter, build_rule(Spec(rule)).accept, vocab_size, (k,), (sampling,)):
+            worst = worst_difference(scene)
+            assert worst.is_none, described(worst, scene)
+            assert worst.limit == 1e-12
+            missing |= {k - n for n in worst.drafted} | ({-1} if 0 in worst.drafted else set())
+    return missing
+
+
+@pytest.mark.parametrize("rule", LOSSLESS)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_the_law_is_the_targets(drafter: str, rule: str) -> None:
+    missing = proved(drafter, rule, CASES if drafter in COUNTING else CASES + WIDE)
+    assert 0 in missing, "all of K"
+    if DRAFTERS[drafter].point_mass:
+        assert {-1, 1} <= missing or {-1, 2} <= missing, "none, and fewer than K"
+
+
+@pytest.mark.parametrize("rule", LOSSLESS)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("drafter", [name for name, kind in DRAFTERS.items() if kind.adaptive])
+def test_the_law_is_the_targets_under_every_policy(drafter: str, policy: str, rule: str) -> None:
+    asked = POLICY_OPTIONS.get(policy, policy)
+    assert_lossless(drafter, rule=rule, policy=asked, vocab_size=3, ks=(1, 3), samplings=(PLAIN,))
+    assert_lossless(drafter, rule=rule, policy=asked, vocab_size=5, ks=(4,), samplings=(TWO,))
+
+
+def test_the_cases_reach_the_ends_of_what_is_claimed() -> None:
+    assert max(v for v, *_ in CASES) == 5
+    assert max(k for _, k, _ in CASES) == 4
+    assert set(DRAFTERS) > COUNTING
