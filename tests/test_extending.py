@@ -7,15 +7,20 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commandline import call
 
 import spsbench
-from spsbench.drafters.registry import drafter_kind
+from spsbench.decode.protocols import Drafter
+from spsbench.drafters import registry, union
+from spsbench.drafters.kind import Context, DrafterKind
+from spsbench.drafters.registry import DrafterFault, built, drafter_kind
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.records import SamplingParams, Spec
 from spsbench.tasks.catalogue import task_kind
-from spsbench.testing import assert_lossless
+from spsbench.testing import assert_lossless, context_of
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/echo_drafter.py"
@@ -53,6 +58,8 @@ def test_the_commands_of_the_page_run_the_example(tmp_path: Path, monkeypatch: p
     text = (ROOT / "docs/extending.md").read_text()
     commands = re.findall(r"^spsbench (run --drafter .*echo_drafter.*)$", text, re.MULTILINE)
     assert len(commands) == 2
+    assert "spsbench verify --drafter examples/echo_drafter.py:KIND --k 4\n" in text
+    assert call("verify", "--drafter", f"{EXAMPLE}:KIND", "--effort", "reduced", *FLAGS[4:6]).code == 0
     for index, command in enumerate(commands):
         out = tmp_path / str(index)
         result = call(*command.split(), *FLAGS, "--out", out, "--quiet")
@@ -107,7 +114,12 @@ def test_a_wrong_drafter_is_refused_before_anything_is_loaded(
     [
         ("Draft(torch.tensor([10**6]), None)", "proposed a token outside the vocabulary"),
         ("Draft(torch.zeros(9, dtype=torch.int64), None)", "proposed 9 tokens where 2 are allowed"),
+        ("Draft(torch.tensor([-1]), None)", "proposed a token outside the vocabulary"),
         ("Draft(torch.zeros(1), None)", "not a tensor [n] of int64"),
+        ("Draft(torch.zeros(1, 1, dtype=torch.int64), None)", "not a tensor [n] of int64"),
+        ("[1, 2]", "answered list, not a Draft"),
+        ("Draft(torch.tensor([1]), torch.full((1, 1024), float('nan')))", "a number that is no probability"),
+        ("Draft(torch.tensor([1]), torch.eye(1024)[:1])", "its own row gives no probability"),
         ("Draft(torch.tensor([1]), torch.ones(1, 1024))", "rows that do not add up to 1"),
         ("Draft(torch.tensor([1]), torch.ones(2, 3))", "rows that are not a tensor"),
         ("1 / 0", "raised ZeroDivisionError: division by zero"),
@@ -131,6 +143,97 @@ def test_what_a_drafter_does_wrong_fails_its_sequences_and_not_the_run(
     assert {line["arm"] for line in failed} == {f"sps-k2-nucleus+{file}:KIND"}
     assert all(said in line["error"] and "wrong.py:KIND" in line["error"] for line in failed)
     assert len(lines) == 6
+
+
+MIDDLE = """
+import torch
+from spsbench import Draft, DrafterKind
+
+
+class Middle:
+    "Copies the last token, until something happens in the middle of the first sequence."
+
+    def __init__(self, what, once):
+        self.what, self.once, self.loops, self.sequences = what, once, 0, 0
+
+    def happens(self, where):
+        if self.what == where and self.loops > 2 and (self.sequences == 1 or not self.once):
+            raise RuntimeError(f"lost in {where}")
+
+    def begin(self, prompt):
+        self.sequences, self.loops = self.sequences + 1, 9 if self.what == "begin" else 0
+        self.happens("begin")
+
+    def observe(self, tokens, accepted):
+        self.happens("observe")
+
+    def draft(self, tokens, k, u):
+        self.loops += 1
+        self.happens("draft")
+        many = k + 1 if self.what == "many" and self.loops > 2 and self.sequences == 1 else k
+        return Draft(torch.tensor([tokens[-1]] * many), None)
+
+
+def build(options, context):
+    if options["what"] == "build":
+        raise RuntimeError("lost in build")
+    return Middle(options["what"], options["once"])
+
+
+KIND = DrafterKind("middle", "Wrong.", build, {"what": "draft", "once": True})
+"""
+
+
+def run_middle(tmp_path: Path, drafter: str, *flags: str) -> tuple[int, str, list[dict[str, Any]]]:
+    """Exit code, messages and the sequences of the drafter's arm, in order."""
+    file = tmp_path / "middle.py"
+    file.write_text(MIDDLE)
+    common = (*FLAGS[:6], "--no-score", "--k", "2", "--quiet", "--out", tmp_path / "run")
+    result = call("run", "xsum", "--drafter", f"model,{file}:KIND:{drafter}", *common, *flags)
+    lines = [json.loads(line) for line in (tmp_path / "run/samples.jsonl").read_text().splitlines()]
+    assert len(lines) == 6, "every arm wrote both of its sequences"
+    assert all(line["error"] is None for line in lines if "middle.py" not in line["arm"])
+    return result.code, result.err, [line for line in lines if "middle.py" in line["arm"]]
+
+
+@pytest.mark.parametrize("what", ["draft", "observe", "begin", "many"])
+def test_a_fault_in_the_middle_fails_its_sequence_alone(tmp_path: Path, what: str) -> None:
+    """The engine keeps a drafter for all of its sequences: those behind the broken one are whole."""
+    code, told, (first, second) = run_middle(tmp_path, f"what={what}", "--no-proof", "--set", "warmup=false")
+    assert code == 5
+    assert "of the sequences 1 failed" in told
+    said = "proposed 3 tokens where 2 are allowed" if what == "many" else f"RuntimeError: lost in {what}"
+    assert said in first["error"]
+    assert "middle.py:KIND" in first["error"]
+    assert second["error"] is None
+
+
+@pytest.mark.parametrize("what", ["build", "draft", "begin"])
+def test_a_drafter_that_always_fails_stops_no_other_arm(tmp_path: Path, what: str) -> None:
+    """With warm-up and proof, as a run is by default: each meets the fault before or behind the sequences."""
+    code, told, sequences = run_middle(tmp_path, f"what={what}:once=false")
+    assert code == 5
+    assert "of the sequences 2 failed" in told
+    for line in sequences:
+        assert f"raised RuntimeError: lost in {what}" in line["error"]
+        assert "middle.py:KIND" in line["error"]
+
+
+def test_a_drafter_under_a_name_of_ours_is_checked_all_the_same() -> None:
+    """Inside of a union too."""
+    kind = DrafterKind("lookup", "Wrong.", lambda options, context: object())  # type: ignore[arg-type]
+    context = context_of(4, SamplingParams())
+    with pytest.raises(DrafterFault, match=r"the drafter theirs raised AttributeError"):
+        built(kind, Spec("theirs"), context).begin([1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "drafter_kind", lambda name, flag="--drafter": kind)
+        member = build_union(context)
+    with pytest.raises(DrafterFault, match=r"the drafter echo raised AttributeError"):
+        member.begin([1])
+
+
+def build_union(context: Context) -> Drafter:
+    return union.KIND.build({"of": "echo"}, context)
 
 
 def test_a_lossy_rule_cannot_pass_the_gate_lossless(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def analytic(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fin
         try:
             laws, sequence = _laws(subject, prompt, subject.seed + index)
         except _RowsNotShown:
-            return skipped(_TEST, f"{subject.drafter} does not show the rows that it draws from")
+            return skipped(_TEST, f"{subject.drafter} does not show which rows its tokens were drawn from")
         rows, steady = subject.true_rows(sequence, len(prompt))
         for implied, row, sure in zip(laws, rows, steady.tolist(), strict=False):
             errors += [implied.distance(row)] if sure else []
