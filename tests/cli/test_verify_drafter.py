@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from commandline import Cli, Result
 
-from spsbench.cli import verifying
+from spsbench.verify import verification
 from spsbench.verify.drafting import Sizes
 from spsbench.verify.verification import Effort
 
@@ -100,7 +100,7 @@ CLAIMED = RuleKind("claimed", "Says that it is lossless.", True, LENIENCE.build,
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(verifying._EFFORTS, "full", TINY)
+    monkeypatch.setitem(verification.EFFORTS, "full", TINY)
 
 
 @pytest.fixture
