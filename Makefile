@@ -27,7 +27,7 @@ test: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2  # a core for each worker: threads of both would wait for each other
 
 soak: $(VENV)/.installed-dev
-	$(BIN)/pytest --hypothesis-profile=exploring tests/core tests/analysis tests/test_store.py tests/cli/test_fuzz.py
+	$(BIN)/pytest --hypothesis-profile=exploring tests/decode tests/stats tests/test_store.py tests/cli/test_fuzz.py
 	$(BIN)/pytest -m soak -s
 	$(BIN)/spsbench verify --controls --effort full --sampling nucleus
 

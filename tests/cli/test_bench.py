@@ -75,8 +75,8 @@ def test_acceptance_of_a_run(cli: Cli, tmp_path: Path) -> None:
 def test_bad_input_loads_nothing(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], said: str
 ) -> None:
-    monkeypatch.setattr("spsbench.cli.bench.load", None)
-    monkeypatch.setattr("spsbench.cli.bench.random_model", None)
+    monkeypatch.setattr("spsbench.models.loading.load", None)
+    monkeypatch.setattr("spsbench.models.random_init.random_model", None)
     result = cli("bench", *flags)
     assert result.code in (2, 3), result.err
     assert said in " ".join(result.err.split())
@@ -85,7 +85,7 @@ def test_bad_input_loads_nothing(
 def test_a_model_too_large_is_refused_with_both_numbers(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.cli.bench.random_model", None)
+    monkeypatch.setattr("spsbench.models.random_init.random_model", None)
     huge = config(tmp_path / "huge", hidden_size=65536, intermediate_size=262144, num_hidden_layers=400)
     result = cli("bench", "--target-config", huge, "--draft-config", huge)
     assert result.code == 2
