@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import FIXED, SeriesAxes, place, series, series_axes, unusual
+from spsbench.axes import FIXED, place, series, series_axes, unusual
 from spsbench.predict.costs import LoopCost, loop_cost
 from spsbench.stats.bootstrap import pooled_interval, ratio
 from spsbench.stats.speedup import column, finished, pair, speedup
@@ -144,13 +144,17 @@ def recommendation(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -
         if len([k for k in tables if k > 0]) >= 2:
             entry = _recommend(tables, {k: finished(by_arm[arms[k]]) for k in tables})
             if entry is not None:
-                named = series_axes(next(row for row in group if row["method"] == "sps"))
-                found.append({**named, **entry, "sentence": _sentence(_what(named), entry)})
+                first = next(row for row in group if row["method"] == "sps")
+                sentence = _sentence(_what(first, rows), entry)
+                found.append({**series_axes(first), **entry, "sentence": sentence})
     return found or None
 
 
-def _what(named: SeriesAxes) -> str:
-    return ", ".join([named["sampling"], *unusual(named)])
+def _what(first: ArmRow, rows: Sequence[ArmRow]) -> str:
+    """What a K is recommended for; that it is fixed is said where an arm beside it adapts K."""
+    common = place(first, "k", "policy")
+    adaptive = any(row["policy"] not in (None, FIXED) for row in rows if place(row, "k", "policy") == common)
+    return ", ".join([first["sampling"], *unusual(first), *(["fixed K"] if adaptive else [])])
 
 
 def _per_prompt(samples: pd.DataFrame) -> pd.DataFrame:

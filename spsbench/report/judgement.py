@@ -7,8 +7,15 @@ from typing import Any, Literal
 
 from spsbench.axes import label, place
 from spsbench.predict.roofline import DISPATCH_BOUND, weak_baseline
-from spsbench.report.wording import MANY, metric_title
-from spsbench.summary_types import ArmFactors, ArmLosslessness, Ceiling, ParityComparison, Summary
+from spsbench.report.wording import MANY, metric_title, milliseconds, speedup
+from spsbench.summary_types import (
+    AdaptiveGain,
+    ArmFactors,
+    ArmLosslessness,
+    Ceiling,
+    ParityComparison,
+    Summary,
+)
 
 
 def headline(summary: Summary) -> list[str]:
@@ -27,12 +34,25 @@ def weak(ceiling: Ceiling | None) -> list[str]:
 def sentences(summary: Summary) -> list[str]:
     """One recommendation per sweep, then why the fastest arm of each sampling is no faster."""
     found = [str(entry["sentence"]) for entry in summary.get("recommendation") or []]
+    found += [
+        f"{entry['sampling']}: {adapted(arm)}"
+        for entry in summary.get("hindsight") or []
+        for arm in entry.get("adaptive", ())
+    ]
     explained = fastest(summary)
     if len(explained) > MANY:
         explained = [max(explained, key=lambda entry: float(entry["speedup"]))]
     found += [str(entry["sentence"]) for entry in explained]
     found += [regime] if (regime := _regime(summary)) else []
     return found
+
+
+def adapted(arm: AdaptiveGain) -> str:
+    """What a policy made of K, against the fastest fixed one."""
+    return (
+        f"{arm['policy']} took {milliseconds(arm['ms_per_token'])} ms/token: "
+        f"{speedup(arm['gain'])} as fast as the fastest fixed K, K={arm['fixed_k']}."
+    )
 
 
 def fastest(summary: Summary) -> list[ArmFactors]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spsbench.report import wording
+from spsbench.report import judgement, wording
 from spsbench.report.naming import in_full
 from spsbench.report.tables import Table, left, right
 from spsbench.report.wording import escape
 from spsbench.summary_types import (
-    AdaptiveGain,
     ArmPositions,
     ArmTails,
     MeanSd,
@@ -72,16 +71,8 @@ def hindsight(summary: Summary, run: Run) -> list[str]:
             f"{entry['gain_bound']:.2f}x faster, for K up to {entry['max_k']} (reached in "
             f"{wording.percent(entry['censored'])} of its loops)."
         )
-        lines += [_adaptive(arm) for arm in entry.get("adaptive", ())]
+        lines += [f"  * {escape(judgement.adapted(arm))}" for arm in entry.get("adaptive", ())]
     return [*lines, "", "No sampler can know this beforehand: a bound on adapting K, not a promise."]
-
-
-def _adaptive(arm: AdaptiveGain) -> str:
-    """What a policy made of it."""
-    return (
-        f"  * {escape(arm['policy'])} took {wording.milliseconds(arm['ms_per_token'])} ms/token: "
-        f"{wording.speedup(arm['gain'])} as fast as the fastest fixed K, K={arm['fixed_k']}."
-    )
 
 
 def tails(summary: Summary, run: Run) -> list[str]:

@@ -6,6 +6,8 @@ import pytest
 from simulated_sweep import TARGET_S, sweep
 from summarised import summarise
 
+from spsbench.report.judgement import sentences
+
 
 def test_no_fixed_k_does_better_than_the_bound() -> None:
     summary = summarise(*sweep(ks=(0, 1, 2, 3, 4, 6), prompts=40), {})
@@ -35,7 +37,11 @@ def test_a_policy_is_held_against_the_fastest_fixed_k() -> None:
     adaptive = samples[samples["arm"] == best["arm"]].assign(**taken)
     adaptive["decode_s"] *= 0.8
     both = pd.concat([samples.assign(policy=None), adaptive], ignore_index=True)
-    (found,) = summarise(both, loops, {})["hindsight"]
+    summary = summarise(both, loops, {})
+    assert summary["recommendation"][0]["sentence"].startswith("Recommended for nucleus, fixed K: ")
+    assert fixed["recommendation"][0]["sentence"].startswith("Recommended for nucleus: ")
+    assert any(line.startswith("nucleus: entropy took") for line in sentences(summary))
+    (found,) = summary["hindsight"]
     (entry,) = found.pop("adaptive")
     assert found == {name: value for name, value in fixed["hindsight"][0].items() if name != "adaptive"}
     assert (entry["policy"], entry["fixed_k"]) == ("entropy", best["k"])
