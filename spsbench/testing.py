@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 
@@ -31,6 +32,8 @@ from spsbench.decode.table import TableModel, random_rows
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import built, drafter_kind
+from spsbench.engines.base import Engine
+from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.random_init import random_model
 from spsbench.records import SamplingParams, Spec
@@ -40,9 +43,11 @@ __all__ = [
     "Difference",
     "FakeClock",
     "Law",
+    "Letters",
     "Scene",
     "TableModel",
     "assert_lossless",
+    "fake_engine",
     "law_of_loop",
     "paths",
     "random_rows",
@@ -123,6 +128,39 @@ def scenes(
             told = tuple(token % vocab_size for token in prompt)
             for k in ks:
                 yield Scene(target, build, accept, told, k, sampling, _numbers(earlier, k))
+
+
+class Letters:
+    """A tokenizer whose token i is the i-th character of an alphabet; the last token is EOS."""
+
+    def __init__(self, alphabet: str) -> None:
+        self.alphabet = alphabet
+        self.eos_ids = frozenset({len(alphabet)})
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The characters of the ids, EOS left out."""
+        return "".join(self.alphabet[i] for i in ids if i < len(self.alphabet))
+
+
+def fake_engine(
+    k: int, drafter: str | DrafterKind = "model", *, vocab_size: int = 4, tick_s: float = 0.001
+) -> Engine:
+    """An engine in which only the models and the clock are fakes: the production's loops over tables.
+
+    The same request gives the same generation everywhere, times included. Its last token is EOS; requests
+    with ``fixed_length`` go on behind it.
+
+    Args:
+        k: lookahead; 0 for ArS.
+        drafter: one by name, with options if need be, or a kind with its default options.
+        vocab_size: V.
+        tick_s: seconds that pass at every look at the clock.
+    """
+    make, weights = _factory(drafter)
+    decoder, clock = Letters(string.ascii_letters[: vocab_size - 1]), FakeClock(tick_s)
+    target = TableModel(random_rows(vocab_size, seed=1, sharpness=_SHARPNESS), vocab_size)
+    build = partial(_built, make, vocab_size, policy=FIXED, weights=weights) if k else None
+    return EagerEngine(target, None, k, decoder, torch.device("cpu"), clock, make_drafter=build)
 
 
 def context_of(

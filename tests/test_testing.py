@@ -20,8 +20,8 @@ from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import DrafterFault
 from spsbench.errors import UsageError
-from spsbench.records import SamplingParams
-from spsbench.testing import Scene, assert_lossless, law_of_loop
+from spsbench.records import Request, SamplingParams
+from spsbench.testing import Scene, assert_lossless, fake_engine, law_of_loop
 from spsbench.verify import controls
 
 LOSSLESS = [name for name, kind in RULES.items() if kind.lossless]
@@ -283,3 +283,22 @@ def test_the_law_of_a_loop_by_hand() -> None:
     by_hand = {(0,): 1 / 2, (0, 0): 3 / 16, (0, 1): 1 / 16, (1, 0): 3 / 16, (1, 1): 1 / 16}
     assert law.keys() == by_hand.keys()
     assert all(abs(law[tokens] - chance) < 1e-13 for tokens, chance in by_hand.items())
+
+
+@pytest.mark.parametrize("drafter", ["model", "lookup"])
+def test_the_fake_engine_is_the_same_every_time(drafter: str) -> None:
+    request = Request((0, 1, 2), 12, (), PLAIN, seed=5, fixed_length=True)
+    one, other = (fake_engine(3, drafter).generate(request) for _ in range(2))
+    assert one == other
+    assert len(one.tokens) == 12
+    assert one.loops is not None
+    assert sum(loop.emitted for loop in one.loops) == 12
+    assert max(loop.drafted for loop in one.loops) > 0
+    assert one.decode_s > 0
+
+
+def test_the_fake_engine_without_lookahead_is_ars() -> None:
+    request = Request((0, 1, 2), 12, (), PLAIN, seed=5, fixed_length=True)
+    loops = fake_engine(0).generate(request).loops
+    assert loops is not None
+    assert [(loop.drafted, loop.emitted) for loop in loops] == [(0, 1)] * 12

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes import Letters
 
 from spsbench.bench.forced import SyntheticAcceptance, measure_forced
 from spsbench.decode.clock import FakeClock
@@ -14,6 +13,7 @@ from spsbench.decode.theory import expected_tokens
 from spsbench.engines.base import Engine
 from spsbench.engines.local import EagerEngine
 from spsbench.records import SamplingParams
+from spsbench.testing import Letters
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes import Letters
 from rederived import Models, decisions, mini, tiny
 from tiny_models import TOKENS
 from withdrawing import Withdrawing
@@ -18,6 +17,7 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy
 from spsbench.engines.local import EagerEngine
 from spsbench.records import Generation, Request, SamplingParams, Spec
+from spsbench.testing import Letters
 
 CPU = torch.device("cpu")
 K, NEW, SEQUENCES = 6, 32, 6

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import Letters
 
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.table import TableModel, random_rows
@@ -15,6 +14,7 @@ from spsbench.engines import local
 from spsbench.engines.buffer import LoopBuffer
 from spsbench.engines.local import EagerEngine
 from spsbench.records import Generation, Request, SamplingParams
+from spsbench.testing import Letters
 
 SIZE = 4
 ROW_BYTES = SIZE * 8

@@ -7,13 +7,13 @@ from collections import Counter
 
 import pytest
 import torch
-from fakes import Letters
 from scipy.stats import power_divergence
 
 from spsbench.decode.clock import FakeClock, Phase, Stopwatch
 from spsbench.decode.table import TableModel, random_rows
 from spsbench.engines.local import EagerEngine
 from spsbench.records import Generation, Request, SamplingParams
+from spsbench.testing import Letters
 
 CPU = torch.device("cpu")
 LETTERS = Letters("abc")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import Letters
 from tiny_models import EOS, TOKENS, config_of, make, make_pair
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,6 +17,7 @@ from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.static import NotStatic, StaticLM, require_same_answers
 from spsbench.records import Generation, Request, SamplingParams
+from spsbench.testing import Letters
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(greedy=True)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes import Letters
 from planted import FAULTS, fault
 from rederived import Models, decisions, mini, tiny
 from tiny_models import ARCHITECTURES, TOKENS
@@ -20,6 +19,7 @@ from spsbench.engines.cuda_graph import GraphedEngine, uncaptured
 from spsbench.engines.local import EagerEngine
 from spsbench.models.static import StaticLM
 from spsbench.records import Request, SamplingParams
+from spsbench.testing import Letters
 
 CPU = torch.device("cpu")
 K = 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes import Letters
 from tiny_models import TOKENS, make_pair
 
 from spsbench.decode import algorithms, rejection
@@ -15,6 +14,7 @@ from spsbench.engines.local import EagerEngine
 from spsbench.engines.rescore import decided_again, teacher_force
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import Request, SamplingParams
+from spsbench.testing import Letters
 
 CPU = torch.device("cpu")
 K = 4

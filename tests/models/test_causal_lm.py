@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import Letters
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from spsbench.decode.clock import SystemClock
@@ -15,6 +14,7 @@ from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.selftest import require_exact_rollback, self_test
 from spsbench.records import Request, SamplingParams
+from spsbench.testing import Letters
 
 VOCAB = 97
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from fakes import Letters
 
 from spsbench.decode import algorithms
 from spsbench.decode.clock import Phase, Stopwatch
@@ -14,6 +13,7 @@ from spsbench.decode.rules import build_rule
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.model import ModelDrafter
 from spsbench.records import Spec
+from spsbench.testing import Letters
 from spsbench.verify.controls import planted_everywhere
 from spsbench.verify.timing import booked_time, differences, timed
 

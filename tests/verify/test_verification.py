@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import Letters
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spsbench.decode import algorithms, rejection, sampling
@@ -16,6 +15,7 @@ from spsbench.decode.uniforms import UniformStream
 from spsbench.engines import rescore
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
+from spsbench.testing import Letters
 from spsbench.verify.controls import CONTROLS, NAMES, SHARED, planted, planted_everywhere
 from spsbench.verify.drafting import Sizes
 from spsbench.verify.subject import SamplerUnderTest
