@@ -11,17 +11,22 @@ from spsbench.summary_types import ArmRow
 
 
 def results(arms: Sequence[ArmRow], metric: str | None, naming: Naming) -> Table:
-    """Quality, time per token and speedup of every arm, in the shape of the paper's Table 1."""
+    """Quality, time per token and speedup of every arm, in the shape of the paper's Table 1.
+
+    Quality has no column where no output was scored.
+    """
+    scored = any(arm["metrics"] for arm in arms)
     columns = [
-        right(wording.metric_title(metric)),
+        *([right(wording.metric_title(metric))] if scored else []),
         right("ms/token"),
         left("speedup", note="95%", whole=True),
         right("tokens/loop"),
     ]
 
     def cells(arm: ArmRow) -> list[Cell]:
+        quality = wording.metric(metric, arm["metrics"].get(metric) if metric else None)
         return [
-            wording.metric(metric, arm["metrics"].get(metric) if metric else None),
+            *([quality] if scored else []),
             _time(arm),
             _speedup(arm),
             wording.number(arm["tokens_per_loop"], 2),
