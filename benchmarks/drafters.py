@@ -9,11 +9,13 @@ that kind, not on yours. One thread; all arms of a task take turns, so that they
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import spsbench
+from spsbench.report import wording
+from spsbench.report.judgement import share
+from spsbench.report.tables import Table, left, right
+from spsbench.summary_types import Summary
 
 _DRAFTERS = (
     "model",
@@ -44,29 +46,27 @@ def main() -> None:
             quiet=False,
         )
         print(f"\n{run.summary['task_label']}, {given.prompts} prompts\n")
-        print("\n".join(table(run.summary)), flush=True)
+        print("\n".join(table(run.summary).as_markdown()), flush=True)
 
 
-def table(summary: dict[str, Any]) -> Iterator[str]:
+def table(summary: Summary) -> Table:
     """One row per drafter and K; the leakage bound is the arm's own, from an independent reading."""
-    bounds = {arm["arm"]: arm["bound"] for arm in summary["losslessness"]["arms"]}
-    yield "| drafter | K | tokens/loop | ms/token | speedup [95%] | leakage at most |"
-    yield "|---|---|---|---|---|---|"
-    for row in summary["rows"]:
-        drafter = row["drafter"] or "none (ArS)"
-        cells = (row["k"] or "", f"{row['tokens_per_loop']:.2f}", f"{row['ms_per_token']:.2f}")
-        bound = bounds.get(row["arm"])
-        yield (
-            f"| {drafter} | {' | '.join(map(str, cells))} | {_speedup(row['speedup'])} | "
-            f"{'-' if bound is None else f'{100 * bound:.1f}%'} |"
-        )
-
-
-def _speedup(found: dict[str, Any] | None) -> str:
-    if found is None:
-        return "1x"
-    interval = "" if found["low"] is None else f" [{found['low']:.2f}, {found['high']:.2f}]"
-    return f"{found['ratio']:.2f}x{interval}"
+    judged = summary["losslessness"]
+    bounds = {} if judged is None else {arm["arm"]: arm["bound"] for arm in judged["arms"]}
+    columns = [left("drafter"), right("K"), right("tokens/loop"), right("ms/token")]
+    columns += [left("speedup", note="95%"), right("leakage at most")]
+    rows = [
+        [
+            row["drafter"] or "none (ArS)",
+            str(row["k"] or ""),
+            wording.number(row["tokens_per_loop"], 2),
+            wording.milliseconds(row["ms_per_token"]),
+            wording.row_speedup(row),
+            share(bounds.get(row["arm"])),
+        ]
+        for row in summary["rows"]
+    ]
+    return Table(columns, rows)
 
 
 def _arguments() -> argparse.Namespace:

@@ -156,8 +156,6 @@ def _summary(present: Counter[str], passed: Counter[str], ks: Sequence[int]) -> 
 def _complain_of_missing(
     problems: dict[str, dict[str, Any]], present: Counter[str], ignore: bool, samples: Path
 ) -> None:
-    from spsbench.errors import UsageError
-
     missing = [name for name in problems if name not in present]
     if not present:
         raise UsageError(f"{samples} has no samples.", flag="SAMPLES")
@@ -171,8 +169,6 @@ def _complain_of_missing(
 
 
 def _target(out: Path | None, samples: Path) -> Path:
-    from spsbench.errors import UsageError
-
     target = out or samples.with_name(f"{samples.name}_results.jsonl")
     if target.resolve() == samples.resolve():
         raise UsageError(f"{target} is the file of samples.", flag="--out", remedy="Name another file.")

@@ -56,8 +56,6 @@ def report(
     debug: options.Debug = False,
 ) -> None:
     """Show results again and write the report with its figures, from what the runs recorded."""
-    from spsbench.errors import UsageError
-
     if csv and json:
         raise UsageError("--csv and --json are given together.", flag="--csv", remedy="Leave one out.")
     if out is not None and not html:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +14,7 @@ from spsbench.axes import label
 from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say
 from spsbench.errors import GateFailed, UsageError
+from spsbench.plugins import unknown
 from spsbench.records import Arm
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ def verify(
 
 _NOT_OFFERED = {
     **dict.fromkeys(("out", "resume", "config", "fail_on", "set", "protocol", "samples", "arms")),
+    **dict.fromkeys(("max_new_tokens", "engine", "trace")),
+    **dict.fromkeys(("fixed_length", "unsafe_exec", "allow_code_exec", "quiet", "json", "debug"), False),
     "no_score": True,
 }
 
@@ -267,10 +269,7 @@ def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
 
     own = {"control", "controls", "effort", "quiet", "json", "debug"}
     asked = {name: value for name, value in params.items() if name not in own}
-    asked |= {"quiet": False, "json": False, "debug": False, "limit": str(effort.needed)}
-    asked |= {"max_new_tokens": None}
-    asked |= {"fixed_length": False, "engine": None, "trace": None, "unsafe_exec": False}
-    asked |= {"allow_code_exec": False}
+    asked["limit"] = str(effort.needed)
     if asked["sampling"] is None:
         asked["sampling"] = "nucleus,greedy"
     return read_settings(_NOT_OFFERED | asked)
@@ -308,11 +307,7 @@ def _known_control(name: str | None) -> None:
     from spsbench.verify.controls import NAMES
 
     if name is not None and name not in NAMES:
-        close = get_close_matches(name, NAMES, n=1)
-        hint = f"Did you mean {close[0]}? " if close else ""
-        raise UsageError(
-            f"{name!r} is unknown.", flag="--control", remedy=f"{hint}Choose from {', '.join(NAMES)}."
-        )
+        raise unknown(name, NAMES, "--control")
 
 
 def _flag(params: Mapping[str, Any]) -> str | None:

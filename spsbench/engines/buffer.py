@@ -22,14 +22,14 @@ class LoopBuffer:
         trace: keep one entry per drafted or emitted token.
         seed: of the sequence.
         expected: of the rule, see ``Rule.expected``.
-        most_bytes: rows beyond this should be settled.
+        most_bytes: rows beyond this should be flushed.
 
     Attributes:
         tokens: emitted so far.
-        records: of the settled loops.
-        trace: of the settled loops; None if it is not kept.
-        losslessness: sums over the settled loops, see ``own_evidence``.
-        proposed: of the settled loops, see ``proposed_tokens``.
+        records: of the flushed loops.
+        trace: of the flushed loops; None if it is not kept.
+        losslessness: sums over the flushed loops, see ``own_evidence``.
+        proposed: of the flushed loops, see ``proposed_tokens``.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LoopBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the rows should be settled now."""
+        """Whether the rows should be flushed now."""
         return self._open_bytes > self._most_bytes
 
     def add(self, loop: TruncatedLoop) -> None:

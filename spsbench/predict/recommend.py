@@ -73,19 +73,22 @@ def _adaptive(
     best = min(timed, key=lambda row: row["ms_per_token"] or 0.0, default=None)
     if best is None:
         return
-    common = place(best, "k", "policy")
-    for row in rows:
-        if row["policy"] in (None, FIXED) or place(row, "k", "policy") != common:
-            continue
+    for row in _adapting(best, rows):
         gain = speedup(pair(by_arm[best["arm"]], by_arm[row["arm"]])) if row["arm"] in by_arm else None
         if gain is not None and row["ms_per_token"] is not None:
             yield {
                 "arm": row["arm"],
-                "policy": row["policy"],
+                "policy": str(row["policy"]),
                 "fixed_k": best["k"],
                 "ms_per_token": row["ms_per_token"],
                 "gain": {"ratio": gain.ratio, "low": gain.low, "high": gain.high},
             }
+
+
+def _adapting(fixed: ArmRow, rows: Sequence[ArmRow]) -> list[ArmRow]:
+    """The arms that differ from one of fixed K in their policy alone."""
+    common = place(fixed, "k", "policy")
+    return [row for row in rows if row["policy"] not in (None, FIXED) and place(row, "k", "policy") == common]
 
 
 def _bound(
@@ -152,9 +155,7 @@ def recommendation(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -
 
 def _what(first: ArmRow, rows: Sequence[ArmRow]) -> str:
     """What a K is recommended for; that it is fixed is said where an arm beside it adapts K."""
-    common = place(first, "k", "policy")
-    adaptive = any(row["policy"] not in (None, FIXED) for row in rows if place(row, "k", "policy") == common)
-    return ", ".join([first["sampling"], *unusual(first), *(["fixed K"] if adaptive else [])])
+    return ", ".join([first["sampling"], *unusual(first), *(["fixed K"] if _adapting(first, rows) else [])])
 
 
 def _per_prompt(samples: pd.DataFrame) -> pd.DataFrame:

@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from spsbench.errors import UsageError
 from spsbench.records import READABLE_SCHEMAS, SCHEMA_VERSION, Prompt
-from spsbench.store import codec as prompt_file
-from spsbench.store import files
+from spsbench.store import codec, files
 from spsbench.store.files import unwritable
 from spsbench.store.journal import Row
 
@@ -271,8 +270,8 @@ def resume(directory: Path, identity: Row, config: Row, info: Row, prompts: Sequ
     run = read_run(directory)
     check_identity(directory, run.get("identity"), files.plain(identity))
     path = directory / PROMPTS_FILE
-    before = prompt_file.read_prompts(path) if path.exists() else []
-    merged = prompt_file.merge_prompts(path, before, prompts)
+    before = codec.read_prompts(path) if path.exists() else []
+    merged = codec.merge_prompts(path, before, prompts)
     # What is added is of this schema; an earlier spsbench must not read it.
     run = run | {
         "schema_version": SCHEMA_VERSION,
@@ -285,7 +284,7 @@ def resume(directory: Path, identity: Row, config: Row, info: Row, prompts: Sequ
 def _write(directory: Path, run: Row, config: Row, prompts: Sequence[Prompt]) -> None:
     text = yaml.safe_dump(files.plain(config), sort_keys=False, allow_unicode=True)
     files.write_text(directory / CONFIG_FILE, text)
-    prompt_file.write_prompts(directory / PROMPTS_FILE, prompts)
+    codec.write_prompts(directory / PROMPTS_FILE, prompts)
     files.write_json(directory / RUN_FILE, run)
 
 

@@ -15,7 +15,6 @@ from typing import NamedTuple, Self
 from spsbench.errors import UsageError
 from spsbench.records import Prompt, Sample
 from spsbench.store import codec, files, opening, tables
-from spsbench.store import codec as prompt_file
 from spsbench.store.journal import Journal, Row
 from spsbench.store.opening import PROMPTS_FILE, RUN_FILE
 
@@ -216,7 +215,7 @@ class RunStore:
         Raises:
             UsageError: if ``prompts.jsonl`` is missing or damaged.
         """
-        return prompt_file.read_prompts(self.directory / PROMPTS_FILE)
+        return codec.read_prompts(self.directory / PROMPTS_FILE)
 
     def _rows(self) -> Iterator[Row]:
         """The row that counts of every sample, in journal order, with its scores."""
