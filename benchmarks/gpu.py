@@ -29,9 +29,9 @@ from spsbench.engines.cuda_graph import Capture, GraphedEngine, Graphs, StaticSp
 from spsbench.engines.hf import ASSISTED, GENERATE, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.environment import describe_environment
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.memory import forward_bytes, kv_bytes_per_token, measured_bandwidth
+from spsbench.models.memory import measured_bandwidth
 from spsbench.models.static import StaticLM, require_same_answers
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request, SamplingParams
 
 K, ALPHA = 4, 0.8
@@ -81,7 +81,7 @@ def _capture(device: torch.device) -> Capture:
     return Graphs(device) if device.type == "cuda" else uncaptured
 
 
-def _pair(tiny: bool, device: torch.device) -> tuple[CausalLM, CausalLM]:
+def _pair(tiny: bool, device: torch.device) -> tuple[TorchLM, TorchLM]:
     """8B and 1B of random weights; the smaller is the draft."""
     names = ("tiny", "tiny") if tiny else ("8b", "1b")
     dtype = torch.float32 if tiny else torch.bfloat16
@@ -122,7 +122,7 @@ class _Bench:
     """
 
     def __init__(
-        self, target: CausalLM, draft: CausalLM, device: torch.device, context: int, tokens: int
+        self, target: TorchLM, draft: TorchLM, device: torch.device, context: int, tokens: int
     ) -> None:
         self._models = {"target": target, "draft": draft}
         self._device, self._context, self._tokens = device, context, tokens
@@ -211,7 +211,7 @@ class _Bench:
             return None
         held = self._context + self._tokens / 2
         sizes = {
-            role: forward_bytes(model.model) + held * (kv_bytes_per_token(model.model) or 0)
+            role: model.forward_bytes() + held * (model.kv_bytes_per_token or 0)
             for role, model in self._models.items()
         }
         total = sizes["target"] + (K * sizes["draft"] if speculative else 0.0)

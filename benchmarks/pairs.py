@@ -7,15 +7,16 @@ A larger head makes rows as peaked as those of a trained model.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
-from torch import nn
 
 from spsbench.config import resolve
-from spsbench.models.causal_lm import CausalLM
+from spsbench.config.models import TORCH
+from spsbench.models.checkpoint import LoadedWeights
+from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.pair import find_pair, load_pair
+from spsbench.models.torch_lm import TorchLM
 
 _LLAMA = {"model_type": "llama", "max_position_embeddings": 4096, "tie_word_embeddings": True}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -42,8 +43,8 @@ The smallest has a head of its own: so narrow a model with tied embeddings repea
 _PEAKED = 5.5  # of 32,000 rows drawn so, a few dozen make the nucleus, as with trained models
 
 
-def build(name: str, dtype: torch.dtype, device: torch.device, seed: int = 0) -> tuple[CausalLM, CausalLM]:
-    """(target, draft): ``mini``, or a key of ``SHAPES``.
+def build(name: str, dtype: torch.dtype, device: torch.device, seed: int = 0) -> tuple[TorchLM, TorchLM]:
+    """(target, draft) over torch: ``mini``, or a key of ``SHAPES``.
 
     Args:
         name: which.
@@ -52,8 +53,9 @@ def build(name: str, dtype: torch.dtype, device: torch.device, seed: int = 0) ->
         seed: of random weights.
     """
     if name == "mini":
-        found = load_pair(find_pair(resolve({}).pair), str(dtype).removeprefix("torch."), device)
-        return found.target, found.draft
+        kind = str(dtype).removeprefix("torch.")
+        found = load_pair(find_pair(resolve({}).pair), (kind, kind), device, TORCH)
+        return found.target.reference(), found.draft.reference()
     sizes = dict(SHAPES[name])
     kept, later = sizes.pop("draft_layers"), sizes.pop("later")
     with torch.random.fork_rng(devices=[]), device:
@@ -61,7 +63,18 @@ def build(name: str, dtype: torch.dtype, device: torch.device, seed: int = 0) ->
         target = _model(sizes, dtype)
         draft = _first_layers(target, sizes, kept, dtype)
     _soften(target, kept, later)
-    return CausalLM(target.eval()), CausalLM(draft.eval())
+    return TorchLM(target.eval()), TorchLM(draft.eval())
+
+
+def over_onnxruntime(model: TorchLM, threads: int) -> OnnxLM:
+    """The same model with ONNX Runtime's forward.
+
+    Args:
+        model: in float32, of a covered architecture.
+        threads: of the CPU.
+    """
+    stored = LoadedWeights(model.model)
+    return OnnxLM(model.config, stored, model.vocab_size, threads, model.reference)
 
 
 def _model(sizes: dict[str, Any], dtype: torch.dtype) -> Any:
@@ -91,18 +104,3 @@ def _soften(target: Any, kept: int, later: float) -> None:
     for layer in target.model.layers[kept:]:
         layer.self_attn.o_proj.weight.mul_(later)
         layer.mlp.down_proj.weight.mul_(later)
-
-
-def stock(model: CausalLM) -> Any:
-    """A copy of the Hugging Face model, as transformers would have it: nothing of ours in it."""
-    return copy.deepcopy(model.model)
-
-
-def linears(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """(parent, name, layer) of every linear layer."""
-    return [
-        (parent, name, child)
-        for parent in model.modules()
-        for name, child in parent.named_children()
-        if type(child) is nn.Linear
-    ]

@@ -25,11 +25,11 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.pairs import build, linears
+from benchmarks.pairs import build, over_onnxruntime
 from spsbench.bench.forced import NullDecoder
 from spsbench.bench.forwards import time_forwards
 from spsbench.config import resolve
-from spsbench.config.models import KERNELS, chosen_kernels
+from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.decode.algorithms import start
 from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.decode.uniforms import UniformStream
@@ -38,8 +38,8 @@ from spsbench.engines.hf import ASSISTED, GENERATE, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.environment import describe_environment
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.memory import kv_bytes_per_token, suitable_threads
-from spsbench.models.packed_linear import KernelMode, PackedModule, can_pack, use_kernels
+from spsbench.models.memory import suitable_threads
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.runner import plan
 
@@ -54,21 +54,23 @@ def main() -> None:
     _generate_once(*build("tiny", torch.float32, torch.device("cpu")))  # whatever is imported or set up late
     imports_bytes = psutil.Process().memory_info().rss
     dtype = getattr(torch, given.dtype)
-    target, draft = build(given.pair, dtype, torch.device("cpu"))
-    torch.set_num_threads(given.threads or suitable_threads(target))
-    # Transformers' loops multiply with the model's own layers: only without them may these be let go.
-    modes = tuple(use_kernels(model, given.kernels, keep_plain=not given.memory) for model in (target, draft))
+    stock = build(given.pair, dtype, torch.device("cpu"))
+    threads = given.threads or suitable_threads(stock[0].parameters)
+    torch.set_num_threads(threads)
+    over_onnx = given.backend == ONNXRUNTIME
+    ours = [over_onnxruntime(model, threads) if over_onnx else model for model in stock]
+    watched = _Watched(ours[0], ours[1])
     facts = describe_environment()
-    print(f"{given.pair}, {given.dtype}, {facts['cpu']['model']}, {torch.get_num_threads()} threads")
-    print(f"products of the target {modes[0]}, of the draft {modes[1]}; load {facts['load_1m']:.1f}\n")
-    watched = _Watched(target, draft)
+    print(f"{given.pair}, {given.dtype}, {facts['cpu']['model']}, {threads} threads")
+    print(f"our forwards over {given.backend}; load {facts['load_1m']:.1f}\n")
     prompts = _prompts(given.pair, given.context)
     if given.memory:
+        del stock
         print(_memory(imports_bytes, watched, prompts[0], given))
         return
-    times = _measure(_arms(watched, given.with_packed), prompts, given)
+    times = _measure(_arms(watched, stock), prompts, given)
     print("| what | measured |\n|---|---|")
-    for what, value in [*_peers(times), *_own(times, watched), *_forwards(target, given.context)]:
+    for what, value in [*_peers(times), *_own(times, watched), *_forwards(watched.target, given.context)]:
         print(f"| {what} | {value} |", flush=True)
 
 
@@ -80,8 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--context", type=int, default=200)
     parser.add_argument("--threads", type=int, default=0, help="0: what suits the model's size")
-    parser.add_argument("--kernels", choices=KERNELS, default=chosen_kernels())
-    parser.add_argument("--no-packed", dest="with_packed", action="store_false", help="leave that peer out")
+    parser.add_argument("--backend", choices=(ONNXRUNTIME, TORCH), default=ONNXRUNTIME)
     parser.add_argument("--memory", action="store_true", help="measure memory alone, without peers")
     return parser.parse_args()
 
@@ -134,7 +135,7 @@ Times = dict[str, list[tuple[float, Generation | None]]]
 Arm = Callable[[Request], tuple[float, Generation | None]]
 
 
-def _arms(pair: _Watched, with_packed: bool) -> dict[str, Arm]:
+def _arms(pair: _Watched, stock: tuple[TorchLM, TorchLM]) -> dict[str, Arm]:
     text, clock, cpu = NullDecoder(), SystemClock(), torch.device("cpu")
     target, draft = pair.target, pair.draft
     own = {
@@ -142,15 +143,12 @@ def _arms(pair: _Watched, with_packed: bool) -> dict[str, Arm]:
         "SpS": EagerEngine(target, draft, K, text, cpu, clock),
     }
     theirs = {
-        "generate": HFGenerateEngine(GENERATE, target, None, 0, text),
-        "assisted": HFGenerateEngine(ASSISTED, target, draft, K, text),
+        "generate": HFGenerateEngine(GENERATE, stock[0], None, 0, text),
+        "assisted": HFGenerateEngine(ASSISTED, *stock, K, text),
     }
     arms: dict[str, Arm] = {name: _decoding(engine) for name, engine in (own | theirs).items()}
     arms |= {f"{name} watched": _watching(pair, name, own[name]) for name in own}
     arms |= {"SpS bare": lambda r: (_bare(pair, r), None)}
-    if with_packed and can_pack(target.model.dtype):
-        swap = _Packed([target.model, draft.model])
-        arms |= {f"{name} packed": _packed(swap, engine) for name, engine in theirs.items()}
     return arms
 
 
@@ -185,36 +183,6 @@ def _bare(pair: _Watched, request: Request) -> float:
             emitted += len(next(loops).tokens)
         # The engine cuts what is too long; the time was spent all the same.
         return (time.perf_counter() - started) / request.max_new_tokens
-
-
-class _Packed:
-    """Packed linears of ours in the place of the peers' linear layers, while it is entered."""
-
-    def __init__(self, models: Sequence[Any]) -> None:
-        mode = KernelMode()
-        mode.packed = True
-        self._places = [place for model in models for place in linears(model)]
-        self._modules = [PackedModule(linear, mode) for *_, linear in self._places]
-        for layer in self._modules:
-            layer.linear.pack()
-
-    def __enter__(self) -> None:
-        for (parent, name, _), layer in zip(self._places, self._modules, strict=True):
-            setattr(parent, name, layer)
-
-    def __exit__(self, *_: object) -> None:
-        for parent, name, linear in self._places:
-            setattr(parent, name, linear)
-
-
-def _packed(swap: _Packed, engine: HFGenerateEngine) -> Arm:
-    run = _decoding(engine)
-
-    def packed(request: Request) -> tuple[float, Generation | None]:
-        with swap:
-            return run(request)
-
-    return packed
 
 
 def _prompts(pair: str, context: int) -> list[tuple[int, ...]]:
@@ -258,13 +226,6 @@ def _peers(times: Times) -> Iterator[tuple[str, str]]:
     yield "SpS K=4: assisted / ours, ms/token", _ratio(seconds["assisted"], seconds["SpS"])
     per_loop_s = {name: _per_loop(times[name]) for name in ("assisted", "SpS")}
     yield "the same, ms/loop", _ratio(per_loop_s["assisted"], per_loop_s["SpS"])
-    if "assisted packed" in times:
-        yield "ArS: generate() packed / ours", _ratio(seconds["generate packed"], seconds["ArS"])
-        yield "SpS K=4: assisted packed / ours, ms/token", _ratio(seconds["assisted packed"], seconds["SpS"])
-        yield (
-            "the same, ms/loop",
-            _ratio(_per_loop(times["assisted packed"]), per_loop_s["SpS"]),
-        )
     yield "speedup, ours: ArS / SpS", _ratio(seconds["ArS"], seconds["SpS"])
     yield "recorder on / off (SpS)", _ratio(seconds["SpS"], seconds["SpS bare"])
 
@@ -301,14 +262,12 @@ def _memory(imports_bytes: int, pair: _Watched, prompt: tuple[int, ...], given: 
     models = (pair.target, pair.draft)
     _generate_once(*models, prompt, given.tokens)
     gc.collect()
-    weights = sum(p.nbytes for model in models for p in model.model.parameters())
-    kv = sum((kv_bytes_per_token(m.model) or 0) * (given.context + given.tokens) for m in models)
-    twice = sum(linear.second_copy_bytes for model in models for linear in model.linears or ())
+    weights = sum(model.forward_bytes() for model in models)
+    kv = sum((model.kv_bytes_per_token or 0) * (given.context + given.tokens) for model in models)
     resident, expected = psutil.Process().memory_info().rss, imports_bytes + weights + kv
     mib = 2**20
     parts = f"({imports_bytes / mib:.0f} before + {(weights + kv) / mib:.0f} weights and KV) MiB"
-    ratio = f"{resident / mib:.0f} MiB resident / {parts} = {resident / expected:.2f}"
-    return f"{ratio}; packed beside plain: {twice / mib:.0f} MiB"
+    return f"{resident / mib:.0f} MiB resident / {parts} = {resident / expected:.2f}"
 
 
 def _generate_once(

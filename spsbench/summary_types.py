@@ -593,7 +593,8 @@ class Conditions(TypedDict, total=False):
     ``auto`` while it is not decided. Runs of early versions kept none."""
 
     threads: int | str
-    kernels: str
+    backend: str
+    kernels: str  # of earlier versions
     cpu: str | None
     cores: int
     gpus: list[str | None]
@@ -604,6 +605,7 @@ class Conditions(TypedDict, total=False):
     transformers: str | None
     tokenizers: str | None
     numpy: str | None
+    onnxruntime: str | None
 
 
 class ConditionPart(TypedDict):

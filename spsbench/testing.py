@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 
 import torch
+from torch import Tensor
 
 from spsbench.axes import FIXED
 from spsbench.decode.clock import FakeClock
@@ -35,7 +36,9 @@ from spsbench.drafters.registry import built, drafter_kind
 from spsbench.engines.base import Engine
 from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.random_init import random_model
+from spsbench.models.checkpoint import LoadedWeights
+from spsbench.models.onnx_lm import OnnxLM
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams, Spec
 
 __all__ = [
@@ -172,7 +175,7 @@ def context_of(
         vocab_size: V.
         sampling: of target and draft.
         policy: by name.
-        weights: give a small model in float64 in place of the target's table.
+        weights: give a small model in place of the target's table.
     """
     corpus = tuple(tuple((i * step) % vocab_size for i in range(12)) for step in (1, 2, 3))
     table = partial(TableModel, vocab_size=vocab_size)
@@ -225,12 +228,12 @@ def _numbers(loops: int, k: int) -> tuple[Point, ...]:
 
 @cache
 def _small_model(vocab_size: int) -> CausalLM:
-    """Two random layers in float64; shared, since whoever takes its layers has a cache of its own."""
-    from transformers import LlamaConfig
+    """Two random layers; shared, since whoever takes its layers has a cache of its own."""
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         vocab_size=vocab_size,
-        hidden_size=16,
+        hidden_size=32,
         intermediate_size=16,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -239,6 +242,15 @@ def _small_model(vocab_size: int) -> CausalLM:
         initializer_range=0.5,
         bos_token_id=None,
         eos_token_id=None,
-        dtype=torch.float64,
     )
-    return random_model(config, "auto", torch.device("cpu"), vocab_size)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config).eval()
+    return _WideLM(config, LoadedWeights(model), vocab_size, 1, lambda: TorchLM(model))
+
+
+class _WideLM(OnnxLM):
+    """Its rows in float64, so that an enumeration adds up to rounding of that size."""
+
+    def score(self, tokens: Tensor, last: int) -> Tensor:
+        return super().score(tokens, last).double()

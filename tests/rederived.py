@@ -8,12 +8,14 @@ import torch
 from tiny_models import make_pair
 
 from spsbench.config import resolve
+from spsbench.config.models import TORCH
 from spsbench.decode.evidence import Sums
 from spsbench.drafters.policy import Policy
 from spsbench.engines.rescore import decided_again, teacher_force
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import find_pair, load_pair
 from spsbench.models.tokenizer import Tokenizer
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request
 
 Models = tuple[CausalLM, CausalLM]
@@ -23,13 +25,13 @@ Models = tuple[CausalLM, CausalLM]
 def tiny(architecture: str = "llama", dtype: torch.dtype = torch.float32) -> Models:
     """Target and draft with random weights."""
     target, draft = make_pair(architecture, late=0.5)
-    return CausalLM(target.to(dtype)), CausalLM(draft.to(dtype))
+    return TorchLM(target.to(dtype)), TorchLM(draft.to(dtype))
 
 
 @cache
 def mini() -> tuple[Models, Tokenizer]:
     """The embedded pair."""
-    pair = load_pair(find_pair(resolve({}).pair), "float32", torch.device("cpu"))
+    pair = load_pair(find_pair(resolve({}).pair), ("float32", "float32"), torch.device("cpu"), TORCH)
     return (pair.target, pair.draft), pair.tokenizer
 
 

@@ -11,6 +11,10 @@ import torch
 import transformers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from spsbench.models.checkpoint import LoadedWeights
+from spsbench.models.onnx_lm import OnnxLM
+from spsbench.models.torch_lm import TorchLM
+
 # The tokenizer: one token per byte, then BOS and EOS.
 BOS, EOS = 256, 257
 TOKENS = 258
@@ -116,20 +120,23 @@ def make(config: Any, seed: int = 0) -> Any:
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
-def make_pair(architecture: str, late: float = 0.8, vocab_sizes: tuple[int, int] = (TOKENS, TOKENS)) -> Any:
+def make_pair(
+    architecture: str, late: float = 0.8, vocab_sizes: tuple[int, int] = (TOKENS, TOKENS), **sizes: Any
+) -> Any:
     """(target of four layers, draft with its first two).
 
     Args:
         architecture: a key of ``ARCHITECTURES``.
         late: scales the weights of the target's later layers, so that the draft is often right.
         vocab_sizes: logits of target and draft; those behind the tokenizer's are padding.
+        sizes: in place of the architecture's.
     """
-    config = config_of(architecture, vocab_size=vocab_sizes[0])
+    config = config_of(architecture, vocab_size=vocab_sizes[0], **sizes)
     changes = {name: 2 for name in ("num_hidden_layers", "n_layer") if name in ARCHITECTURES[architecture][1]}
     if getattr(config, "layer_types", None):
         changes["layer_types"] = config.layer_types[:2]
     target = make(config)
-    draft = make(config_of(architecture, vocab_size=vocab_sizes[1], **changes))
+    draft = make(config_of(architecture, vocab_size=vocab_sizes[1], **sizes | changes))
     with torch.no_grad():
         for name, weights in target.named_parameters():
             layer = re.search(r"\.(\d+)\.", name)
@@ -142,6 +149,12 @@ def make_pair(architecture: str, late: float = 0.8, vocab_sizes: tuple[int, int]
     whole = target.state_dict()
     draft.load_state_dict({name: whole[name][: len(part)] for name, part in draft.state_dict().items()})
     return target, draft
+
+
+def over_onnx(model: Any, vocab_size: int | None = None, threads: int = 1) -> OnnxLM:
+    """A loaded model with ONNX Runtime's forward."""
+    size = vocab_size or model.config.vocab_size
+    return OnnxLM(model.config, LoadedWeights(model), size, threads, lambda: TorchLM(model))
 
 
 def make_tokenizer(*, bos: bool = False, chat_template: str | None = None, extra: int = 0) -> Any:

@@ -9,13 +9,11 @@ import torch
 
 from spsbench.bench.forced import NullDecoder, SyntheticAcceptance, measure_forced
 from spsbench.bench.forwards import Forwards, bench_loop_cost, payoff, time_forwards, verdict
-from spsbench.config.models import PLAIN
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.base import Engine
 from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.memory import cache_bytes, forward_bytes, kv_bytes_per_token, measured_bandwidth
-from spsbench.models.packed_linear import use_kernels
+from spsbench.models.memory import cache_bytes, measured_bandwidth
 from spsbench.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND, UNKNOWN
 from spsbench.records import SamplingParams
 
@@ -37,7 +35,6 @@ class BenchConfig:
         sampling: of both models under synthetic acceptance.
         acceptance: synthetic acceptance; None for none.
         seed: of tokens, order and acceptance.
-        kernels: ``plain`` or ``packed``.
     """
 
     ks: tuple[int, ...]
@@ -46,7 +43,6 @@ class BenchConfig:
     sampling: SamplingParams
     acceptance: SyntheticAcceptance | None
     seed: int
-    kernels: str = PLAIN
 
     @property
     def tokens(self) -> int:
@@ -62,10 +58,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
         config: what to measure.
     """
     rows = tuple(sorted({*range(1, LARGEST_ROWS + 1), *(k + 1 for k in config.ks)}))
-    modes = {
-        "target": use_kernels(target, config.kernels, keep_plain=False),
-        "draft": use_kernels(draft, config.kernels, keep_plain=False),
-    }
+    modes = {"target": target.backend, "draft": draft.backend}
     times = {
         "target": time_forwards(target, rows, config.context, 0.8 * config.budget_s, config.seed),
         "draft": time_forwards(draft, (1, 2), config.context, 0.2 * config.budget_s, config.seed),
@@ -90,7 +83,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
 
 
 def _memory(target: CausalLM, draft: CausalLM) -> dict[str, Any]:
-    weights = sum(forward_bytes(model.model) for model in (target, draft))
+    weights = sum(model.forward_bytes() for model in (target, draft))
     cache, bandwidth = cache_bytes(target.device), measured_bandwidth(target.device)
     if cache is not None and weights <= cache:
         regime = DISPATCH_BOUND
@@ -104,11 +97,11 @@ def _table(
 ) -> list[dict[str, float | int | None]]:
     """t(n), t(n)/t(1) with its interval, and the floor that memory sets."""
     bandwidth = memory["bandwidth_bytes_per_s"] if memory["regime"] == BANDWIDTH_BOUND else None
-    kv = kv_bytes_per_token(model.model) or 0
+    kv = model.kv_bytes_per_token or 0
     table: list[dict[str, float | int | None]] = []
     for n in times.rows:
         ratio, low, high = times.ratio(n)
-        size = forward_bytes(model.model, n) + kv * context
+        size = model.forward_bytes(n) + kv * context
         floor = None if bandwidth is None else size / bandwidth
         table.append(
             {

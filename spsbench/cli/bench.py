@@ -73,7 +73,7 @@ def bench(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    kernels: options.Kernels = None,
+    backend: options.Backend = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -116,19 +116,18 @@ def _titled(title: str, table: Table) -> Group:
 
 
 def _forwards(facts: Mapping[str, Any]) -> Group:
-    from spsbench.config.models import PACKED
     from spsbench.report.tables import Table, right
     from spsbench.report.wording import milliseconds, percent
 
-    title = f"Forwards behind {facts['context']} tokens, {facts['device']}, {facts['threads']} threads"
+    place = f"{facts['device']}, {facts['threads']} threads, {facts['modes']['target']}"
+    title = f"Forwards behind {facts['context']} tokens, {place}"
     columns = [right("model"), right("rows"), right("ms"), right("t(n)/t(1)", note="95%")]
     rows = []
     for role in ("target", "draft"):
-        packed = " packed" if facts["modes"][role] == PACKED else ""
         for row in facts["forwards"][role]:
             own = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" if row["rows"] > 1 else "1"
             times = milliseconds(row["ms"]), own, milliseconds(row["floor_ms"])
-            rows.append([role + packed, str(row["rows"]), *times, percent(row["share"])])
+            rows.append([role, str(row["rows"]), *times, percent(row["share"])])
     return _titled(title, Table([*columns, right("floor ms"), right("of floor")], rows))
 
 
@@ -198,14 +197,13 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     random_weights = params["target_config"] is not None or params["draft_config"] is not None
     asked = _asked(params, _SHARPENED if random_weights else _SAMPLING)
     device, dtype = resolve_device(params["device"] or "auto"), _dtype(params["dtype"])
-    wanted = _threads(params["threads"])
     say("Checking the models", quiet=quiet)
     quiet_libraries()
     names, target, draft = (_built if random_weights else _loaded)(params, asked, dtype, device)
     if device.type == "cpu":
         import torch
 
-        torch.set_num_threads(wanted or suitable_threads(target))
+        torch.set_num_threads(_threads(params["threads"]) or suitable_threads(target.parameters))
     say(f"Timing forwards behind {asked.context} tokens", quiet=quiet)
     facts = {
         "target": _told(names[0], target, random_weights),
@@ -223,7 +221,6 @@ def bench_pair(params: Mapping[str, Any]) -> None:
 def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:
     from spsbench.bench.study import BenchConfig
     from spsbench.config import parse_ks
-    from spsbench.config.models import chosen_kernels
 
     ks = tuple(k for k in parse_ks(params["k"] or DEFAULT_KS) if k > 0)
     if not ks:
@@ -235,7 +232,6 @@ def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:
         sampling=sampling,
         acceptance=_acceptance(params),
         seed=int(_number(params["seed"], "--seed", 0, 0, whole=True)),
-        kernels=chosen_kernels(params["kernels"]),
     )
 
 
@@ -297,19 +293,30 @@ Models: TypeAlias = "tuple[tuple[str, str], CausalLM, CausalLM]"
 
 def _loaded(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: torch.device) -> Models:
     """The named pair, or target and draft by themselves."""
+    from spsbench.config.models import chosen_backend
     from spsbench.models.loading import load
-    from spsbench.models.pair import find_pair
+    from spsbench.models.memory import suitable_threads
+    from spsbench.models.pair import find_pair, pair_backend
     from spsbench.models.weights import require_memory
 
     config = _pair(params)
     source = find_pair(config)
     dtype = config.dtype if dtype == "auto" else dtype
     _require_window(source.context_window, asked)
-    require_memory(source.target, source.draft, dtype, device)
+    require_memory(source.target, source.draft, (dtype, dtype), device)
+    backend, fallback = pair_backend(chosen_backend(params["backend"]), source, (dtype, dtype), device)
+    _tell(fallback, params)
     names = (source.target.name, source.draft.name)
-    parts = zip((source.target, source.draft), ("--target", "--draft"), strict=True)
-    target, draft = (load(part, dtype, device, source.vocab_size, flag) for part, flag in parts)
+    threads = _threads(params["threads"])
+    target = load(source.target, dtype, device, source.vocab_size, "--target", backend, threads)
+    threads = threads or suitable_threads(target.parameters)
+    draft = load(source.draft, dtype, device, source.vocab_size, "--draft", backend, threads)
     return names, target, draft
+
+
+def _tell(fallback: str | None, params: Mapping[str, Any]) -> None:
+    if fallback is not None:
+        say(f"The forwards run over torch: {fallback}", quiet=params["quiet"])
 
 
 def _pair(params: Mapping[str, Any]) -> PairConfig:
@@ -330,7 +337,10 @@ def _pair(params: Mapping[str, Any]) -> PairConfig:
 
 def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: torch.device) -> Models:
     """Models of random weights from two configurations."""
+    from spsbench.config.models import chosen_backend
+    from spsbench.models.backend import choose_backend, config_not_covered
     from spsbench.models.causal_lm import context_window, text_config
+    from spsbench.models.memory import suitable_threads
     from spsbench.models.random_init import random_model, read_config, require_room
 
     for other in ("pair", "target", "draft"):
@@ -347,7 +357,13 @@ def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: to
     _require_window(min(context_window(config) for config in configs), asked)
     require_room(dict(zip(flags, configs, strict=True)), dtype, device)
     shared = min(text_config(config).vocab_size for config in configs)
-    target, draft = (random_model(config, dtype, device, shared, asked.seed) for config in configs)
+    reasons = {name: config_not_covered(c, dtype, device) for name, c in zip(names, configs, strict=True)}
+    backend, fallback = choose_backend(chosen_backend(params["backend"]), reasons, [dtype], device)
+    _tell(fallback, params)
+    threads = _threads(params["threads"])
+    target = random_model(configs[0], dtype, device, shared, backend, threads, asked.seed)
+    threads = threads or suitable_threads(target.parameters)
+    draft = random_model(configs[1], dtype, device, shared, backend, threads, asked.seed)
     return names, target, draft
 
 
@@ -363,8 +379,9 @@ def _require_window(window: int, asked: BenchConfig) -> None:
 def _told(name: str, model: CausalLM, random_weights: bool) -> dict[str, Any]:
     return {
         "name": name,
-        "model_type": model.model.config.model_type,
-        "parameters": sum(p.numel() for p in model.model.parameters()),
-        "dtype": str(model.model.dtype).removeprefix("torch."),
+        "model_type": model.config.model_type,
+        "parameters": model.parameters,
+        "dtype": model.weights,
+        "backend": model.backend,
         "random_weights": random_weights,
     }

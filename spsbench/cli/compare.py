@@ -77,7 +77,7 @@ def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
             continue
         model = pair.draft if arm["method"] == "draft" else pair.target
         place["gap"] = _gap(model, before)
-        place["dtype"] = str(model.model.dtype).removeprefix("torch.")
+        place["dtype"] = model.weights
         place["a_text"], place["b_text"] = _text(pair, place["a_token"]), _text(pair, place["b_token"])
 
 
@@ -86,11 +86,13 @@ def _loaded(directory: Path) -> Pair | str:
     import torch
 
     from spsbench.config import resolve
+    from spsbench.config.models import TORCH
     from spsbench.models.pair import find_pair, load_pair
 
     try:
         config = resolve({}, directory / "config.yaml")
-        return load_pair(find_pair(config.pair), config.model_dtype, torch.device("cpu"))
+        dtypes = config.model_dtype, config.draft_model_dtype
+        return load_pair(find_pair(config.pair), dtypes, torch.device("cpu"), TORCH)
     except SpsbenchError as problem:
         return problem.message.rstrip(".")
 

@@ -144,13 +144,21 @@ Engine = Annotated[
     ),
 ]
 Device = Annotated[str | None, _option("--device", "NAME", MACHINE, "auto, cpu, cuda, cuda:N or mps.")]
-Dtype = Annotated[str | None, _option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16 or float16.")]
+Dtype = Annotated[
+    str | None, _option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16, float16, int8 or int4.")
+]
 Threads = Annotated[
     str | None, _option("--threads", "auto|N", MACHINE, "CPU threads. Default: auto, by the target's size.")
 ]
-Kernels = Annotated[
+DraftDtype = Annotated[
+    str | None, _option("--draft-dtype", "NAME", MACHINE, "Of the draft alone. Default: as --dtype.")
+]
+Backend = Annotated[
     str | None,
-    _option("--kernels", "plain|packed", MACHINE, "Matrix products on a CPU. Default: plain."),
+    _option(
+        *("--backend", "NAME", MACHINE),
+        "auto, onnxruntime or torch. Default: onnxruntime on a CPU where it covers the models.",
+    ),
 ]
 
 Processes = Annotated[
@@ -176,7 +184,7 @@ Expect = Annotated[
 ]
 AllowMixed = Annotated[
     bool,
-    _option("--allow-mixed", "", OUTPUT, "Continue under other threads, kernels, versions or hardware."),
+    _option("--allow-mixed", "", OUTPUT, "Continue under other threads, backends, versions or hardware."),
 ]
 Json = Annotated[bool, _option("--json", "", OUTPUT, "Print JSON alone on stdout.")]
 Quiet = Annotated[bool, _option("--quiet", "", OUTPUT, "No progress and no messages.")]

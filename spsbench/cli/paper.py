@@ -59,7 +59,7 @@ def paper(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    kernels: options.Kernels = None,
+    backend: options.Backend = None,
     out: options.Out = None,
     resume: options.Resume = None,
     json: options.Json = False,
@@ -82,7 +82,7 @@ ALL = "all"
 
 _OPTIONS = (
     *("pair", "data", "limit", "samples", "no_score", "allow_code_exec", "unsafe_exec"),
-    *("seed", "device", "dtype", "threads", "kernels", "extract"),
+    *("seed", "device", "dtype", "threads", "backend", "extract"),
 )
 _NUMBERS = ("limit", "samples", "seed", "threads")
 
@@ -166,7 +166,7 @@ def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
     from spsbench.config import resolve
 
     given: dict[str, Any] = dict(part.settings)
-    for name in ("data", "seed", "device", "dtype", "threads", "kernels"):
+    for name in ("data", "seed", "device", "dtype", "threads", "backend"):
         if options[name] is not None:
             given[name] = options[name]
     if options["limit"] is not None:

@@ -66,7 +66,7 @@ def trace(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    kernels: options.Kernels = None,
+    backend: options.Backend = None,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:

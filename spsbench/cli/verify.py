@@ -81,7 +81,7 @@ def verify(
     device: options.Device = None,
     dtype: options.Dtype = None,
     threads: options.Threads = None,
-    kernels: options.Kernels = None,
+    backend: options.Backend = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,

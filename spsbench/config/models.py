@@ -1,4 +1,4 @@
-"""The settings of a run as types: models, limits, K, kernels.
+"""The settings of a run as types: models, limits, K, backends.
 
 Every field's description says what may be written there; it becomes the remedy of the error. Numbers are
 strict, because ``limit: true`` or ``k: 4.0`` is a slip and not a number.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from spsbench.axes import Method
 from spsbench.errors import UsageError
@@ -53,20 +53,20 @@ def split_ks(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ks))
 
 
-PLAIN, PACKED = "plain", "packed"
-KERNELS = (PLAIN, PACKED)
-VARIABLE = "SPSBENCH_KERNELS"
+AUTO, ONNXRUNTIME, TORCH = "auto", "onnxruntime", "torch"
+BACKENDS = (AUTO, ONNXRUNTIME, TORCH)
+VARIABLE = "SPSBENCH_BACKEND"
 
 
-def chosen_kernels(typed: str | None = None) -> str:
-    """What was typed, else what the environment variable says, else ``plain``.
+def chosen_backend(typed: str | None = None) -> str:
+    """What was typed, else what the environment variable says, else ``auto``.
 
     Raises:
-        UsageError: it is neither ``plain`` nor ``packed``.
+        UsageError: it is no backend.
     """
-    flag, name = ("--kernels", typed) if typed is not None else (VARIABLE, os.environ.get(VARIABLE) or PLAIN)
-    if name not in KERNELS:
-        raise UsageError(f"{name!r} is unknown.", flag=flag, remedy=f"Choose from {', '.join(KERNELS)}.")
+    flag, name = ("--backend", typed) if typed is not None else (VARIABLE, os.environ.get(VARIABLE) or AUTO)
+    if name not in BACKENDS:
+        raise UsageError(f"{name!r} is unknown.", flag=flag, remedy=f"Choose from {', '.join(BACKENDS)}.")
     return name
 
 
@@ -108,7 +108,8 @@ K = Annotated[int, Field(strict=True, ge=0, le=MAX_K)]
 Ks = Annotated[tuple[K, ...], Field(min_length=1), BeforeValidator(_ks), AfterValidator(_unique)]
 Names = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
 Methods = Annotated[tuple[Method, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"]
+_DTYPES = "auto, float32, bfloat16, float16, int8 or int4"
 
 
 class _Settings(BaseModel):
@@ -134,7 +135,7 @@ class PairConfig(_Settings):
     name: Name = Field(description="a name")
     target: ModelRef = Field(description="`{id: ...}`, optionally with a revision")
     draft: ModelRef = Field(description="`{id: ...}`, optionally with a revision")
-    dtype: Dtype = Field(default="auto", description="auto, float32, bfloat16 or float16")
+    dtype: Dtype = Field(default="auto", description=_DTYPES)
     synthetic: Flag = Field(default=False, description="true or false")
     notes: str = Field(default="", description="text")
 
@@ -178,6 +179,14 @@ class RunConfig(Limits):
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
     """
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_kernels(cls, settings: Any) -> Any:
+        """Let the ``config.yaml`` of an earlier version be read: its way of multiplying is gone."""
+        if isinstance(settings, dict):
+            settings = {name: value for name, value in settings.items() if name != "kernels"}
+        return settings
+
     task: Name = Field(default="xsum", description="a name that `spsbench list tasks` shows, or a path")
     pair: PairConfig = Field(description="a name that `spsbench list pairs` shows, or a mapping")
     protocol: Name = Field(default="quick", description="a name that `spsbench list protocols` shows")
@@ -207,9 +216,12 @@ class RunConfig(Limits):
     device: Annotated[str, AfterValidator(_device)] = Field(
         default="auto", description="auto, cpu, cuda, cuda:N or mps"
     )
-    dtype: Dtype = Field(default="auto", description="auto, float32, bfloat16 or float16")
+    dtype: Dtype = Field(default="auto", description=_DTYPES)
+    draft_dtype: Dtype = Field(default="auto", description=_DTYPES)
     threads: Literal["auto"] | Count = Field(default="auto", description="auto or a whole number from 1")
-    kernels: Literal["plain", "packed"] = Field(default="plain", description="plain or packed")
+    backend: Literal["auto", "onnxruntime", "torch"] = Field(
+        default="auto", description="auto, onnxruntime or torch"
+    )
     seed: int = Field(default=0, ge=0, lt=2**63, strict=True, description="a whole number from 0 to 2**63-1")
     trace: int = Field(default=8, ge=0, strict=True, description="a whole number, 0 for none")
     score: Flag = Field(default=True, description="true or false")
@@ -231,8 +243,13 @@ class RunConfig(Limits):
 
     @property
     def model_dtype(self) -> str:
-        """The dtype to load both models in: the run's, else the pair's; ``auto`` is each checkpoint's."""
+        """The dtype to load the target in: the run's, else the pair's; ``auto`` is the checkpoint's."""
         return self.pair.dtype if self.dtype == "auto" else self.dtype
+
+    @property
+    def draft_model_dtype(self) -> str:
+        """The dtype to load the draft in: its own if one is given, else the target's."""
+        return self.model_dtype if self.draft_dtype == "auto" else self.draft_dtype
 
     def to_yaml(self) -> str:
         """The text of ``config.yaml``; given to ``--config`` it yields this configuration again."""

@@ -10,7 +10,7 @@ import yaml
 
 from spsbench.axes import FIXED
 from spsbench.config.files import load_pair, load_protocol, read_yaml, validate
-from spsbench.config.models import ModelRef, PairConfig, RunConfig, chosen_kernels
+from spsbench.config.models import ModelRef, PairConfig, RunConfig, chosen_backend
 from spsbench.errors import UsageError
 
 DEFAULT_PAIR = "mini"
@@ -74,8 +74,8 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     synthetic = isinstance(pair, dict) and pair.get("synthetic") is True
     defaults: dict[str, Any] = {"protocol": protocol, "data": "mini" if synthetic else "official"}
     defaults["ks"] = list(RunConfig.model_fields["ks"].default)
-    if "kernels" not in settings:
-        defaults["kernels"] = chosen_kernels()
+    if "backend" not in settings:
+        defaults["backend"] = chosen_backend()
     if isinstance(protocol, str):
         defaults |= load_protocol(protocol).settings(str(settings.get("task", "xsum")))
     return defaults

@@ -7,10 +7,9 @@ import torch
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import CausalLM, text_config
-from spsbench.models.memory import forward_bytes
+from spsbench.models.causal_lm import CausalLM
 from spsbench.models.selftest import require_exact_rollback
-from spsbench.models.twin import truncated
+from spsbench.models.torch_lm import TorchLM
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
 
@@ -39,7 +38,7 @@ class EarlyExitDrafter(ModelDrafter):
 
     def forward_bytes(self) -> int:
         """Bytes of weights that one forward for one token reads; a draft of K tokens takes K forwards."""
-        return forward_bytes(self.model.model)
+        return self.model.forward_bytes()
 
 
 def exit_model(target: object, layers: int) -> CausalLM:
@@ -56,11 +55,10 @@ def exit_model(target: object, layers: int) -> CausalLM:
         raise UsageError(
             f"{_NAME} cannot cut {type(target).__name__}.", flag=_FLAG, remedy="It takes a loaded model."
         )
-    whole = text_config(target.model.config).num_hidden_layers
-    model = truncated(target, layers or max(1, whole // _SHARE), _FLAG)
-    name = f"{type(target.model).__name__} cut to {text_config(model.model.config).num_hidden_layers} layers"
+    model = target.truncated(layers or max(1, target.layers // _SHARE), _FLAG)
+    name = f"{target.config.model_type} cut to {model.layers} layers"
     require_exact_rollback(model, name)
-    if len(model.cache.layers) != text_config(model.model.config).num_hidden_layers:
+    if isinstance(model, TorchLM) and len(model.cache.layers) != model.layers:
         raise UsageError(
             f"{name} runs {len(model.cache.layers)}.", flag=_FLAG, remedy="Choose another drafter."
         )

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from spsbench.decode.stopping import StopRule, TextDecoder
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import FinishReason, Generation, Loop, Request, SamplingParams
 
 GENERATE, ASSISTED, LOOKUP = "hf-generate", "hf-assisted", "hf-prompt-lookup"
@@ -42,12 +42,11 @@ class HFGenerateEngine:
     """
 
     def __init__(
-        self, name: str, target: CausalLM, draft: CausalLM | None, k: int, decoder: TextDecoder
+        self, name: str, target: TorchLM, draft: TorchLM | None, k: int, decoder: TextDecoder
     ) -> None:
         from transformers import GenerationConfig
 
         self.name, self._k, self._decoder = name, k, decoder
-        self._kernel_modes = [m.mode for m in (target, draft) if m is not None]
         self._target = target.model
         self._draft = None if draft is None else draft.model
         for model in self._models():
@@ -65,8 +64,6 @@ class HFGenerateEngine:
         prompt = torch.tensor([request.prompt_ids], device=self._target.device)
         torch.manual_seed(request.seed)
         with torch.inference_mode(), ExitStack() as stack:
-            for mode in self._kernel_modes:
-                stack.enter_context(mode.stock())  # packed linears are ours
             seen = [stack.enter_context(_timed(model)) for model in self._models()]
             started = _now(prompt.device)
             self._target.generate(

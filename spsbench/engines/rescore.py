@@ -107,7 +107,7 @@ def teacher_force(
     p = None if drafts is None else warp(drafts, sampling)
     emitted = sequence[len(prompt) :]
     outside = q.gather(-1, emitted.unsqueeze(-1)).squeeze(-1) <= 0
-    slack = max(_SLACK.get(kind, _COARSE_SLACK) for kind in (dtype or target.model.dtype, target.model.dtype))
+    slack = max(_SLACK.get(kind, _COARSE_SLACK) for kind in (dtype or target.dtype, target.dtype))
     near = _at_the_edge(logits.float(), emitted, sampling, slack)
     return Reading(emitted, logits, drafts, q, p, outside & ~near, outside & near)
 

@@ -1,86 +1,112 @@
-"""Any Hugging Face causal language model as a ``LanguageModel``."""
+"""What every loaded causal language model can do, whatever computes its forward."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from typing import Any
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from spsbench.models.cache import RewindCache
-from spsbench.models.llama_forward import LlamaForward
-from spsbench.models.packed_linear import KernelMode, PackedLinear
+from spsbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from spsbench.models.torch_lm import TorchLM
 
 
-class CausalLM:
-    """Owns a model and its KV cache; batch size 1.
-
-    Only ids, cache and ``logits_to_keep`` are passed to the model: masks and positions follow from
-    the cache's length, and models silently ignore arguments that they do not support.
+class CausalLM(ABC):
+    """A loaded model with a KV cache of its own; batch size 1.
 
     Args:
-        model: a ``PreTrainedModel`` with a language-model head, in eval mode.
+        config: its Hugging Face configuration.
         vocab_size: number of logits used; the rest pads the embedding.
+        device: where it is.
+        dtype: that it computes in, or as coarsely as.
 
     Attributes:
-        mode: whether packed weights are used.
-        linears: the matrix products of ``LlamaForward``; None if transformers' forward is used.
+        backend: what computes its forward.
+        context_window: longest sequence it can score, in tokens.
+        layers: how many it has.
     """
 
-    def __init__(self, model: Any, vocab_size: int | None = None) -> None:
-        self.model = model
-        self.vocab_size = vocab_size or text_config(model.config).vocab_size
-        self.context_window = context_window(model.config)
-        self.device = model.device
-        self.cache = RewindCache()
-        self.mode = KernelMode()
-        self._llama = LlamaForward(model, self.mode) if LlamaForward.applies_to(model) else None
-        self.linears: list[PackedLinear] | None = None if self._llama is None else self._llama.linears
+    backend: ClassVar[str]
+    layers: int
 
-    def twin(self, model: Any, forward: Callable[[LlamaForward], LlamaForward]) -> CausalLM:
-        """Another model over the same window and vocabulary, with a cache of its own.
-
-        Args:
-            model: what it is to ``score_uncached``, and to ``score`` where the forward is the model's own.
-            forward: makes its direct forward of this one's, where there is one; of the same function.
-        """
-        other = copy.copy(self)
-        other.model, other.cache = model, RewindCache()
-        if self._llama is not None:
-            other._llama = forward(self._llama)
-            other.linears = other._llama.linears
-        return other
+    def __init__(self, config: Any, vocab_size: int, device: torch.device, dtype: torch.dtype) -> None:
+        self.config = config
+        self.vocab_size = vocab_size
+        self.context_window = context_window(config)
+        self.device = device
+        self.dtype = dtype
 
     @property
+    @abstractmethod
+    def weights(self) -> str:
+        """How its matrices are kept: a dtype, or ``int8`` or ``int4`` for rounded ones."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> int:
+        """Number of weights."""
+
+    @property
+    @abstractmethod
     def length(self) -> int:
         """Number of cached tokens."""
-        return self.cache.length
 
+    @abstractmethod
     def score(self, tokens: Tensor, last: int) -> Tensor:
-        if self._llama is not None:
-            rows = self._llama(tokens, self.cache, last)
-            return rows if rows.shape[-1] == self.vocab_size else rows[:, : self.vocab_size]
-        output = self.model(
-            input_ids=tokens.unsqueeze(0), past_key_values=self.cache, use_cache=True, logits_to_keep=last
-        )
-        # Some models ignore logits_to_keep and return a row for every token.
-        logits: Tensor = output.logits[0, -last:, : self.vocab_size]
-        return logits
+        """See ``LanguageModel.score``."""
 
+    @abstractmethod
     def rollback(self, length: int) -> None:
-        self.cache.rollback(length)
+        """See ``LanguageModel.rollback``."""
 
+    @abstractmethod
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
-        """Logits [n, V] of all n tokens in one forward without a cache: an independent reference.
+        """Logits [n, V] of all n tokens in one forward that knows nothing of the cache.
 
         Args:
             tokens: [n].
             last: return the last rows only, [last, V]; 0 for all.
         """
-        output = self.model(input_ids=tokens.unsqueeze(0), use_cache=False, logits_to_keep=last)
-        logits: Tensor = output.logits[0, -last:, : self.vocab_size]
-        return logits
+
+    @abstractmethod
+    def forward_bytes(self, rows: int = 1) -> int:
+        """Bytes of weights that a forward of a few tokens reads."""
+
+    @property
+    @abstractmethod
+    def kv_bytes_per_token(self) -> int | None:
+        """Bytes of keys and values that a forward reads per cached token; None if unknown."""
+
+    @abstractmethod
+    def reference(self) -> TorchLM:
+        """The model by transformers' own forward: itself, or loaded for the purpose.
+
+        Raises:
+            UnavailableError: it cannot be loaded.
+        """
+
+    @abstractmethod
+    def truncated(self, layers: int, flag: str) -> CausalLM:
+        """The first layers under the model's own final norm and head, with a KV cache of its own.
+
+        Args:
+            layers: how many, from 1 to all.
+            flag: the command-line flag that asked for it.
+
+        Raises:
+            UsageError: the model has no such number of layers, or does not keep them in one list.
+        """
+
+    def _require_layers(self, layers: int, flag: str) -> None:
+        if not 1 <= layers <= self.layers:
+            raise UsageError(
+                f"{layers} layers cannot be taken of {self.layers}.",
+                flag=flag,
+                remedy=f"Give layers=1 to {self.layers}.",
+            )
 
 
 def text_config(config: Any) -> Any:

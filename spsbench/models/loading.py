@@ -2,28 +2,60 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from spsbench.config.models import ONNXRUNTIME
 from spsbench.errors import UnavailableError
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
+from spsbench.models.memory import suitable_threads
+from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.source import ModelSource
-from spsbench.models.weights import DTYPES
+from spsbench.models.torch_lm import TorchLM
+from spsbench.models.weights import DTYPES, ROUNDED
 
 _SHOWN = 3
 
 
-def load(source: ModelSource, dtype: str, device: torch.device, vocab_size: int, flag: str) -> CausalLM:
-    """Load a model; a quantised checkpoint as its configuration says.
+def load(
+    source: ModelSource,
+    dtype: str,
+    device: torch.device,
+    vocab_size: int,
+    flag: str,
+    backend: str,
+    threads: int | None = None,
+) -> CausalLM:
+    """Load a model over a backend of ``choose_backend``.
 
     Args:
         source: the model, as ``find`` returned it.
-        dtype: ``auto`` for the checkpoint's own, or a name in ``DTYPES``.
+        dtype: ``auto`` for the checkpoint's own, or a name in ``DTYPES`` or ``ROUNDED``.
         device: to load it onto.
         vocab_size: number of logits that target and draft share.
         flag: the command-line flag that named the model.
+        backend: ``onnxruntime`` or ``torch``.
+        threads: of ONNX Runtime; None for as many as suit the model's size. Torch has its own.
+
+    Raises:
+        UnavailableError: a file is damaged, or weights or a required package are missing.
+        UsageError: this process's thread pool has another size.
+    """
+    if backend == ONNXRUNTIME:
+        return _load_onnx(source, dtype, vocab_size, flag, threads)
+    return load_torch(source, dtype, device, vocab_size, flag)
+
+
+def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size: int, flag: str) -> TorchLM:
+    """Load a model over transformers' own forward; a quantised checkpoint as its configuration says.
+
+    Args:
+        source, dtype, device, vocab_size, flag: see ``load``.
 
     Raises:
         UnavailableError: a file is damaged, or weights or a required package are missing.
@@ -42,14 +74,42 @@ def load(source: ModelSource, dtype: str, device: torch.device, vocab_size: int,
             output_loading_info=True,
             **placed,
         )
-        _require_complete(report, source.name, flag)
+        _require_complete(sorted(report["missing_keys"]), source.name, flag)
         model = model if source.quantization else model.to(device)
-    return CausalLM(model.eval(), vocab_size)
+    return TorchLM(model.eval(), vocab_size)
 
 
-def _require_complete(report: dict[str, Any], name: str, flag: str) -> None:
+def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, threads: int | None) -> OnnxLM:
+    cpu = torch.device("cpu")
+    reference = partial(load_torch, source, "float32", cpu, vocab_size, flag)
+    with typed_errors(source.name, flag):
+        stored = Checkpoint(_folder(source))
+        try:
+            return OnnxLM(
+                source.config,
+                stored,
+                vocab_size,
+                threads or suitable_threads(stored.parameters),
+                reference,
+                bits=ROUNDED.get(dtype),
+            )
+        except KeyError as missing:
+            _require_complete([str(missing.args[0])], source.name, flag)
+            raise
+
+
+def _folder(source: ModelSource) -> Path:
+    """The folder of a model's safetensors files, fetched from the hub if need be."""
+    if source.is_local:
+        return Path(source.location)
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.safetensors", "*.safetensors.index.json"]
+    return Path(snapshot_download(source.location, revision=source.commit, allow_patterns=wanted))
+
+
+def _require_complete(missing: list[str], name: str, flag: str) -> None:
     """Refuse a checkpoint with missing weights: transformers would initialise them at random."""
-    missing = sorted(report["missing_keys"])
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
         raise UnavailableError(

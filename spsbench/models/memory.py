@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.theory import union_share
-from spsbench.models.causal_lm import CausalLM, text_config
+from spsbench.models.causal_lm import text_config
 
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
@@ -149,7 +149,6 @@ _PARAMETERS_PER_THREAD = 3_000_000
 _MOST = torch.get_num_threads()
 
 
-def suitable_threads(model: CausalLM) -> int:
+def suitable_threads(parameters: int) -> int:
     """One thread per three million parameters, at most torch's default."""
-    parameters: int = sum(parameter.numel() for parameter in model.model.parameters())
     return max(1, min(math.ceil(parameters / _PARAMETERS_PER_THREAD), _MOST))

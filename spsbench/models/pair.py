@@ -9,13 +9,15 @@ import torch
 
 from spsbench.config import PairConfig
 from spsbench.errors import UsageError
+from spsbench.models.backend import choose_backend, model_not_covered
 from spsbench.models.causal_lm import CausalLM, context_window, text_config
 from spsbench.models.hf_errors import quiet_libraries
 from spsbench.models.loading import load
-from spsbench.models.memory import experts_of, forward_bytes, kv_bytes_per_token
+from spsbench.models.memory import experts_of, suitable_threads
 from spsbench.models.selftest import require_exact_rollback
 from spsbench.models.source import ModelSource, find
 from spsbench.models.tokenizer import Tokenizer, check_same
+from spsbench.models.torch_lm import TorchLM
 from spsbench.models.weights import require_memory
 
 
@@ -112,38 +114,73 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def load_pair(source: PairSource, dtype: str, device: torch.device) -> Pair:
+def pair_backend(
+    asked: str, source: PairSource, dtypes: tuple[str, str], device: torch.device
+) -> tuple[str, str | None]:
+    """See ``choose_backend``.
+
+    Args:
+        asked: ``auto``, ``onnxruntime`` or ``torch``.
+        source: the pair, as ``find_pair`` returned it.
+        dtypes: of target and draft.
+        device: to run on.
+
+    Raises:
+        UsageError: what was asked for is not covered.
+        UnavailableError: a file is damaged.
+    """
+    parts = zip((source.target, source.draft), dtypes, ("--target", "--draft"), strict=True)
+    reasons = {part.name: model_not_covered(part, dtype, device, flag) for part, dtype, flag in parts}
+    return choose_backend(asked, reasons, dtypes, device)
+
+
+def load_pair(
+    source: PairSource,
+    dtypes: tuple[str, str],
+    device: torch.device,
+    backend: str,
+    threads: int | None = None,
+) -> Pair:
     """Load both models and run the self-test of each.
 
     Args:
         source: the pair, as ``find_pair`` returned it.
-        dtype: ``auto`` (each checkpoint's own), ``float32``, ``bfloat16`` or ``float16``.
+        dtypes: of target and draft, see ``load``.
         device: to load them onto.
+        backend: of ``choose_backend``.
+        threads: of the CPU; None for as many as suit the target's size.
 
     Raises:
         UsageError: the weights do not fit on the device, or a model fails its self-test.
         UnavailableError: a checkpoint is damaged or incomplete, or a package is missing.
     """
-    require_memory(source.target, source.draft, dtype, device)
-    models, info = [], {}
-    for role, part in (("target", source.target), ("draft", source.draft)):
-        model = load(part, dtype, device, source.vocab_size, f"--{role}")
+    require_memory(source.target, source.draft, dtypes, device)
+    models: list[CausalLM] = []
+    info: dict[str, Any] = {}
+    parts = zip(("target", "draft"), (source.target, source.draft), dtypes, strict=True)
+    for role, part, dtype in parts:
+        model = load(part, dtype, device, source.vocab_size, f"--{role}", backend, threads)
+        if device.type == "cpu":
+            threads = threads or suitable_threads(model.parameters)  # the draft runs on the target's
+            torch.set_num_threads(threads)
         test = require_exact_rollback(model, part.name)
         info[role] = {
             **part.identity(),
             "model_type": part.config.model_type,
             "quantization": part.quantization,
-            "dtype": str(model.model.dtype).removeprefix("torch."),
-            "parameters": sum(p.numel() for p in model.model.parameters()),
-            "forward_bytes": forward_bytes(model.model),
-            "kv_bytes_per_token": kv_bytes_per_token(model.model),
-            **_experts(model.model),
+            "dtype": model.weights,
+            "backend": model.backend,
+            "parameters": model.parameters,
+            "forward_bytes": model.forward_bytes(),
+            "kv_bytes_per_token": model.kv_bytes_per_token,
+            **_experts(model),
             "self_test": asdict(test),
         }
         models.append(model)
+    info["threads"] = threads or torch.get_num_threads()
     return Pair(models[0], models[1], source.tokenizer, device, info)
 
 
-def _experts(model: Any) -> dict[str, Any]:
-    experts = experts_of(model)
+def _experts(model: CausalLM) -> dict[str, Any]:
+    experts = experts_of(model.model) if isinstance(model, TorchLM) else None
     return {} if experts is None else {"experts": asdict(experts)}

@@ -7,11 +7,16 @@ from typing import Any
 
 import torch
 
+from spsbench.config.models import TORCH
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.hf_errors import typed_errors
+from spsbench.models.memory import suitable_threads
+from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.source import require_causal
-from spsbench.models.weights import DTYPES, available_bytes
+from spsbench.models.torch_lm import TorchLM
+from spsbench.models.weights import DTYPES, ROUNDED, available_bytes
 
 _GIB = 1 << 30
 
@@ -71,7 +76,15 @@ def require_room(models: dict[str, Any], dtype: str, device: torch.device) -> No
         )
 
 
-def random_model(config: Any, dtype: str, device: torch.device, vocab_size: int, seed: int = 0) -> CausalLM:
+def random_model(
+    config: Any,
+    dtype: str,
+    device: torch.device,
+    vocab_size: int,
+    backend: str,
+    threads: int | None = None,
+    seed: int = 0,
+) -> CausalLM:
     """A model of that configuration with the initial weights of its architecture.
 
     Args:
@@ -79,16 +92,24 @@ def random_model(config: Any, dtype: str, device: torch.device, vocab_size: int,
         dtype: see ``weights_bytes``.
         device: to build it on.
         vocab_size: number of logits that target and draft share.
+        backend: of ``choose_backend``.
+        threads: see ``load``.
         seed: of the weights.
     """
     with torch.random.fork_rng(devices=[]), device:
         torch.manual_seed(seed)
         model = _built(config, dtype)
-    return CausalLM(model.eval(), vocab_size)
+    over_torch = TorchLM(model.eval(), vocab_size)
+    if backend == TORCH:
+        return over_torch
+    stored, bits = LoadedWeights(model), ROUNDED.get(dtype)
+    size = threads or suitable_threads(stored.parameters)
+    return OnnxLM(config, stored, vocab_size, size, lambda: over_torch, bits=bits)
 
 
 def _built(config: Any, dtype: str) -> Any:
     from transformers import AutoModelForCausalLM
 
-    wanted = DTYPES.get(dtype) or getattr(config, "dtype", None) or torch.float32
+    named = DTYPES.get("float32" if dtype in ROUNDED else dtype)
+    wanted = named or getattr(config, "dtype", None) or torch.float32
     return AutoModelForCausalLM.from_config(config, dtype=wanted)

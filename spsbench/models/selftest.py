@@ -79,7 +79,7 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
         UsageError: the model's cache cannot be rolled back exactly, so SpS would be wrong.
     """
     # Allows for rounding: the forwards differ in row counts and kernels.
-    tolerance = {torch.float64: 1e-9, torch.float32: 2e-3}.get(model.model.dtype, 6e-2)
+    tolerance = {torch.float64: 1e-9, torch.float32: 2e-3}.get(model.dtype, 6e-2)
     for seed in range(_SEEDS):
         try:
             result = self_test(model, seed)
@@ -106,7 +106,7 @@ def _refusal(name: str, reason: str) -> UsageError:
 
 def _prompt_length(model: CausalLM) -> int:
     """Long enough to exceed a small attention window, short enough that the block fits the context."""
-    window = attention_window(model.model.config) or 0
+    window = attention_window(model.config) or 0
     wanted = _PROMPT + (window if window <= _WIDEST_WINDOW else 0)
     return min(wanted, model.context_window - _BLOCK - 2)
 

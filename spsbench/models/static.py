@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from spsbench.models.causal_lm import CausalLM, attention_window, text_config
+from spsbench.models.causal_lm import attention_window, text_config
+from spsbench.models.torch_lm import TorchLM
 
 
 class NotStatic(Exception):
@@ -79,14 +80,14 @@ class StaticLM:
         NotStatic: its kind of attention or cache is not known to work this way.
     """
 
-    def __init__(self, model: CausalLM, slots: int) -> None:
+    def __init__(self, model: TorchLM, slots: int) -> None:
         _require_plain(model)
         self.vocab_size = model.vocab_size
         self.device = model.device
         self.slots = slots
-        self.wide = torch.promote_types(model.model.dtype, torch.float32)
+        self.wide = torch.promote_types(model.dtype, torch.float32)
         self._model = model.model
-        layers = text_config(model.model.config).num_hidden_layers
+        layers = text_config(model.config).num_hidden_layers
         self._layers = [_FixedLayer(slots) for _ in range(layers)]
         self._cache = Cache(layers=self._layers)
         self._slot_numbers = torch.arange(slots, device=model.device)
@@ -124,8 +125,8 @@ class StaticLM:
                 layer.values[:, :, first:] = value
 
 
-def _require_plain(model: CausalLM) -> None:
-    config = model.model.config
+def _require_plain(model: TorchLM) -> None:
+    config = model.config
     if config._attn_implementation != "sdpa":
         raise NotStatic(f"its attention is {config._attn_implementation}, not sdpa")
     if attention_window(config) is not None:
@@ -133,7 +134,7 @@ def _require_plain(model: CausalLM) -> None:
 
 
 @torch.inference_mode()
-def require_same_answers(model: CausalLM, static: StaticLM) -> None:
+def require_same_answers(model: TorchLM, static: StaticLM) -> None:
     """Compare with the model's own forward: two blocks, in slots that held other tokens.
 
     Raises:
@@ -153,6 +154,6 @@ def require_same_answers(model: CausalLM, static: StaticLM) -> None:
     ]
     difference = float((torch.cat(parts).float() - expected[: 2 * cut].float()).abs().max())
     scale = float(expected.float().abs().max())
-    tolerance = {torch.float64: 1e-9, torch.float32: 2e-3}.get(model.model.dtype, 6e-2)
+    tolerance = {torch.float64: 1e-9, torch.float32: 2e-3}.get(model.dtype, 6e-2)
     if not difference <= tolerance * max(scale, 1e-9):
         raise NotStatic(f"its logits differ by {difference:.3g} with positions given as a tensor")

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import CausalLM, text_config
+from spsbench.models.causal_lm import text_config
 
 Swap = Callable[[nn.Module], nn.Module | None]
 """What stands in the place of a module; None where it and what is in it are rebuilt."""
@@ -33,27 +33,22 @@ def rebuilt(module: nn.Module, swap: Swap) -> Any:
     return again(module)
 
 
-def truncated(model: CausalLM, layers: int, flag: str) -> CausalLM:
-    """The first layers of a model under its own final norm and head, with a KV cache of its own.
+def truncated(model: nn.Module, layers: int, flag: str) -> nn.Module:
+    """The first layers of a model under its own final norm and head; every tensor is shared.
 
     Args:
-        model: whose weights, products and modes are shared; nothing is copied.
-        layers: how many, from 1 to all.
+        model: a ``PreTrainedModel`` of at least so many layers.
+        layers: how many.
         flag: the command-line flag that asked for it.
 
     Raises:
-        UsageError: the model has no such number of layers, or does not keep them in one list.
+        UsageError: the model does not keep its layers in one list.
     """
-    whole = text_config(model.model.config).num_hidden_layers
-    if not 1 <= layers <= whole:
-        raise UsageError(
-            f"{layers} layers cannot be taken of {whole}.", flag=flag, remedy=f"Give layers=1 to {whole}."
-        )
-    path, found = _layer_list(model.model, whole, flag)
+    path, found = _layer_list(model, text_config(model.config).num_hidden_layers, flag)
     first = nn.ModuleList(list(found)[:layers])
-    inner = rebuilt(model.model, lambda part: first if part is found else None)
+    inner: nn.Module = rebuilt(model, lambda part: first if part is found else None)
     _shorten_configs(inner, path, layers)
-    return model.twin(inner, lambda direct: direct.first(layers))
+    return inner
 
 
 def _layer_list(model: nn.Module, layers: int, flag: str) -> tuple[str, nn.ModuleList]:

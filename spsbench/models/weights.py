@@ -15,6 +15,9 @@ from spsbench.models.hf_errors import typed_errors
 from spsbench.models.source import ModelSource, files_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+ROUNDED = {"int8": 8, "int4": 4}
+"""Bits of rounded weights, by the name of the dtype."""
+
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2}  # others: one byte
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
@@ -26,7 +29,8 @@ def weight_bytes(source: ModelSource, dtype: str, flag: str) -> int | None:
 
     Args:
         source: the model; a hub model is looked up in the cache only.
-        dtype: ``auto`` (the checkpoint's own) or the dtype it will be loaded in.
+        dtype: ``auto`` (the checkpoint's own) or the dtype it will be loaded in; weights that are rounded
+            are read in float32 first.
         flag: the command-line flag that named the model.
 
     Raises:
@@ -35,11 +39,11 @@ def weight_bytes(source: ModelSource, dtype: str, flag: str) -> int | None:
     folder = files_of(source.location, source.commit)
     if folder is None:
         return None
-    wanted = DTYPES.get(dtype) or getattr(source.config, "dtype", None)
+    wanted = DTYPES.get("float32" if dtype in ROUNDED else dtype) or getattr(source.config, "dtype", None)
     # Quantised weights keep the size that they have on disk.
     width = None if source.quantization or not isinstance(wanted, torch.dtype) else wanted.itemsize
     with typed_errors(source.name, flag):
-        tensors = [tensor for file in _files(folder) for tensor in _tensors(file)]
+        tensors = [tensor for file in safetensors_files(folder) for tensor in _tensors(file)]
     if not tensors:
         return None
     return sum(n * (width if width and kind in _FLOATS else _WIDTHS.get(kind, 1)) for kind, n in tensors)
@@ -56,15 +60,26 @@ def available_bytes(device: torch.device) -> int | None:
     return None
 
 
-def require_memory(target: ModelSource, draft: ModelSource | None, dtype: str, device: torch.device) -> None:
+def require_memory(
+    target: ModelSource, draft: ModelSource | None, dtypes: tuple[str, str], device: torch.device
+) -> None:
     """Refuse a pair, or a target alone, whose weights do not fit on the device.
+
+    Args:
+        target, draft: the models.
+        dtypes: of target and draft, see ``load``.
+        device: to load them onto.
 
     Raises:
         UsageError: with both numbers.
         UnavailableError: a file is damaged.
     """
     models = {"--target": target} | ({} if draft is None else {"--draft": draft})
-    needed = sum(weight_bytes(model, dtype, flag) or 0 for flag, model in models.items())
+    sizes = [
+        weight_bytes(model, dtype, flag) or 0
+        for (flag, model), dtype in zip(models.items(), dtypes, strict=False)
+    ]
+    needed = sum(sizes)
     available = available_bytes(device)
     if available is not None and needed > available:
         raise UsageError(
@@ -76,8 +91,8 @@ def require_memory(target: ModelSource, draft: ModelSource | None, dtype: str, d
         )
 
 
-def _files(folder: Path) -> list[Path]:
-    """The checkpoint's safetensors files; other formats in the same folder are not read."""
+def safetensors_files(folder: Path) -> list[Path]:
+    """The checkpoint's safetensors files; none if it has none, or if some of them are missing."""
     index = folder / _INDEX
     if index.is_file():
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))

@@ -21,6 +21,7 @@ from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.models.static import NotStatic, StaticLM, require_same_answers
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Arm, SamplingParams
 
 EAGER, GRAPHED = "eager", "graphed"
@@ -54,6 +55,7 @@ class Backends:
         self._clock = clock or SystemClock()
         self._capture = capture
         self._static: dict[int, StaticLM] = {}
+        self._references: dict[int, TorchLM] = {}
         self.fallbacks: dict[str, str] = {}
 
     def build(self, arm: Arm) -> Engine:
@@ -62,7 +64,8 @@ class Backends:
         draft = self._pair.draft if arm.method == "sps" else None
         if arm.engine in (GENERATE, ASSISTED, LOOKUP):
             assistant = self._pair.draft if arm.engine == ASSISTED else None
-            return HFGenerateEngine(arm.engine, target, assistant, arm.k, self._pair.tokenizer)
+            stock = None if assistant is None else self._reference(assistant)
+            return HFGenerateEngine(arm.engine, self._reference(target), stock, arm.k, self._pair.tokenizer)
         if arm.engine == GRAPHED:
             try:
                 return self._graphed(arm, target, draft)
@@ -101,7 +104,15 @@ class Backends:
             raise CaptureFailed(NO_GRAPHS)
         return Graphs(self._pair.device)
 
+    def _reference(self, model: CausalLM) -> TorchLM:
+        """The model over transformers' own forward, loaded once for all arms that ask for it."""
+        if id(model) not in self._references:
+            self._references[id(model)] = model.reference()
+        return self._references[id(model)]
+
     def _fixed(self, model: CausalLM) -> StaticLM:
+        if not isinstance(model, TorchLM):
+            raise NotStatic(f"its forward is {model.backend}'s")
         if id(model) not in self._static:
             static = StaticLM(model, self._slots)
             require_same_answers(model, static)

@@ -1,6 +1,6 @@
 """What a sequence is measured under besides the run's identity: kept for each, never mixed in silence.
 
-Threads, kernels, versions and hardware may change tokens (in the last bits of a logit) and do change
+Threads, backends, versions and hardware may change tokens (in the last bits of a logit) and do change
 times. A run that goes on under others would pool the speeds of two configurations.
 """
 
@@ -30,7 +30,7 @@ def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
     libraries, git = environment["libraries"], environment["git"] or {}
     return {
         "threads": plan.config.threads,
-        "kernels": plan.config.kernels,
+        "backend": plan.backend,
         "cpu": environment["cpu"]["model"],
         "cores": environment["cpu"]["usable_threads"],
         "gpus": [gpu.get("name") for gpu in environment["gpus"]],
@@ -41,6 +41,7 @@ def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
         "transformers": libraries.get("transformers"),
         "tokenizers": libraries.get("tokenizers"),
         "numpy": libraries.get("numpy"),
+        "onnxruntime": libraries.get("onnxruntime"),
     }
 
 

@@ -13,12 +13,11 @@ import torch
 from spsbench.drafters.registry import DrafterFault
 from spsbench.engines.base import Engine
 from spsbench.environment import load_1m, taken, taken_since
-from spsbench.models.memory import cache_bytes, measured_bandwidth, suitable_threads
-from spsbench.models.packed_linear import use_kernels
+from spsbench.models.memory import cache_bytes, measured_bandwidth
 from spsbench.models.pair import Pair, load_pair
 from spsbench.records import Arm, Generation, Request, Sample
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
-from spsbench.runner.conditions import conditions_of, recorded_threads, require_unchanged, settle
+from spsbench.runner.conditions import AUTO, conditions_of, recorded_threads, require_unchanged, settle
 from spsbench.runner.finalize import finalize, peak_memory_bytes, score
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import prove, read_again
@@ -82,7 +81,7 @@ def execute(
         directory: made if need be.
         resume: continue a run that is there already, if it is the same.
         watcher: told of the progress.
-        allow_mixed: continue even under other threads, kernels, versions or hardware than before.
+        allow_mixed: continue even under other threads, backends, versions or hardware than before.
 
     Raises:
         UsageError: the directory is foreign, in use, holds another run or was measured under other
@@ -109,8 +108,9 @@ def execute(
 def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher, now: Conditions) -> None:
     """Load the pair and write every missing sequence into the store, each as soon as it is there."""
     watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
-    keep_plain = any(arm.engine != EAGER for arm in plan.arms)
-    pair = load(plan, keep_plain=keep_plain, threads=recorded_threads(plan, store))
+    if plan.fallback:
+        watcher.warned(f"the forwards run over torch: {plan.fallback}.")
+    pair = load(plan, threads=recorded_threads(plan, store))
     corpus = tuple(prompt.ids for prompt in plan.prompts)
     backends = Backends(pair, plan.slots, corpus=corpus)
     engines = backends.all(plan.arms)
@@ -144,24 +144,21 @@ def _measure_all(
     store.note(peak_memory_bytes=peak_memory_bytes())
 
 
-def load(plan: Plan, *, keep_plain: bool = True, threads: int | None = None) -> Pair:
-    """Load the pair of a plan, set the number of CPU threads, multiply as the plan says.
+def load(plan: Plan, *, threads: int | None = None) -> Pair:
+    """Load the pair of a plan, and set the number of CPU threads.
 
     Args:
         plan: what will run.
-        keep_plain: see ``use_kernels``.
         threads: how many; if not given as the plan asks, ``auto`` by the target's size.
     """
-    pair = load_pair(plan.source, plan.config.model_dtype, plan.device)
-    pair.info["threads"] = _set_threads(plan, pair, threads)
-    for role, model in (("target", pair.target), ("draft", pair.draft)):
-        pair.info[role]["kernels"] = use_kernels(model, plan.config.kernels, keep_plain=keep_plain)
-    return pair
+    asked = plan.config.threads
+    threads = threads or (None if asked == AUTO else int(asked))
+    return load_pair(plan.source, plan.dtypes, plan.device, plan.backend, threads)
 
 
 def _modes(engines: Mapping[Arm, Engine], pair: Pair) -> dict[str, dict[str, str]]:
-    """How each arm multiplies."""
-    target, draft = (pair.info[role]["kernels"] for role in ("target", "draft"))
+    """What computes the forwards of each arm."""
+    target, draft = (pair.info[role]["backend"] for role in ("target", "draft"))
     ours = [arm for arm, engine in engines.items() if engine.name == EAGER]
     stock = {arm.name: _MODES.get(engine.name, "stock") for arm, engine in engines.items() if arm not in ours}
     return {
@@ -233,11 +230,3 @@ def _warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> None:
             # What breaks a drafter here breaks it again where it is recorded, and the other arms go on.
             with suppress(DrafterFault):
                 engine.generate(_request(plan, turn, trace=False))
-
-
-def _set_threads(plan: Plan, pair: Pair, threads: int | None) -> int:
-    """Use so many CPU threads, or as many as asked for, or as suit the target's size."""
-    if plan.device.type == "cpu":
-        asked = plan.config.threads
-        torch.set_num_threads(threads or (suitable_threads(pair.target) if asked == "auto" else asked))
-    return torch.get_num_threads()

@@ -9,6 +9,7 @@ import torch
 
 from spsbench.axes import MODIFIED_REJECTION
 from spsbench.config import RunConfig
+from spsbench.config.models import AUTO
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines.hf import RULES
@@ -16,7 +17,7 @@ from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.execution import sandbox_level
 from spsbench.metrics.registry import records
-from spsbench.models.pair import PairSource, find_pair, resolve_device
+from spsbench.models.pair import PairSource, find_pair, pair_backend, resolve_device
 from spsbench.models.weights import require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt
 from spsbench.runner.arms import arms_of
@@ -42,6 +43,8 @@ class Plan:
         max_new_tokens: length limit of an output.
         samples: sequences a prompt and arm.
         device: where the models will be.
+        backend: what will compute their forwards.
+        fallback: why that is torch on a CPU where nobody asked for torch.
         sandbox: the layers around generated programs; None if none are run.
     """
 
@@ -55,7 +58,14 @@ class Plan:
     max_new_tokens: int
     samples: int
     device: torch.device
+    backend: str
+    fallback: str | None
     sandbox: str | None
+
+    @property
+    def dtypes(self) -> tuple[str, str]:
+        """To load target and draft in."""
+        return self.config.model_dtype, self.config.draft_model_dtype
 
     @property
     def slots(self) -> int:
@@ -81,6 +91,7 @@ class Plan:
             "stop": list(self.stop),
             "fixed_length": self.config.fixed_length,
             "dtype": self.config.model_dtype,
+            **({} if self.config.draft_dtype == AUTO else {"draft_dtype": self.config.draft_dtype}),
             "device": self.device.type,
             "seed": self.config.seed,
             **answers.extraction_identity(self.extract, self.chat_template),
@@ -163,7 +174,9 @@ def plan(config: RunConfig) -> Plan:
     sandbox = _sandbox(config, task)
     device = resolve_device(config.device)
     source = find_pair(config.pair)
-    require_memory(source.target, source.draft, config.model_dtype, device)
+    dtypes = config.model_dtype, config.draft_model_dtype
+    require_memory(source.target, source.draft, dtypes, device)
+    backend, fallback = pair_backend(config.backend, source, dtypes, device)
     data = task.load(config.data, config.limit, config.seed)
     max_new_tokens = config.max_new_tokens or task.max_new_tokens
     # The last loop may score K tokens beyond the limit.
@@ -184,6 +197,8 @@ def plan(config: RunConfig) -> Plan:
         max_new_tokens,
         config.samples or 1,
         device,
+        backend,
+        fallback,
         sandbox,
     )
 

@@ -68,7 +68,7 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
         certain = arm.method == "sps" and drafter_kind(arm.drafter.name).point_mass
         # A policy of its own, to be asked once more; a copy is as long as it goes.
         policy = None if certain or arm.method != "sps" else build_policy(arm.policy)
-        given = (arm.sampling, arm.k, seed, target.model.dtype, policy)
+        given = (arm.sampling, arm.k, seed, target.dtype, policy)
         sums |= rescore.decided_again(reading, generation, *given, point_mass=certain)
     generation.losslessness = (generation.losslessness or {}) | sums
     generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
@@ -145,7 +145,7 @@ def draw_proof(plan: Plan, pair: Pair, backends: Backends) -> Proof:
         rows[arm].append(_row(plan, prompt, arm, engines[arm], pair))
     return {
         "sampling": asdict(PROOF_SAMPLING),
-        "arms": list(_judged(rows, engines, str(pair.target.model.dtype).removeprefix("torch."))),
+        "arms": list(_judged(rows, engines, str(pair.target.dtype).removeprefix("torch."))),
         "seconds": time.perf_counter() - began_s,
     }
 

@@ -189,7 +189,7 @@ def analytic(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fin
             errors += [implied.distance(row)] if sure else []
             at_an_edge += not sure
     mean, worst = (math.fsum(errors) / len(errors), max(errors)) if errors else (0.0, 0.0)
-    tolerance = _TOLERANCE.get(subject.target.model.dtype, _COARSE_TOLERANCE)
+    tolerance = _TOLERANCE.get(subject.target.dtype, _COARSE_TOLERANCE)
     return Finding(
         _TEST,
         len(errors) > 0 and mean <= tolerance,

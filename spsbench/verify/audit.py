@@ -215,7 +215,7 @@ class Audit:
 
     def _is_exact(self) -> bool:
         """Whether rounding on both sides is so fine that one impossible token proves a fault."""
-        return all(dtype in _EXACT for dtype in (self._target.model.dtype, self._dtype or torch.float32))
+        return all(dtype in _EXACT for dtype in (self._target.dtype, self._dtype or torch.float32))
 
 
 def _place(text: Foreign, index: int, logits: torch.Tensor) -> dict[str, int | float]:

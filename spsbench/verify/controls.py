@@ -194,19 +194,11 @@ def _stale(rollback: Callable[[int], None]) -> Callable[[int], None]:
     return lambda length: rollback(0) if length == 0 else None
 
 
-def _shifted(target: CausalLM, tokens: Tensor, last: int) -> Tensor:
-    """Reads a block of drafted tokens as if it began one position later."""
-    start = target.length + (1 if 1 < len(tokens) == last else 0)
-    positions = torch.arange(start, start + len(tokens), device=tokens.device).unsqueeze(0)
-    output = target.model(
-        input_ids=tokens.unsqueeze(0),
-        position_ids=positions,
-        past_key_values=target.cache,
-        use_cache=True,
-        logits_to_keep=last,
-    )
-    logits: Tensor = output.logits[0, -last:, : target.vocab_size]
-    return logits
+def _shifted(score: Callable[[Tensor, int], Tensor], tokens: Tensor, last: int) -> Tensor:
+    """Reads a block of drafted tokens as if it began one position later, behind its first token twice."""
+    if 1 < len(tokens) == last:
+        score(tokens[:1], 1)
+    return score(tokens, last)
 
 
 def _everywhere(*swaps: Swap) -> Callable[[LanguageModel], Iterable[Swap]]:
@@ -226,7 +218,7 @@ CONTROLS: dict[str, Callable[[LanguageModel], Iterable[Swap]]] = {
     "unscaled-residual": _everywhere((algorithms, "accept_draft", _unscaled_residual)),
     "stale-cache": lambda target: [(target, "rollback", _stale(target.rollback))],
     "wrong-position": lambda target: (
-        [(target, "score", partial(_shifted, target))] if isinstance(target, CausalLM) else []
+        [(target, "score", partial(_shifted, target.score))] if isinstance(target, CausalLM) else []
     ),
     "lenience": _everywhere((rejection, "acceptance_probability", _lenient)),
 }

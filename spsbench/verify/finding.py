@@ -66,7 +66,7 @@ def row_difference(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]])
         blocks = torch.cat(_scored(subject, head, tail, subject.k + 1))
         worst = max(worst, float((singles.double() - blocks.double()).abs().max()))
         scale = max(scale, float(singles.abs().max()))
-    limit = _LIMIT.get(subject.target.model.dtype, _COARSE_LIMIT)
+    limit = _LIMIT.get(subject.target.dtype, _COARSE_LIMIT)
     return Finding(
         "rows",
         worst <= limit * scale,

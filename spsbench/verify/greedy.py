@@ -13,6 +13,7 @@ from spsbench.decode.algorithms import start
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.uniforms import UniformStream
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams
 from spsbench.verify.finding import Finding
 from spsbench.verify.subject import SamplerUnderTest
@@ -94,9 +95,7 @@ def _gap(witness: CausalLM, context: Sequence[int], one: int, other: int) -> flo
 
 def _in_float32(model: CausalLM) -> CausalLM:
     """A float32 copy of a model of lower precision, if it is small enough to copy."""
-    inner = model.model
-    if inner.dtype in (torch.float32, torch.float64):
+    exact = model.dtype in (torch.float32, torch.float64)
+    if exact or model.parameters > _COPY_LIMIT_PARAMETERS:
         return model
-    if sum(p.numel() for p in inner.parameters()) > _COPY_LIMIT_PARAMETERS:
-        return model
-    return CausalLM(copy.deepcopy(inner).float(), model.vocab_size)
+    return TorchLM(copy.deepcopy(model.reference().model).float(), model.vocab_size)

@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 import torch
-from tiny_models import config_of, make, make_pair
+from tiny_models import make_pair, over_onnx
 from transformers import AutoModelForCausalLM
 
 from spsbench.decode.algorithms import start
@@ -21,13 +21,26 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import build_drafter
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.torch_lm import TorchLM
 from spsbench.paths import mini_dir
 from spsbench.records import SamplingParams, Spec
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(greedy=True)
 PROMPT = [7, 3, 11, 200, 64, 9, 9, 31]
-SPECS = ["early-exit", "early-exit:layers=2", "quantised", "quantised:bits=4"]
+EXITS, ROUNDED = ["early-exit", "early-exit:layers=2"], ["quantised", "quantised:bits=4"]
+SPECS = EXITS + ROUNDED
+# Rounded copies and every backend: llama over ONNX Runtime. Exits of anything else: over torch.
+CASES = [
+    *((spec, architecture) for spec in EXITS for architecture in ("llama", "gpt2", "gemma3")),
+    *((spec, "onnx") for spec in SPECS),
+]
+
+
+def target_of(architecture: str) -> CausalLM:
+    if architecture == "onnx":
+        return over_onnx(make_pair("llama", hidden_size=64)[0])
+    return TorchLM(make_pair(architecture)[0])
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +71,9 @@ def greedy_sps(target: CausalLM, drafter: Drafter, prompt: list[int], tokens: in
     raise AssertionError("loops have no end")
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma3"])
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("spec", "architecture"), CASES)
 def test_greedy_output_is_that_of_the_target_alone(architecture: str, spec: str) -> None:
-    target = CausalLM(make_pair(architecture)[0])
+    target = target_of(architecture)
     drafter = drafter_of(spec, target)
     for cut in (0, 5):
         prompt = PROMPT[cut:] + PROMPT
@@ -70,8 +82,7 @@ def test_greedy_output_is_that_of_the_target_alone(architecture: str, spec: str)
 
 @pytest.fixture(scope="module")
 def embedded() -> CausalLM:
-    model = AutoModelForCausalLM.from_pretrained(mini_dir() / "target", dtype=torch.float32)
-    return CausalLM(model.eval())
+    return over_onnx(AutoModelForCausalLM.from_pretrained(mini_dir() / "target", dtype=torch.float32))
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -83,14 +94,13 @@ def test_greedy_output_of_the_embedded_target(embedded: CausalLM, spec: str) -> 
         assert accepted > 30
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma3"])
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("spec", "architecture"), CASES)
 @pytest.mark.parametrize("accepted", [0, 1, 3])
 def test_after_partial_acceptance_it_drafts_as_if_nothing_had_been_forgotten(
     architecture: str, spec: str, accepted: int
 ) -> None:
     sampling = SamplingParams(temperature=1.5, top_p=1.0)
-    target = CausalLM(make_pair(architecture)[0])
+    target = target_of(architecture)
     drafter = drafter_of(spec, target, sampling)
     u = torch.tensor([0.2, 0.7, 0.4], dtype=torch.float64)
     drafter.begin(PROMPT)
@@ -105,14 +115,15 @@ def test_after_partial_acceptance_it_drafts_as_if_nothing_had_been_forgotten(
     assert first.probs is not None
     assert continued.probs is not None
     assert expected.probs is not None
-    assert torch.allclose(continued.probs, expected.probs, atol=1e-4)
+    # Of a rounded copy rows depend on how many are computed together, as its activations' rounding does.
+    assert torch.allclose(continued.probs, expected.probs, atol=0.05 if spec in ROUNDED else 1e-4)
     assert not torch.allclose(first.probs, expected.probs, atol=1e-2)  # else the comparison says nothing
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_the_law_is_the_drafted_models_own_warped(spec: str) -> None:
     sampling = SamplingParams(temperature=0.8, top_p=0.9)
-    drafter = drafter_of(spec, CausalLM(make(config_of("llama"))), sampling)
+    drafter = drafter_of(spec, target_of("onnx"), sampling)
     assert isinstance(drafter, ModelDrafter)
     assert isinstance(drafter.model, CausalLM)
     drafter.begin(PROMPT)
@@ -121,12 +132,12 @@ def test_the_law_is_the_drafted_models_own_warped(spec: str) -> None:
     context = torch.tensor([*PROMPT[-1:], *draft.tokens.tolist()[:-1]])
     rows = warp(drafter.model.score(context, last=3), sampling)
     assert draft.probs is not None
-    assert torch.allclose(draft.probs, rows, atol=1e-5)
+    assert torch.allclose(draft.probs, rows, atol=0.05 if spec in ROUNDED else 1e-4)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_two_drafters_of_one_target_have_caches_of_their_own(spec: str) -> None:
-    target = CausalLM(make(config_of("llama")))
+    target = target_of("onnx")
     one, other = drafter_of(spec, target), drafter_of(spec, target)
     one.begin(PROMPT)
     expected = one.draft(PROMPT, 3, torch.full((3,), 0.5)).tokens

@@ -16,6 +16,7 @@ from spsbench.engines.cuda_graph import GraphedEngine, uncaptured
 from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.static import NotStatic, StaticLM, require_same_answers
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.testing import Letters
 
@@ -39,7 +40,7 @@ class Bytes(Letters):
 @cache
 def models(architecture: str, late: float = 0.5) -> tuple[CausalLM, CausalLM]:
     target, draft = make_pair(architecture, late)
-    return CausalLM(target), CausalLM(draft)
+    return TorchLM(target), TorchLM(draft)
 
 
 def eager(pair: tuple[CausalLM, CausalLM], k: int) -> EagerEngine:
@@ -89,13 +90,13 @@ def test_tokens_are_the_eager_engines(architecture: str, sampling: SamplingParam
 
 def test_full_acceptance_and_full_rejection() -> None:
     target, _ = models("llama")
-    twin = (target, CausalLM(target.model))
+    twin = (target, TorchLM(target.model))
     found = graphed(twin, 4, GREEDY).generate(request(9, GREEDY, fixed_length=True))
     assert found.loops is not None
     assert all(loop.accepted == loop.drafted == 4 for loop in found.loops[:-1])
     check_same(found, eager(twin, 4).generate(request(9, GREEDY, fixed_length=True)))
 
-    stranger = CausalLM(make(config_of("llama"), seed=5))
+    stranger = TorchLM(make(config_of("llama"), seed=5))
     found = graphed((target, stranger), 4, GREEDY).generate(request(9, GREEDY, fixed_length=True))
     assert found.loops is not None
     assert sum(loop.accepted for loop in found.loops) <= 2
@@ -208,4 +209,4 @@ def test_a_wrong_mask_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("architecture", ["mistral", "gemma3", "gpt-neo"])
 def test_windows_are_refused(architecture: str) -> None:
     with pytest.raises(NotStatic):
-        StaticLM(CausalLM(make(config_of(architecture))), SLOTS)
+        StaticLM(TorchLM(make(config_of(architecture))), SLOTS)

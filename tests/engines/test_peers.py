@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from spsbench.config import resolve
+from spsbench.config.models import TORCH
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
@@ -22,7 +23,7 @@ PROMPTS = ("Article: The vote in", "def peaum(data: List[int]):\n", "Summary:")
 
 @cache
 def pair() -> Pair:
-    return load_pair(find_pair(resolve({}).pair), "float32", CPU)
+    return load_pair(find_pair(resolve({}).pair), ("float32", "float32"), CPU, TORCH)
 
 
 def request(text: str, **changes: Any) -> Request:

@@ -13,6 +13,7 @@ from spsbench.drafters.lookup import LookupDrafter
 from spsbench.engines.local import EagerEngine
 from spsbench.engines.rescore import decided_again, teacher_force
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Request, SamplingParams
 from spsbench.testing import Letters
 
@@ -24,7 +25,7 @@ SAMPLINGS = (SamplingParams(temperature=0.5), SamplingParams(top_k=5, top_p=0.9)
 
 @pytest.fixture(scope="module")
 def target() -> CausalLM:
-    return CausalLM(make_pair("llama", late=0.5)[0])
+    return TorchLM(make_pair("llama", late=0.5)[0])
 
 
 def decisions(target: CausalLM, sampling: SamplingParams, sequences: int = 6) -> Sums:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spsbench.engines.rescore import teacher_force, token_evidence
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import UNRANKED, SamplingParams, TokenEvidence
 
 NUCLEUS = SamplingParams(temperature=0.7, top_p=0.6)
@@ -28,7 +29,7 @@ TEXT = tuple(torch.randint(TOKENS, (24,), generator=torch.Generator().manual_see
 @cache
 def models(architecture: str) -> tuple[CausalLM, CausalLM]:
     target, draft = make_pair(architecture, late=0.5)
-    return CausalLM(target.double()), CausalLM(draft.double())
+    return TorchLM(target.double()), TorchLM(draft.double())
 
 
 def rows(model: CausalLM, text: Sequence[int]) -> list[list[float]]:

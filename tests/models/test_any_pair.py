@@ -11,7 +11,7 @@ import torch
 from tiny_models import ARCHITECTURES, TOKENS, WINDOW, make_pair, save
 
 from spsbench.config import PairConfig
-from spsbench.config.models import ModelRef
+from spsbench.config.models import TORCH, ModelRef
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
@@ -34,7 +34,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder: Path = tmp_path_factory.mktemp(request.param)
     paths = [save(model, folder / name) for name, model in (("target", target), ("draft", draft))]
     config = PairConfig(name="tiny", target=ModelRef(id=str(paths[0])), draft=ModelRef(id=str(paths[1])))
-    return load_pair(find_pair(config), "auto", CPU)
+    return load_pair(find_pair(config), ("auto", "auto"), CPU, TORCH)
 
 
 def answer(pair: Pair, draft: CausalLM | None, sampling: SamplingParams, seed: int = 0) -> Generation:

@@ -13,6 +13,7 @@ from spsbench.engines.local import EagerEngine
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.selftest import require_exact_rollback, self_test
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Request, SamplingParams
 from spsbench.testing import Letters
 
@@ -44,11 +45,11 @@ def gpt2(layers: int = 2, seed: int = 0) -> Any:
 
 @pytest.mark.parametrize("make", [llama, gpt2])
 def test_rollback_is_exact(make: Any) -> None:
-    assert self_test(CausalLM(make())).worst < 1e-5
+    assert self_test(TorchLM(make())).worst < 1e-5
 
 
 def test_a_cache_that_does_not_roll_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = CausalLM(llama())
+    model = TorchLM(llama())
     real = model.rollback
     monkeypatch.setattr(model, "rollback", lambda length: real(0) if length == 0 else None)
     with pytest.raises(UsageError, match="cannot be rolled back"):
@@ -56,7 +57,7 @@ def test_a_cache_that_does_not_roll_back_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_buffer_grows_without_losing_its_content() -> None:
-    model = CausalLM(llama())
+    model = TorchLM(llama())
     tokens = torch.randint(VOCAB, (400,), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         pieces = [model.score(part, last=len(part)) for part in tokens.split(37)]
@@ -72,13 +73,11 @@ def test_greedy_sps_is_greedy_ars_is_generate(make: Any, k: int) -> None:
     request = Request(tuple(prompt.tolist()), 40, (), SamplingParams(greedy=True), seed=0, fixed_length=True)
 
     def answer(draft_model: CausalLM | None) -> list[int]:
-        engine = EagerEngine(
-            CausalLM(target), draft_model, k, Letters(""), torch.device("cpu"), SystemClock()
-        )
+        engine = EagerEngine(TorchLM(target), draft_model, k, Letters(""), torch.device("cpu"), SystemClock())
         return engine.generate(request).tokens
 
     target.generation_config.eos_token_id = None  # else generate() would stop there
     with torch.inference_mode():
         reference = target.generate(prompt[None], max_new_tokens=40, do_sample=False)[0, 11:]
     assert answer(None) == reference.tolist()
-    assert answer(CausalLM(draft)) == reference.tolist()
+    assert answer(TorchLM(draft)) == reference.tolist()

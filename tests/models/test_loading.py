@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import config_of, make, make_tokenizer, save
 
 from spsbench.config import PairConfig
-from spsbench.config.models import ModelRef
+from spsbench.config.models import TORCH, ModelRef
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import weights
 from spsbench.models.hf_errors import typed_error
@@ -30,7 +30,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture(scope="module")
 def llama() -> Any:
-    return make(config_of("llama", num_hidden_layers=2))
+    return make(config_of("llama", num_hidden_layers=2, hidden_size=64))
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def pair_of(target: Path | str, draft: Path | str | None = None, revision: str |
     return find_pair(PairConfig(name="tiny", target=refs[0], draft=refs[1]))
 
 
-def load(target: Path | str, dtype: str = "auto") -> Pair:
-    return load_pair(pair_of(target), dtype, CPU)
+def load(target: Path | str, dtype: str = "auto", backend: str = TORCH) -> Pair:
+    return load_pair(pair_of(target), (dtype, dtype), CPU, backend, threads=1)
 
 
 def edit(folder: Path, **changes: Any) -> None:
@@ -148,7 +148,7 @@ def test_a_quantised_checkpoint_is_loaded_as_its_configuration_says(folder: Path
     source = pair_of(folder)
     assert source.target.quantization == "gptq"
     with pytest.raises(UnavailableError, match=r"needs a package that is not installed: .*(optimum|gptq)"):
-        load_pair(source, "auto", CPU)
+        load_pair(source, ("auto", "auto"), CPU, TORCH)
 
 
 def test_a_package_that_a_device_needs_is_named() -> None:
@@ -168,7 +168,7 @@ def test_revision_reaches_the_library_and_the_record(
     assert source.target.commit == COMMIT
     size = sum(weight.numel() * 4 for weight in llama.state_dict().values())
     assert weights.weight_bytes(source.target, "auto", "--target") == size
-    pair = load_pair(source, "auto", CPU)
+    pair = load_pair(source, ("auto", "auto"), CPU, TORCH)
     assert expected.items() <= pair.info["target"].items()
     with pytest.raises(UnavailableError, match="not on this machine and the hub cannot be reached"):
         find("org/tiny", "v3", "--target")
@@ -236,11 +236,11 @@ def test_a_pair_that_does_not_fit_is_refused_with_both_sizes(
     size = weights.weight_bytes(source.target, "auto", "--target")
     assert size == 2 * (weights.weight_bytes(source.target, "bfloat16", "--target") or 0)
     monkeypatch.setattr(weights, "available_bytes", lambda device: 2 * (size or 0))
-    load_pair(source, "auto", CPU)
+    load_pair(source, ("auto", "auto"), CPU, TORCH)
     monkeypatch.setattr(weights, "available_bytes", lambda device: 2 * (size or 0) - 1)
-    load_pair(source, "bfloat16", CPU)
+    load_pair(source, ("bfloat16", "bfloat16"), CPU, TORCH)
     with pytest.raises(UsageError, match=r"need \S+ GiB, but cpu has \S+ GiB free"):
-        load_pair(source, "auto", CPU)
+        load_pair(source, ("auto", "auto"), CPU, TORCH)
 
 
 def test_the_size_of_shards_counts_only_files_of_the_index(llama: Any, tmp_path: Path) -> None:

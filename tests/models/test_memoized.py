@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from tiny_models import config_of, make
 
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.torch_lm import TorchLM
 from spsbench.verify.sampling import MemoizedModel
 
 CPU = torch.device("cpu")
 
 
 def test_rows_are_those_of_the_model_and_are_computed_once() -> None:
-    plain = CausalLM(make(config_of("llama")))
-    inner = CausalLM(make(config_of("llama")))
+    plain = TorchLM(make(config_of("llama")))
+    inner = TorchLM(make(config_of("llama")))
     forwards = 0
     score = inner.score
 

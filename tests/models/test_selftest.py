@@ -15,6 +15,7 @@ from spsbench.models.cache import RewindLayer
 from spsbench.models.causal_lm import CausalLM, attention_window, context_window
 from spsbench.models.selftest import require_exact_rollback, self_test
 from spsbench.models.source import require_causal
+from spsbench.models.torch_lm import TorchLM
 
 WINDOWED = ("mistral", "gemma3")
 
@@ -44,7 +45,7 @@ class CutLayer(RewindLayer):
         return seen
 
 
-class Swapped(CausalLM):
+class Swapped(TorchLM):
     """A model with another cache."""
 
     def __init__(self, model: Any, cache: Any) -> None:
@@ -60,7 +61,7 @@ class Swapped(CausalLM):
         self.other.rollback(length)
 
 
-class Misplaced(CausalLM):
+class Misplaced(TorchLM):
     """Every block starts at position 0."""
 
     def score(self, tokens: torch.Tensor, last: int) -> torch.Tensor:
@@ -77,7 +78,7 @@ class Misplaced(CausalLM):
 def test_more_architectures_pass(architecture: str) -> None:
     config = config_of(architecture)
     require_causal(config, architecture, "--target")
-    result = self_test(CausalLM(make(config)))
+    result = self_test(TorchLM(make(config)))
     assert result.worst < 1e-5
     assert result.prompt_tokens == 24 + (attention_window(config) or 0)
 
@@ -85,14 +86,14 @@ def test_more_architectures_pass(architecture: str) -> None:
 @pytest.mark.parametrize("architecture", WINDOWED)
 def test_a_windowed_cache_is_refused(architecture: str) -> None:
     model = make(config_of(architecture))
-    assert self_test(CausalLM(model)).worst < 1e-5
+    assert self_test(TorchLM(model)).worst < 1e-5
     with pytest.raises(UsageError, match="rolled back exactly: RuntimeError"):
         require_exact_rollback(Swapped(model, LibraryCache(model.config)), "windowed")
 
 
 @pytest.mark.parametrize("architecture", WINDOWED)
 def test_a_window_cut_too_early_is_caught(architecture: str) -> None:
-    broken = CausalLM(make(config_of(architecture)))
+    broken = TorchLM(make(config_of(architecture)))
     sliding = DynamicCache(config=broken.model.config).is_sliding
     broken.cache.layers = [CutLayer() if slides else RewindLayer() for slides in sliding]
     result = self_test(broken)
@@ -104,7 +105,7 @@ def test_a_window_cut_too_early_is_caught(architecture: str) -> None:
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "mistral"])
 def test_a_stale_cache_is_caught(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = CausalLM(make(config_of(architecture)))
+    model = TorchLM(make(config_of(architecture)))
     real = model.rollback
     monkeypatch.setattr(model, "rollback", lambda length: real(length + 1 if length else 0))
     with pytest.raises(UsageError, match="cannot be rolled back exactly"):
@@ -118,13 +119,13 @@ def test_wrong_positions_are_caught(architecture: str) -> None:
 
 
 def test_half_precision_passes() -> None:
-    model = CausalLM(make(config_of("bloom")).to(torch.bfloat16))
+    model = TorchLM(make(config_of("bloom")).to(torch.bfloat16))
     assert require_exact_rollback(model, "half").worst < 6e-2
 
 
 def test_one_failure_is_rounding_and_repeated_failures_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """For example a router near a tie that takes another expert."""
-    model = CausalLM(make(config_of("llama")))
+    model = TorchLM(make(config_of("llama")))
     seeds = []
 
     def moody(tested: CausalLM, seed: int) -> Any:
@@ -141,9 +142,9 @@ def test_one_failure_is_rounding_and_repeated_failures_are_a_fault(monkeypatch: 
 
 
 def test_the_prompt_crosses_small_windows_and_fits_small_contexts() -> None:
-    assert self_test(CausalLM(make(config_of("mistral")))).prompt_tokens == 24 + WINDOW
-    assert self_test(CausalLM(make(config_of("mistral", sliding_window=4096)))).prompt_tokens == 24
-    assert self_test(CausalLM(make(config_of("gpt2", n_positions=20)))).prompt_tokens == 13
+    assert self_test(TorchLM(make(config_of("mistral")))).prompt_tokens == 24 + WINDOW
+    assert self_test(TorchLM(make(config_of("mistral", sliding_window=4096)))).prompt_tokens == 24
+    assert self_test(TorchLM(make(config_of("gpt2", n_positions=20)))).prompt_tokens == 13
 
 
 def test_windows_of_configurations() -> None:
@@ -164,7 +165,7 @@ def test_longrope_ends_the_window_where_its_frequencies_change() -> None:
         rope_parameters=rope | {"original_max_position_embeddings": 32},
     )
     assert context_window(config) == 32
-    model = CausalLM(make(config))
+    model = TorchLM(make(config))
     assert self_test(model).worst < 1e-5
     model.context_window = 128  # control: beyond the window the cache is silently wrong
     tokens = torch.arange(40)

@@ -1,11 +1,24 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
-import torch
-from tiny_models import config_of, make
 
 from spsbench.models import memory
-from spsbench.models.causal_lm import CausalLM
+
+SECOND_POOL = """
+from spsbench.errors import UsageError
+from spsbench.models.onnx_threads import session_options
+session_options(1)
+session_options(2)
+session_options(2)
+session_options(1)
+try:
+    session_options(3)
+except UsageError as error:
+    print(error.flag, error.message)
+"""
 
 
 @pytest.mark.parametrize(
@@ -15,7 +28,10 @@ from spsbench.models.causal_lm import CausalLM
 def test_threads_follow_from_the_size_and_the_cores_alone(
     monkeypatch: pytest.MonkeyPatch, parameters: int, most: int, expected: int
 ) -> None:
-    model = CausalLM(make(config_of("llama")))
-    model.model.parameters = lambda: [torch.empty(parameters, device="meta")]
     monkeypatch.setattr(memory, "_MOST", most)
-    assert memory.suitable_threads(model) == expected
+    assert memory.suitable_threads(parameters) == expected
+
+
+def test_a_process_has_one_pool_of_one_size() -> None:
+    done = subprocess.run([sys.executable, "-c", SECOND_POOL], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("--threads ONNX Runtime keeps one thread pool a process, and here it has 2")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from spsbench.config import resolve
+from spsbench.config.models import TORCH
 from spsbench.decode.clock import FakeClock
 from spsbench.engines.cuda_graph import CaptureFailed, uncaptured
 from spsbench.models.pair import Pair, find_pair, load_pair
@@ -24,7 +25,7 @@ ARMS = (
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    return load_pair(find_pair(resolve({}).pair), "float32", torch.device("cpu"))
+    return load_pair(find_pair(resolve({}).pair), ("float32", "float32"), torch.device("cpu"), TORCH)
 
 
 def test_graphed_arms_share_their_static_models(pair: Pair) -> None:

@@ -14,6 +14,7 @@ import torch
 from commandline import SMALL, call
 
 from spsbench.config import resolve
+from spsbench.config.models import TORCH
 from spsbench.decode.own_law import own_law
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import Arm, SamplingParams
@@ -42,7 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    return load_pair(find_pair(resolve({}).pair), "float32", torch.device("cpu"))
+    return load_pair(find_pair(resolve({}).pair), ("float32", "float32"), torch.device("cpu"), TORCH)
 
 
 def sampling_of(directory: Path, name: str) -> SamplingParams:

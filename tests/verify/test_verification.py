@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from spsbench.decode import algorithms, rejection, sampling
 from spsbench.decode.uniforms import UniformStream
 from spsbench.engines import rescore
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams
 from spsbench.testing import Letters
 from spsbench.verify.controls import CONTROLS, NAMES, SHARED, planted, planted_everywhere
@@ -50,7 +50,7 @@ def subject() -> SamplerUnderTest:
     draft = copy.deepcopy(target)
     draft.model.layers = draft.model.layers[:1]
     draft.config.num_hidden_layers = 1
-    return SamplerUnderTest(CausalLM(target), CausalLM(draft), SHARP, 2, torch.device("cpu"), seed=3)
+    return SamplerUnderTest(TorchLM(target), TorchLM(draft), SHARP, 2, torch.device("cpu"), seed=3)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,95 @@
+"""Which backend computes the forwards of a run, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH
+from spsbench.errors import UsageError
+from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of
+from spsbench.models.checkpoint import EMBEDDING, Checkpoint
+from spsbench.models.hf_errors import typed_errors
+from spsbench.models.source import ModelSource, files_of
+from spsbench.models.weights import DTYPES, ROUNDED
+
+COVERED = f"onnxruntime computes {', '.join(FAMILIES)} in float32, int8 or int4 on a CPU"
+
+
+def choose_backend(
+    asked: str, reasons: Mapping[str, str | None], dtypes: Iterable[str], device: torch.device
+) -> tuple[str, str | None]:
+    """(backend of all models, why it is torch on a CPU where nobody asked for torch).
+
+    All or none: the thread pools of two backends would wait for each other.
+
+    Args:
+        asked: ``auto``, ``onnxruntime`` or ``torch``.
+        reasons: by a model's name why ONNX Runtime cannot compute it; None if it can.
+        dtypes: asked for.
+        device: to run on.
+
+    Raises:
+        UsageError: what was asked for is not covered.
+    """
+    rounded = next((dtype for dtype in dtypes if dtype in ROUNDED), None)
+    first = next((f"{name}: {reason}" for name, reason in reasons.items() if reason), None)
+    if asked == TORCH and rounded:
+        raise UsageError(
+            f"torch has no {rounded} weights.", flag="--dtype", remedy="Use --backend auto, or a float dtype."
+        )
+    if asked == TORCH:
+        return TORCH, None
+    if first is None:
+        return ONNXRUNTIME, None
+    if asked == ONNXRUNTIME or rounded:
+        flag = "--backend" if asked == ONNXRUNTIME else "--dtype"
+        raise UsageError(f"{first}.", flag=flag, remedy=f"{COVERED}. For anything else use --backend torch.")
+    return TORCH, first if device.type == "cpu" else None
+
+
+def model_not_covered(source: ModelSource, dtype: str, device: torch.device, flag: str) -> str | None:
+    """Why ONNX Runtime cannot compute a model; None if it can.
+
+    Args:
+        source: the model.
+        dtype: to load it in; ``auto`` for the checkpoint's own.
+        device: to run on.
+        flag: the command-line flag that named it.
+
+    Raises:
+        UnavailableError: a file is damaged.
+    """
+    if source.quantization is not None:
+        return f"its weights are quantised by {source.quantization}"
+    return config_not_covered(source.config, dtype, device) or _weights_missing(source, flag)
+
+
+def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | None:
+    """As ``model_not_covered``, of a configuration without weights."""
+    own = getattr(config, "dtype", None) if dtype == AUTO else DTYPES.get(dtype, torch.float32)
+    if device.type != "cpu":
+        return f"the device is {device.type}"
+    if find_spec("onnxruntime") is None or find_spec("onnx") is None:
+        return "the packages onnxruntime and onnx are not installed"
+    if own not in (torch.float32, None):
+        return f"it computes in {str(own).removeprefix('torch.')} (--dtype float32 is covered)"
+    try:
+        blueprint_of(config)
+    except NotCovered as reason:
+        return str(reason)
+    return None
+
+
+def _weights_missing(source: ModelSource, flag: str) -> str | None:
+    """What is wrong with a local model's files; those of a hub model are fetched first."""
+    if not source.is_local:
+        return None
+    folder = files_of(source.location, source.commit)
+    with typed_errors(source.name, flag):
+        stored = Checkpoint(folder or Path(source.location))
+    return None if stored.is_plain and EMBEDDING in stored else "its weights are in no safetensors file"

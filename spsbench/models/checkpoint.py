@@ -1,0 +1,160 @@
+"""Where a model's weights come from: safetensors files, read where they lie, or a loaded module."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from spsbench.models.weights import safetensors_files
+
+Floats = npt.NDArray[np.float32]
+
+EMBEDDING = "model.embed_tokens.weight"
+"""Its name in every covered architecture."""
+
+_STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "BF16": np.dtype("<u2"), "F16": np.dtype("<f2")}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor in a file.
+
+    Attributes:
+        file: that holds it.
+        kind: as safetensors names its dtype.
+        shape: of the tensor.
+        start: its first byte.
+    """
+
+    file: Path
+    kind: str
+    shape: tuple[int, ...]
+    start: int
+
+
+class StoredWeights(Protocol):
+    """A model's weights by name, as transformers names them."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        ...
+
+    def __contains__(self, name: object) -> bool: ...
+
+    def read(self, name: str) -> Floats:
+        """A tensor in float32; it may be a view of what is stored.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        ...
+
+    def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
+        """Rows of a matrix [m, n] in float32.
+
+        Args:
+            name: of the matrix.
+            ids: [k] which rows.
+            out: [k, n], written.
+        """
+        ...
+
+
+class LoadedWeights:
+    """The weights of a model that torch has built.
+
+    Args:
+        model: a module.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._tensors = {name: tensor.detach().float().numpy() for name, tensor in model.named_parameters()}
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return sum(tensor.size for tensor in self._tensors.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
+
+    def read(self, name: str) -> Floats:
+        """See ``StoredWeights.read``."""
+        return self._tensors[name]
+
+    def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
+        """See ``StoredWeights.rows``."""
+        np.take(self._tensors[name], ids, axis=0, out=out)
+
+
+class Checkpoint:
+    """The weights of a folder of safetensors files.
+
+    Whole tensors are read into memory, which is free again once they are used; rows are read from a map of
+    the file, of which only the touched pages are in memory.
+
+    Args:
+        folder: with one safetensors file, or several and their index.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.tensors: dict[str, Stored] = {}
+        self._tables: dict[str, npt.NDArray[Any]] = {}
+        for file in safetensors_files(folder):
+            self._read_header(file)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every tensor is of a floating dtype that this class reads, and there is one."""
+        return bool(self.tensors) and all(tensor.kind in _STORED for tensor in self.tensors.values())
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tensors
+
+    def read(self, name: str) -> Floats:
+        """See ``StoredWeights.read``."""
+        tensor = self.tensors[name]
+        count = math.prod(tensor.shape)
+        read = np.fromfile(tensor.file, _STORED[tensor.kind], count, offset=tensor.start)
+        return _widened(read.reshape(tensor.shape))
+
+    def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
+        """See ``StoredWeights.rows``."""
+        if name not in self._tables:
+            tensor = self.tensors[name]
+            table = np.memmap(tensor.file, _STORED[tensor.kind], "r", tensor.start, tensor.shape)
+            self._tables[name] = np.asarray(table)
+        out[:] = _widened(self._tables[name][ids])
+
+    def _read_header(self, file: Path) -> None:
+        from safetensors import safe_open
+
+        with safe_open(file, framework="numpy"):
+            pass  # the library checks header and size; it does not say where a tensor lies
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(size))
+        for name, entry in header.items():
+            if name != "__metadata__":
+                first = 8 + size + entry["data_offsets"][0]
+                self.tensors[name] = Stored(file, entry["dtype"], tuple(entry["shape"]), first)
+
+
+def _widened(stored: npt.NDArray[Any]) -> Floats:
+    """Stored values as float32; bfloat16 is its upper half."""
+    if stored.dtype == np.uint16:
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32, copy=False)

@@ -1,0 +1,120 @@
+"""Forwards of an ONNX graph over a KV cache of its own, with inputs and outputs bound once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+    from spsbench.models.blueprint import Blueprint
+    from spsbench.models.checkpoint import Floats
+
+_BLOCK = 256
+# Larger blocks are prompts: no two are of the same length, and a prompt does not wait for a binding.
+_MOST_ROWS_KEPT = 65
+_TABLES = ("cos", "sin")
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """One shape of a forward, bound to memory of its own.
+
+    Attributes:
+        binding: the session's.
+        hidden: [n, hidden] to be filled with embeddings.
+        logits: [last, V], overwritten by the next forward of this shape.
+    """
+
+    binding: Any
+    hidden: Floats
+    logits: Tensor
+
+
+class OnnxForward:
+    """Appends tokens to a cache and scores them.
+
+    Past and present keys and values are the same memory: nothing is copied, and to forget tokens is to
+    start earlier.
+
+    Args:
+        session: of a graph of ``build_graph``; may be shared.
+        blueprint: what it was built from.
+    """
+
+    def __init__(self, session: InferenceSession, blueprint: Blueprint) -> None:
+        self._session, self._plan = session, blueprint
+        self._slots = 0
+        self._memory: dict[str, Any] = {}
+        self._bound: dict[tuple[int, int], _Bound] = {}
+        # What is written into these arrays is what the graph reads: a value shares an array's memory.
+        self._seen, self._total = np.zeros(1, np.int32), np.zeros((), np.int32)
+
+    def __call__(self, embed: Callable[[Floats], None], start: int, n: int, last: int) -> Tensor:
+        """Score n tokens behind the first ``start`` cached ones.
+
+        Args:
+            embed: writes their embeddings into an array [n, hidden].
+            start: tokens in the cache that stand.
+            n: how many tokens.
+            last: rows wanted.
+
+        Returns:
+            [last, V] logits, overwritten by the next forward of the same shape.
+        """
+        self._make_room(start, start + n)
+        bound = self._bound.get((n, last)) or self._bind(n, last)
+        embed(bound.hidden)
+        self._seen[0] = start + n - 1
+        self._total[...] = start + n
+        self._session.run_with_iobinding(bound.binding)
+        return bound.logits
+
+    def _make_room(self, held: int, wanted: int) -> None:
+        """Grow the cache to hold ``wanted`` tokens; the first ``held`` stay."""
+        if wanted <= self._slots:
+            return
+        plan = self._plan
+        slots = max(-(-wanted // _BLOCK) * _BLOCK, 2 * held)
+        grown: dict[str, Any] = {}
+        for number in range(plan.layers):
+            for name in (f"key_{number}", f"value_{number}"):
+                room = np.zeros((1, plan.kv_heads, slots, plan.head_dim), np.float32)
+                if held:
+                    room[:, :, :held] = self._memory[name].numpy()[:, :, :held]
+                grown[name] = _value(room)
+        angles = torch.arange(slots, dtype=torch.float32).unsqueeze(1) * plan.frequencies
+        for name, table in zip(_TABLES, (angles.cos(), angles.sin()), strict=True):
+            grown[name] = _value((table * plan.rotary_scale).numpy())
+        self._memory, self._slots = grown, slots
+        self._bound.clear()
+
+    def _bind(self, n: int, last: int) -> _Bound:
+        binding = self._session.io_binding()
+        hidden, rows = np.zeros((1, n, self._plan.hidden), np.float32), np.array([-last])
+        logits = np.zeros((1, last, self._plan.vocab_size), np.float32)
+        own = {"hidden": hidden, "rows": rows, "seen": self._seen, "total": self._total}
+        for name, value in {name: _value(array) for name, array in own.items()}.items():
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_ortvalue_output("logits", _value(logits))
+        for name, value in self._memory.items():
+            binding.bind_ortvalue_input(name, value)
+            if name not in _TABLES:
+                binding.bind_ortvalue_output(f"new_{name}", value)
+        bound = _Bound(binding, hidden[0], torch.from_numpy(logits[0]))
+        if n <= _MOST_ROWS_KEPT:
+            self._bound[n, last] = bound
+        return bound
+
+
+def _value(array: Any) -> Any:
+    """An array as the runtime's value, which shares its memory and keeps it."""
+    from onnxruntime import OrtValue
+
+    return OrtValue.ortvalue_from_numpy(array)

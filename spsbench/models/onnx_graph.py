@@ -1,0 +1,324 @@
+"""A decoder-only model as an ONNX graph of ONNX Runtime's fused operators.
+
+Grouped-query attention holds rotary embedding, the append to the cache and the mask; a skip norm holds
+the addition before it: 11 operators a layer. Embeddings are looked up outside, so that a tied matrix is
+in memory once, as the head. Weights are handed to the session beside the graph and are in no file.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, TensorProto, helper
+
+from spsbench.models.blueprint import Blueprint
+from spsbench.models.checkpoint import Floats, StoredWeights
+
+Weights = dict[str, npt.NDArray[Any]]
+
+_MICROSOFT = "com.microsoft"
+_OPSET, _IR = 21, 10
+BLOCK = 32
+"""Neighbours in a row that share a scale when weights are rounded."""
+
+# The runtime multiplies rounded weights with activations that are rounded to 8 bits, row by row.
+_INTEGER_PRODUCTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A graph and its weights.
+
+    Inputs: ``hidden`` [1, n, hidden], ``rows`` [1] (minus how many of the last rows are wanted), ``seen``
+    [1] (cached tokens + n - 1), ``total`` [] (cached tokens + n), ``cos`` and ``sin`` [slots, head_dim / 2],
+    and per layer ``key_i`` and ``value_i`` [1, kv_heads, slots, head_dim]. Outputs: ``logits`` [1, rows, V],
+    ``new_key_i`` and ``new_value_i``, to be bound to the same memory as their inputs.
+
+    Attributes:
+        model: the graph, without weights.
+        weights: by name; what a forward reads.
+    """
+
+    model: ModelProto
+    weights: Weights
+
+
+def build_graph(blueprint: Blueprint, stored: StoredWeights, bits: int | None = None) -> Graph:
+    """The graph of a model.
+
+    Args:
+        blueprint: of the model; with fewer layers than the checkpoint it ends behind those.
+        stored: its weights, named as transformers names them.
+        bits: 8 or 4 to round matrices by blocks of ``BLOCK``; None keeps float32.
+
+    Raises:
+        KeyError: a weight is missing.
+        ValueError: one has another shape than the configuration says.
+    """
+    return _Builder(blueprint, stored, bits).graph()
+
+
+class _Builder:
+    def __init__(self, blueprint: Blueprint, stored: StoredWeights, bits: int | None) -> None:
+        self._plan, self._stored, self._bits = blueprint, stored, bits
+        self._nodes: list[Any] = []
+        self._constants: list[TensorProto] = []
+        self._weights: Weights = {}
+
+    def graph(self) -> Graph:
+        plan = self._plan
+        state, added = "hidden", ""
+        for number in range(plan.layers):
+            prefix = f"model.layers.{number}."
+            first, second = (f"{prefix}{name}.weight" for name in plan.family.norm)
+            state, added = self._block(state, added, first, lambda x, i=number: self._attention(x, i))
+            state, added = self._block(state, added, second, lambda x, p=prefix: self._feed_forward(x, p))
+        _, last = self._normed(state, added, "model.norm.weight")
+        self._constant("all_rows", np.array([np.iinfo(np.int64).max]))
+        self._constant("rows_axis", np.array([1]))
+        wanted = self._node("Slice", [last, "rows", "all_rows", "rows_axis"])
+        self._matrix(wanted, [self._head()], plan.logit_scale, out="logits")
+        inputs, outputs = self._signature()
+        graph = helper.make_graph(self._nodes, "decoder", inputs, outputs, self._initializers())
+        opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT, 1)]
+        return Graph(helper.make_model(graph, opset_imports=opsets, ir_version=_IR), self._weights)
+
+    def _block(self, state: str, added: str, norm: str, compute: Any) -> tuple[str, str]:
+        """(the residual stream before this block, what the block adds to it)."""
+        if self._plan.family.norms_after:
+            state = self._node("Add", [state, added]) if added else state
+            return state, self._norm(compute(state), norm)
+        state, normed = self._normed(state, added, norm)
+        return state, compute(normed)
+
+    def _normed(self, state: str, added: str, norm: str) -> tuple[str, str]:
+        """(state + added, its norm)."""
+        if not added:
+            return state, self._norm(state, norm)
+        total, normed = f"{norm}.sum", f"{norm}.out"
+        self._node(
+            "SkipSimplifiedLayerNormalization",
+            [state, added, self._norm_weight(norm)],
+            [normed, "", "", total],
+            epsilon=self._plan.epsilon,
+        )
+        return total, normed
+
+    def _norm(self, x: str, name: str) -> str:
+        return self._node(
+            "SimplifiedLayerNormalization",
+            [x, self._norm_weight(name)],
+            domain="",
+            axis=-1,
+            epsilon=self._plan.epsilon,
+            stash_type=1,
+        )
+
+    def _norm_weight(self, name: str) -> str:
+        return self._weight(name, self._stored.read(name) + np.float32(self._plan.family.norm_offset))
+
+    def _attention(self, x: str, number: int) -> str:
+        plan, prefix = self._plan, f"model.layers.{number}.self_attn."
+        window = plan.windows[number]
+        found = self._node(
+            "GroupQueryAttention",
+            [
+                *self._queries_keys_values(x, prefix),
+                *(f"key_{number}", f"value_{number}", "seen", "total", "cos", "sin"),
+            ],
+            [f"{prefix}out", f"new_key_{number}", f"new_value_{number}"],
+            num_heads=plan.heads,
+            kv_num_heads=plan.kv_heads,
+            scale=plan.scale,
+            do_rotary=int(plan.rotates[number]),
+            local_window_size=window if window else -1,
+        )
+        return self._matrix(found, [f"{prefix}o_proj"], plan.residual_scale)
+
+    def _queries_keys_values(self, x: str, prefix: str) -> list[str]:
+        """One product of all three, or the three of them where queries and keys are normed."""
+        plan = self._plan
+        if plan.family.fused:
+            return [self._matrix(x, [f"{prefix}qkv_proj"]), "", ""]
+        names = [f"{prefix}{name}_proj" for name in "qkv"]
+        if not plan.family.query_norm:
+            return [self._matrix(x, names), "", ""]
+        queries, keys, values = (self._matrix(x, [name]) for name in names)
+        return [
+            self._query_norm(queries, f"{prefix}q_norm.weight", plan.heads),
+            self._query_norm(keys, f"{prefix}k_norm.weight", plan.kv_heads),
+            values,
+        ]
+
+    def _query_norm(self, x: str, name: str, heads: int) -> str:
+        if self._plan.family.query_norm == "whole":
+            return self._norm(x, name)
+        width = self._plan.head_dim
+        apart = self._node("Reshape", [x, self._constant(f"{name}.apart", np.array([0, 0, heads, width]))])
+        whole = self._constant(f"{name}.whole", np.array([0, 0, heads * width]))
+        return self._node("Reshape", [self._norm(apart, name), whole])
+
+    def _feed_forward(self, x: str, prefix: str) -> str:
+        plan, unit = self._plan, f"{prefix}mlp."
+        down = f"{unit}down_proj"
+        if not plan.family.gated:
+            return self._matrix(
+                self._activated(self._matrix(x, [f"{unit}up_proj"])), [down], plan.residual_scale
+            )
+        if plan.family.fused:
+            both = self._matrix(x, [f"{unit}gate_up_proj"])
+            gate, up = f"{unit}gate", f"{unit}up"
+            self._node("Split", [both], [gate, up], axis=-1, num_outputs=2)
+        else:
+            gate, up = (self._matrix(x, [f"{unit}{name}_proj"]) for name in ("gate", "up"))
+        return self._matrix(self._node("Mul", [self._activated(gate), up]), [down], plan.residual_scale)
+
+    def _activated(self, x: str) -> str:
+        if self._plan.activation == "silu":
+            return self._node("QuickGelu", [x], alpha=1.0)  # x sigmoid(x)
+        if self._plan.activation == "relu2":
+            positive = self._node("Relu", [x])
+            return self._node("Mul", [positive, positive])
+        return self._node("Gelu", [x], domain="", approximate="tanh")
+
+    def _head(self) -> str:
+        return "lm_head" if "lm_head.weight" in self._stored else "model.embed_tokens"
+
+    def _matrix(self, x: str, names: Sequence[str], scale: float = 1.0, out: str = "") -> str:
+        """x W^T + b of linear layers of one input, one behind the other."""
+        weight = self._joined(names, "weight", scale)
+        has_bias = f"{names[0]}.bias" in self._stored
+        outputs = [out] if out and not has_bias else None
+        product = (
+            self._rounded(x, names[0], weight, outputs)
+            if self._bits
+            else self._plain(x, names[0], weight, outputs)
+        )
+        if not has_bias:
+            return product
+        bias = self._weight(f"{names[0]}.bias", self._joined(names, "bias", scale))
+        return self._node("Add", [product, bias], [out] if out else None)
+
+    def _joined(self, names: Sequence[str], part: str, scale: float) -> Floats:
+        tensors = [self._stored.read(f"{name}.{part}") for name in names]
+        for name, tensor in zip(names, tensors, strict=True):
+            wanted = self._plan.shapes[name.rpartition(".")[2]][: tensor.ndim]
+            if tensor.shape != wanted:
+                raise ValueError(f"{name}.{part} has the shape {tensor.shape}, not {wanted}")
+        joined = tensors[0] if len(tensors) == 1 else np.concatenate(tensors)
+        return joined if scale == 1.0 else joined * np.float32(scale)
+
+    def _plain(self, x: str, name: str, weight: Floats, outputs: list[str] | None) -> str:
+        return self._node("MatMul", [x, self._weight(f"{name}.weight", weight.T)], outputs)
+
+    def _rounded(self, x: str, name: str, weight: Floats, outputs: list[str] | None) -> str:
+        assert self._bits is not None
+        codes, scales = rounded(weight, self._bits)
+        return self._node(
+            "MatMulNBits",
+            [x, self._weight(f"{name}.codes", codes), self._weight(f"{name}.scales", scales)],
+            outputs,
+            K=weight.shape[1],
+            N=weight.shape[0],
+            bits=self._bits,
+            block_size=BLOCK,
+            accuracy_level=_INTEGER_PRODUCTS,
+        )
+
+    def _weight(self, name: str, array: npt.NDArray[Any]) -> str:
+        self._weights[name] = _in_own_pages(array)
+        return name
+
+    def _constant(self, name: str, array: npt.NDArray[np.int64]) -> str:
+        self._constants.append(helper.make_tensor(name, TensorProto.INT64, array.shape, array.tolist()))
+        return name
+
+    def _node(
+        self,
+        kind: str,
+        inputs: list[str],
+        outputs: list[str] | None = None,
+        *,
+        domain: str | None = None,
+        **attributes: Any,
+    ) -> str:
+        outputs = outputs or [f"{kind}_{len(self._nodes)}"]
+        known = _MICROSOFT if kind in _FUSED else ""
+        self._nodes.append(
+            helper.make_node(kind, inputs, outputs, domain=known if domain is None else domain, **attributes)
+        )
+        return outputs[0]
+
+    def _initializers(self) -> list[TensorProto]:
+        """The weights' names, types and shapes; the session is given their memory."""
+        stubs = []
+        for name, array in self._weights.items():
+            stub = TensorProto(
+                name=name,
+                data_type=helper.np_dtype_to_tensor_dtype(array.dtype),
+                dims=array.shape,
+                data_location=TensorProto.EXTERNAL,
+            )
+            stub.external_data.add(key="location", value="none")
+            stubs.append(stub)
+        return stubs + self._constants
+
+    def _signature(self) -> tuple[list[Any], list[Any]]:
+        plan, value = self._plan, helper.make_tensor_value_info
+        floats, longs, ints = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
+        table: list[str | int | None] = ["slots", plan.head_dim // 2]
+        slots: list[str | int | None] = [1, plan.kv_heads, "slots", plan.head_dim]
+        names = [f"{kind}_{number}" for number in range(plan.layers) for kind in ("key", "value")]
+        inputs = [
+            value("hidden", floats, [1, "n", plan.hidden]),
+            value("rows", longs, [1]),
+            value("seen", ints, [1]),
+            value("total", ints, []),
+            value("cos", floats, table),
+            value("sin", floats, table),
+            *(value(name, floats, slots) for name in names),
+        ]
+        outputs = [
+            value("logits", floats, [1, "wanted", plan.vocab_size]),
+            *(value(f"new_{name}", floats, slots) for name in names),
+        ]
+        return inputs, outputs
+
+
+def _in_own_pages(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A contiguous copy whose memory the system has back once the session has packed it.
+
+    The allocator would keep it: a model would stay in memory twice.
+    """
+    copied: npt.NDArray[Any] = np.frombuffer(mmap.mmap(-1, array.nbytes), array.dtype).reshape(array.shape)
+    copied[...] = array
+    return copied
+
+
+_FUSED = frozenset({"GroupQueryAttention", "SkipSimplifiedLayerNormalization", "QuickGelu", "MatMulNBits"})
+
+
+def rounded(weight: Floats, bits: int) -> tuple[npt.NDArray[np.uint8], Floats]:
+    """A matrix rounded to the nearest of evenly spaced values, symmetric about 0, a scale per block.
+
+    Args:
+        weight: [out, in].
+        bits: 8, or 4: then two codes share a byte, the first in its lower half.
+
+    Returns:
+        ([out, blocks, bytes] codes around 2^(bits-1), [out, blocks] scales).
+    """
+    out, width = weight.shape
+    padded = np.pad(weight, ((0, 0), (0, -width % BLOCK))).reshape(out, -1, BLOCK)
+    largest = (1 << (bits - 1)) - 1
+    scales = np.abs(padded).max(-1, keepdims=True) / np.float32(largest)
+    steps = np.where(scales > 0, scales, np.float32(1.0))
+    codes: npt.NDArray[np.uint8] = (np.rint(padded / steps) + (largest + 1)).astype(np.uint8)
+    if bits == 4:
+        codes = codes[..., 0::2] | (codes[..., 1::2] << np.uint8(4))
+    return codes, scales[..., 0].astype(np.float32)

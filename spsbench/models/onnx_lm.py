@@ -1,0 +1,142 @@
+"""A causal language model over ONNX Runtime's forward on a CPU."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from spsbench.config.models import ONNXRUNTIME
+from spsbench.models.blueprint import Blueprint, blueprint_of
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
+from spsbench.models.onnx_forward import OnnxForward
+from spsbench.models.onnx_graph import build_graph
+from spsbench.models.onnx_threads import session_options
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+    from spsbench.models.torch_lm import TorchLM
+
+
+class OnnxLM(CausalLM):
+    """Owns a session, which other models may share, and a KV cache; batch size 1.
+
+    Args:
+        config: its Hugging Face configuration, of a blueprint that is covered.
+        stored: its weights.
+        vocab_size: number of logits used; the rest pads the embedding.
+        threads: of every session of the process that runs on more than one.
+        reference: loads the model over torch.
+        layers: how many of its layers, under its own final norm and head; None for all.
+        bits: 8 or 4 to round its matrices; None keeps float32.
+    """
+
+    backend = ONNXRUNTIME
+
+    def __init__(
+        self,
+        config: Any,
+        stored: StoredWeights,
+        vocab_size: int,
+        threads: int,
+        reference: Callable[[], TorchLM],
+        layers: int | None = None,
+        bits: int | None = None,
+    ) -> None:
+        # Activations of 8 bits round as coarsely as bfloat16, and its tolerances are theirs.
+        dtype = torch.float32 if bits is None else torch.bfloat16
+        super().__init__(config, vocab_size, torch.device("cpu"), dtype)
+        plan = blueprint_of(config)
+        self._plan = plan if layers is None else replace(plan, layers=layers)
+        self.layers = self._plan.layers
+        self.bits = bits
+        self._stored, self._threads, self._reference = stored, threads, reference
+        self._session, self._weight_bytes = _session(self._plan, stored, threads, bits)
+        self._forward = OnnxForward(self._session, self._plan)
+        self._length = 0
+        self._variants: dict[tuple[int | None, int | None], OnnxLM] = {}
+
+    @property
+    def weights(self) -> str:
+        """``float32``, or how the matrices are rounded."""
+        return "float32" if self.bits is None else f"int{self.bits}"
+
+    @property
+    def parameters(self) -> int:
+        return self._stored.parameters
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def score(self, tokens: Tensor, last: int) -> Tensor:
+        n, start = tokens.shape[0], self._length
+        logits = self._forward(lambda out: self._embed(tokens, out), start, n, last)
+        self._length = start + n
+        return self._cut(logits)
+
+    def rollback(self, length: int) -> None:
+        self._length = min(self._length, length)
+
+    def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
+        n = tokens.shape[0]
+        fresh = OnnxForward(self._session, self._plan)
+        return self._cut(fresh(lambda out: self._embed(tokens, out), 0, n, last or n))
+
+    def forward_bytes(self, rows: int = 1) -> int:
+        return self._weight_bytes
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return self._plan.kv_bytes_per_token
+
+    def reference(self) -> TorchLM:
+        return self._reference()
+
+    def truncated(self, layers: int, flag: str) -> OnnxLM:
+        self._require_layers(layers, flag)
+        return self._variant(layers, self.bits)
+
+    def rounded(self, bits: int) -> OnnxLM:
+        """The model with its matrices rounded to 8 or 4 bits, with a cache of its own.
+
+        Norms and embeddings stay as they are. Made once: further calls share the weights.
+        """
+        return self._variant(None, bits)
+
+    def _variant(self, layers: int | None, bits: int | None) -> OnnxLM:
+        if (layers, bits) not in self._variants:
+            self._variants[layers, bits] = type(self)(
+                self.config, self._stored, self.vocab_size, self._threads, self._reference, layers, bits
+            )
+        other = copy.copy(self._variants[layers, bits])
+        other._forward, other._length = OnnxForward(other._session, other._plan), 0
+        return other
+
+    def _embed(self, tokens: Tensor, out: Floats) -> None:
+        self._stored.rows(EMBEDDING, tokens.numpy(), out)
+        if self._plan.embedding_scale != 1.0:
+            out *= self._plan.embedding_scale
+
+    def _cut(self, logits: Tensor) -> Tensor:
+        return logits if logits.shape[-1] == self.vocab_size else logits[:, : self.vocab_size]
+
+
+def _session(
+    plan: Blueprint, stored: StoredWeights, threads: int, bits: int | None
+) -> tuple[InferenceSession, int]:
+    """(a session, bytes of weights that a forward reads)."""
+    from onnxruntime import InferenceSession, OrtValue
+
+    graph = build_graph(plan, stored, bits)
+    options = session_options(threads)
+    values = [OrtValue.ortvalue_from_numpy(array) for array in graph.weights.values()]
+    options.add_external_initializers(list(graph.weights), values)
+    session = InferenceSession(graph.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session, sum(array.nbytes for array in graph.weights.values())

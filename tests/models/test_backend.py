@@ -1,0 +1,132 @@
+"""Which backend a run gets, and what is said where it is not the one that was asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import config_of, make, save
+
+from spsbench.config import PairConfig
+from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, ModelRef
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.models.backend import choose_backend
+from spsbench.models.onnx_lm import OnnxLM
+from spsbench.models.pair import Pair, PairSource, find_pair, load_pair, pair_backend
+from spsbench.models.torch_lm import TorchLM
+
+CPU = torch.device("cpu")
+EXACT = ("float32", "float32")
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return make(config_of("llama", num_hidden_layers=2, hidden_size=64))
+
+
+@pytest.fixture
+def folder(llama: Any, tmp_path: Path) -> Path:
+    return save(llama, tmp_path / "model")
+
+
+def pair_of(target: Path, draft: Path | None = None) -> PairSource:
+    refs = [ModelRef(id=str(path)) for path in (target, draft or target)]
+    return find_pair(PairConfig(name="tiny", target=refs[0], draft=refs[1]))
+
+
+def load(source: PairSource, dtypes: tuple[str, str] = EXACT, asked: str = AUTO) -> Pair:
+    backend, _ = pair_backend(asked, source, dtypes, CPU)
+    return load_pair(source, dtypes, CPU, backend, threads=1)
+
+
+def test_a_covered_pair_runs_over_onnxruntime(folder: Path) -> None:
+    pair = load(pair_of(folder))
+    assert isinstance(pair.target, OnnxLM)
+    assert pair.info["target"]["backend"] == pair.info["draft"]["backend"] == ONNXRUNTIME
+    assert pair.info["target"]["self_test"]["cached"] < 1e-3
+    assert pair.info["threads"] == 1
+    ids = torch.arange(30)
+    with torch.inference_mode():
+        rows, reference = pair.target.score(ids, 30), pair.target.reference().score_uncached(ids)
+    assert torch.allclose(rows, reference, atol=1e-3)
+
+
+def test_torch_is_what_one_gets_who_asks_for_it(folder: Path) -> None:
+    pair = load(pair_of(folder), asked=TORCH)
+    assert isinstance(pair.target, TorchLM)
+    assert pair.info["target"]["backend"] == TORCH
+
+
+@pytest.mark.parametrize(("dtypes", "said"), [(("bfloat16",) * 2, "it computes in bfloat16"), (EXACT, None)])
+def test_auto_says_why_it_fell_back(folder: Path, dtypes: tuple[str, str], said: str | None) -> None:
+    backend, reason = pair_backend(AUTO, pair_of(folder), dtypes, CPU)
+    assert backend == (TORCH if said else ONNXRUNTIME)
+    assert reason == (f"{folder}: {said} (--dtype float32 is covered)" if said else None)
+
+
+def test_one_model_that_is_not_covered_takes_both_to_torch(folder: Path, tmp_path: Path) -> None:
+    other = save(make(config_of("gpt2")), tmp_path / "gpt2")
+    backend, reason = pair_backend(AUTO, pair_of(folder, other), EXACT, CPU)
+    assert (backend, reason) == (TORCH, f"{other}: the architecture gpt2 is not covered")
+    with pytest.raises(UsageError, match=r"gpt2 is not covered.*onnxruntime computes llama, ") as caught:
+        pair_backend(ONNXRUNTIME, pair_of(folder, other), EXACT, CPU)
+    assert caught.value.flag == "--backend"
+
+
+def test_weights_in_another_format_fall_back(llama: Any, folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save(llama.state_dict(), folder / "pytorch_model.bin")
+    assert pair_backend(AUTO, pair_of(folder), EXACT, CPU) == (
+        TORCH,
+        f"{folder}: its weights are in no safetensors file",
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "weights"), [(("int8", "int8"), "int8"), (("float32", "int4"), "float32")]
+)
+def test_rounded_weights_are_named_in_the_record(folder: Path, dtypes: tuple[str, str], weights: str) -> None:
+    pair = load(pair_of(folder), dtypes)
+    assert pair.info["target"]["dtype"] == weights
+    assert pair.info["draft"]["dtype"] == dtypes[1]
+
+
+def test_rounded_weights_do_not_fall_back_in_silence(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="torch has no int8 weights"):
+        pair_backend(TORCH, pair_of(folder), ("int8", "int8"), CPU)
+    other = save(make(config_of("gpt2")), tmp_path / "gpt2")
+    with pytest.raises(UsageError, match="gpt2 is not covered") as caught:
+        pair_backend(AUTO, pair_of(other), ("int8", "int8"), CPU)
+    assert caught.value.flag == "--dtype"
+
+
+def test_a_gpu_is_torchs_and_nothing_is_said() -> None:
+    reasons = {"model": "the device is cuda"}
+    assert choose_backend(AUTO, reasons, EXACT, torch.device("cuda")) == (TORCH, None)
+
+
+def test_missing_weights_are_refused(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    kept = {k: v for k, v in load_file(file).items() if not k.startswith("model.layers.1.")}
+    save_file(kept, file, metadata={"format": "pt"})
+    with pytest.raises(UnavailableError, match=r"incomplete: .* missing \(model\.layers\.1"):
+        load(pair_of(folder))
+
+
+def test_weights_of_another_shape_are_refused(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"intermediate_size": 64}))
+    with pytest.raises(UnavailableError, match=r"cannot be read: .*mlp.* has the shape \(48, 64\), not"):
+        load(pair_of(folder))
+
+
+def test_a_truncated_file_is_refused(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+    with pytest.raises(UnavailableError, match=r"cannot be read: .*incomplete") as caught:
+        load(pair_of(folder))
+    assert caught.value.flag == "--target"

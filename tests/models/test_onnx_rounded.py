@@ -1,0 +1,99 @@
+"""Rounded weights are what the definition of rounding says, and their forward is close to that weight's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import config_of, make, over_onnx
+from torch import Tensor
+
+from spsbench.drafters.quantised import rounded_target
+from spsbench.errors import UsageError
+from spsbench.models.onnx_graph import BLOCK, rounded
+from spsbench.models.onnx_lm import OnnxLM
+from spsbench.models.selftest import self_test
+from spsbench.models.torch_lm import TorchLM
+
+LARGEST = {8: 127, 4: 7}
+IDS = torch.randint(250, (40,), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def rounded_by_hand(weight: Tensor, bits: int) -> Tensor:
+    """One row and one block after the other, in plain sight."""
+    found = torch.empty_like(weight)
+    for r, row in enumerate(weight):
+        for first in range(0, weight.shape[1], BLOCK):
+            part = row[first : first + BLOCK]
+            step = part.abs().max() / LARGEST[bits]
+            found[r, first : first + BLOCK] = torch.round(part / step) * step if step > 0 else 0.0
+    return found
+
+
+def decoded(weight: Tensor, bits: int) -> Tensor:
+    codes, scales = rounded(weight.numpy(), bits)
+    if bits == 4:
+        codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:2], BLOCK)
+    whole = (codes.astype(np.float32) - (LARGEST[bits] + 1)) * scales[..., None]
+    return torch.from_numpy(whole.reshape(len(weight), -1)[:, : weight.shape[1]])
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("shape", [(48, 64), (33, 128), (20, 40)], ids=str)
+def test_a_weight_is_rounded_as_defined(bits: int, shape: tuple[int, int]) -> None:
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    weight[3] = 0.0
+    assert torch.allclose(decoded(weight, bits), rounded_by_hand(weight, bits), atol=1e-6)
+    assert not torch.allclose(decoded(weight, bits), weight, atol=1e-3)
+
+
+def pair(bits: int) -> tuple[OnnxLM, TorchLM]:
+    """A rounded model, and torch's with the weights that rounding gives."""
+    model = make(config_of("llama", hidden_size=64, intermediate_size=128, num_attention_heads=4))
+    by_hand = copy.deepcopy(model)
+    for module in by_hand.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.weight.copy_(rounded_by_hand(module.weight, bits))
+    return rounded_target(over_onnx(model), bits), TorchLM(by_hand)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_the_forward_is_that_of_the_rounded_weights(bits: int) -> None:
+    """Up to the activations, which are rounded to 8 bits inside a product."""
+    model, by_hand = pair(bits)
+    assert model.weights == f"int{bits}"
+    assert model.forward_bytes() < 4 * by_hand.parameters / (2 if bits == 8 else 4)
+    expected = by_hand.score_uncached(IDS)
+    found = model.score(IDS, len(IDS))
+    assert float((found - expected).abs().mean() / expected.abs().mean()) < 0.1
+    assert self_test(model).worst < 6e-2
+
+
+def test_copies_share_weights_and_no_cache() -> None:
+    model, _ = pair(8)
+    with pytest.raises(UsageError, match="int8 already"):
+        rounded_target(model, 8)
+    whole = over_onnx(model.reference().model)
+    one, other = (rounded_target(whole, 8) for _ in range(2))
+    one.score(IDS, 1)
+    assert other.length == whole.length == 0
+    assert one._session is other._session
+
+
+@pytest.mark.parametrize(
+    ("target", "bits", "said"),
+    [("torch", 8, "the target runs over torch"), ("onnx", 3, "Give bits=8 or bits=4")],
+)
+def test_what_cannot_be_rounded_is_named(target: str, bits: int, said: str) -> None:
+    model = TorchLM(make(config_of("llama", hidden_size=64)))
+    with pytest.raises(UsageError, match=said):
+        rounded_target(model if target == "torch" else None, bits)
