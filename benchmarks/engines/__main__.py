@@ -88,6 +88,12 @@ def _arguments() -> argparse.Namespace:
     given = parser.parse_args()
     if len(given.models) > 2:
         parser.error("--models takes a target, or a target and a draft.")
+    if given.cores and len(given.cores.split(",")) < given.threads:
+        parser.error("--cores names fewer CPUs than --threads.")
+    for name in _PEERS:
+        place = getattr(given, name)
+        if place is not None and not place.is_file():
+            parser.error(f"--{name}: {place} is no file.")
     given.models = [model.absolute() for model in given.models]
     given.work = given.work.absolute()
     given.cores = tuple(int(core) for core in given.cores.split(",") if core)
@@ -170,7 +176,7 @@ def _page(
     yield f"{datetime.now(UTC):%Y-%m-%d}, {before['cpu']['model']}, load {before['load_1m']:.1f} before."
     yield f"{models}, {given.task}, {len(plan.requests)} prompts, at most {given.max_new_tokens} tokens,"
     yield f"greedy, float32, K = {plan.k}, {plan.threads} thread(s), {plan.rounds} round(s) in turns."
-    yield "Decode ms/token: median over rounds [range]. Texts: equal to the first engine's ArS in all rounds."
+    yield "Decode ms/token: median over rounds (range). Texts: equal to the first engine's ArS in all rounds."
     yield ""
     yield from table(found).as_markdown()
     yield ""

@@ -19,8 +19,8 @@ def table(found: Measured) -> Table:
     """
     names = [name for name in found.loaded if name not in found.failed]
     columns = [left("engine"), left("version"), left("weights")]
-    columns += [right(f"{method}, ms/token", note="range") for method in ("ArS", "SpS")]
-    columns += [right("ArS / SpS", note="range"), right("tokens/loop")]
+    columns += [right(f"{method}, ms/token") for method in ("ArS", "SpS")]
+    columns += [right("ArS / SpS"), right("tokens/loop")]
     columns += [right("prefill, ms"), right("texts ="), right("SpS texts =")]
     reference = _turns(found, names[0], ARS)[0].answers if names else ()
     return Table(columns, [_row(found, name, reference) for name in names])
@@ -69,7 +69,7 @@ def _over_rounds(values: Sequence[float | None]) -> str:
     if not known:
         return _NONE
     median = f"{statistics.median(known):.2f}"
-    return median if len(known) == 1 else f"{median} [{min(known):.2f}, {max(known):.2f}]"
+    return median if len(known) == 1 else f"{median} ({min(known):.2f}–{max(known):.2f})"
 
 
 def _tokens_per_loop(turns: Sequence[Turn]) -> str:

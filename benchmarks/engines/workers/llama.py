@@ -39,7 +39,7 @@ class Llama:
     def describe(self) -> Loaded:
         asked = subprocess.run([self._server, "--version"], capture_output=True, text=True, check=True)
         line = next(x for x in (asked.stdout + asked.stderr).splitlines() if x.startswith("version"))
-        return Loaded(line.split(":", 1)[1].split("(")[0].strip())
+        return Loaded(line.split(":", 1)[1].partition(", commit")[0].replace(" (", ", ").strip())
 
     def generate(self, request: Request) -> Answer:
         """EOS and the stop string cost no id in ``tokens``, but they were decoded and timed."""
@@ -59,7 +59,9 @@ class Llama:
         timings = found["timings"]
         ids = tuple(found["tokens"])
         decoded = int(timings["predicted_n"]) - 1  # the prefill gives the first
-        loops = decoded - int(timings.get("draft_n_accepted", 0))
+        loops = decoded
+        if self._settings.speculative:  # K in every loop, but for a last one at the length limit
+            loops = -(-int(timings.get("draft_n", 0)) // self._settings.k)
         hidden = found["stop_type"] in ("word", "eos") and (not ids or ids[-1] not in request.stop_ids)
         return Answer(ids, timings["prompt_ms"], timings["predicted_ms"], decoded, loops, hidden)
 

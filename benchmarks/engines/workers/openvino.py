@@ -52,7 +52,10 @@ class OpenVino:
         prefill_ms = float(found.perf_metrics.get_ttft().mean)
         loops = len(ids) - 1
         if self._settings.speculative:
-            loops -= int(found.extended_perf_metrics.get_num_accepted_tokens())
+            # One duration a target call, the first of them the prefill. Its count of accepted tokens
+            # leaves the last call out.
+            calls = found.extended_perf_metrics.main_model_metrics.raw_metrics.m_durations
+            loops = len(calls) - 1
         return Answer(ids, prefill_ms, wall_ms - prefill_ms, len(ids) - 1, loops)
 
 
