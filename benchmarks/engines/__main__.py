@@ -179,9 +179,9 @@ def _page(
     yield "Decode ms/token: median over rounds (range). Texts: equal to the first engine's ArS in all rounds."
     yield ""
     yield from table(found).as_markdown()
-    yield ""
-    yield from (f"{name} failed: {why}." for name, why in found.failed.items())
-    yield from ([f"Left out, not given: {', '.join(missing)}."] if missing else [])
+    notes = [f"{name} failed: {why}." for name, why in found.failed.items()]
+    notes += [f"Left out, not given: {', '.join(missing)}."] if missing else []
+    yield from (["", *notes] if notes else [])
 
 
 def _record(
