@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.engines import conversion
 
 _WORKERS = "benchmarks.engines.workers"
+_PRELOADED = ("libiomp5.so", "libtcmalloc_minimal.so.4")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def openvino(python: Path, work: Path) -> Contender:
 
 
 def vllm(python: Path, cores: tuple[int, ...]) -> Contender:
-    """vLLM's wheel for CPUs. It asks for Intel's OpenMP to be loaded first: speculation crawls without."""
+    """vLLM's wheel for CPUs, which asks for two libraries to be loaded first. Without Intel's OpenMP, which
+    comes with it, speculation crawls; tcmalloc is taken from the environment's ``lib`` too, if there."""
     environment = {
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)) or "nobind",
@@ -82,7 +84,6 @@ def vllm(python: Path, cores: tuple[int, ...]) -> Contender:
         "VLLM_LOGGING_LEVEL": "WARNING",
         "HF_HUB_OFFLINE": "1",
     }
-    openmp = python.parent.parent / "lib" / "libiomp5.so"
-    if openmp.is_file():
-        environment["LD_PRELOAD"] = str(openmp)
+    libraries = [python.parent.parent / "lib" / name for name in _PRELOADED]
+    environment["LD_PRELOAD"] = ":".join(str(library) for library in libraries if library.is_file())
     return Contender("vLLM", f"{_WORKERS}.vllm", python, environment=environment)

@@ -60,8 +60,11 @@ class Llama:
         ids = tuple(found["tokens"])
         decoded = int(timings["predicted_n"]) - 1  # the prefill gives the first
         loops = decoded
-        if self._settings.speculative:  # K in every loop, but for a last one at the length limit
-            loops = -(-int(timings.get("draft_n", 0)) // self._settings.k)
+        if self._settings.speculative:
+            # Both are too few at most: loops near the length limit draft less than K, and what was
+            # accepted behind the end is counted too.
+            drafted, accepted = (int(timings.get(name, 0)) for name in ("draft_n", "draft_n_accepted"))
+            loops = max(-(-drafted // self._settings.k), decoded - accepted)
         hidden = found["stop_type"] in ("word", "eos") and (not ids or ids[-1] not in request.stop_ids)
         return Answer(ids, timings["prompt_ms"], timings["predicted_ms"], decoded, loops, hidden)
 
