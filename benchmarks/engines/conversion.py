@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
 
 from benchmarks.engines.gguf import write_gguf
+from benchmarks.engines.worker_process import ROOT
 
 _OPENVINO = """
 import sys, openvino_genai
 openvino_genai.LLMPipeline(sys.argv[1], "CPU", enable_save_ov_model=True)
 """
-_GGUF = "model.gguf"
+_GGUF, _EXACT = "model.gguf", "exact.npz"
 
 
 def gguf(model: Path, work: Path) -> Path:
@@ -34,14 +41,27 @@ def onnx(model: Path, work: Path, python: Path) -> Path:
 
 
 def openvino(model: Path, work: Path, python: Path) -> Path:
-    """A folder of OpenVINO's, by way of a GGUF file in float16: it reads none in float32."""
+    """A folder of OpenVINO's in float32, by way of a GGUF file in float16: it reads no other."""
 
     def build(out: Path) -> None:
         write_gguf(model, out / _GGUF, "float16")
         _call([python, "-c", _OPENVINO, out / _GGUF])
-        (out / _GGUF).unlink()
+        np.savez(out / _EXACT, **_float32(model))
+        _call([python, "-m", "benchmarks.engines.openvino_model", out, out / _EXACT])
+        for name in (_GGUF, _EXACT):
+            (out / name).unlink()
 
-    return _once(model, work, "openvino-f16", build)
+    return _once(model, work, "openvino-f32", build)
+
+
+def _float32(model: Path) -> dict[str, Any]:
+    """Every weight, and the frequencies of the rotation as transformers computes them."""
+    config = json.loads((model / "config.json").read_text())
+    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    powers = torch.arange(0, width, 2, dtype=torch.float32) / width
+    frequencies = 1.0 / config["rope_parameters"]["rope_theta"] ** powers
+    state = load_file(model / "model.safetensors") | {"inverse frequencies": frequencies}
+    return {name: tensor.float().numpy() for name, tensor in state.items()}
 
 
 def _once(model: Path, work: Path, form: str, build: Callable[[Path], None]) -> Path:
@@ -71,7 +91,7 @@ def _call(command: list[str | Path]) -> None:
     Raises:
         RuntimeError: it failed; with the last line that it wrote.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines()
         raise RuntimeError(

@@ -43,11 +43,9 @@ class Loaded:
 
     Attributes:
         version: of the engine, as itself says.
-        weights: the type that weights are kept in, where it is not float32.
     """
 
     version: str
-    weights: str = ""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Measured:
     """What came of a plan.
 
     Attributes:
-        loaded: version and weights by engine.
+        loaded: what each engine said of itself.
         turns: of engines that answered to the end.
         failed: why others did not, by engine.
     """

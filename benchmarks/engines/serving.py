@@ -15,7 +15,7 @@ class Served(Protocol):
     """An engine with its models loaded."""
 
     def describe(self) -> Loaded:
-        """Version and weights."""
+        """What was loaded."""
         ...
 
     def generate(self, request: Request) -> Answer:

@@ -18,7 +18,7 @@ def table(found: Measured) -> Table:
     Texts are compared with those of the first engine's ArS, all rounds of a prompt together.
     """
     names = [name for name in found.loaded if name not in found.failed]
-    columns = [left("engine"), left("version"), left("weights")]
+    columns = [left("engine"), left("version")]
     columns += [right(f"{method}, ms/token") for method in ("ArS", "SpS")]
     columns += [right("ArS / SpS"), right("tokens/loop")]
     columns += [right("prefill, ms"), right("texts ="), right("SpS texts =")]
@@ -34,12 +34,10 @@ def same_text(answer: Answer, reference: Answer) -> bool:
 
 def _row(found: Measured, name: str, reference: Sequence[Answer]) -> list[str]:
     ars, sps = (_turns(found, name, method) for method in (ARS, SPS))
-    loaded = found.loaded[name]
     prefill = [answer.prefill_ms for turn in ars for answer in turn.answers]
     return [
         name,
-        loaded.version,
-        loaded.weights or "float32",
+        found.loaded[name].version,
         _over_rounds([turn.ms_per_token for turn in ars]),
         _over_rounds([turn.ms_per_token for turn in sps]),
         _over_rounds(_ratios(ars, sps)),

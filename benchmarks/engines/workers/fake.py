@@ -24,7 +24,7 @@ class Fake:
 
     def describe(self) -> Loaded:
         print("a library that prints must do no harm")
-        return Loaded("1.0", weights=self._options.get("weights", ""))
+        return Loaded("1.0")
 
     def generate(self, request: Request) -> Answer:
         if self._options.get("fails") == "generate":

@@ -34,7 +34,7 @@ class OpenVino:
         self._pipeline = self._genai.LLMPipeline(settings.target, "CPU", **more, **properties)
 
     def describe(self) -> Loaded:
-        return Loaded(version("openvino-genai"), weights="float16")
+        return Loaded(version("openvino-genai"))
 
     def generate(self, request: Request) -> Answer:
         import numpy as np
