@@ -1,0 +1,1 @@
+"""One engine each, served over JSON lines by the interpreter of the engine's own environment."""
