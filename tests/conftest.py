@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+# Tests of one process share a thread pool of one size, so that "auto" is one thread for all of them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # No deadlines: a slow machine is not a wrong result.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -1,7 +1,7 @@
 """The threads of ONNX Runtime's sessions: one pool for all models of a process.
 
 Idle threads of a pool spin for a while. Two models with a pool each spin against each other, which costs a
-factor of 2 to 4; so every session shares one. One thread needs no pool at all.
+factor of 2 to 4; so every session shares one. One thread needs no pool, as long as there is none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def session_options(threads: int) -> SessionOptions:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
-    if threads == 1:
+    if threads == 1 and not _pool:
         options.intra_op_num_threads = 1
         return options
     if not _pool:
@@ -38,7 +38,7 @@ def session_options(threads: int) -> SessionOptions:
         raise UsageError(
             f"ONNX Runtime keeps one thread pool a process, and here it has {_pool[0]}, not {threads}.",
             flag="--threads",
-            remedy=f"Give {_pool[0]} or 1, or begin a new process.",
+            remedy=f"Give {_pool[0]}, or begin a new process.",
         )
     options.use_per_session_threads = False
     return options

@@ -1,4 +1,4 @@
-"""The same settings give the same tokens; other threads, kernels or versions are never mixed in silence."""
+"""The same settings give the same tokens; other threads, backends or versions are never mixed in silence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from commandline import Cli, Result
 
 from spsbench.models import memory
@@ -62,30 +61,30 @@ def test_no_clock_has_a_say_in_the_numbers(cli: Cli, tmp_path: Path, monkeypatch
     assert found[0] == found[1]
 
 
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
-def test_the_comparison_of_evidence_sees_other_kernels(cli: Cli, tmp_path: Path) -> None:
-    """The control of the test above: kernels do change the last bits."""
-    for kernels in ("plain", "packed"):
+def test_the_comparison_of_evidence_sees_another_backend(cli: Cli, tmp_path: Path) -> None:
+    """The control of the test above: other kernels do change the last bits."""
+    for backend in ("onnxruntime", "torch"):
         done = cli(
             *("run", "xsum", "--limit", "1", "--threads", "1", *FLAGS),
-            *("--kernels", kernels, "--out", tmp_path / kernels),
+            *("--backend", backend, "--out", tmp_path / backend),
         )
         assert done.code == 0, done.err
-        assert [entry["kernels"] for entry in recorded(tmp_path / kernels)["conditions"]] == [kernels]
-    assert evidence(tmp_path / "plain") != evidence(tmp_path / "packed")
+        assert [entry["backend"] for entry in recorded(tmp_path / backend)["conditions"]] == [backend]
+    assert evidence(tmp_path / "onnxruntime") != evidence(tmp_path / "torch")
 
 
-def test_kernels_come_from_the_environment_unless_given(
+def test_the_backend_comes_from_the_environment_unless_given(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SPSBENCH_KERNELS", "packed")
-    for name, given in (("a", ()), ("b", ("--kernels", "plain"))):
+    monkeypatch.setenv("SPSBENCH_BACKEND", "torch")
+    for name, given in (("a", ()), ("b", ("--backend", "auto"))):
         assert cli("run", "xsum", "--limit", "1", *FLAGS, *given, "--out", tmp_path / name).code == 0
-    assert [recorded(tmp_path / name)["conditions"][0]["kernels"] for name in "ab"] == ["packed", "plain"]
-    monkeypatch.setenv("SPSBENCH_KERNELS", "fast")
+    found = [recorded(tmp_path / name)["conditions"][0]["backend"] for name in "ab"]
+    assert found == ["torch", "onnxruntime"]
+    monkeypatch.setenv("SPSBENCH_BACKEND", "fast")
     refused = cli("run", "xsum")
     assert refused.code == 2
-    assert "SPSBENCH_KERNELS: 'fast' is unknown. Choose from plain, packed." in refused.err
+    assert "SPSBENCH_BACKEND: 'fast' is unknown. Choose from auto, onnxruntime, torch." in refused.err
 
 
 @pytest.fixture(scope="module")
@@ -135,14 +134,17 @@ def test_what_is_finished_is_no_matter_of_conditions(cli: Cli, short: Path, tmp_
 
 def test_mixed_conditions_are_shown_apart_and_not_pooled(cli: Cli, short: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(short, tmp_path / "run")
-    done = further(cli, directory, "--threads", "2", "--allow-mixed")
+    done = further(cli, directory, "--threads", "2", "--backend", "torch", "--allow-mixed")
     assert done.code == 0, done.err
     assert [entry["threads"] for entry in recorded(directory)["conditions"]] == [1, 2]
     assert [row["condition"] for row in journal(directory)] == [0, 0, 1, 1]
     summary = json.loads((directory / "summary.json").read_text())
     assert all(row["speedup"] is None and row["ms_per_token"] is None for row in summary["rows"])
     assert summary["why"] is None
-    assert [entry["differ"] for entry in summary["conditions"]] == [{"threads": 1}, {"threads": 2}]
+    assert [entry["differ"] for entry in summary["conditions"]] == [
+        {"threads": 1, "backend": "onnxruntime"},
+        {"threads": 2, "backend": "torch"},
+    ]
     assert all(row["ms_per_token"] > 0 for entry in summary["conditions"] for row in entry["rows"])
     screen = " ".join(done.out.split())
     assert "Measured under 2 different conditions" in screen
@@ -156,10 +158,9 @@ def test_mixed_conditions_are_shown_apart_and_not_pooled(cli: Cli, short: Path, 
 def test_auto_is_decided_once_for_a_run(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli("run", "xsum", "--limit", "1", *FLAGS, "--out", tmp_path / "run").code == 0
     first = recorded(tmp_path / "run")["conditions"][0]["threads"]
-    monkeypatch.setattr(execute, "suitable_threads", lambda model: first + 1)
+    monkeypatch.setattr(memory, "_MOST", first + 1)
     assert further(cli, tmp_path / "run").code == 0
     assert [entry["threads"] for entry in recorded(tmp_path / "run")["conditions"]] == [first]
-    monkeypatch.setattr(execute, "suitable_threads", memory.suitable_threads)
 
 
 def test_a_run_that_kept_no_conditions_is_not_continued_unasked(
@@ -179,7 +180,7 @@ def test_a_run_that_kept_no_conditions_is_not_continued_unasked(
 
 def test_shards_of_other_conditions_are_merged_only_if_asked(cli: Cli, tmp_path: Path) -> None:
     for number in (1, 2):
-        flags = ("--limit", "2", "--shard", f"{number}/2", "--threads", number)
+        flags = ("--limit", "2", "--shard", f"{number}/2", "--threads", number, "--backend", "torch")
         assert cli("run", "xsum", *FLAGS, *flags, "--out", tmp_path / f"s{number}").code == 0
     shards = (tmp_path / "s2", tmp_path / "s1")
     refused = cli("merge", *shards, "--out", tmp_path / "refused")

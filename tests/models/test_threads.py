@@ -13,11 +13,11 @@ from spsbench.models.onnx_threads import session_options
 session_options(1)
 session_options(2)
 session_options(2)
-session_options(1)
-try:
-    session_options(3)
-except UsageError as error:
-    print(error.flag, error.message)
+for threads in (1, 3):
+    try:
+        session_options(threads)
+    except UsageError as error:
+        print(error.flag, error.message)
 """
 
 
@@ -34,4 +34,5 @@ def test_threads_follow_from_the_size_and_the_cores_alone(
 
 def test_a_process_has_one_pool_of_one_size() -> None:
     done = subprocess.run([sys.executable, "-c", SECOND_POOL], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("--threads ONNX Runtime keeps one thread pool a process, and here it has 2")
+    said = "--threads ONNX Runtime keeps one thread pool a process, and here it has 2, not"
+    assert [line.startswith(said) for line in done.stdout.splitlines()] == [True, True]
