@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from spsbench.decode.clock import FakeClock
+from spsbench.decode.rows import Rows
 from spsbench.decode.table import TableModel, random_rows
 from spsbench.engines import local
 from spsbench.engines.buffer import LoopBuffer
@@ -76,14 +77,14 @@ def test_the_clock_stands_while_rows_are_settled(monkeypatch: pytest.MonkeyPatch
 
 def test_settled_rows_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[int] = []
-    rows: list[weakref.ref[torch.Tensor]] = []
+    rows: list[weakref.ref[Rows]] = []
 
     class Watching(LoopBuffer):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings, most_bytes=10 * ROW_BYTES)
 
         def add(self, loop: Any) -> None:
-            rows.append(weakref.ref(loop.decoded.target_probs))
+            rows.append(weakref.ref(loop.decoded.target_rows))
             super().add(loop)
             alive.append(sum(row() is not None for row in rows))
 
