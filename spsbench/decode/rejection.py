@@ -134,7 +134,7 @@ def accept_draft(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     accepted = (u.narrow(0, 0, k) < chance).cumprod(0, dtype=torch.int64).sum()
     if isinstance(rows, HostRows):
         token = _token_on_host(rows, p, draft.tokens, int(accepted), float(u[k]))
-        return Verdict(accepted, torch.tensor(token))
+        return Verdict(accepted, torch.from_numpy(np.array(token)))
     weights = _weights(rows.dense(), None if p is None else p.dense(), draft.tokens, accepted.unsqueeze(0))
     return Verdict(accepted, draw(weights, u.narrow(0, k, 1)).squeeze(0))
 

@@ -134,7 +134,7 @@ class HostRow(NamedTuple):
     @classmethod
     def of(cls, probs: Floats) -> HostRow:
         """From all V probabilities, which it may go on looking at."""
-        ids = np.flatnonzero(probs)
+        ids = (probs != 0).nonzero()[0]
         return cls(ids, probs[ids]) if 0 < 2 * len(ids) <= len(probs) else cls(None, probs)
 
     def drawn(self, weights: Floats, u: float) -> int:
@@ -155,6 +155,9 @@ class HostRow(NamedTuple):
             return self.spread(len(other.weights))
         if self.ids is None:
             return self.weights[other.ids]
+        if len(self.ids) + len(other.ids) > _BLOCK:
+            size = int(max(self.ids[-1], other.ids[-1])) + 1
+            return self.spread(size)[other.ids]
         places = self.ids.searchsorted(other.ids)
         places[places == len(self.ids)] = 0
         return np.where(self.ids[places] == other.ids, self.weights[places], 0)
@@ -216,11 +219,11 @@ class HostRows(Rows):
 
     def draw(self, u: Tensor) -> Tensor:
         drawn = [row.drawn(row.weights, number) for row, number in zip(self._rows, u.tolist(), strict=True)]
-        return torch.tensor(drawn)
+        return torch.from_numpy(np.array(drawn))
 
     def at(self, tokens: Tensor) -> Tensor:
         own = [row.at(token) for row, token in zip(self._rows, tokens.tolist(), strict=False)]
-        return torch.tensor(own, dtype=_DTYPES[self._rows[0].weights.dtype])
+        return torch.from_numpy(np.array(own, self._rows[0].weights.dtype))
 
     def probability(self, row: int, token: int) -> float:
         return self._rows[row].at(token)
@@ -233,9 +236,6 @@ class HostRows(Rows):
 
     def is_finite(self) -> bool:
         return all(bool(np.isfinite(row.weights).all()) for row in self._rows)
-
-
-_DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
 
 
 def warped(logits: Tensor, params: SamplingParams) -> Rows:
@@ -324,6 +324,8 @@ def _nucleus(probs: Floats, top_p: float) -> HostRow:
     for share in _SHARES:
         ids = (probs > share).nonzero()[0]
         inside = probs[ids]
+        if share and len(ids) > _BLOCK and inside.sum() < top_p:
+            continue  # what will not do is not sorted
         falling = np.sort(inside)[::-1]
         mass = np.add.accumulate(falling, dtype=np.float64)
         if len(mass) and mass[-1] >= top_p:
@@ -332,14 +334,18 @@ def _nucleus(probs: Floats, top_p: float) -> HostRow:
         return HostRow(None, probs)  # NaN
     # Rounding may leave even all of them below top_p.
     last = min(int(mass.searchsorted(top_p)), len(mass) - 1)
-    kept = inside >= falling[last]
+    edge = falling[last]
+    kept = inside >= edge
     count = int(np.count_nonzero(kept))
-    return HostRow(ids[kept], inside[kept] / float(mass[count - 1]))
+    whole = float(mass[count - 1])
+    if 2 * count > len(probs):
+        return HostRow(None, np.where(probs >= edge, probs, 0) / whole)
+    return HostRow(ids[kept], inside[kept] / whole)
 
 
 def _inverse(weights: Floats, u: float) -> int:
     """Index into [m] weights by the inverse of their cumulative sum; one of weight 0 is never drawn."""
-    if len(weights) <= _BLOCK:
+    if len(weights) <= 4 * _BLOCK:
         reached = np.add.accumulate(weights, dtype=np.float64)
         return min(int(reached.searchsorted(u * reached[-1], side="right")), len(weights) - 1)
     starts = range(0, len(weights), _BLOCK)
