@@ -18,18 +18,25 @@ from spsbench.decode.rows import Floats, HostRows, Rows, for_judge, rows_of, tak
 from spsbench.decode.sampling import draw
 
 
-class Draft(NamedTuple):
+class Draft:
     """What a drafter proposes in one loop.
 
-    Attributes:
+    Args:
         tokens: [K] int64, the proposed tokens; there may be none.
-        drawn_from: the distributions that they were drawn from, as rows or as a tensor [K, V]; None where
-            each token was certain (a point mass: at V = 152,000 one-hot rows of a copied draft would be
-            megabytes of zeros).
+        probs: the distributions that they were drawn from, a tensor [K, V] or rows; None where each token
+            was certain (a point mass: at V = 152,000 one-hot rows of a copied draft would be megabytes of
+            zeros).
+
+    Attributes:
+        tokens: as given.
+        drawn_from: the distributions as given.
     """
 
-    tokens: Tensor
-    drawn_from: Rows | Tensor | None
+    __slots__ = ("drawn_from", "tokens")
+
+    def __init__(self, tokens: Tensor, probs: Rows | Tensor | None) -> None:
+        self.tokens = tokens
+        self.drawn_from = probs
 
     @property
     def probs(self) -> Tensor | None:

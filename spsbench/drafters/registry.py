@@ -45,7 +45,7 @@ class CheckedDrafter:
         draft = self._called(lambda: self._drafter.draft(tokens, k, u))
         if fault := self._fault(draft, k):
             raise DrafterFault(f"the drafter {self._name} {fault}")
-        return Draft(*draft)
+        return draft
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         self._called(lambda: self._drafter.observe(tokens, accepted))
@@ -58,9 +58,9 @@ class CheckedDrafter:
 
     def _fault(self, draft: object, k: int) -> str:
         """What is wrong with a proposal; empty if nothing is."""
-        if not (isinstance(draft, tuple) and len(draft) == 2):
+        if not isinstance(draft, Draft):
             return f"answered {type(draft).__name__}, not a Draft"
-        tokens, told = draft
+        tokens, told = draft.tokens, draft.drawn_from
         if not (isinstance(tokens, Tensor) and tokens.dtype == torch.int64 and tokens.dim() == 1):
             return "proposed tokens that are not a tensor [n] of int64"
         if len(tokens) > k:

@@ -218,7 +218,7 @@ def _clear_of_edges(
 
 
 def test_an_equal_draft_is_accepted_and_an_empty_residual_is_the_target() -> None:
-    logits = torch.randn(3, 2000, generator=torch.Generator().manual_seed(1))
+    logits = 4 * torch.randn(3, 2000, generator=torch.Generator().manual_seed(1))
     q = warped(logits, NUCLEUS)
     p = joined([warped(row, NUCLEUS) for row in logits[:2].split(1)])
     u = torch.full((3,), 1 - 2**-24)
