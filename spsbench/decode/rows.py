@@ -27,6 +27,8 @@ Integers = NDArray[np.int64]
 
 # A nucleus is looked for among the tokens of more than this probability, then of fewer, then among all.
 _SHARES = (1e-3, 1e-5, 0.0)
+# What a row takes beside its numbers: two arrays and a tuple, as objects.
+_ROW_BYTES = 350
 # A draw from more weights than this first finds the block, then the token inside.
 _BLOCK = 512
 
@@ -202,7 +204,10 @@ class HostRows(Rows):
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for row in self._rows for part in row if part is not None)
+        taken = _ROW_BYTES * len(self._rows)
+        for ids, weights in self._rows:
+            taken += weights.nbytes + (0 if ids is None else ids.nbytes)
+        return taken
 
     @property
     def dense_nbytes(self) -> int:
