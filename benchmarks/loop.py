@@ -1,10 +1,11 @@
 """What a loop costs beyond its forwards, by vocabulary and sampling: models whose rows are there already.
 
-    python -m benchmarks.loop [--vocab 1024 49152 152000] [--k 4] [--loops 400] [--threads 1]
+    python -m benchmarks.loop [--vocab 1024 49152 152000] [--k 4] [--loops 400] [--threads 1] [--cold MIB]
 
 Rows fall off like word frequencies, with an exponent of each row's own and noise on top: at T = .8 most have
 an entropy of 1 to 3 nats, and every sixteenth is much flatter. The draft's are the target's with more noise.
-As in a run the loops of a sequence keep their rows until it ends. The forwards' own time is left out.
+As in a run the loops of a sequence keep their rows until it ends. The forwards' own time is left out; with
+``--cold`` each first reads so many MiB, as a real one reads its weights, so that all else is cold.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Remembered:
 
     Args:
         logits: [rows, V]; position i has row i modulo their number.
+        cold: MiB that each forward reads beside its row.
 
     Attributes:
         forward_s: seconds spent in ``score``.
@@ -49,14 +51,16 @@ class Remembered:
 
     context_window = 1 << 30
 
-    def __init__(self, logits: NDArray[np.float32]) -> None:
+    def __init__(self, logits: NDArray[np.float32], cold: int) -> None:
         self.vocab_size = logits.shape[1]
         self.length = 0
         self.forward_s = 0.0
+        self._weights = np.ones(cold << 17)
         self._rows = torch.from_numpy(np.concatenate([logits, logits]))
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         started = time.perf_counter()
+        self._weights.sum()
         self.length += len(tokens)
         first = (self.length - last) % (len(self._rows) // 2)
         rows = self._rows[first : first + last]
@@ -92,7 +96,7 @@ def main() -> None:
     print("| V | sampling | kept tokens | SpS | accepted | ArS | SpS / ArS |")
     print("|---|---|---|---|---|---|---|")
     for vocab_size in given.vocab:
-        target, draft = _models(vocab_size)
+        target, draft = _models(vocab_size, given.cold)
         for name, sampling in _SAMPLINGS.items():
             with torch.inference_mode():
                 sps = _measured(target, draft, sampling, given.k, given.loops)
@@ -111,10 +115,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--k", type=int, default=4)
     parser.add_argument("--loops", type=int, default=400)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cold", type=int, default=0)
     return parser.parse_args()
 
 
-def _models(vocab_size: int) -> tuple[Remembered, Remembered]:
+def _models(vocab_size: int, cold: int) -> tuple[Remembered, Remembered]:
     """Target and draft over the same rows; the draft's with more noise."""
     generator = np.random.default_rng(0)
     exponents = generator.uniform(1.2, 2.4, _ROWS)
@@ -123,7 +128,8 @@ def _models(vocab_size: int) -> tuple[Remembered, Remembered]:
     logits = np.stack([-exponent * np.log(generator.permutation(ranks)) for exponent in exponents])
     logits += 0.05 * generator.standard_normal(logits.shape)
     noise = _DISAGREEMENT * generator.standard_normal(logits.shape)
-    return Remembered(logits.astype(np.float32)), Remembered((logits + noise).astype(np.float32))
+    rows = [each.astype(np.float32) for each in (logits, logits + noise)]
+    return Remembered(rows[0], cold), Remembered(rows[1], cold)
 
 
 def _kept(model: Remembered, sampling: SamplingParams) -> str:

@@ -138,10 +138,9 @@ def accept_draft(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     own = rows.at(draft.tokens)
     # Of a point mass p is 1 at its token.
     chance = own if p is None else acceptance_probability(own, p.at(draft.tokens))
-    accepted = (u.narrow(0, 0, k) < chance).cumprod(0, dtype=torch.int64).sum()
     if isinstance(rows, HostRows):
-        token = _token_on_host(rows, p, draft.tokens, int(accepted), float(u[k]))
-        return Verdict(accepted, torch.from_numpy(np.array(token)))
+        return _verdict_on_host(rows, p, draft.tokens, chance, u)
+    accepted = (u.narrow(0, 0, k) < chance).cumprod(0, dtype=torch.int64).sum()
     weights = _weights(rows.dense(), None if p is None else p.dense(), draft.tokens, accepted.unsqueeze(0))
     return Verdict(accepted, draw(weights, u.narrow(0, k, 1)).squeeze(0))
 
@@ -162,16 +161,25 @@ def _weights(q: Tensor, p: Tensor | None, tokens: Tensor, row: Tensor) -> Tensor
     return residual(own, pad(p, (0, 0, 0, 1)).index_select(0, row))
 
 
-def _token_on_host(q: HostRows, p: Rows | None, tokens: Tensor, accepted: int, u: float) -> int:
-    """The token behind the accepted ones, drawn among those that the target supports."""
+def _verdict_on_host(q: HostRows, p: Rows | None, tokens: Tensor, chance: Tensor, u: Tensor) -> Verdict:
+    """The tests, and the token behind the accepted ones, drawn among those that the target supports.
+
+    Args:
+        q, p, tokens, u: see ``accept_draft``.
+        chance: [K] of acceptance.
+    """
+    *tests, final = u.tolist()
+    stands = (number < most for number, most in zip(tests, chance.tolist(), strict=True))
+    accepted = next((n for n, stood in enumerate(stands) if not stood), len(tests))
     own = q[accepted]
-    if accepted == len(tokens):
+    if accepted == len(tests):
         weights = own.weights
     elif isinstance(p, HostRows):
         weights = residual(own.weights, p[accepted].along(own))
     else:
         weights = own.without(int(tokens[accepted]))
-    return own.drawn(weights, u)
+    verdict = torch.from_numpy(np.array([accepted, own.drawn(weights, final)]))
+    return Verdict(*verdict.unbind(0))
 
 
 def _without_own(q: Tensor, tokens: Tensor, row: Tensor) -> Tensor:

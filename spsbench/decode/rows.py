@@ -27,6 +27,10 @@ Integers = NDArray[np.int64]
 
 # A nucleus is looked for among the tokens of more than this probability, then of fewer, then among all.
 _SHARES = (1e-3, 1e-5, 0.0)
+# Up to so many candidates are added up in Python.
+_HEAD = 64
+# From so many elements on torch shares an operation out among its threads.
+_TORCH_ALONE = 1 << 15
 # What a row takes beside its numbers: two arrays and a tuple, as objects.
 _ROW_BYTES = 350
 # A draw from more weights than this first finds the block, then the token inside.
@@ -257,9 +261,15 @@ def warped(logits: Tensor, params: SamplingParams) -> Rows:
         return TensorRows(law.warp(logits, params))
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
-    of_row = _greedy if params.greedy else _sampled
-    # Row by row: a softmax of several would share them out among torch's threads, and wake these.
-    return HostRows([of_row(row, params) for row in logits.detach().unbind(0)], logits.shape[-1])
+    if logits.requires_grad:
+        logits = logits.detach()
+    if params.greedy:
+        rows = [_greedy(scores) for scores in logits.numpy()]
+    else:
+        scaled = logits if params.temperature == 1.0 else _scaled(logits, params.temperature)
+        # Row by row: a softmax of several would share them out among torch's threads, and wake these.
+        rows = [_sampled(row, params) for row in ((scaled,) if len(scaled) == 1 else torch.split(scaled, 1))]
+    return HostRows(rows, logits.shape[-1])
 
 
 def rows_of(probs: Rows | Tensor) -> Rows:
@@ -294,21 +304,26 @@ def for_judge(judge: Callable[..., Any], rows: Rows) -> Any:
     return rows if getattr(judge, "takes_rows", False) else rows.dense()
 
 
-def _greedy(logits: Tensor, params: SamplingParams) -> HostRow:
+def _greedy(scores: Floats) -> HostRow:
     """The one-hot row of the largest logit; NaN where that is none."""
-    scores = logits.numpy()
     best = scores.argmax(0, keepdims=True)
     certain = 1.0 if np.isfinite(scores[best[0]]) else np.nan
     return HostRow(best, np.array([certain], scores.dtype))
 
 
-def _sampled(logits: Tensor, params: SamplingParams) -> HostRow:
-    if params.temperature != 1.0:
-        with np.errstate(over="ignore"):
-            logits = torch.from_numpy(logits.numpy() / params.temperature)
-    if 0 < params.top_k < len(logits):
-        logits = torch.from_numpy(_largest(logits.numpy(), params.top_k))
-    probs: Floats = logits.softmax(-1).numpy()
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    """Logits over the temperature; by numpy where torch would wake its threads."""
+    if logits.numel() < _TORCH_ALONE:
+        return logits / temperature
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(logits.numpy() / temperature)
+
+
+def _sampled(scores: Tensor, params: SamplingParams) -> HostRow:
+    """A row from its logits [1, V], already over the temperature."""
+    if 0 < params.top_k < scores.shape[-1]:
+        scores = torch.from_numpy(_largest(scores.numpy(), params.top_k))
+    probs: Floats = scores.softmax(-1).numpy()[0]
     if params.top_p < 1.0:
         return _nucleus(probs, params.top_p)
     return HostRow.of(probs) if params.top_k else HostRow(None, probs)
@@ -316,7 +331,7 @@ def _sampled(logits: Tensor, params: SamplingParams) -> HostRow:
 
 def _largest(scores: Floats, k: int) -> Floats:
     """The k largest scores and what ties with them; minus infinity elsewhere."""
-    kth = np.partition(scores, -k)[-k]
+    kth = np.partition(scores, -k)[..., -k]
     return np.where(scores < kth, -np.inf, scores).astype(scores.dtype, copy=False)
 
 
@@ -329,23 +344,49 @@ def _nucleus(probs: Floats, top_p: float) -> HostRow:
     for share in _SHARES:
         ids = (probs > share).nonzero()[0]
         inside = probs[ids]
-        if share and len(ids) > _BLOCK and inside.sum() < top_p:
-            continue  # what will not do is not sorted
-        falling = np.sort(inside)[::-1]
-        mass = np.add.accumulate(falling, dtype=np.float64)
-        if len(mass) and mass[-1] >= top_p:
+        found = _edge(inside, top_p, share == 0)
+        if found is not None:
             break
-    if not len(ids):
+    else:
         return HostRow(None, probs)  # NaN
-    # Rounding may leave even all of them below top_p.
-    last = min(int(mass.searchsorted(top_p)), len(mass) - 1)
-    edge = falling[last]
+    edge, mass = found
+    if 4 * len(ids) > len(probs):
+        kept = probs >= edge
+        if 2 * np.count_nonzero(kept) > len(probs):
+            return HostRow(None, np.where(kept, probs, 0) / mass)
     kept = inside >= edge
-    count = int(np.count_nonzero(kept))
-    whole = float(mass[count - 1])
-    if 2 * count > len(probs):
-        return HostRow(None, np.where(probs >= edge, probs, 0) / whole)
-    return HostRow(ids[kept], inside[kept] / whole)
+    return HostRow(ids[kept], inside[kept] / mass)
+
+
+def _edge(inside: Floats, top_p: float, are_all: bool) -> tuple[float, float] | None:
+    """The least probability in the nucleus, and the nucleus's mass; None if it reaches past these tokens.
+
+    Args:
+        inside: [m] probabilities of all tokens above some share.
+        top_p: the mass that is wanted.
+        are_all: whether no other token is left: rounding may leave even all of them below ``top_p``.
+    """
+    if len(inside) <= _HEAD:
+        return _edge_of_few(sorted(inside.tolist(), reverse=True), top_p, are_all)
+    if not are_all and inside.sum() < top_p:
+        return None  # what will not do is not sorted
+    falling = np.sort(inside)[::-1]
+    mass = np.add.accumulate(falling, dtype=np.float64)
+    if mass[-1] < top_p and not are_all:
+        return None
+    edge = float(falling[min(int(mass.searchsorted(top_p)), len(mass) - 1)])
+    return edge, float(mass[np.count_nonzero(inside >= edge) - 1])
+
+
+def _edge_of_few(falling: list[float], top_p: float, are_all: bool) -> tuple[float, float] | None:
+    """As ``_edge``, from few probabilities: a loop in Python costs less than the operations it replaces."""
+    mass = last = 0.0
+    for value in falling:
+        if mass >= top_p and value < last:
+            return last, mass
+        mass, last = mass + value, value
+    # Those that tie with the last of them are among them: the search ends here if the mass is enough.
+    return (last, mass) if falling and (are_all or mass >= top_p) else None
 
 
 def _inverse(weights: Floats, u: float) -> int:
