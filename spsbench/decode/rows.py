@@ -11,7 +11,7 @@ The law is that of ``decode.sampling.warp``, to the bit: the same softmax, the s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -266,9 +266,8 @@ def warped(logits: Tensor, params: SamplingParams) -> Rows:
     if params.greedy:
         rows = [_greedy(scores) for scores in logits.numpy()]
     else:
-        scaled = logits if params.temperature == 1.0 else _scaled(logits, params.temperature)
         # Row by row: a softmax of several would share them out among torch's threads, and wake these.
-        rows = [_sampled(row, params) for row in ((scaled,) if len(scaled) == 1 else torch.split(scaled, 1))]
+        rows = [_sampled(row, params) for row in _scaled(logits, params.temperature)]
     return HostRows(rows, logits.shape[-1])
 
 
@@ -311,12 +310,17 @@ def _greedy(scores: Floats) -> HostRow:
     return HostRow(best, np.array([certain], scores.dtype))
 
 
-def _scaled(logits: Tensor, temperature: float) -> Tensor:
-    """Logits over the temperature; by numpy where torch would wake its threads."""
-    if logits.numel() < _TORCH_ALONE:
-        return logits / temperature
-    with np.errstate(over="ignore"):
-        return torch.from_numpy(logits.numpy() / temperature)
+def _scaled(logits: Tensor, temperature: float) -> Iterator[Tensor]:
+    """Each row [1, V] over the temperature; by numpy where torch would wake its threads."""
+    if temperature != 1.0 and logits.numel() < _TORCH_ALONE:
+        logits, temperature = logits / temperature, 1.0
+    for row in (logits,) if len(logits) == 1 else torch.split(logits, 1):
+        if temperature == 1.0:
+            yield row
+            continue
+        with np.errstate(over="ignore"):
+            scaled = row.numpy() / temperature
+        yield torch.from_numpy(scaled)
 
 
 def _sampled(scores: Tensor, params: SamplingParams) -> HostRow:
@@ -353,9 +357,9 @@ def _nucleus(probs: Floats, top_p: float) -> HostRow:
     if 4 * len(ids) > len(probs):
         kept = probs >= edge
         if 2 * np.count_nonzero(kept) > len(probs):
-            return HostRow(None, np.where(kept, probs, 0) / mass)
-    kept = inside >= edge
-    return HostRow(ids[kept], inside[kept] / mass)
+            return HostRow(None, probs * kept / mass)
+    places = (inside >= edge).nonzero()[0]
+    return HostRow(ids[places], inside[places] / mass)
 
 
 def _edge(inside: Floats, top_p: float, are_all: bool) -> tuple[float, float] | None:
