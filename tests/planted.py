@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from spsbench.decode import algorithms
+from spsbench.decode import rows
 from spsbench.decode import sampling as law
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rejection import Draft
@@ -59,8 +59,8 @@ def _changed(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Dr
 
 
 _MORE: dict[str, tuple[tuple[Any, str, Callable[..., Any]], ...]] = {
-    "nucleus-of-raw": ((law, "warp", _nucleus_of_raw), (algorithms, "warp", _nucleus_of_raw)),
-    "top-k-last": ((law, "warp", _top_k_last), (algorithms, "warp", _top_k_last)),
+    "nucleus-of-raw": ((rows, "warped", lambda *given: rows.TensorRows(_nucleus_of_raw(*given))),),
+    "top-k-last": ((rows, "warped", lambda *given: rows.TensorRows(_top_k_last(*given))),),
     "used-twice": ((UniformStream, "__call__", _used_twice),),
     "changed-after-draw": ((ModelDrafter, "draft", _changed),),
 }

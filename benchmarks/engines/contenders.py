@@ -36,9 +36,9 @@ class Contender:
 
 
 def ours(text: str, flags: Mapping[str, Any]) -> Contender:
-    """``engine`` or ``engine:kernels``, e.g. ``eager:packed``, by the names of ``spsbench run``."""
-    engine, _, kernels = text.partition(":")
-    chosen = dict(flags) | {"engine": engine} | ({"kernels": kernels} if kernels else {})
+    """``engine`` or ``engine:backend``, e.g. ``eager:torch``, by the names of ``spsbench run``."""
+    engine, _, backend = text.partition(":")
+    chosen = dict(flags) | {"engine": engine} | ({"backend": backend} if backend else {})
     return Contender(f"spsbench {text}", f"{_WORKERS}.ours", Path(sys.executable), {"flags": chosen})
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.rejection import Draft, Verdict
+from spsbench.decode.rows import Rows, rows_of
 from spsbench.decode.rules import Rule, expected_acceptance
-from spsbench.decode.sampling import draw
 from spsbench.engines.base import Engine
 from spsbench.records import Request, SamplingParams, Speedup
 from spsbench.stats.acceptance import acceptance
@@ -38,13 +38,14 @@ class SyntheticAcceptance:
     def __init__(self, probabilities: Sequence[float]) -> None:
         self.probabilities = tuple(probabilities)
 
-    def __call__(self, q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+    takes_rows = True
+
+    def __call__(self, q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
         """Replaces ``decode.rejection.accept_draft``; the final token is drawn from the target's row."""
         k = draft.tokens.shape[0]
         heads = u[:k] < u.new_tensor([self.at(position) for position in range(k)])
         accepted = heads.to(torch.int64).cumprod(0).sum()
-        row = q.index_select(0, accepted.unsqueeze(0))
-        return Verdict(accepted, draw(row, u[k:]).squeeze(0))
+        return Verdict(accepted, rows_of(q).pick(accepted).draw(u[k:]).squeeze(0))
 
     def rule(self) -> Rule:
         """As an engine takes it; what is expected stays that of modified rejection."""

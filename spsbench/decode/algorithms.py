@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spsbench.decode import rows
 from spsbench.decode.clock import Stopwatch
 from spsbench.decode.protocols import Drafter, LanguageModel
-from spsbench.decode.rejection import Accept, Draft, accept_draft
-from spsbench.decode.sampling import draw, warp
+from spsbench.decode.rejection import Accept, Draft, accept_draft, judged
+from spsbench.decode.rows import Rows
 from spsbench.decode.uniforms import Uniforms
 from spsbench.records import SamplingParams
 
@@ -29,16 +30,21 @@ class DecodedLoop:
     Attributes:
         tokens: 1 to n+1 new tokens: the accepted ones and the one behind them.
         accepted: how many of them the draft proposed.
-        target_probs: [n+1, V] (ArS: [1, V]) warped target rows, kept for the records.
+        target_rows: n+1 (ArS: 1) warped target rows over V tokens, kept for the records.
         draft: the proposal of n tokens, at most K; None for ArS.
         u: the loop's uniform numbers, [2K+1]: the first n picked, the last n+1 tested and drew.
     """
 
     tokens: list[int]
     accepted: int
-    target_probs: Tensor
+    target_rows: Rows
     draft: Draft | None
     u: Tensor
+
+    @property
+    def target_probs(self) -> Tensor:
+        """[n+1, V] the target's rows as a tensor, made anew where they are not held like that."""
+        return self.target_rows.dense()
 
 
 Loops = Callable[[Stopwatch], Iterator[DecodedLoop]]
@@ -97,8 +103,8 @@ def ars(
         watch.lap("other")
         logits = target.score(torch.tensor(pending, device=u.device), last=1)
         watch.lap("verify")
-        q = warp(logits, sampling)
-        pending = draw(q, u).tolist()
+        q = rows.warped(logits, sampling)
+        pending = q.draw(u).tolist()
         watch.lap("sample")
         yield DecodedLoop(pending, 0, q, None, u)
 
@@ -127,9 +133,9 @@ def sps(
         pending = torch.tensor(tokens[-1:], device=u.device)
         logits = target.score(torch.cat([pending, draft.tokens]), last=len(draft.tokens) + 1)
         watch.lap("verify")
-        q = warp(logits, sampling)
+        q = rows.warped(logits, sampling)
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
-        verdict = (rule or accept_draft)(q, draft, u[-len(draft.tokens) - 1 :])
+        verdict = judged(rule or accept_draft, q, draft, u[-len(draft.tokens) - 1 :])
         *drafted, token, accepted = torch.cat([draft.tokens, torch.stack(verdict[::-1])]).tolist()
         new = [*drafted[:accepted], token]
         watch.lap("sample")

@@ -21,12 +21,12 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from spsbench.decode.algorithms import DecodedLoop, start
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter
-from spsbench.decode.rejection import Accept, Draft
+from spsbench.decode.rejection import Accept, Draft, judged
+from spsbench.decode.rows import Rows
 from spsbench.decode.sampling import warp
 from spsbench.decode.table import TableModel
 from spsbench.decode.uniforms import ScriptedUniforms
@@ -150,8 +150,9 @@ def paths(scene: Scene) -> Iterator[Path]:
         assert seen.draft is not None
         tested = len(seen.draft.tokens) + 1
         idle = (0.5,) * (scene.k + 1 - tested)
-        dtype = torch.float64 if seen.draft.probs is None else seen.draft.probs.dtype
-        for weight, tests in boxes(_judges(scene, seen.target_probs, seen.draft), tested, known):
+        probs = seen.draft.probs
+        dtype = torch.float64 if probs is None else probs.dtype
+        for weight, tests in boxes(_judges(scene, seen.target_rows, seen.draft), tested, known):
             numbers = picks + idle + tests
             tokens = tuple(_run(scene, numbers).loop.tokens)
             yield Path(chance * weight, numbers, tokens, tested - 1, dtype)
@@ -217,18 +218,19 @@ def _proposes(scene: Scene, drawn: _Edges) -> Ask:
     def ask(point: Point) -> Hashable:
         drafter, context, _ = _started(scene, ())
         draft = drafter.draft(list(context), scene.k, torch.tensor(point, dtype=torch.float64))
-        if draft.probs is not None:
-            drawn.hint(draft.probs.double().cumsum(-1).flatten().tolist())
+        probs = draft.probs
+        if probs is not None:
+            drawn.hint(probs.double().cumsum(-1).flatten().tolist())
         return tuple(draft.tokens.tolist())
 
     return ask
 
 
-def _judges(scene: Scene, q: Tensor, draft: Draft) -> Ask:
+def _judges(scene: Scene, q: Rows, draft: Draft) -> Ask:
     """(accepted, token) by the rule's numbers."""
 
     def ask(point: Point) -> Hashable:
-        verdict = scene.accept(q, draft, torch.tensor(point, dtype=torch.float64))
+        verdict = judged(scene.accept, q, draft, torch.tensor(point, dtype=torch.float64))
         return int(verdict.accepted), int(verdict.token)
 
     return ask

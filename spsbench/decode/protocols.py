@@ -34,7 +34,8 @@ class LanguageModel(Protocol):
             last: number of logit rows to return, 1 to n.
 
         Returns:
-            [last, V] logits; row i predicts the token after token n - last + i.
+            [last, V] logits; row i predicts the token after token n - last + i. The next ``score`` of
+            this model may overwrite them: who needs them longer makes a copy.
         """
         ...
 

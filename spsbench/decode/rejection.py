@@ -7,31 +7,52 @@ swap them.) Every probability here is already warped (`spsbench.decode.sampling.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from spsbench.decode.rows import Floats, HostRows, Rows, for_judge, rows_of, takes_rows
 from spsbench.decode.sampling import draw
 
 
-class Draft(NamedTuple):
+class Draft:
     """What a drafter proposes in one loop.
 
-    Attributes:
+    Args:
         tokens: [K] int64, the proposed tokens; there may be none.
-        probs: [K, V], the distributions that they were drawn from; None where each token was certain (a
-            point mass: at V = 152,000 one-hot rows of a copied draft would be megabytes of zeros).
+        probs: the distributions that they were drawn from, a tensor [K, V] or rows; None where each token
+            was certain (a point mass: at V = 152,000 one-hot rows of a copied draft would be megabytes of
+            zeros).
+
+    Attributes:
+        tokens: as given.
+        drawn_from: the distributions as given.
     """
 
-    tokens: Tensor
-    probs: Tensor | None
+    __slots__ = ("drawn_from", "tokens")
+
+    def __init__(self, tokens: Tensor, probs: Rows | Tensor | None) -> None:
+        self.tokens = tokens
+        self.drawn_from = probs
+
+    @property
+    def probs(self) -> Tensor | None:
+        """[K, V] the distributions; made anew where they are not held like that. None for point masses."""
+        return self.drawn_from.dense() if isinstance(self.drawn_from, Rows) else self.drawn_from
+
+    @property
+    def own_rows(self) -> Rows | None:
+        """The distributions as they are held; None for point masses."""
+        return None if self.drawn_from is None else rows_of(self.drawn_from)
 
     def rows(self, vocab_size: int, dtype: torch.dtype) -> Tensor:
         """[K, V] the distributions, one-hot for point masses: for records, after the clock."""
-        if self.probs is not None:
-            return self.probs
+        probs = self.probs
+        if probs is not None:
+            return probs
         empty = torch.zeros(len(self.tokens), vocab_size, dtype=dtype, device=self.tokens.device)
         return empty.scatter_(-1, self.tokens.unsqueeze(-1), 1.0)
 
@@ -49,7 +70,12 @@ class Verdict(NamedTuple):
 
 
 Accept = Callable[[Tensor, Draft, Tensor], Verdict]
-"""Judges a draft by the target's rows and uniform numbers, see ``accept_draft``."""
+"""Judges a draft by the target's rows [K+1, V] and uniform numbers, see ``accept_draft``."""
+
+
+def judged(accept: Accept, q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """The rule's verdict on rows as a loop holds them; a rule that knows tensors alone gets a tensor."""
+    return accept(q if isinstance(q, Tensor) else for_judge(accept, q), draft, u)
 
 
 def acceptance_probability(q: Tensor, p: Tensor) -> Tensor:
@@ -65,55 +91,95 @@ def acceptance_probability(q: Tensor, p: Tensor) -> Tensor:
     return (q / p).clamp(max=1.0)
 
 
-def residual(q: Tensor, p: Tensor) -> Tensor:
+Weights = TypeVar("Weights", Tensor, Floats)
+
+
+def residual(q: Weights, p: Weights) -> Weights:
     """(q - p)+ up to its normalisation: what a rejected position is drawn from.
 
     Where rounding alone made a rejection possible (q <= p everywhere) nothing remains; the target's
     own row is then the answer, as in the limit.
 
     Args:
-        q: [..., V] target rows.
-        p: [..., V] draft rows; zeros where nothing was drafted, which leaves the target.
+        q: [..., V] target rows; on the host [m] the target's probabilities of any tokens.
+        p: [..., V] draft rows; zeros where nothing was drafted, which leaves the target. On the host [m].
 
     Returns:
-        [..., V] non-negative weights, at least one above 0.
+        As q, non-negative weights, at least one above 0.
     """
+    if isinstance(q, np.ndarray):
+        left = np.maximum(q - p, 0.0)
+        return left if left.sum() > 0 else q
     remainder = (q - p).clamp_(min=0.0)
     return torch.where(remainder.sum(-1, keepdim=True) > 0, remainder, q)
 
 
-def accept_draft(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+@takes_rows
+def accept_draft(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     """Accept a prefix of the draft and draw the token behind it (Algorithm 2, the inner loop).
 
     Each drafted token is accepted if its uniform number is below min(1, q/p); the first rejection
     ends the draft. Behind it comes a token from (q - p)+, or, if all K stand, from the target's row
-    K+1. All on the device of its inputs, without a wait of the host.
+    K+1. On an accelerator all on the device of its inputs, without a wait of the host.
 
     Args:
-        q: [K+1, V] target probabilities at the K drafted positions and the one behind them.
-        draft: K tokens and the [K, V] probabilities that they were drawn from; K may be 0.
+        q: K+1 target rows, or a tensor [K+1, V]: at the K drafted positions and the one behind them.
+        draft: K tokens and the distributions that they were drawn from; K may be 0.
         u: [K+1] uniform numbers in [0, 1): K tests and the final draw.
 
     Returns:
         The number of accepted tokens and the token behind them.
     """
+    rows, told = rows_of(q), draft.own_rows
     k = draft.tokens.shape[0]
     if k == 0:
-        return Verdict(torch.zeros((), dtype=torch.int64, device=q.device), draw(q[0], u[0]))
-    column = draft.tokens.unsqueeze(-1)
-    own = q.narrow(0, 0, k).gather(-1, column)
+        return Verdict(torch.zeros((), dtype=torch.int64, device=u.device), rows.draw(u).squeeze(0))
+    p = None if told is None else rows.alike(told)
+    own = rows.at(draft.tokens)
     # Of a point mass p is 1 at its token.
-    chance = own if draft.probs is None else acceptance_probability(own, draft.probs.gather(-1, column))
-    accept = u.narrow(0, 0, k).unsqueeze(-1) < chance
-    accepted = accept.cumprod(0, dtype=torch.int64).sum()
-    row = accepted.unsqueeze(0)
-    if draft.probs is None:
-        weights = _without_own(q.index_select(0, row), draft.tokens, row)
-    else:
-        # Behind full acceptance nothing was drafted: a row of zeros leaves the target as it is.
-        p = pad(draft.probs, (0, 0, 0, 1))
-        weights = residual(q.index_select(0, row), p.index_select(0, row))
+    chance = own if p is None else acceptance_probability(own, p.at(draft.tokens))
+    if isinstance(rows, HostRows):
+        return _verdict_on_host(rows, p, draft.tokens, chance, u)
+    accepted = (u.narrow(0, 0, k) < chance).cumprod(0, dtype=torch.int64).sum()
+    weights = _weights(rows.dense(), None if p is None else p.dense(), draft.tokens, accepted.unsqueeze(0))
     return Verdict(accepted, draw(weights, u.narrow(0, k, 1)).squeeze(0))
+
+
+def _weights(q: Tensor, p: Tensor | None, tokens: Tensor, row: Tensor) -> Tensor:
+    """[1, V] what the token behind the accepted ones is drawn from.
+
+    Args:
+        q: [K+1, V] target rows.
+        p: [K, V] draft rows; None for point masses.
+        tokens: [K] the draft.
+        row: [1] how many were accepted.
+    """
+    own = q.index_select(0, row)
+    if p is None:
+        return _without_own(own, tokens, row)
+    # Behind full acceptance nothing was drafted: a row of zeros leaves the target as it is.
+    return residual(own, pad(p, (0, 0, 0, 1)).index_select(0, row))
+
+
+def _verdict_on_host(q: HostRows, p: Rows | None, tokens: Tensor, chance: Tensor, u: Tensor) -> Verdict:
+    """The tests, and the token behind the accepted ones, drawn among those that the target supports.
+
+    Args:
+        q, p, tokens, u: see ``accept_draft``.
+        chance: [K] of acceptance.
+    """
+    *tests, final = u.tolist()
+    stands = (number < most for number, most in zip(tests, chance.tolist(), strict=True))
+    accepted = next((n for n, stood in enumerate(stands) if not stood), len(tests))
+    own = q[accepted]
+    if accepted == len(tests):
+        weights = own.weights
+    elif isinstance(p, HostRows):
+        weights = residual(own.weights, p[accepted].along(own))
+    else:
+        weights = own.without(int(tokens[accepted]))
+    verdict = torch.from_numpy(np.array([accepted, own.drawn(weights, final)]))
+    return Verdict(*verdict.unbind(0))
 
 
 def _without_own(q: Tensor, tokens: Tensor, row: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spsbench.decode import rejection
 from spsbench.decode.rejection import Accept, Draft, Verdict
+from spsbench.decode.rows import Rows, takes_rows
 from spsbench.decode.sampling import draw
 from spsbench.errors import UsageError
 from spsbench.plugins import Options, find, settled
@@ -76,8 +77,9 @@ def _share(options: Options, name: str, rule: str) -> float:
     )
 
 
-def _modified_rejection(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
-    return rejection.accept_draft(q, draft, u)
+@takes_rows
+def _modified_rejection(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
+    return rejection.judged(rejection.accept_draft, q, draft, u)
 
 
 def expected_acceptance(q: Tensor, draft: Draft) -> Tensor:

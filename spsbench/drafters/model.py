@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spsbench.decode import sampling as law
+from spsbench.decode import rows
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.kind import Context, DrafterKind
-from spsbench.drafters.policy import Policy, lookahead_of
+from spsbench.drafters.policy import Margin, Policy, lookahead_of
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
 
@@ -56,17 +56,22 @@ class ModelDrafter:
         """Sample tokens; they stay on the device, the host waits only where the policy asks for rows."""
         most = lookahead_of(self._policy, k)
         pending = torch.tensor(tokens[self.model.length :], device=self._device)
-        picks, rows = [], []
+        picks, told = [], []
         for i in range(most):
-            probs = law.warp(self.model.score(pending, last=1), self.sampling)
-            pending = law.draw(probs, u[i : i + 1])
+            row = rows.warped(self.model.score(pending, last=1), self.sampling)
+            pending = row.draw(u[i : i + 1])
             picks.append(pending)
-            rows.append(probs)
+            told.append(row)
             # Behind the last one nothing is left to decide.
-            if self._margin is not None and i + 1 < most and float(self._margin(probs, pending)) < 0:
+            if self._margin is not None and i + 1 < most and self._ends(self._margin, row, pending):
                 break
         self._drafted = len(picks)
-        return Draft(torch.cat(picks), torch.cat(rows))
+        return Draft(torch.cat(picks), rows.joined(told))
+
+    @staticmethod
+    def _ends(margin: Margin, row: rows.Rows, token: Tensor) -> bool:
+        """Whether the draft ends behind a token, drawn from a row of its own."""
+        return float(margin(rows.for_judge(margin, row), token)) < 0
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Roll back to what was decided; the last token stays pending."""

@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from spsbench.decode.rows import Rows, rows_of, takes_rows
 from spsbench.errors import UsageError
 from spsbench.plugins import Options, find, settled
 from spsbench.records import OptionValue, Spec
@@ -53,9 +54,10 @@ class StopBelow(_Unlearning):
     def __init__(self, tau: float) -> None:
         self._tau = _within(tau, 0.0, 1.0, "stop-below:tau")
 
-    def margin(self, probs: Tensor, tokens: Tensor) -> Tensor:
+    @takes_rows
+    def margin(self, probs: Tensor | Rows, tokens: Tensor) -> Tensor:
         """[n] the token's probability over tau."""
-        return probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - self._tau
+        return rows_of(probs).at(tokens) - self._tau
 
 
 class Entropy(_Unlearning):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
+from spsbench.decode.rows import Rows
 from spsbench.drafters import early_exit, lookup, model, ngram, quantised, suffix, union
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.errors import SpsbenchError
@@ -44,7 +45,7 @@ class CheckedDrafter:
         draft = self._called(lambda: self._drafter.draft(tokens, k, u))
         if fault := self._fault(draft, k):
             raise DrafterFault(f"the drafter {self._name} {fault}")
-        return Draft(*draft)
+        return draft
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         self._called(lambda: self._drafter.observe(tokens, accepted))
@@ -57,18 +58,19 @@ class CheckedDrafter:
 
     def _fault(self, draft: object, k: int) -> str:
         """What is wrong with a proposal; empty if nothing is."""
-        if not (isinstance(draft, tuple) and len(draft) == 2):
+        if not isinstance(draft, Draft):
             return f"answered {type(draft).__name__}, not a Draft"
-        tokens, probs = draft
+        tokens, told = draft.tokens, draft.drawn_from
         if not (isinstance(tokens, Tensor) and tokens.dtype == torch.int64 and tokens.dim() == 1):
             return "proposed tokens that are not a tensor [n] of int64"
         if len(tokens) > k:
             return f"proposed {len(tokens)} tokens where {k} are allowed"
         if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocab_size:
             return f"proposed a token outside the vocabulary of {self._vocab_size}"
-        return "" if probs is None else self._fault_of_rows(tokens, probs)
+        return "" if told is None else self._fault_of_rows(tokens, told)
 
-    def _fault_of_rows(self, tokens: Tensor, probs: object) -> str:
+    def _fault_of_rows(self, tokens: Tensor, told: object) -> str:
+        probs = told.dense() if isinstance(told, Rows) else told
         wanted = (len(tokens), self._vocab_size)
         if not (isinstance(probs, Tensor) and tuple(probs.shape) == wanted and probs.is_floating_point()):
             return f"gave rows that are not a tensor {list(wanted)} of probabilities"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from spsbench.decode.evidence import Sums, added
 from spsbench.decode.rules import Expected, expected_acceptance
 from spsbench.engines.recording import TruncatedLoop, loop_records, proposed_tokens, traced_tokens
 from spsbench.engines.rescore import own_evidence
 from spsbench.records import Loop, TracedToken
 
-# K+1 target rows and K draft rows a loop: at 152,000 tokens and K = 4 a loop takes 5.5 MB.
+# K+1 target rows and K draft rows a loop: at 152,000 tokens and K = 4 a loop takes 5.5 MB as tensors.
 _MOST_BYTES = 256 << 20
 
 
@@ -22,7 +24,8 @@ class LoopBuffer:
         trace: keep one entry per drafted or emitted token.
         seed: of the sequence.
         expected: of the rule, see ``Rule.expected``.
-        most_bytes: rows beyond this should be flushed.
+        most_bytes: rows that take more than this should be flushed. No more of them are made into tensors
+            at a time either.
 
     Attributes:
         tokens: emitted so far.
@@ -60,12 +63,9 @@ class LoopBuffer:
 
     def add(self, loop: TruncatedLoop) -> None:
         """Take the next loop of the sequence."""
-        decoded = loop.decoded
-        self.tokens += decoded.tokens[: loop.kept]
+        self.tokens += loop.decoded.tokens[: loop.kept]
         self._open.append(loop)
-        self._open_bytes += decoded.target_probs.nbytes
-        if decoded.draft is not None and decoded.draft.probs is not None:
-            self._open_bytes += decoded.draft.probs.nbytes
+        self._open_bytes += sum(rows.nbytes for rows in loop.rows.values())
 
     def flush(self) -> None:
         """Reduce the open loops to their records and let go of their rows.
@@ -74,23 +74,36 @@ class LoopBuffer:
             FloatingPointError: a model answered with NaN or infinity; the output is worth nothing.
         """
         self._require_numbers()
-        if self.trace is not None:
-            position = len(self.tokens) - sum(loop.kept for loop in self._open)
-            self.trace += traced_tokens(self._open, len(self.records), position)
-        if self._open:
-            seed = self._seed + len(self.records)
-            self.losslessness = added(self.losslessness, own_evidence(self._open, seed))
-        self.records += loop_records(self._open, self._phases, self._expected)
-        self.proposed += proposed_tokens(self._open)
+        position = len(self.tokens) - sum(loop.kept for loop in self._open)
+        for loops in self._portions():
+            self._settle(loops, position)
+            position += sum(loop.kept for loop in loops)
         self._open, self._open_bytes = [], 0
+
+    def _settle(self, loops: list[TruncatedLoop], position: int) -> None:
+        """Reduce consecutive loops, of which the first one's first token is the output's at ``position``."""
+        if self.trace is not None:
+            self.trace += traced_tokens(loops, len(self.records), position)
+        seed = self._seed + len(self.records)
+        self.losslessness = added(self.losslessness, own_evidence(loops, seed))
+        self.records += loop_records(loops, self._phases, self._expected)
+        self.proposed += proposed_tokens(loops)
+
+    def _portions(self) -> Iterator[list[TruncatedLoop]]:
+        """The open loops in parts whose rows take little more than ``most_bytes`` as tensors."""
+        part: list[TruncatedLoop] = []
+        taken = 0
+        for loop in self._open:
+            part.append(loop)
+            taken += sum(rows.dense_nbytes for rows in loop.rows.values())
+            if taken > self._most_bytes:
+                yield part
+                part, taken = [], 0
+        if part:
+            yield part
 
     def _require_numbers(self) -> None:
         for number, loop in enumerate(self._open, start=len(self.records)):
-            decoded = loop.decoded
-            rows = {
-                "target": decoded.target_probs,
-                "draft": None if decoded.draft is None else decoded.draft.probs,
-            }
-            for role, probs in rows.items():
-                if probs is not None and not bool(probs.isfinite().all()):
+            for role, rows in loop.rows.items():
+                if not rows.is_finite():
                     raise FloatingPointError(f"the {role}'s logits are not finite numbers in loop {number}")

@@ -16,6 +16,7 @@ import torch
 from spsbench.decode.algorithms import DecodedLoop, Loops
 from spsbench.decode.clock import Clock, Stopwatch
 from spsbench.decode.rejection import Accept, Draft, accept_draft
+from spsbench.decode.rows import TensorRows
 from spsbench.decode.rules import Rule
 from spsbench.decode.sampling import draw, warp
 from spsbench.decode.stopping import TextDecoder
@@ -135,7 +136,7 @@ class StaticArS:
         watch.lap("verify")
         token = self._token.tolist()
         watch.lap("sample")
-        return DecodedLoop(token, 0, self._probs.clone(), None, self.state.u.clone())
+        return DecodedLoop(token, 0, TensorRows(self._probs.clone()), None, self.state.u.clone())
 
     def _stage(self) -> None:
         state = self.state
@@ -196,7 +197,11 @@ class StaticSpS:
         *drafted, token, accepted = self._answer.tolist()
         watch.lap("sample")
         # Copies: the next loop writes to the same places.
-        q, u, draft = self._q.clone(), self.state.u.clone(), Draft(self._drafted.clone(), self._p.clone())
+        q, u, draft = (
+            TensorRows(self._q.clone()),
+            self.state.u.clone(),
+            Draft(self._drafted.clone(), self._p.clone()),
+        )
         return DecodedLoop([*drafted[:accepted], token], accepted, q, draft, u)
 
     def _propose(self) -> None:

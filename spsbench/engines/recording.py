@@ -9,6 +9,7 @@ import torch
 
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.rejection import Draft
+from spsbench.decode.rows import Rows
 from spsbench.decode.rules import Expected, expected_acceptance
 from spsbench.records import FinishReason, Loop, TracedToken
 
@@ -44,6 +45,12 @@ class TruncatedLoop:
     def tested(self) -> int:
         """Draft tokens that met the acceptance test."""
         return min(self.accepted + 1, self.drafted)
+
+    @property
+    def rows(self) -> dict[str, Rows]:
+        """Its rows by the role of the model: the target's, and the draft's where it showed some."""
+        told = None if self.decoded.draft is None else self.decoded.draft.own_rows
+        return {"target": self.decoded.target_rows} | ({} if told is None else {"draft": told})
 
     @property
     def _ended_inside_draft(self) -> bool:
@@ -89,7 +96,8 @@ def _beta_sums(loops: Sequence[TruncatedLoop], expected: Expected) -> list[float
         if draft is None or n == 0:
             sums.append(torch.zeros((), device=loop.decoded.u.device))
         else:
-            tested = Draft(draft.tokens[:n], None if draft.probs is None else draft.probs[:n])
+            probs = draft.probs
+            tested = Draft(draft.tokens[:n], None if probs is None else probs[:n])
             sums.append(expected(loop.decoded.target_probs, tested).sum())
     values: list[float] = torch.stack(sums).tolist() if sums else []
     return values
@@ -135,7 +143,8 @@ def _trace_loop(index: int, position: int, loop: TruncatedLoop) -> Iterator[Trac
 
 
 def _draft_prob(draft: Draft, j: int, token: int) -> float:
-    return float(draft.tokens[j] == token) if draft.probs is None else float(draft.probs[j, token])
+    rows = draft.own_rows
+    return float(draft.tokens[j] == token) if rows is None else rows.probability(j, token)
 
 
 def _entry(
@@ -148,7 +157,7 @@ def _entry(
         position=position + j,
         token_id=token,
         fate=fate,  # type: ignore[arg-type]
-        target_prob=float(decoded.target_probs[j, token]),
+        target_prob=decoded.target_rows.probability(j, token),
         draft_prob=_draft_prob(draft, j, token) if draft is not None and drafted else None,
         u=u,
     )

@@ -39,17 +39,18 @@ def own_evidence(loops: Sequence[TruncatedLoop], seed: int) -> Sums:
         seed: of the randomised transform.
     """
     tokens = [token for loop in loops for token in loop.decoded.tokens[: loop.kept]]
-    q = torch.cat([loop.decoded.target_probs[: loop.kept] for loop in loops])
-    p = torch.cat([_draft_rows(loop) for loop in loops])
+    kept = [loop.decoded.target_probs[: loop.kept] for loop in loops]
+    p = torch.cat([_draft_rows(loop, rows) for loop, rows in zip(loops, kept, strict=True)])
+    q = torch.cat(kept)
     drafted = p if bool(p.any()) else None
     return evidence(
         torch.tensor(tokens, device=q.device), q, drafted, _transform_numbers(len(tokens), seed, q)
     )
 
 
-def _draft_rows(loop: TruncatedLoop) -> Tensor:
-    """[kept, V] draft rows at the emitted positions, zeros behind the last drafted one."""
-    q, draft = loop.decoded.target_probs[: loop.kept], loop.decoded.draft
+def _draft_rows(loop: TruncatedLoop, q: Tensor) -> Tensor:
+    """[kept, V] draft rows at the emitted positions, zeros behind the last drafted one; q: the target's."""
+    draft = loop.decoded.draft
     rows = torch.zeros_like(q)
     if draft is not None:
         shared = min(loop.kept, len(draft.tokens))

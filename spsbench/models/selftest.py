@@ -54,7 +54,7 @@ def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
     prompt, block, other = tokens[:prompt_length], tokens[prompt_length:-1], tokens[-1:]
     model.rollback(0)
     model.score(prompt, last=1)
-    cached = model.score(block, last=_BLOCK)
+    cached = model.score(block, last=_BLOCK).clone()
     kept = prompt_length + _KEPT
     model.rollback(kept)
     continued = model.score(other, last=1)

@@ -22,7 +22,8 @@ from spsbench.axes import MODIFIED_REJECTION
 from spsbench.decode import algorithms
 from spsbench.decode import sampling as law
 from spsbench.decode.algorithms import DecodedLoop
-from spsbench.decode.rejection import Accept, Draft
+from spsbench.decode.rejection import Accept, Draft, judged
+from spsbench.decode.rows import HostRows, as_in_a_loop
 from spsbench.verify.finding import Finding, skipped
 from spsbench.verify.subject import SamplerUnderTest
 
@@ -68,12 +69,13 @@ class _Asked:
 
     def __init__(self, rule: Accept, q: Tensor, draft: Draft, j: int) -> None:
         self._rule, self._q, self._draft, self._j = rule, q, draft, j
+        self._rows = as_in_a_loop(q)
 
     def answer(self, test: float, final: float) -> tuple[int, int]:
         """(accepted, token). All other tests pass at 0; those behind ``j`` must not matter if it fails."""
         tests = [test if i == self._j else 0.0 for i in range(len(self._draft.tokens))]
         u = torch.tensor([*tests, final], dtype=self._q.dtype).clamp_(0.0, _BELOW_ONE)
-        verdict = self._rule(self._q, self._draft, u)
+        verdict = judged(self._rule, self._rows, self._draft, u)
         return int(verdict.accepted), int(verdict.token)
 
     def acceptance(self, guess: float) -> float:
@@ -262,11 +264,15 @@ def _places(tokens: Tensor, columns: Tensor) -> Tensor:
 def observed() -> Iterator[list[Tensor]]:
     """Collect the rows that the drafter really draws from."""
     rows: list[Tensor] = []
-    draw = law.draw
+    draw, draw_on_host = law.draw, HostRows.draw
 
     def noted(probs: Tensor, u: Tensor) -> Tensor:
         rows.append(probs)
         return draw(probs, u)
 
-    with patch.object(law, "draw", noted):
+    def noted_on_host(self: HostRows, u: Tensor) -> Tensor:
+        rows.append(self.dense())
+        return draw_on_host(self, u)
+
+    with patch.object(law, "draw", noted), patch.object(HostRows, "draw", noted_on_host):
         yield rows

@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from spsbench.decode import algorithms, rejection
+from spsbench.decode import algorithms, rejection, rows
 from spsbench.decode import sampling as law
 from spsbench.decode.clock import Phase, Stopwatch
 from spsbench.decode.protocols import LanguageModel
@@ -89,7 +89,8 @@ def _untimed_draft() -> Iterator[Swap]:
 
 
 def _wherever_warp_is_named(wrong: Callable[[Tensor, SamplingParams], Tensor]) -> Iterator[Swap]:
-    """One swap for each module of ours that imported the warper by name."""
+    """One swap for each module of ours that imported the warper by name, and one for what the loops call."""
+    yield rows, "warped", lambda logits, params: rows.TensorRows(wrong(logits, params))
     for name, module in list(sys.modules.items()):
         if name.startswith("spsbench.") and vars(module).get("warp") is _right_warp:
             yield module, "warp", wrong
@@ -174,14 +175,14 @@ def _unscaled_residual(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
 def _raw_draft(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
     """Draws from the draft's raw probabilities, but tells the warped ones to the acceptance test."""
     pending = torch.tensor(tokens[self.model.length :], device=u.device)
-    picks, rows = [], []
+    picks, told = [], []
     for i in range(k):
         logits = self.model.score(pending, last=1).float()
         pending = law.draw(logits.softmax(-1), u[i : i + 1])
         picks.append(pending)
         # A raw token outside the warped support would divide by zero: give it a little.
-        rows.append(warp(logits, self.sampling).clamp(min=1e-9))
-    return Draft(torch.cat(picks), torch.cat(rows))
+        told.append(warp(logits, self.sampling).clamp(min=1e-9))
+    return Draft(torch.cat(picks), torch.cat(told))
 
 
 def _constant(self: UniformStream, n: int) -> Tensor:

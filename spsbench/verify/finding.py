@@ -82,4 +82,4 @@ def _scored(
     """Logits behind each token of ``tail``, scored in blocks of ``rows``."""
     subject.target.rollback(0)
     subject.target.score(head, last=1)
-    return [subject.target.score(block, last=len(block)) for block in torch.split(tail, rows)]
+    return [subject.target.score(block, last=len(block)).clone() for block in torch.split(tail, rows)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gpu, speed
+from benchmarks import gpu, loop, speed
 from benchmarks.pairs import build
 from spsbench.engines.cuda_graph import GraphedEngine
 
@@ -64,6 +64,17 @@ def test_the_speed_script_measures_memory_alone(
     said = capsys.readouterr().out
     assert "MiB resident / (" in said
     assert "generate() / ours" not in said
+
+
+def test_the_loop_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["loop", "--vocab", "300", "--k", "2", "--loops", "40"])
+    loop.main()
+    said = capsys.readouterr().out
+    assert "K = 2, 1 threads" in said
+    for name in ("T .8, top-p .95", "T .8, top-k 50", "T 1", "greedy"):
+        assert f"| 300 | {name} |" in said
+    assert "| 300 | greedy | 1, 1, 1 |" in said
+    assert "| 300 | T 1 | 300, 300, 300 |" in said
 
 
 def _forwards(model: object, context: int) -> object:

@@ -10,6 +10,8 @@ import torch
 
 from spsbench.decode import algorithms, rejection
 from spsbench.decode.enumeration import NotAFunction, Point, Scene, _Edges, boxes, paths, worst_difference
+from spsbench.decode.rejection import Draft, Verdict, judged
+from spsbench.decode.rows import Rows, takes_rows
 from spsbench.decode.table import TableModel, random_rows
 from spsbench.drafters.model import ModelDrafter
 from spsbench.records import SamplingParams
@@ -34,6 +36,11 @@ def pair(vocab_size: int, sharpness: float = 1.5) -> tuple[TableModel, TableMode
     )
 
 
+@takes_rows
+def _as_the_loop_finds_it(q: Rows | torch.Tensor, proposed: Draft, u: torch.Tensor) -> Verdict:
+    return judged(algorithms.accept_draft, q, proposed, u)
+
+
 def law_error(
     target: TableModel, draft: TableModel, prompt: tuple[int, ...], k: int, sampling: SamplingParams
 ) -> float:
@@ -41,7 +48,7 @@ def law_error(
     scene = Scene(
         target=target,
         make=lambda: ModelDrafter(draft, sampling, torch.device("cpu")),
-        accept=lambda q, proposed, u: algorithms.accept_draft(q, proposed, u),
+        accept=_as_the_loop_finds_it,
         prompt=prompt,
         k=k,
         sampling=sampling,

@@ -56,7 +56,7 @@ def test_momentum_starts_anew_with_each_sequence() -> None:
     numbers = [0.0] * 8
     assert len(drafted(one, numbers)) == 5
     one.observe((0, 0), 0)
-    assert len(one.draft((0, 0), 8, torch.tensor(numbers))[0]) == 4
+    assert len(one.draft((0, 0), 8, torch.tensor(numbers)).tokens) == 4
     assert len(drafted(one, numbers)) == 5
 
 
@@ -64,7 +64,7 @@ def test_a_rollback_without_a_draft_is_no_verdict() -> None:
     one = drafter("momentum")
     one.begin((0,))
     one.observe((0,), 0)
-    assert len(one.draft((0,), 8, torch.zeros(8))[0]) == 5
+    assert len(one.draft((0,), 8, torch.zeros(8)).tokens) == 5
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from spsbench.decode.clock import FakeClock
+from spsbench.decode.rows import Rows
 from spsbench.decode.table import TableModel, random_rows
-from spsbench.engines import local
+from spsbench.engines import buffer, local
 from spsbench.engines.buffer import LoopBuffer
 from spsbench.engines.local import EagerEngine
 from spsbench.records import Generation, Request, SamplingParams
@@ -76,14 +77,14 @@ def test_the_clock_stands_while_rows_are_settled(monkeypatch: pytest.MonkeyPatch
 
 def test_settled_rows_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[int] = []
-    rows: list[weakref.ref[torch.Tensor]] = []
+    rows: list[weakref.ref[Rows]] = []
 
     class Watching(LoopBuffer):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings, most_bytes=10 * ROW_BYTES)
 
         def add(self, loop: Any) -> None:
-            rows.append(weakref.ref(loop.decoded.target_probs))
+            rows.append(weakref.ref(loop.decoded.target_rows))
             super().add(loop)
             alive.append(sum(row() is not None for row in rows))
 
@@ -93,3 +94,31 @@ def test_settled_rows_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
     engine.generate(Request((0, 1), 60, (), SamplingParams(), seed=7, fixed_length=True))
     assert len(alive) == 60
     assert max(alive) <= 12
+
+
+def test_rows_that_take_little_are_made_into_tensors_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    size, portions = 2000, []
+    weigh = buffer.own_evidence
+
+    def noted(loops: Any, seed: int) -> Any:
+        portions.append(len(loops))
+        return weigh(loops, seed)
+
+    def row(context: tuple[int, ...]) -> list[float]:
+        likely = context[-1] % 7
+        return [0.3 if likely <= token < likely + 3 else 0.1 / size for token in range(size)]
+
+    class Small(LoopBuffer):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings, most_bytes=3 * size * 8)
+
+    monkeypatch.setattr(buffer, "own_evidence", noted)
+    monkeypatch.setattr(local, "LoopBuffer", Small)
+    target = TableModel(row, size)
+    engine = EagerEngine(target, None, 0, Letters("abc"), torch.device("cpu"), FakeClock())
+    request = Request((0, 1), 20, (), SamplingParams(top_p=0.8), seed=7, fixed_length=True, trace=True)
+    generation = engine.generate(request)
+    assert portions == [4, 4, 4, 4, 4]
+    assert len(generation.loops or ()) == 20
+    assert [token.token_id for token in generation.trace or ()] == generation.tokens
+    assert [token.position for token in generation.trace or ()] == list(range(20))

@@ -9,6 +9,7 @@ from tiny_models import TOKENS, make_pair
 from spsbench.decode import algorithms, rejection
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.evidence import Sums, added
+from spsbench.decode.rows import HostRow
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.engines.local import EagerEngine
 from spsbench.engines.rescore import decided_again, teacher_force
@@ -59,5 +60,5 @@ def test_wrong_rules_contradict(target: CausalLM, wrong: str, monkeypatch: pytes
     if wrong == "accepts all":
         monkeypatch.setattr(algorithms, "accept_draft", all_stand)
     else:
-        monkeypatch.setattr(rejection, "_without_own", lambda q, tokens, row: q)
+        monkeypatch.setattr(HostRow, "without", lambda row, token: row.weights)
     assert decisions(target, SAMPLINGS[0], sequences=12)["decisions_contradicted"] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from spsbench.decode.rows import warped
 from spsbench.decode.sampling import warp
 from spsbench.records import SamplingParams
 from spsbench.verify import controls
@@ -27,6 +29,16 @@ PARAMS = st.builds(
     greedy=st.booleans(),
 )
 
+Warp = Callable[[torch.Tensor, SamplingParams], torch.Tensor]
+
+
+def on_host(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """As a loop on a CPU warps."""
+    return warped(logits, params).dense()
+
+
+both_warpers = pytest.mark.parametrize("warp", [warp, on_host])
+
 
 def distance(found: torch.Tensor, logits: torch.Tensor, params: SamplingParams) -> float:
     """Total variation between a warped row and the brute-force one of [V] logits."""
@@ -38,33 +50,39 @@ def has_clear_edges(logits: torch.Tensor, params: SamplingParams, slack: float) 
     return is_clear(logits.double().numpy(), params, slack)
 
 
+@both_warpers
 @given(st.one_of(TIED, FREE), PARAMS)
-def test_both_warpers_agree_in_float64(logits: list[float], params: SamplingParams) -> None:
+def test_both_warpers_agree_in_float64(warp: Warp, logits: list[float], params: SamplingParams) -> None:
     row = torch.tensor(logits, dtype=torch.float64)
     assume(has_clear_edges(row, params, EXACT))
     assert distance(warp(row.unsqueeze(0), params)[0], row, params) < 1e-12
 
 
+@both_warpers
 @given(TIED, PARAMS)
-def test_a_row_among_others_is_warped_as_alone(logits: list[float], params: SamplingParams) -> None:
+def test_a_row_among_others_is_warped_as_alone(
+    warp: Warp, logits: list[float], params: SamplingParams
+) -> None:
     row = torch.tensor(logits, dtype=torch.float64)
     assume(has_clear_edges(row, params, EXACT))
     rows = torch.stack([row.flip(0), row, torch.zeros_like(row)])
     assert distance(warp(rows, params)[1], row, params) < 1e-12
 
 
+@both_warpers
 @given(st.one_of(TIED, FREE), PARAMS, st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
 def test_both_warpers_agree_on_coarse_logits(
-    logits: list[float], params: SamplingParams, dtype: torch.dtype
+    warp: Warp, logits: list[float], params: SamplingParams, dtype: torch.dtype
 ) -> None:
     row = torch.tensor(logits).to(dtype)
     assume(has_clear_edges(row, params, COARSE))
     assert distance(warp(row.unsqueeze(0), params)[0], row, params) < 1e-5
 
 
+@both_warpers
 @pytest.mark.parametrize("scale", [0.0, 0.05, 1.0, 12.0], ids=["flat", "nearly flat", "usual", "peaked"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_both_warpers_agree_on_a_large_vocabulary(scale: float, dtype: torch.dtype) -> None:
+def test_both_warpers_agree_on_a_large_vocabulary(warp: Warp, scale: float, dtype: torch.dtype) -> None:
     """Nuclei from one token to thousands; bfloat16 makes thousands of ties."""
     generator = torch.Generator().manual_seed(7)
     rows = (torch.randn(3, 30_000, generator=generator) * scale).to(dtype)

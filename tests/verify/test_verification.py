@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spsbench.decode import algorithms, rejection, sampling
+from spsbench.decode import rejection, rows, sampling
 from spsbench.decode.uniforms import UniformStream
 from spsbench.engines import rescore
 from spsbench.models.torch_lm import TorchLM
@@ -24,7 +24,7 @@ from spsbench.verify.verification import Effort, control_matrix, findings
 VOCAB = 40
 DECODER = Letters("x" * VOCAB)
 SHARP = SamplingParams(temperature=0.7, top_p=0.8)
-RIGHT, RIGHT_WARP = rejection.acceptance_probability, sampling.warp
+RIGHT, RIGHT_WARP, WARPED = rejection.acceptance_probability, sampling.warp, rows.warped
 TABLES: dict[str, Sizes] = {"tables": ((3, 2),), "wide_tables": ((4, 2),)}
 EFFORT = Effort(draws=250, end_to_end=30, contexts=1, prompts=2, outputs=2, **TABLES)
 
@@ -126,8 +126,9 @@ def test_a_control_is_gone_when_its_block_ends(subject: SamplerUnderTest) -> Non
 
 def test_what_is_planted_everywhere_is_no_wrong_sampler(subject: SamplerUnderTest) -> None:
     with planted("nucleus-at-one", subject.target), planted_everywhere("inverted-ratio"):
-        assert algorithms.warp is sampling.warp
+        assert rows.warped is WARPED
         assert rejection.acceptance_probability is RIGHT
     with planted_everywhere("nucleus-at-one"):
-        assert algorithms.warp is rescore.warp is sampling.warp
+        assert rescore.warp is sampling.warp
+        assert rows.warped is not WARPED
         assert sampling.warp is not RIGHT_WARP

@@ -16,15 +16,16 @@ class Ours:
     def __init__(self, settings: Settings) -> None:
         from spsbench.config import resolve
         from spsbench.runner import plan
-        from spsbench.runner.backends import EAGER, Backends
+        from spsbench.runner.backends import Backends
         from spsbench.runner.execute import load
 
         method = "sps" if settings.speculative else "ars"
         flags = settings.options["flags"] | {"arms": method, "threads": settings.threads}
         ready = plan(resolve(flags))
         (self._arm,) = ready.arms
-        pair = load(ready, keep_plain=self._arm.engine != EAGER)
+        pair = load(ready)
         corpus = tuple(prompt.ids for prompt in ready.prompts)
+        self._backend = pair.target.backend
         backends = Backends(pair, ready.slots, corpus=corpus)
         self._engine = backends.build(self._arm)
         if backends.fallbacks:
@@ -35,7 +36,7 @@ class Ours:
 
         import spsbench
 
-        return Loaded(f"{spsbench.__version__} (torch {version('torch')})")
+        return Loaded(f"{spsbench.__version__} ({self._backend} {version(self._backend)})")
 
     def generate(self, request: Request) -> Answer:
         """Every token is decoded: the prompt's last token is left pending by our prefill."""
