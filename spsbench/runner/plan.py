@@ -18,7 +18,7 @@ from spsbench.errors import UsageError
 from spsbench.execution import sandbox_level
 from spsbench.metrics.registry import records
 from spsbench.models.pair import PairSource, find_pair, pair_backend, resolve_device
-from spsbench.models.weights import require_memory
+from spsbench.models.weights import ROUNDED, require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt
 from spsbench.runner.arms import arms_of
 from spsbench.tasks import answers
@@ -114,9 +114,16 @@ class Plan:
         return self.task.stop_for(self.chat_template)
 
     def label(self) -> str:
-        """The task's name, with what is synthetic about it: the data, or only what the pair learned from."""
+        """The task's name, and what every table must say of it.
+
+        That is what is synthetic (the data, or only what the pair learned from), and which weights are
+        rounded: the outputs of a rounded target follow its own law, not the checkpoint's.
+        """
         made = self.config.pair.synthetic and not self.data.synthetic
-        return f"{self.data.label} (synthetic pair)" if made else self.data.label
+        label = f"{self.data.label} (synthetic pair)" if made else self.data.label
+        roles = zip(("target", "draft"), self.dtypes, strict=True)
+        rounded = [f"{role} rounded to {dtype}" for role, dtype in roles if dtype in ROUNDED]
+        return f"{label}, {', '.join(rounded)}" if rounded else label
 
     def info(self) -> dict[str, Any]:
         """What ``run.json`` tells besides the identity."""

@@ -272,3 +272,23 @@ def test_a_directory_of_another_run_is_left_alone(cli: Cli, finished: tuple[Path
     assert result.code == 2
     assert "seed" in result.err
     assert (directory / "samples.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--dtype", "int8"), "target rounded to int8, draft rounded to int8"),
+        (("--draft-dtype", "int4"), ", draft rounded to int4"),
+    ],
+)
+def test_rounded_weights_are_named_wherever_a_result_is(
+    cli: Cli, tmp_path: Path, flags: tuple[str, ...], said: str
+) -> None:
+    directory = tmp_path / "run"
+    done = cli("run", "xsum", "--k", "4", *SMALL, *flags, "--out", directory)
+    assert done.code == 0, done.err
+    assert said in " ".join(done.out.split())
+    assert said in (directory / "report.md").read_text()
+    summary = json.loads((directory / "summary.json").read_text())
+    assert summary["task_label"].endswith(said)
+    assert summary["losslessness"]["verdict"] != "alarm"

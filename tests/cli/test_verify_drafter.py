@@ -80,7 +80,7 @@ class Weighty(ModelDrafter):
     "It cannot be built on a table of probabilities."
 
     def __init__(self, context):
-        context.target.model.config
+        context.target.layers
         super().__init__(context.draft, context.sampling, context.device)
 
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_built_on_tables_is_skipped_with_the_reason(cli: Cli, fil
     assert result.code == 0, result.err
     for test in ("enumeration", "clock"):
         assert verdicts(result)[test] == "skipped"
-        assert "has no attribute 'model'" in finding(result, test)["found"]
+        assert "has no attribute 'layers'" in finding(result, test)["found"]
 
 
 def test_a_lossless_rule_passes_and_says_what_was_not_asked(cli: Cli) -> None:
