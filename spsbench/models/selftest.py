@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -27,12 +28,14 @@ class SelfTest:
         rolled_back: of one token scored after a rollback into that block.
         scale: largest absolute logit, for comparison.
         prompt_tokens: length of the prompt; longer than the attention window if that is small.
+        bits: hash of the cached logits, bit for bit: whether two processes compute alike.
     """
 
     cached: float
     rolled_back: float
     scale: float
     prompt_tokens: int
+    bits: str
 
     @property
     def worst(self) -> float:
@@ -66,6 +69,7 @@ def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
         rolled_back=_difference(continued, branch[-1:]),
         scale=float(full.abs().max()),
         prompt_tokens=prompt_length,
+        bits=_bits(cached, continued),
     )
 
 
@@ -109,6 +113,13 @@ def _prompt_length(model: CausalLM) -> int:
     window = attention_window(model.config) or 0
     wanted = _PROMPT + (window if window <= _WIDEST_WINDOW else 0)
     return min(wanted, model.context_window - _BLOCK - 2)
+
+
+def _bits(*logits: torch.Tensor) -> str:
+    digest = hashlib.sha256()
+    for rows in logits:
+        digest.update(rows.float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _difference(a: torch.Tensor, b: torch.Tensor) -> float:

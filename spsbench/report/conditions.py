@@ -34,7 +34,7 @@ def headline(summary: Summary) -> list[str]:
 
 
 def titles(summary: Summary) -> list[str]:
-    """What sets each of several conditions apart, e.g. ``threads 1, kernels plain``."""
+    """What sets each of several conditions apart, e.g. ``threads 1, backend torch``."""
     entries = summary.get("conditions") or []
     return [
         ", ".join(f"{name} {_shown(value)}" for name, value in entry["differ"].items()) for entry in entries

@@ -22,7 +22,7 @@ from spsbench.runner.finalize import finalize, peak_memory_bytes, score
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import prove, read_again
 from spsbench.runner.schedule import Turn, turns
-from spsbench.store import RunStore
+from spsbench.store import RunStore, differences
 from spsbench.summary_types import Conditions, Summary
 
 _MODES = {GRAPHED: "graphs"}  # others than ours run the stock model
@@ -111,6 +111,11 @@ def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher
     if plan.fallback:
         watcher.warned(f"the forwards run over torch: {plan.fallback}.")
     pair = load(plan, threads=recorded_threads(plan, store))
+    for role in _computing_otherwise(store, pair, now):
+        watcher.warned(
+            f"the {role}'s logits are not those that this run began with, bit for bit: with the same "
+            "settings this machine does not compute alike in every process, and tokens may differ."
+        )
     corpus = tuple(prompt.ids for prompt in plan.prompts)
     backends = Backends(pair, plan.slots, corpus=corpus)
     engines = backends.all(plan.arms)
@@ -122,6 +127,16 @@ def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher
         condition = settle(store, now | {"threads": pair.info["threads"]})
         _measure_all(plan, store, engines, missing, pair, watcher, condition)
     prove(plan, store, pair, backends, watcher)
+
+
+def _computing_otherwise(store: RunStore, pair: Pair, now: Conditions) -> list[str]:
+    """Roles whose model gives other bits than in the process that measured last, conditions being equal."""
+    info = store.run_info()
+    before, last = info.get("models"), (info.get("conditions") or [None])[-1]
+    if before is None or last is None or differences(last | {"threads": None}, now | {"threads": None}):
+        return []
+    told = {role: (before[role]["self_test"], pair.info[role]["self_test"]) for role in ("target", "draft")}
+    return [role for role, (then, here) in told.items() if then.get("bits") not in (None, here["bits"])]
 
 
 def _measure_all(

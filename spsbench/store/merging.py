@@ -33,7 +33,7 @@ def merge(directories: Sequence[Path], out: Path, *, allow_mixed: bool = False) 
     Args:
         directories: of all shards, in any order.
         out: missing or empty.
-        allow_mixed: even if they were measured under other threads, kernels, versions or hardware.
+        allow_mixed: even if they were measured under other threads, backends, versions or hardware.
 
     Raises:
         UsageError: they are not the shards of one run, one is missing or there twice, they overlap, or

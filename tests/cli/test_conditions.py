@@ -215,3 +215,19 @@ def test_what_is_no_hash_is_refused_before_anything_is_loaded(cli: Cli, tmp_path
     assert refused.code == 2
     assert "--expect" in refused.err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_machine_that_computes_otherwise_in_another_process_is_told(
+    cli: Cli, short: Path, tmp_path: Path
+) -> None:
+    alike, otherwise = (shutil.copytree(short, tmp_path / name) for name in ("alike", "otherwise"))
+    run = recorded(otherwise)
+    run["models"]["draft"]["self_test"]["bits"] = "0" * 16
+    (otherwise / "run.json").write_text(json.dumps(run))
+    said = "the draft's logits are not those that this run began with, bit for bit"
+    loud = [flag for flag in FLAGS if flag != "--quiet"]
+    for directory, told in ((alike, False), (otherwise, True)):
+        flags = ("--limit", "2", *loud, "--threads", "1", "--resume", directory)
+        done = cli("run", "xsum", *flags)
+        assert done.code == 0, done.err
+        assert (said in " ".join(done.err.split())) is told

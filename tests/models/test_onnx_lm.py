@@ -250,7 +250,7 @@ print(digest.hexdigest())
 
 
 def test_logits_do_not_depend_on_process_or_threads() -> None:
-    """Bit for bit. Where a CPU breaks it, `spsbench doctor` says so; see docs/models.md."""
+    """Bit for bit. Where a CPU breaks it, a run that is continued says so (tests/cli)."""
     digests = [
         subprocess.run(
             [sys.executable, "-c", DIGEST, str(threads)], capture_output=True, text=True, check=True
