@@ -1,8 +1,8 @@
 """Distil a draft from the target's distributions on one thread of a CPU.
 
 ``python -m training.distil --target DIR --out DIR`` takes the recipe that ships (docs/drafts.md tells what
-else was tried). While the rate is full the draft learns the target's whole distribution; while it falls,
-the chance of being accepted.
+else was tried). While the rate is full the draft learns the target's whole distribution and is shown where
+to look (``training.guidance``); while the rate falls, it learns to be accepted.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch.nn.functional as F
 
 from training.batches import row_groups
 from training.corpus import build_corpus
+from training.guidance import guidance
 from training.lessons import Lesson, Lessons, joined, teach
 from training.model import DRAFT, Shape, build, load, save
 from training.train import Progress, device_name, has_fast_bfloat16, optimizers, update
@@ -35,6 +36,7 @@ NUCLEUS = 0.9
 """What is left of the target's distribution for the chance of acceptance: between the tasks' .8 and .95."""
 WARM_UP_UPDATES = 200
 PROMPT_SHARE = 0.3
+GUIDANCE = 0.2
 SAVE_EVERY = 400
 
 
@@ -53,8 +55,8 @@ class Distillation:
 
     shape: Shape = DRAFT
     tokens_per_batch: int = 2_048
-    flat: int = 8_000
-    falling: int = 8_000
+    flat: int = 2_400
+    falling: int = 2_400
     rate_share: float = 1.5
     seed: int = 0
 
@@ -73,14 +75,14 @@ class Distillation:
 def distil(recipe: Distillation, lessons: Lessons, out: Path) -> LlamaForCausalLM:
     """Train a draft on the lessons; it is saved to ``out`` now and then and at the end."""
     torch.manual_seed(recipe.seed)
-    model = build(recipe.shape).train()
+    model = build(recipe.shape, attention="eager").train()
     steppers = optimizers(model, recipe.rate_share)
     progress, began = Progress(device=device_name("cpu")), time.perf_counter()
     generator = np.random.default_rng(recipe.seed)
     groups = row_groups(lessons.corpus.lengths, recipe.tokens_per_batch, generator)
     for number, rows in enumerate(islice(groups, recipe.updates)):
         lesson = lessons.lesson(rows, PROMPT_SHARE, generator)
-        loss = loss_of(model, lesson, rejection=number >= recipe.flat)
+        loss = loss_of(model, lesson, last_part=number >= recipe.flat)
         update(steppers, loss, recipe.rate(number))
         progress.updates, progress.tokens = number + 1, progress.tokens + lesson.ids.numel()
         if (number + 1) % SAVE_EVERY == 0 or number + 1 == recipe.updates:
@@ -91,20 +93,27 @@ def distil(recipe: Distillation, lessons: Lessons, out: Path) -> LlamaForCausalL
     return model.eval()
 
 
-def loss_of(model: LlamaForCausalLM, lesson: Lesson, *, rejection: bool) -> torch.Tensor:
-    """The mean over answers and chosen prompt tokens; a prompt's token counts a tenth in ``rejection``."""
+def loss_of(model: LlamaForCausalLM, lesson: Lesson, *, last_part: bool) -> torch.Tensor:
+    """The mean over answers and chosen prompt tokens, with guidance in the first part of the training.
+
+    In the last part what counts is the rejected share, with a tenth of the first part's losses beside it.
+    """
     with torch.autocast("cpu", torch.bfloat16, enabled=has_fast_bfloat16("cpu")):
-        states = model.model(input_ids=lesson.ids[:, :-1], use_cache=False).last_hidden_state
+        found = model.model(input_ids=lesson.ids[:, :-1], use_cache=False, output_attentions=not last_part)
+        states = found.last_hidden_state
         answers, prompts = model.lm_head(states[lesson.answers]), model.lm_head(states[lesson.prompts])
     offered = answers.float().log_softmax(-1).gather(1, lesson.tokens)
     wanted = lesson.logs.softmax(-1)
     per_answer = -(wanted * offered).sum(-1)
     next_tokens = lesson.ids[:, 1:][lesson.prompts]
     of_prompts = F.cross_entropy(prompts.float(), next_tokens, reduction="sum")
-    if rejection:
+    if last_part:
         per_answer = rejected(offered, wanted) + 0.1 * per_answer
         of_prompts = 0.1 * of_prompts
-    return (per_answer.sum() + of_prompts) / (len(per_answer) + len(next_tokens))
+    loss = (per_answer.sum() + of_prompts) / (len(per_answer) + len(next_tokens))
+    if last_part:
+        return loss
+    return loss + GUIDANCE * guidance(found.attentions, lesson.ids, lesson.answers)
 
 
 def rejected(offered: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
