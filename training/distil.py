@@ -55,8 +55,8 @@ class Distillation:
 
     shape: Shape = DRAFT
     tokens_per_batch: int = 2_048
-    flat: int = 2_400
-    falling: int = 2_400
+    flat: int = 700
+    falling: int = 400
     rate_share: float = 1.5
     seed: int = 0
 
