@@ -155,7 +155,7 @@ def test_any_text_is_ks_in_range_or_a_usage_error(text: str) -> None:
         ({"top_k": -1}, "--top-k", "-1"),
         ({"max_new_tokens": 0}, "--max-new-tokens", "0"),
         ({"device": "gpu"}, "--device", "gpu"),
-        ({"dtype": "int8"}, "--dtype", "int8"),
+        ({"dtype": "int3"}, "--dtype", "int3"),
         ({"threads": "many"}, "--threads", "many"),
         ({"threads": 0}, "--threads", "0"),
         ({"shard": "4/3"}, "--shard", "4/3"),

@@ -125,31 +125,51 @@ def text_of(tokens: list[int], tokenizer: PreTrainedTokenizerFast, stops: tuple[
     return text[: min((text.index(stop) for stop in stops if stop in text), default=len(text))]
 
 
+@dataclass(frozen=True)
+class Agreement:
+    """A draft beside the target on the target's own text, one list for each answer.
+
+    Attributes:
+        chances: for each emitted token x the chance min(1, draft(x) / target(x)).
+        overlaps: for each place the chance before x is known, sum over x of min(target(x), draft(x)).
+    """
+
+    chances: list[list[float]]
+    overlaps: list[list[float]]
+
+    @property
+    def alpha(self) -> float:
+        """The mean acceptance over all emitted tokens."""
+        return sum(map(sum, self.overlaps)) / sum(map(len, self.overlaps))
+
+
 def acceptance(
     target: LlamaForCausalLM,
     drafts: dict[str, LlamaForCausalLM],
     prompts: list[list[int]],
     emitted: list[list[int]],
     sampling: Sampling,
-) -> dict[str, list[list[float]]]:
-    """By draft, for each emitted token x of the target the chance min(1, draft(x) / target(x))."""
-    chances: dict[str, list[list[float]]] = {name: [] for name in drafts}
+) -> dict[str, Agreement]:
+    """How drafts agree with the target on what it emitted, by draft."""
+    found = {name: Agreement([], []) for name in drafts}
     for prompt, tokens in zip(prompts, emitted, strict=True):
-        wanted = _chosen(target, prompt, tokens, sampling).clamp_min(1e-9)
+        chosen = torch.tensor(tokens, device=target.device)[:, None]
+        wanted = _distributions(target, prompt, tokens, sampling)
         for name, draft in drafts.items():
-            offered = _chosen(draft, prompt, tokens, sampling)
-            chances[name].append((offered / wanted).clamp_max(1.0).tolist())
-    return chances
+            offered = _distributions(draft, prompt, tokens, sampling)
+            shares = offered.gather(1, chosen) / wanted.gather(1, chosen).clamp_min(1e-9)
+            found[name].chances.append(shares[:, 0].clamp_max(1.0).tolist())
+            found[name].overlaps.append(torch.minimum(wanted, offered).sum(-1).tolist())
+    return found
 
 
-def _chosen(
+def _distributions(
     model: LlamaForCausalLM, prompt: list[int], tokens: list[int], sampling: Sampling
 ) -> torch.Tensor:
-    """The model's warped probability of each of ``tokens`` behind the prompt, [n]."""
+    """What the model draws each of ``tokens`` behind the prompt from, [n, V]."""
     ids = torch.tensor([prompt + tokens[:-1]], device=model.device)
     with torch.inference_mode():
-        rows = warped(model(input_ids=ids, logits_to_keep=len(tokens)).logits[0], sampling)
-    return rows.gather(1, torch.tensor(tokens, device=model.device)[:, None])[:, 0]
+        return warped(model(input_ids=ids, logits_to_keep=len(tokens)).logits[0], sampling)
 
 
 def warped(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
@@ -221,21 +241,24 @@ def _answer(
     emitted = generate(target, tokenizer, job, sampling, seed=0)
     prompts = [tokenizer.encode(prompt) for prompt in job.prompts]
     texts = {"target": [text_of(tokens, tokenizer, job.stops) for tokens in emitted]}
-    shares = {}
+    shares, alphas = {}, {}
     for name, draft in drafts.items():
         answers = generate(draft, tokenizer, job, sampling, seed=0)
         texts[name] = [text_of(tokens, tokenizer, job.stops) for tokens in answers]
-    # The gates ask for r' under default sampling alone.
+    # The gates ask for acceptance under default sampling alone.
     found = {} if sampling == GREEDY else acceptance(target, drafts, prompts, emitted, sampling)
-    for name, chances in found.items():
-        shares[name] = {k: r_prime(chances, k) for k in range(1, 8)}
-        print(job.name, sampling, name, {k: round(share, 3) for k, share in shares[name].items()}, flush=True)
+    for name, agreement in found.items():
+        alphas[name] = agreement.alpha
+        shares[name] = {k: r_prime(agreement.chances, k) for k in range(1, 8)}
+        shown = {k: round(share, 3) for k, share in shares[name].items()}
+        print(f"{job.name} {sampling} {name} alpha {agreement.alpha:.3f} r' {shown}", flush=True)
     lengths = [len(tokens) for tokens in emitted]
     return {
         "job": job.name,
         "device": device_name(str(target.device)),
         "greedy": sampling == GREEDY,
         "texts": texts,
+        "alpha": alphas,
         "r_prime": shares,
         "lengths": lengths,
         "prompt_lengths": [len(prompt) for prompt in prompts],

@@ -1,8 +1,7 @@
 """Measure the mini pair against its gates, print the table and write the model card.
 
 ``python -m training.evaluate`` runs the pair on its task data (minutes on a CPU); with ``--answers``
-it takes what an earlier run of ``training.answers`` wrote. ``--speed FILE`` adds the decode speedups,
-which only the benchmark itself can measure: ``{"xsum": {"ratio", "low", "high", "modes"}, ...}``.
+it takes what an earlier run of ``training.answers`` wrote. Speed is measured by the benchmark itself.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from typing import Any
 from training.gates import Gate, all_gates, table
 from training.make import MINI
 
-PENDING = "measured by `make mini-gates`"
-
 
 def measured_answers(pair: Path) -> list[dict[str, Any]]:
     """Answers of the pair to all of its task data, by ``training.answers`` in a process of its own."""
@@ -30,20 +27,6 @@ def measured_answers(pair: Path) -> list[dict[str, Any]]:
         command += ["--data", pair / "data", "--out", out]
         subprocess.run([str(part) for part in command], check=True)
         return json.loads(out.read_text())  # type: ignore[no-any-return]
-
-
-def speed_gates(speeds: dict[str, dict[str, Any]]) -> list[Gate]:
-    """Decode speedup of SpS at K = 4 over the fastest ArS on both tasks; pending where not given."""
-    lines = []
-    for task in ("xsum", "humaneval"):
-        found = speeds.get(task)
-        name, asked = f"decode speedup, K = 4 ({task})", ">= 1.5, lower bound > 1.3"
-        if found is None:
-            lines.append(Gate(name, asked, PENDING, None))
-            continue
-        text = f"{found['ratio']:.2f} [{found['low']:.2f}, {found['high']:.2f}] ({found['modes']})"
-        lines.append(Gate(name, asked, text, found["ratio"] >= 1.5 and found["low"] > 1.3))
-    return lines
 
 
 def card(gates: list[Gate], pair: Path, devices: str) -> str:
@@ -74,11 +57,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pair", type=Path, default=MINI)
     parser.add_argument("--answers", type=Path)
-    parser.add_argument("--speed", type=Path)
     a = parser.parse_args()
     answers = json.loads(a.answers.read_text()) if a.answers else measured_answers(a.pair)
-    speeds = json.loads(a.speed.read_text()) if a.speed else {}
-    gates = [*all_gates(answers, a.pair), *speed_gates(speeds)]
+    gates = all_gates(answers, a.pair)
     print(table(gates))
     devices = "; ".join(dict.fromkeys(f"{answer['job']} on {answer['device']}" for answer in answers))
     (a.pair / "README.md").write_text(card(gates, a.pair, devices), encoding="utf-8")

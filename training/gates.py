@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 K = 4
+ALPHA = 0.86
 RUNNER = """
 import json, signal, sys
 def expire(*_): raise TimeoutError
@@ -118,7 +119,7 @@ def news_gates(answer: dict[str, Any], references: list[str], *, gated: bool) ->
             f"{ratio:.2f} [{low:.2f}, {high:.2f}]",
             low >= 1.15,
         ),
-        *_r_prime_gates(where, answer),
+        *_acceptance_gates(where, answer),
         Gate(
             f"median tokens ({where})",
             ">= 25",
@@ -147,7 +148,7 @@ def code_gates(answer: dict[str, Any], problems: list[dict[str, str]]) -> list[G
             f"{gap:.0f} [{low:.0f}, {high:.0f}]",
             low >= 15,
         ),
-        *_r_prime_gates(where, answer),
+        *_acceptance_gates(where, answer),
         Gate(
             f"median tokens ({where})",
             ">= 40",
@@ -157,11 +158,14 @@ def code_gates(answer: dict[str, Any], problems: list[dict[str, str]]) -> list[G
     ]
 
 
-def _r_prime_gates(where: str, answer: dict[str, Any]) -> list[Gate]:
+def _acceptance_gates(where: str, answer: dict[str, Any]) -> list[Gate]:
     if answer["greedy"]:
         return []
-    share = answer["r_prime"]["draft"][str(K)]
-    return [Gate(f"r' at K = {K} ({where})", ".55-.85", f"{share:.3f}", 0.55 <= share <= 0.85)]
+    alpha, share = answer["alpha"]["draft"], answer["r_prime"]["draft"][str(K)]
+    return [
+        Gate(f"acceptance alpha ({where})", ">= .86", f"{alpha:.3f}", alpha >= ALPHA),
+        Gate(f"r' at K = {K} ({where})", ".55-.85", f"{share:.3f}", 0.55 <= share <= 0.85),
+    ]
 
 
 def all_gates(answers: list[dict[str, Any]], pair: Path) -> list[Gate]:

@@ -1,87 +1,87 @@
-"""Make the mini pair from seed: data, tokenizer, target, draft. ``make mini`` calls it.
+"""Make the mini pair: its data from a seed and its draft from its target. ``make mini`` calls it.
 
-On a GPU the schedule is the one that the shipped weights were trained with; on a CPU a shorter one
-fits into ``--minutes`` (90 by default).
+With ``--target`` tokenizer and target are trained first. The target that ships was trained on a GPU in
+two stages and does not come out of this (spsbench/mini/README.md).
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from training.batches import Batches
-from training.corpus import Corpus, build_corpus, save_corpus
-from training.model import DRAFT, TARGET
+from training.corpus import build_corpus, save_corpus
+from training.distil import Distillation, distil, taught
+from training.model import TARGET
 from training.tasks import write_tasks
 from training.tokenizer import train_tokenizer
 from training.train import Recipe, train
 
 MINI = Path(__file__).resolve().parent.parent / "spsbench" / "mini"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 SEED = 1
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How much is trained: contexts in the corpus, tokens of a batch, and updates or, if 0, seconds."""
+    """How much a target is trained: contexts, tokens of a batch, and updates or, if 0, seconds."""
 
     contexts: int
     tokens: int
-    target_updates: int = 0
-    draft_updates: int = 0
-    target_s: float = 0.0
-    draft_s: float = 0.0
+    updates: int = 0
+    seconds: float = 0.0
 
 
 def schedule(device: str, minutes: float) -> Schedule:
-    """The schedule of a device: on a GPU what the shipped weights had, on a CPU what fits the time.
-
-    Of a CPU's time about a tenth each goes to the corpus and the draft.
-    """
+    """The schedule of a device: on a GPU that of the first stage, on a CPU what fits the time."""
     if device.startswith("cuda"):
-        return Schedule(240_000, 32_768, target_updates=906, draft_updates=480)
-    seconds = minutes * 60
-    return Schedule(round(600 * minutes), 4_096, target_s=0.72 * seconds, draft_s=0.1 * seconds)
+        return Schedule(240_000, 32_768, updates=906)
+    return Schedule(round(600 * minutes), 4_096, seconds=50 * minutes)
 
 
-def write_tokenizer(out: Path, seed: int) -> Path:
-    """Train the tokenizer, save it beside both models and return its file."""
-    tokenizer = train_tokenizer(seed)
-    for name in ("target", "draft"):
-        tokenizer.save_pretrained(out / name)
-    return out / "target" / "tokenizer.json"
-
-
-def make(out: Path, device: str, minutes: float, seed: int) -> None:
-    """Write everything that ships into ``out``."""
+def make_target(out: Path, device: str, minutes: float, seed: int) -> None:
+    """Train tokenizer and target into ``out``."""
     plan = schedule(device, minutes)
-    write_tasks(out / "data")
-    corpus: Corpus = build_corpus(write_tokenizer(out, seed), plan.contexts, seed)
-    batches = Batches(corpus, plan.tokens, seed, device)
-    recipe = Recipe(TARGET, plan.tokens, plan.target_updates, plan.target_s, seed=seed)
-    train(recipe, batches, out / "target")
-    recipe = Recipe(DRAFT, plan.tokens, plan.draft_updates, plan.draft_s, seed=seed)
-    train(recipe, batches, out / "draft")
+    train_tokenizer(seed).save_pretrained(out / "target")
+    corpus = build_corpus(out / "target" / "tokenizer.json", plan.contexts, seed)
+    recipe = Recipe(TARGET, plan.tokens, plan.updates, plan.seconds, seed=seed)
+    train(recipe, Batches(corpus, plan.tokens, seed, device), out / "target")
+
+
+def make_draft(out: Path, recipe: Distillation) -> None:
+    """Distil the draft from the target in ``out``, on one thread: its result depends on their number."""
+    torch.set_num_threads(1)
+    (out / "draft").mkdir(parents=True, exist_ok=True)
+    for name in TOKENIZER_FILES:
+        shutil.copyfile(out / "target" / name, out / "draft" / name)
+    distil(recipe, taught(out / "target"), out / "draft")
 
 
 def main() -> None:
-    """Command line: everything, or with ``--corpus`` the corpus alone for ``training.train``."""
+    """Command line: data and draft, or with ``--corpus`` the corpus alone for ``training.train``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=MINI)
-    parser.add_argument("--minutes", type=float, default=90.0)
-    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--target", action="store_true", help="train tokenizer and target first")
     parser.add_argument(
-        "--corpus", type=int, help="only build this many contexts with the tokenizer in --out"
+        "--device", default="cuda" if torch.cuda.is_available() else "cpu", help="the target's"
     )
+    parser.add_argument("--minutes", type=float, default=90.0, help="for the target on a CPU")
+    parser.add_argument("--seed", type=int, default=SEED, help="the target's")
+    parser.add_argument("--corpus", type=int, help="only build this many contexts with --out's tokenizer")
     a = parser.parse_args()
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if a.device == "auto" else a.device
     if a.corpus:
         save_corpus(build_corpus(a.out / "target" / "tokenizer.json", a.corpus, a.seed), a.out)
-    else:
-        make(a.out, device, a.minutes, a.seed)
+        return
+    write_tasks(a.out / "data")
+    if a.target:
+        make_target(a.out, a.device, a.minutes, a.seed)
+    elif not (a.out / "target").exists():
+        shutil.copytree(MINI / "target", a.out / "target")
+    make_draft(a.out, Distillation())
 
 
 if __name__ == "__main__":

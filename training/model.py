@@ -29,7 +29,7 @@ class Shape:
 
 
 TARGET = Shape(layers=8, hidden=256)
-DRAFT = Shape(layers=1, hidden=256)
+DRAFT = Shape(layers=2, hidden=64, head_dim=32)
 
 
 def build(shape: Shape, *, attention: str = "sdpa") -> LlamaForCausalLM:

@@ -1,7 +1,7 @@
 """Train one model: Muon on the matrices, AdamW on the rest, bfloat16 where the device is fast at it.
 
-``python -m training.train --corpus DIR --layers 8 --hidden 256 --seconds 300 --out DIR``; with
-``--teacher`` the model is a draft that learns from a target's distributions (docs/drafts.md).
+``python -m training.train --corpus DIR --layers 8 --hidden 256 --seconds 300 --out DIR`` trains on data;
+a draft learns from a target in ``training.distil``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +23,6 @@ from training.model import Shape, build, load, save
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
-
-Objective = Literal["data", "kl", "tvd"]
 
 MATRIX_RATE = 4e-3
 VECTOR_RATE = 2e-3
@@ -45,8 +42,6 @@ class Recipe:
         tokens: tokens of a batch, padding included.
         updates: number of updates; 0 takes as many as fit into ``seconds``.
         seconds: the time to fill when ``updates`` is 0.
-        objective: ``data`` (cross-entropy), ``kl`` (cross-entropy with the teacher's distribution) or
-            ``tvd`` (total variation distance to it, which is one minus the acceptance rate).
         seed: of weights and order.
         rate_share: share of the full learning rates, below 1 to adjust a trained model.
     """
@@ -55,7 +50,6 @@ class Recipe:
     tokens: int = 32_768
     updates: int = 0
     seconds: float = 300.0
-    objective: Objective = "data"
     seed: int = 0
     rate_share: float = 1.0
 
@@ -86,11 +80,7 @@ def rate(fraction: float) -> float:
 
 
 def train(
-    recipe: Recipe,
-    batches: Batches,
-    out: Path,
-    teacher: LlamaForCausalLM | None = None,
-    start: Path | None = None,
+    recipe: Recipe, batches: Batches, out: Path, start: Path | None = None
 ) -> tuple[LlamaForCausalLM, Progress]:
     """Train a model as the recipe says, saving it to ``out`` now and then and at the end.
 
@@ -102,8 +92,7 @@ def train(
     if start:
         model.load_state_dict(load(start, "cpu").state_dict())
     model = model.to(batches.device).train()
-    optimizers = _optimizers(model)
-    loss_of = _loss(recipe.objective, model, teacher)
+    steppers = optimizers(model, recipe.rate_share)
     progress, total = Progress(device=device_name(batches.device)), recipe.updates
     began = marked = saved = time.perf_counter()
     for number, batch in enumerate(batches):
@@ -114,10 +103,11 @@ def train(
             _wait(batches.device)
             total = _updates_that_fit(recipe.seconds, began, marked)
         fraction = (number + 1) / total if total else WARM_UP * (number + 1) / TIMED_UPDATES[1]
-        _update(optimizers, loss_of, batch, recipe.rate_share * rate(fraction))
+        loss = _loss(model, batch)
+        update(steppers, loss, rate(fraction))
         progress.updates, progress.tokens = number + 1, progress.tokens + batch.inputs.numel()
         if number % 100 == 0 or number + 1 == total:
-            progress.loss = float(loss_of(batch).detach())
+            progress.loss = float(loss.detach())
             progress.seconds = time.perf_counter() - began
             print(out.name, json.dumps(asdict(progress)), f"of {total}", flush=True)
         if time.perf_counter() - saved > SAVE_EVERY_S:
@@ -156,7 +146,8 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def _optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+def optimizers(model: LlamaForCausalLM, rate_share: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices, AdamW for embedding and norms, at a share of the full rates."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     rest = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     muon = torch.optim.Muon(
@@ -164,18 +155,14 @@ def _optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
     )
     adam = torch.optim.AdamW(rest, lr=VECTOR_RATE, betas=(0.9, 0.98), weight_decay=0.0)
     for optimizer in (muon, adam):
-        optimizer.param_groups[0]["full_rate"] = optimizer.param_groups[0]["lr"]
+        optimizer.param_groups[0]["full_rate"] = optimizer.param_groups[0]["lr"] * rate_share
     return [muon, adam]
 
 
-def _update(
-    optimizers: list[torch.optim.Optimizer],
-    loss_of: Callable[[Batch], torch.Tensor],
-    batch: Batch,
-    share: float,
-) -> None:
-    torch.autograd.backward(loss_of(batch))
-    for optimizer in optimizers:
+def update(steppers: list[torch.optim.Optimizer], loss: torch.Tensor, share: float) -> None:
+    """One update from a loss, at a share of the optimizers' rates."""
+    torch.autograd.backward(loss)
+    for optimizer in steppers:
         group = optimizer.param_groups[0]
         group["lr"] = group["full_rate"] * share
         torch.nn.utils.clip_grad_norm_(group["params"], 1.0)
@@ -183,42 +170,12 @@ def _update(
         optimizer.zero_grad(set_to_none=True)
 
 
-def _loss(
-    objective: Objective, model: LlamaForCausalLM, teacher: LlamaForCausalLM | None
-) -> Callable[[Batch], torch.Tensor]:
-    device = str(next(model.parameters()).device)
-    kind = device.split(":")[0]
-
-    def logits_of(network: LlamaForCausalLM, inputs: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(kind, torch.bfloat16, enabled=has_fast_bfloat16(device)):
-            logits: torch.Tensor = network(input_ids=inputs, use_cache=False).logits
-        return logits.float()
-
-    def loss_of(batch: Batch) -> torch.Tensor:
-        logits = logits_of(model, batch.inputs)
-        if teacher is None:
-            per_token = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
-            per_token = per_token.view_as(batch.weights)
-        else:
-            with torch.no_grad():
-                wanted = logits_of(teacher, batch.inputs).softmax(-1)
-            per_token = distance(objective, logits, wanted)
-        return (per_token * batch.weights).sum() / batch.weights.sum()
-
-    return loss_of
-
-
-def distance(objective: Objective, logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """How far a draft's logits [..., V] are from the teacher's probabilities, per position.
-
-    ``kl``: cross-entropy with the teacher (its divergence up to a constant). ``tvd``: the share of
-    drafted tokens that would be rejected, 1 - sum min(p, q), helped by a little ``kl`` early on.
-    """
-    cross_entropy = -(wanted * logits.log_softmax(-1)).sum(-1)
-    if objective == "kl":
-        return cross_entropy
-    rejected = 0.5 * (wanted - logits.softmax(-1)).abs().sum(-1)
-    return rejected + 0.1 * cross_entropy
+def _loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
+    device = str(batch.inputs.device)
+    with torch.autocast(device.split(":")[0], torch.bfloat16, enabled=has_fast_bfloat16(device)):
+        logits = model(input_ids=batch.inputs, use_cache=False).logits
+    per_token = F.cross_entropy(logits.float().flatten(0, 1), batch.labels.flatten(), reduction="none")
+    return (per_token.view_as(batch.weights) * batch.weights).sum() / batch.weights.sum()
 
 
 def main() -> None:
@@ -232,17 +189,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32_768)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--updates", type=int, default=0)
-    parser.add_argument("--objective", choices=("data", "kl", "tvd"), default="data")
-    parser.add_argument("--teacher", type=Path)
     parser.add_argument("--start", type=Path, help="a saved model of this shape to go on from")
     parser.add_argument("--rate-share", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = parser.parse_args()
     shape = Shape(a.layers, a.hidden, a.head_dim)
-    recipe = Recipe(shape, a.tokens, a.updates, a.seconds, a.objective, a.seed, a.rate_share)
+    recipe = Recipe(shape, a.tokens, a.updates, a.seconds, a.seed, a.rate_share)
     batches = Batches(load_corpus(a.corpus), a.tokens, a.seed, a.device)
-    train(recipe, batches, a.out, load(a.teacher, a.device) if a.teacher else None, a.start)
+    train(recipe, batches, a.out, a.start)
 
 
 if __name__ == "__main__":

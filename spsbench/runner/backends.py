@@ -93,9 +93,9 @@ class Backends:
         return {arm: self.build(arm) for arm in arms}
 
     def _graphed(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> GraphedEngine:
+        capture = self._capture or self._graphs()
         models = [None if model is None else self._fixed(model) for model in (target, draft)]
         assert models[0] is not None
-        capture = self._capture or self._graphs()
         tokenizer, clock = self._pair.tokenizer, self._clock
         return GraphedEngine(models[0], models[1], arm.k, arm.sampling, tokenizer, clock, capture)
 

@@ -26,7 +26,7 @@ OPTIONS: dict[str, Any] = dict.fromkeys(
         "device",
         "dtype",
         "threads",
-        "kernels",
+        "backend",
     )
 )
 

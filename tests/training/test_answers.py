@@ -38,9 +38,23 @@ def test_a_model_that_drafts_for_itself_is_always_accepted(tokenizer: PreTrained
     job = Job("test", ["Article: a", "Article: a longer one"], sampling, 12, ())
     emitted = generate(model, tokenizer, job, sampling, seed=1)
     prompts = [tokenizer.encode(prompt) for prompt in job.prompts]
-    chances = acceptance(model, {"self": model}, prompts, emitted, sampling)["self"]
-    assert [len(row) for row in chances] == [len(tokens) for tokens in emitted]
-    assert all(chance == pytest.approx(1.0) for row in chances for chance in row)
+    found = acceptance(model, {"self": model}, prompts, emitted, sampling)["self"]
+    for rows in (found.chances, found.overlaps):
+        assert [len(row) for row in rows] == [len(tokens) for tokens in emitted]
+        assert all(chance == pytest.approx(1.0) for row in rows for chance in row)
+    assert found.alpha == pytest.approx(1.0)
+
+
+def test_alpha_is_the_mean_chance_of_a_token_before_it_is_known(tokenizer: PreTrainedTokenizerFast) -> None:
+    torch.manual_seed(0)
+    target, draft = (build(Shape(layers=1, hidden=32, head_dim=16)).eval() for _ in range(2))
+    sampling = Sampling(1.0, 1.0)
+    prompt = tokenizer.encode("Article: a")
+    found = acceptance(target, {"d": draft}, [prompt], [[5, 6]], sampling)["d"]
+    ids = torch.tensor([[*prompt, 5]])
+    p, q = (model(input_ids=ids).logits[0, -2:].softmax(-1) for model in (target, draft))
+    assert found.overlaps[0] == pytest.approx((1 - (p - q).abs().sum(-1) / 2).tolist(), abs=1e-5)
+    assert found.alpha == pytest.approx(sum(found.overlaps[0]) / 2)
 
 
 def test_padding_on_the_left_does_not_change_greedy_answers(tokenizer: PreTrainedTokenizerFast) -> None:

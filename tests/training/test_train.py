@@ -10,7 +10,7 @@ import torch
 from training.batches import Batches
 from training.corpus import Corpus
 from training.model import Shape, build, load
-from training.train import Recipe, distance, rate, train
+from training.train import Recipe, rate, train
 
 TINY = Shape(layers=1, hidden=32, head_dim=16)
 
@@ -63,14 +63,6 @@ def test_training_lowers_the_loss_and_saves_bfloat16(tmp_path: Path) -> None:
     difference = again.model.embed_tokens.weight - model.model.embed_tokens.weight
     assert 0 < difference.abs().max() < 0.01
     assert again.dtype == torch.float32
-
-
-def test_total_variation_is_the_rejected_share() -> None:
-    wanted = torch.tensor([[0.5, 0.5, 0.0]])
-    logits = torch.tensor([[0.25, 0.25, 0.5]]).log()
-    cross_entropy = distance("kl", logits, wanted)
-    assert distance("tvd", logits, wanted) - 0.1 * cross_entropy == pytest.approx(torch.tensor([0.5]))
-    assert cross_entropy == pytest.approx(-torch.tensor([0.25]).log())
 
 
 def test_both_models_share_the_heads_width_and_the_window() -> None:
