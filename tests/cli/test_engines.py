@@ -52,4 +52,4 @@ def test_without_cuda_a_graphed_arm_runs_eagerly_and_says_so(cli: Cli, tmp_path:
     assert any("ran with the engine eager" in warning for warning in summary["warnings"])
     told = json.loads((run / "run.json").read_text())
     assert set(told["engine_fallbacks"]) == {"ars-nucleus@graphed", "sps-k4-nucleus@graphed"}
-    assert set(told["target_mode"].values()) <= {"plain", "packed"}
+    assert set(told["target_mode"].values()) <= {"onnxruntime"}
