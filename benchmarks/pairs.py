@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from spsbench.config import resolve
-from spsbench.config.models import TORCH
+from spsbench.config.models import ONNXRUNTIME, TORCH
+from spsbench.models.causal_lm import CausalLM
 from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.pair import find_pair, load_pair
@@ -66,15 +67,25 @@ def build(name: str, dtype: torch.dtype, device: torch.device, seed: int = 0) ->
     return TorchLM(target.eval()), TorchLM(draft.eval())
 
 
-def over_onnxruntime(model: TorchLM, threads: int) -> OnnxLM:
-    """The same model with ONNX Runtime's forward.
+def over_onnxruntime(name: str, models: tuple[TorchLM, TorchLM], threads: int) -> tuple[CausalLM, CausalLM]:
+    """(target, draft) of ``build`` in float32 with ONNX Runtime's forward.
+
+    The trained pair is read from its files, as in a run; of random weights torch's copy stays in memory.
 
     Args:
-        model: in float32, of a covered architecture.
+        name: that they were built by.
+        models: target and draft.
         threads: of the CPU.
     """
-    stored = LoadedWeights(model.model)
-    return OnnxLM(model.config, stored, model.vocab_size, threads, model.reference)
+    if name == "mini":
+        source = find_pair(resolve({}).pair)
+        found = load_pair(source, ("float32", "float32"), models[0].device, ONNXRUNTIME, threads)
+        return found.target, found.draft
+    target, draft = (
+        OnnxLM(model.config, LoadedWeights(model.model), model.vocab_size, threads, model.reference)
+        for model in models
+    )
+    return target, draft
 
 
 def _model(sizes: dict[str, Any], dtype: torch.dtype) -> Any:

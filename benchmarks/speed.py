@@ -58,8 +58,7 @@ def main() -> None:
     threads = given.threads or suitable_threads(stock[0].parameters)
     torch.set_num_threads(threads)
     over_onnx = given.backend == ONNXRUNTIME
-    ours = [over_onnxruntime(model, threads) if over_onnx else model for model in stock]
-    watched = _Watched(ours[0], ours[1])
+    watched = _Watched(*(over_onnxruntime(given.pair, stock, threads) if over_onnx else stock))
     facts = describe_environment()
     print(f"{given.pair}, {given.dtype}, {facts['cpu']['model']}, {threads} threads")
     print(f"our forwards over {given.backend}; load {facts['load_1m']:.1f}\n")
