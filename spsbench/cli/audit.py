@@ -255,12 +255,13 @@ def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:
 
 
 def _load(sources: list[ModelSource], size: int, params: Mapping[str, Any]) -> list[CausalLM]:
+    from spsbench.config.models import TORCH
     from spsbench.models.loading import load_torch
     from spsbench.models.pair import resolve_device
     from spsbench.models.weights import require_memory
 
     device, dtype = resolve_device(params["device"] or "auto"), params["dtype"] or _own_dtype(params)
-    require_memory(sources[0], sources[1] if len(sources) > 1 else None, (dtype, dtype), device)
+    require_memory(sources[0], sources[1] if len(sources) > 1 else None, (dtype, dtype), device, TORCH)
     flags = ("--target", "--draft")
     # The reference forward: an auditor that shares code with the engine would share its faults.
     return [

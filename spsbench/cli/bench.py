@@ -303,8 +303,8 @@ def _loaded(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: t
     source = find_pair(config)
     dtype = config.dtype if dtype == "auto" else dtype
     _require_window(source.context_window, asked)
-    require_memory(source.target, source.draft, (dtype, dtype), device)
     backend, fallback = pair_backend(chosen_backend(params["backend"]), source, (dtype, dtype), device)
+    require_memory(source.target, source.draft, (dtype, dtype), device, backend)
     _tell(fallback, params)
     names = (source.target.name, source.draft.name)
     threads = _threads(params["threads"])

@@ -154,7 +154,7 @@ def load_pair(
         UsageError: the weights do not fit on the device, or a model fails its self-test.
         UnavailableError: a checkpoint is damaged or incomplete, or a package is missing.
     """
-    require_memory(source.target, source.draft, dtypes, device)
+    require_memory(source.target, source.draft, dtypes, device, backend)
     models: list[CausalLM] = []
     info: dict[str, Any] = {}
     parts = zip(("target", "draft"), (source.target, source.draft), dtypes, strict=True)

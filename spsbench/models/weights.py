@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from spsbench.config.models import ONNXRUNTIME
 from spsbench.errors import UsageError
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.source import ModelSource, files_of
@@ -61,7 +62,11 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def require_memory(
-    target: ModelSource, draft: ModelSource | None, dtypes: tuple[str, str], device: torch.device
+    target: ModelSource,
+    draft: ModelSource | None,
+    dtypes: tuple[str, str],
+    device: torch.device,
+    backend: str,
 ) -> None:
     """Refuse a pair, or a target alone, whose weights do not fit on the device.
 
@@ -69,6 +74,7 @@ def require_memory(
         target, draft: the models.
         dtypes: of target and draft, see ``load``.
         device: to load them onto.
+        backend: of ``choose_backend``; ONNX Runtime holds a model twice while it packs its weights.
 
     Raises:
         UsageError: with both numbers.
@@ -80,11 +86,13 @@ def require_memory(
         for (flag, model), dtype in zip(models.items(), dtypes, strict=False)
     ]
     needed = sum(sizes)
+    if backend == ONNXRUNTIME:
+        needed = max(sum(sizes[:number]) + sizes[number - 1] for number in range(1, len(sizes) + 1))
     available = available_bytes(device)
     if available is not None and needed > available:
         raise UsageError(
             f"the weights of {' and '.join(model.name for model in models.values())} need "
-            f"{needed / _GIB:.3g} GiB, but "
+            f"{needed / _GIB:.3g} GiB{' while they are loaded' if backend == ONNXRUNTIME else ''}, but "
             f"{device.type} has {available / _GIB:.3g} GiB free.",
             flag="--target",
             remedy="Choose smaller models, --dtype bfloat16, or another --device.",

@@ -182,8 +182,8 @@ def plan(config: RunConfig) -> Plan:
     device = resolve_device(config.device)
     source = find_pair(config.pair)
     dtypes = config.model_dtype, config.draft_model_dtype
-    require_memory(source.target, source.draft, dtypes, device)
     backend, fallback = pair_backend(config.backend, source, dtypes, device)
+    require_memory(source.target, source.draft, dtypes, device, backend)
     data = task.load(config.data, config.limit, config.seed)
     max_new_tokens = config.max_new_tokens or task.max_new_tokens
     # The last loop may score K tokens beyond the limit.

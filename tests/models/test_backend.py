@@ -14,6 +14,7 @@ from tiny_models import config_of, make, save
 from spsbench.config import PairConfig
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, ModelRef
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.models import weights
 from spsbench.models.backend import choose_backend
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.pair import Pair, PairSource, find_pair, load_pair, pair_backend
@@ -86,12 +87,10 @@ def test_weights_in_another_format_fall_back(llama: Any, folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("dtypes", "weights"), [(("int8", "int8"), "int8"), (("float32", "int4"), "float32")]
-)
-def test_rounded_weights_are_named_in_the_record(folder: Path, dtypes: tuple[str, str], weights: str) -> None:
+@pytest.mark.parametrize(("dtypes", "kept"), [(("int8", "int8"), "int8"), (("float32", "int4"), "float32")])
+def test_rounded_weights_are_named_in_the_record(folder: Path, dtypes: tuple[str, str], kept: str) -> None:
     pair = load(pair_of(folder), dtypes)
-    assert pair.info["target"]["dtype"] == weights
+    assert pair.info["target"]["dtype"] == kept
     assert pair.info["draft"]["dtype"] == dtypes[1]
 
 
@@ -130,3 +129,16 @@ def test_a_truncated_file_is_refused(folder: Path) -> None:
     with pytest.raises(UnavailableError, match=r"cannot be read: .*incomplete") as caught:
         load(pair_of(folder))
     assert caught.value.flag == "--target"
+
+
+def test_a_pair_that_does_not_fit_while_it_is_loaded_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights are there twice while they are packed, one model after the other."""
+    source = pair_of(folder)
+    size = weights.weight_bytes(source.target, "float32", "--target") or 0
+    monkeypatch.setattr(weights, "available_bytes", lambda device: 3 * size)
+    load(source)
+    monkeypatch.setattr(weights, "available_bytes", lambda device: 3 * size - 1)
+    with pytest.raises(UsageError, match=r"need .* GiB while they are loaded, but cpu has"):
+        load(source)

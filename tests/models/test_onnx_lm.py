@@ -179,6 +179,14 @@ def test_greedy_text_is_that_of_transformers(k: int) -> None:
     assert answer([over_onnx(target.model), over_onnx(draft.model)]) == answer([target, draft])
 
 
+def test_a_weight_that_is_no_number_is_caught() -> None:
+    broken = make_pair("llama", hidden_size=64)[0]
+    broken.model.layers[2].mlp.down_proj.weight[5, 7] = float("nan")
+    engine = EagerEngine(over_onnx(broken), None, 0, Letters(""), torch.device("cpu"), SystemClock())
+    with pytest.raises(FloatingPointError):
+        engine.generate(Request((5, 6, 7), 4, (), SamplingParams(), 0, fixed_length=True))
+
+
 def test_padding_of_the_vocabulary_is_cut() -> None:
     reference = variant("llama")
     model = over_onnx(reference.model, vocab_size=200)
