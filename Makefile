@@ -4,7 +4,7 @@
 # make soak      the long tests: new examples for the properties, a hundred kills, every planted sampler
 # make aa        ArS against ArS: whether the speedup's interval covers 1; minutes, on a quiet machine
 # make reference the report under results/reference/ anew: paper's table and figure; minutes, on a quiet machine
-# make mini      the embedded pair's data and draft again, from seed and target; about 20 minutes of one thread
+# make mini      the embedded pair's data and draft again, from seed and target; 10 to 20 minutes of one thread
 # make clean     remove .venv, caches and build products (results stay)
 
 PYTHON ?= python3
