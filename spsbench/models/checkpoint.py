@@ -19,6 +19,9 @@ Floats = npt.NDArray[np.float32]
 EMBEDDING = "model.embed_tokens.weight"
 """Its name in every covered architecture."""
 
+_SMALL_BYTES = 16 << 20
+"""Tables up to this size in float32 are held whole: to widen a row costs as much as a small forward."""
+
 _STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "BF16": np.dtype("<u2"), "F16": np.dtype("<f2")}
 
 
@@ -98,8 +101,8 @@ class LoadedWeights:
 class Checkpoint:
     """The weights of a folder of safetensors files.
 
-    Whole tensors are read into memory, which is free again once they are used; rows are read from a map of
-    the file, of which only the touched pages are in memory.
+    Whole tensors are read into memory, which is free again once they are used; rows of large ones are read
+    from a map of the file, of which only the touched pages are in memory.
 
     Args:
         folder: with one safetensors file, or several and their index.
@@ -136,7 +139,8 @@ class Checkpoint:
         if name not in self._tables:
             tensor = self.tensors[name]
             table = np.memmap(tensor.file, _STORED[tensor.kind], "r", tensor.start, tensor.shape)
-            self._tables[name] = np.asarray(table)
+            small = 4 * table.size <= _SMALL_BYTES
+            self._tables[name] = _widened(np.array(table)) if small else np.asarray(table)
         out[:] = _widened(self._tables[name][ids])
 
     def _read_header(self, file: Path) -> None:
@@ -155,6 +159,8 @@ class Checkpoint:
 
 def _widened(stored: npt.NDArray[Any]) -> Floats:
     """Stored values as float32; bfloat16 is its upper half."""
+    if stored.dtype == np.float32:
+        return stored
     if stored.dtype == np.uint16:
         return (stored.astype(np.uint32) << 16).view(np.float32)
     return stored.astype(np.float32, copy=False)
