@@ -74,6 +74,7 @@ def rederive(
     sampling: SamplingParams,
     slack: float,
     margin: Margin | None = None,
+    draft_slack: float | None = None,
 ) -> Sums:
     """Derive the decisions of a text anew.
 
@@ -82,8 +83,9 @@ def rederive(
         target: [n, V] the target's logits at the positions of the text, from an independent forward.
         draft: [n, V] the draft's; None if nothing was drafted, or by whoever was certain of each token.
         sampling: the warping of both.
-        slack: see ``own_law.rounding_slack``.
+        slack: of the target, see ``own_law.rounding_slack``.
         margin: what ended drafts early; None if nothing did that looked at rows.
+        draft_slack: of the draft; as the target's if not given.
 
     Returns:
         ``decisions``, of these ``decisions_rounding``: other ones, but so close to the edge that rounding
@@ -97,7 +99,7 @@ def rederive(
     for start in range(0, len(decided.tokens), rows):
         part = slice(start, start + rows)
         q = own_law(target[part], sampling, slack)
-        p = None if draft is None else own_law(draft[part], sampling, slack)
+        p = None if draft is None else own_law(draft[part], sampling, draft_slack or slack)
         sums = added(sums, _chunk(decided.part(part), q, p, margin, greedy=sampling.greedy))
     return sums
 

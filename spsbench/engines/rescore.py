@@ -158,6 +158,7 @@ def decided_again(
     policy: Policy | None = None,
     *,
     point_mass: bool = False,
+    draft_dtype: torch.dtype | None = None,
 ) -> Sums:
     """Every decision of the loops derived once more, under modified rejection.
 
@@ -171,19 +172,21 @@ def decided_again(
         policy: how many tokens a loop was to draft, one that no drafter uses; None for K, or if whatever
             drafted was free to propose fewer: then lengths are not judged.
         point_mass: whether whatever drafted was certain of each token; else it was the draft model.
+        draft_dtype: the draft model's precision; the target's if not given.
     """
     if generation.proposed is None or generation.loops is None:
         return {}
     loops, proposed = generation.loops, generation.proposed
     slack = rounding_slack(dtype)
+    other = None if draft_dtype is None else rounding_slack(draft_dtype)
     if policy is None or k == 0:
         decided = decisions_of(generation.tokens, loops, proposed, k, seed)
         drafts = None if point_mass or k == 0 else reading.draft_logits
-        return rederive(decided, reading.logits, drafts, sampling, slack)
+        return rederive(decided, reading.logits, drafts, sampling, slack, draft_slack=other)
     verdicts = [(len(ids), loop.accepted) for ids, loop in zip(proposed, loops, strict=True)]
     allowed, margin = lookaheads(policy, k, verdicts), policy.margin
     decided = decisions_of(generation.tokens, loops, proposed, k, seed, allowed)
-    found = rederive(decided, reading.logits, reading.draft_logits, sampling, slack, margin)
+    found = rederive(decided, reading.logits, reading.draft_logits, sampling, slack, margin, other)
     return added(found, lengths_rederived(proposed, allowed, early=margin is not None))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from spsbench.config import PairConfig
+from spsbench.config.models import TORCH
 from spsbench.errors import UsageError
 from spsbench.models.backend import choose_backend, model_not_covered
 from spsbench.models.causal_lm import CausalLM, context_window, text_config
@@ -162,7 +163,8 @@ def load_pair(
         model = load(part, dtype, device, source.vocab_size, f"--{role}", backend, threads)
         if device.type == "cpu":
             threads = threads or suitable_threads(model.parameters)  # the draft runs on the target's
-            torch.set_num_threads(threads)
+            # Over ONNX Runtime nothing large is left to torch, whose threads would wait for that pool's.
+            torch.set_num_threads(threads if backend == TORCH else 1)
         test = require_exact_rollback(model, part.name)
         info[role] = {
             **part.identity(),

@@ -122,7 +122,8 @@ def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher
     for arm, reason in backends.fallbacks.items():
         watcher.warned(f"{arm} runs with the engine eager: {reason}.")
     modes = _modes(engines, pair)
-    store.note(models=pair.info, **modes, **_memory(plan.device), engine_fallbacks=backends.fallbacks)
+    memory = _memory(plan.device, pair.info["threads"])
+    store.note(models=pair.info, **modes, **memory, engine_fallbacks=backends.fallbacks)
     if missing:
         condition = settle(store, now | {"threads": pair.info["threads"]})
         _measure_all(plan, store, engines, missing, pair, watcher, condition)
@@ -182,9 +183,13 @@ def _modes(engines: Mapping[Arm, Engine], pair: Pair) -> dict[str, dict[str, str
     }
 
 
-def _memory(device: torch.device) -> dict[str, float | None]:
-    """What bounds a forward from below: how fast memory is read, and what never leaves the cache."""
-    return {"bandwidth_bytes_per_s": measured_bandwidth(device), "cache_bytes": cache_bytes(device)}
+def _memory(device: torch.device, threads: int) -> dict[str, float | None]:
+    """What bounds a forward from below: how fast so many threads read memory, and what stays in the cache."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    bandwidth = measured_bandwidth(device)
+    torch.set_num_threads(usual)
+    return {"bandwidth_bytes_per_s": bandwidth, "cache_bytes": cache_bytes(device)}
 
 
 def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: Pair) -> Iterator[Sample]:

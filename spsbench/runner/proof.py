@@ -69,7 +69,9 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
         # A policy of its own, to be asked once more; a copy is as long as it goes.
         policy = None if certain or arm.method != "sps" else build_policy(arm.policy)
         given = (arm.sampling, arm.k, seed, target.dtype, policy)
-        sums |= rescore.decided_again(reading, generation, *given, point_mass=certain)
+        sums |= rescore.decided_again(
+            reading, generation, *given, point_mass=certain, draft_dtype=pair.draft.dtype
+        )
     generation.losslessness = (generation.losslessness or {}) | sums
     generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
 

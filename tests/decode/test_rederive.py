@@ -201,3 +201,13 @@ def _empty() -> Decided:
 def test_no_decision_has_no_sums() -> None:
     nothing: Tensor = torch.empty(0, 3)
     assert rederive(_empty(), nothing, nothing, PLAIN, SLACK) == {}
+
+
+def test_a_coarser_draft_has_a_slack_of_its_own() -> None:
+    """Its rounding explains a pick of its own, and no draw of the target's."""
+    q, p = (torch.tensor([row], dtype=torch.float64).log() for row in (TARGET, DRAFT))
+    picked = decided(2, 2, stood=True, pick=0.5 - 1e-3, test=0.39)
+    drawn = decided(1, -1, stood=False, draw=0.8 + 1e-3)
+    for one, coarse in ((picked, 0), (drawn, 1)):
+        assert rederive(one, q, p, PLAIN, SLACK)["decisions_contradicted"] == 1
+        assert rederive(one, q, p, PLAIN, SLACK, draft_slack=1e-2)["decisions_contradicted"] == coarse
