@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -130,9 +131,11 @@ class Checkpoint:
     def read(self, name: str) -> Floats:
         """See ``StoredWeights.read``."""
         tensor = self.tensors[name]
-        count = math.prod(tensor.shape)
-        read = np.fromfile(tensor.file, _STORED[tensor.kind], count, offset=tensor.start)
-        return _widened(read.reshape(tensor.shape))
+        read = in_own_pages(tensor.shape, _STORED[tensor.kind])
+        with tensor.file.open("rb") as file:
+            file.seek(tensor.start)
+            file.readinto(read.data)
+        return _widened(read)
 
     def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
         """See ``StoredWeights.rows``."""
@@ -155,6 +158,15 @@ class Checkpoint:
             if name != "__metadata__":
                 first = 8 + size + entry["data_offsets"][0]
                 self.tensors[name] = Stored(file, entry["dtype"], tuple(entry["shape"]), first)
+
+
+def in_own_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """An array of zeros whose memory the system has back when it is let go.
+
+    The allocator would keep what passes through it while a model is loaded: it would stay in memory twice.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    return np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
 
 
 def _widened(stored: npt.NDArray[Any]) -> Floats:

@@ -7,7 +7,6 @@ in memory once, as the head. Weights are handed to the session beside the graph 
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper
 
 from spsbench.models.blueprint import Blueprint
-from spsbench.models.checkpoint import Floats, StoredWeights
+from spsbench.models.checkpoint import Floats, StoredWeights, in_own_pages
 
 Weights = dict[str, npt.NDArray[Any]]
 
@@ -231,7 +230,9 @@ class _Builder:
         )
 
     def _weight(self, name: str, array: npt.NDArray[Any]) -> str:
-        self._weights[name] = _in_own_pages(array)
+        # A contiguous copy, which is let go when the session has packed it.
+        self._weights[name] = in_own_pages(array.shape, array.dtype)
+        self._weights[name][...] = array
         return name
 
     def _constant(self, name: str, array: npt.NDArray[np.int64]) -> str:
@@ -288,16 +289,6 @@ class _Builder:
             *(value(f"new_{name}", floats, slots) for name in names),
         ]
         return inputs, outputs
-
-
-def _in_own_pages(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A contiguous copy whose memory the system has back once the session has packed it.
-
-    The allocator would keep it: a model would stay in memory twice.
-    """
-    copied: npt.NDArray[Any] = np.frombuffer(mmap.mmap(-1, array.nbytes), array.dtype).reshape(array.shape)
-    copied[...] = array
-    return copied
 
 
 _FUSED = frozenset({"GroupQueryAttention", "SkipSimplifiedLayerNormalization", "QuickGelu", "MatMulNBits"})
