@@ -59,6 +59,7 @@ def main() -> None:
     torch.set_num_threads(threads)
     over_onnx = given.backend == ONNXRUNTIME
     watched = _Watched(*(over_onnxruntime(given.pair, stock, threads) if over_onnx else stock))
+    torch.set_num_threads(threads)  # the peers', whatever our own forwards left to torch
     facts = describe_environment()
     print(f"{given.pair}, {given.dtype}, {facts['cpu']['model']}, {threads} threads")
     print(f"our forwards over {given.backend}; load {facts['load_1m']:.1f}\n")

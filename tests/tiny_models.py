@@ -11,8 +11,11 @@ import torch
 import transformers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from spsbench.config import PairConfig
+from spsbench.config.models import ModelRef
 from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.onnx_lm import OnnxLM
+from spsbench.models.pair import PairSource, find_pair
 from spsbench.models.torch_lm import TorchLM
 
 # The tokenizer: one token per byte, then BOS and EOS.
@@ -184,3 +187,9 @@ def save(model: Any, folder: Path, tokenizer: Any = None, **settings: Any) -> Pa
     model.save_pretrained(folder, **settings)
     (tokenizer or make_tokenizer()).save_pretrained(folder)
     return folder
+
+
+def pair_of(target: Path | str, draft: Path | str | None = None, revision: str | None = None) -> PairSource:
+    """A pair of saved checkpoints, found as a run finds them; the target drafts unless a draft is given."""
+    refs = [ModelRef(id=str(path), revision=revision) for path in (target, draft or target)]
+    return find_pair(PairConfig(name="tiny", target=refs[0], draft=refs[1]))

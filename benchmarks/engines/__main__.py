@@ -71,7 +71,7 @@ def _arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--models", nargs="+", type=Path, default=[_MINI / "target", _MINI / "draft"])
-    parser.add_argument("--ours", default="eager", help="engines of ours, engine[:kernels], with commas")
+    parser.add_argument("--ours", default="eager", help="engines of ours, engine[:backend], with commas")
     parser.add_argument("--peers", type=Path, help="folder with environments of others")
     for name in _PEERS:
         parser.add_argument(f"--{name}", type=Path, metavar="SERVER" if name == "llama" else "PYTHON")

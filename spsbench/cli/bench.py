@@ -357,7 +357,7 @@ def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: to
     _require_window(min(context_window(config) for config in configs), asked)
     require_room(dict(zip(flags, configs, strict=True)), dtype, device)
     shared = min(text_config(config).vocab_size for config in configs)
-    reasons = {name: config_not_covered(c, dtype, device) for name, c in zip(names, configs, strict=True)}
+    reasons = [(name, config_not_covered(c, dtype, device)) for name, c in zip(names, configs, strict=True)]
     backend, fallback = choose_backend(chosen_backend(params["backend"]), reasons, [dtype], device)
     _tell(fallback, params)
     threads = _threads(params["threads"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ from spsbench.errors import UsageError
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.hf_errors import typed_errors
-from spsbench.models.source import ModelSource, files_of
+from spsbench.models.source import ModelSource
 from spsbench.models.weights import DTYPES, ROUNDED
 
 COVERED = f"onnxruntime computes {', '.join(FAMILIES)} in float32, int8 or int4 on a CPU"
 
 
 def choose_backend(
-    asked: str, reasons: Mapping[str, str | None], dtypes: Iterable[str], device: torch.device
+    asked: str, reasons: Iterable[tuple[str, str | None]], dtypes: Iterable[str], device: torch.device
 ) -> tuple[str, str | None]:
     """(backend of all models, why it is torch on a CPU where nobody asked for torch).
 
@@ -29,7 +29,7 @@ def choose_backend(
 
     Args:
         asked: ``auto``, ``onnxruntime`` or ``torch``.
-        reasons: by a model's name why ONNX Runtime cannot compute it; None if it can.
+        reasons: a model's name and why ONNX Runtime cannot compute it; None if it can; names may repeat.
         dtypes: asked for.
         device: to run on.
 
@@ -37,7 +37,7 @@ def choose_backend(
         UsageError: what was asked for is not covered.
     """
     rounded = next((dtype for dtype in dtypes if dtype in ROUNDED), None)
-    first = next((f"{name}: {reason}" for name, reason in reasons.items() if reason), None)
+    first = next((f"{name}: {reason}" for name, reason in reasons if reason), None)
     if asked == TORCH and rounded:
         raise UsageError(
             f"torch has no {rounded} weights.", flag="--dtype", remedy="Use --backend auto, or a float dtype."
@@ -89,7 +89,6 @@ def _weights_missing(source: ModelSource, flag: str) -> str | None:
     """What is wrong with a local model's files; those of a hub model are fetched first."""
     if not source.is_local:
         return None
-    folder = files_of(source.location, source.commit)
     with typed_errors(source.name, flag):
-        stored = Checkpoint(folder or Path(source.location))
+        stored = Checkpoint(Path(source.location))
     return None if stored.is_plain and EMBEDDING in stored else "its weights are in no safetensors file"

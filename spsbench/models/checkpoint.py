@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from spsbench.models.weights import safetensors_files
-
 Floats = npt.NDArray[np.float32]
 
 EMBEDDING = "model.embed_tokens.weight"
 """Its name in every covered architecture."""
+
+_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 _SMALL_BYTES = 16 << 20
 """Tables up to this size in float32 are held whole: to widen a row costs as much as a small forward."""
@@ -41,6 +41,11 @@ class Stored:
     kind: str
     shape: tuple[int, ...]
     start: int
+
+    @property
+    def size(self) -> int:
+        """Number of its elements."""
+        return math.prod(self.shape)
 
 
 class StoredWeights(Protocol):
@@ -112,7 +117,7 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.tensors: dict[str, Stored] = {}
         self._tables: dict[str, npt.NDArray[Any]] = {}
-        for file in safetensors_files(folder):
+        for file in _files(folder):
             self._read_header(file)
 
     @property
@@ -123,7 +128,7 @@ class Checkpoint:
     @property
     def parameters(self) -> int:
         """Number of weights."""
-        return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
+        return sum(tensor.size for tensor in self.tensors.values())
 
     def __contains__(self, name: object) -> bool:
         return name in self.tensors
@@ -158,6 +163,17 @@ class Checkpoint:
             if name != "__metadata__":
                 first = 8 + size + entry["data_offsets"][0]
                 self.tensors[name] = Stored(file, entry["dtype"], tuple(entry["shape"]), first)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The checkpoint's safetensors files; none if it has none, or if some of them are missing."""
+    index = folder / _INDEX
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        files = [folder / name for name in names]
+        # A hub model is downloaded file by file: with some missing, the size is unknown.
+        return files if all(file.is_file() for file in files) else []
+    return [folder / _SINGLE] if (folder / _SINGLE).is_file() else []
 
 
 def in_own_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

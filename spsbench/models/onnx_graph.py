@@ -112,7 +112,6 @@ class _Builder:
         return self._node(
             "SimplifiedLayerNormalization",
             [x, self._norm_weight(name)],
-            domain="",
             axis=-1,
             epsilon=self._plan.epsilon,
             stash_type=1,
@@ -183,7 +182,7 @@ class _Builder:
         if self._plan.activation == "relu2":
             positive = self._node("Relu", [x])
             return self._node("Mul", [positive, positive])
-        return self._node("Gelu", [x], domain="", approximate="tanh")
+        return self._node("Gelu", [x], approximate="tanh")
 
     def _head(self) -> str:
         return "lm_head" if "lm_head.weight" in self._stored else "model.embed_tokens"
@@ -239,20 +238,10 @@ class _Builder:
         self._constants.append(helper.make_tensor(name, TensorProto.INT64, array.shape, array.tolist()))
         return name
 
-    def _node(
-        self,
-        kind: str,
-        inputs: list[str],
-        outputs: list[str] | None = None,
-        *,
-        domain: str | None = None,
-        **attributes: Any,
-    ) -> str:
+    def _node(self, kind: str, inputs: list[str], outputs: list[str] | None = None, **attributes: Any) -> str:
         outputs = outputs or [f"{kind}_{len(self._nodes)}"]
-        known = _MICROSOFT if kind in _FUSED else ""
-        self._nodes.append(
-            helper.make_node(kind, inputs, outputs, domain=known if domain is None else domain, **attributes)
-        )
+        domain = _MICROSOFT if kind in _FUSED else ""
+        self._nodes.append(helper.make_node(kind, inputs, outputs, domain=domain, **attributes))
         return outputs[0]
 
     def _initializers(self) -> list[TensorProto]:

@@ -131,7 +131,7 @@ def pair_backend(
         UnavailableError: a file is damaged.
     """
     parts = zip((source.target, source.draft), dtypes, ("--target", "--draft"), strict=True)
-    reasons = {part.name: model_not_covered(part, dtype, device, flag) for part, dtype, flag in parts}
+    reasons = [(part.name, model_not_covered(part, dtype, device, flag)) for part, dtype, flag in parts]
     return choose_backend(asked, reasons, dtypes, device)
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import torch
 
 from spsbench.config.models import ONNXRUNTIME
 from spsbench.errors import UsageError
+from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.source import ModelSource, files_of
 
@@ -19,7 +14,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 ROUNDED = {"int8": 8, "int4": 4}
 """Bits of rounded weights, by the name of the dtype."""
 
-_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 _WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2}  # others: one byte
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _GIB = 1 << 30
@@ -44,10 +38,13 @@ def weight_bytes(source: ModelSource, dtype: str, flag: str) -> int | None:
     # Quantised weights keep the size that they have on disk.
     width = None if source.quantization or not isinstance(wanted, torch.dtype) else wanted.itemsize
     with typed_errors(source.name, flag):
-        tensors = [tensor for file in safetensors_files(folder) for tensor in _tensors(file)]
+        tensors = [*Checkpoint(folder).tensors.values()]
     if not tensors:
         return None
-    return sum(n * (width if width and kind in _FLOATS else _WIDTHS.get(kind, 1)) for kind, n in tensors)
+    return sum(
+        tensor.size * (width if width and tensor.kind in _FLOATS else _WIDTHS.get(tensor.kind, 1))
+        for tensor in tensors
+    )
 
 
 def available_bytes(device: torch.device) -> int | None:
@@ -97,25 +94,3 @@ def require_memory(
             flag="--target",
             remedy="Choose smaller models, --dtype bfloat16, or another --device.",
         )
-
-
-def safetensors_files(folder: Path) -> list[Path]:
-    """The checkpoint's safetensors files; none if it has none, or if some of them are missing."""
-    index = folder / _INDEX
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        files = [folder / name for name in names]
-        # A hub model is downloaded file by file: with some missing, the size is unknown.
-        return files if all(file.is_file() for file in files) else []
-    return [folder / _SINGLE] if (folder / _SINGLE).is_file() else []
-
-
-def _tensors(file: Path) -> Iterator[tuple[str, int]]:
-    """(kind, number of elements) of each tensor in a safetensors file."""
-    from safetensors import safe_open
-
-    opened: Any
-    with safe_open(file, framework="pt") as opened:
-        for key in opened.keys():  # noqa: SIM118 - not a dictionary
-            part = opened.get_slice(key)
-            yield part.get_dtype(), math.prod(part.get_shape())

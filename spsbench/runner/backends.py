@@ -105,7 +105,12 @@ class Backends:
         return Graphs(self._pair.device)
 
     def _reference(self, model: CausalLM) -> TorchLM:
-        """The model over transformers' own forward, loaded once for all arms that ask for it."""
+        """The model over transformers' own forward, loaded once for all arms that ask for it.
+
+        Torch then has the run's threads, which over ONNX Runtime it was not given: a peer on fewer of them
+        would flatter our own arms.
+        """
+        torch.set_num_threads(self._pair.info["threads"])
         if id(model) not in self._references:
             self._references[id(model)] = model.reference()
         return self._references[id(model)]

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import ARCHITECTURES, TOKENS, WINDOW, make_pair, save
+from tiny_models import ARCHITECTURES, TOKENS, WINDOW, make_pair, pair_of, save
 
-from spsbench.config import PairConfig
-from spsbench.config.models import TORCH, ModelRef
+from spsbench.config.models import TORCH
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.pair import Pair, find_pair, load_pair
+from spsbench.models.pair import Pair, load_pair
 from spsbench.records import Generation, Request, SamplingParams
 
 CPU = torch.device("cpu")
@@ -33,8 +32,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     target, draft = make_pair(request.param, vocab_sizes=VOCAB_SIZES.get(request.param, (TOKENS, TOKENS)))
     folder: Path = tmp_path_factory.mktemp(request.param)
     paths = [save(model, folder / name) for name, model in (("target", target), ("draft", draft))]
-    config = PairConfig(name="tiny", target=ModelRef(id=str(paths[0])), draft=ModelRef(id=str(paths[1])))
-    return load_pair(find_pair(config), ("auto", "auto"), CPU, TORCH)
+    return load_pair(pair_of(*paths), ("auto", "auto"), CPU, TORCH)
 
 
 def answer(pair: Pair, draft: CausalLM | None, sampling: SamplingParams, seed: int = 0) -> Generation:

@@ -9,34 +9,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import config_of, make, save
+from tiny_models import config_of, make, pair_of, save
 
-from spsbench.config import PairConfig
-from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, ModelRef
+from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models import weights
 from spsbench.models.backend import choose_backend
 from spsbench.models.onnx_lm import OnnxLM
-from spsbench.models.pair import Pair, PairSource, find_pair, load_pair, pair_backend
+from spsbench.models.pair import Pair, PairSource, load_pair, pair_backend
 from spsbench.models.torch_lm import TorchLM
 
 CPU = torch.device("cpu")
 EXACT = ("float32", "float32")
-
-
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    return make(config_of("llama", num_hidden_layers=2, hidden_size=64))
-
-
-@pytest.fixture
-def folder(llama: Any, tmp_path: Path) -> Path:
-    return save(llama, tmp_path / "model")
-
-
-def pair_of(target: Path, draft: Path | None = None) -> PairSource:
-    refs = [ModelRef(id=str(path)) for path in (target, draft or target)]
-    return find_pair(PairConfig(name="tiny", target=refs[0], draft=refs[1]))
 
 
 def load(source: PairSource, dtypes: tuple[str, str] = EXACT, asked: str = AUTO) -> Pair:
@@ -78,6 +62,14 @@ def test_one_model_that_is_not_covered_takes_both_to_torch(folder: Path, tmp_pat
     assert caught.value.flag == "--backend"
 
 
+def test_one_checkpoint_in_two_dtypes_is_judged_for_both(folder: Path) -> None:
+    """Its name says nothing: the target is not covered, whatever its copy that drafts is."""
+    source = pair_of(folder)
+    for dtypes in (("bfloat16", "float32"), ("float32", "bfloat16")):
+        backend, reason = pair_backend(AUTO, source, dtypes, CPU)
+        assert (backend, "it computes in bfloat16" in str(reason)) == (TORCH, True)
+
+
 def test_weights_in_another_format_fall_back(llama: Any, folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save(llama.state_dict(), folder / "pytorch_model.bin")
@@ -104,7 +96,7 @@ def test_rounded_weights_do_not_fall_back_in_silence(folder: Path, tmp_path: Pat
 
 
 def test_a_gpu_is_torchs_and_nothing_is_said() -> None:
-    reasons = {"model": "the device is cuda"}
+    reasons = [("model", "the device is cuda")]
     assert choose_backend(AUTO, reasons, EXACT, torch.device("cuda")) == (TORCH, None)
 
 

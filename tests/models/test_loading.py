@@ -14,33 +14,17 @@ import torch
 import transformers
 from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
-from tiny_models import config_of, make, make_tokenizer, save
+from tiny_models import config_of, make, make_tokenizer, pair_of, save
 
-from spsbench.config import PairConfig
-from spsbench.config.models import TORCH, ModelRef
+from spsbench.config.models import TORCH
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import weights
 from spsbench.models.hf_errors import typed_error
-from spsbench.models.pair import Pair, PairSource, find_pair, load_pair
+from spsbench.models.pair import Pair, load_pair
 from spsbench.models.source import find
 
 CPU = torch.device("cpu")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-@pytest.fixture(scope="module")
-def llama() -> Any:
-    return make(config_of("llama", num_hidden_layers=2, hidden_size=64))
-
-
-@pytest.fixture
-def folder(llama: Any, tmp_path: Path) -> Path:
-    return save(llama, tmp_path / "model")
-
-
-def pair_of(target: Path | str, draft: Path | str | None = None, revision: str | None = None) -> PairSource:
-    refs = [ModelRef(id=str(path), revision=revision) for path in (target, draft or target)]
-    return find_pair(PairConfig(name="tiny", target=refs[0], draft=refs[1]))
 
 
 def load(target: Path | str, dtype: str = "auto", backend: str = TORCH) -> Pair:

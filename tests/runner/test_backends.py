@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spsbench.config import resolve
-from spsbench.config.models import TORCH
+from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.decode.clock import FakeClock
 from spsbench.engines.cuda_graph import CaptureFailed, uncaptured
 from spsbench.models.pair import Pair, find_pair, load_pair
@@ -58,3 +58,16 @@ def test_without_cuda_there_are_no_graphs(pair: Pair) -> None:
     backends = Backends(pair, 64)
     assert {engine.name for engine in backends.all(ARMS).values()} == {"eager"}
     assert set(backends.fallbacks.values()) == {NO_GRAPHS}
+
+
+def test_a_peer_computes_on_the_runs_threads() -> None:
+    """Over ONNX Runtime torch has one thread; a peer on one, where we have more, would flatter us."""
+    source = find_pair(resolve({}).pair)
+    pair = load_pair(source, ("float32", "float32"), torch.device("cpu"), ONNXRUNTIME, threads=1)
+    assert torch.get_num_threads() == 1
+    pair.info["threads"] = 2  # as if the pool had two
+    try:
+        Backends(pair, 64).build(Arm("ars", 0, "hf-generate", "greedy", GREEDY))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
