@@ -48,6 +48,12 @@ class RewindLayer(DynamicLayer):  # type: ignore[misc]
         """Keep only the first ``length`` tokens."""
         self.used = min(self.used, length)
 
+    def select(self, rows: Tensor) -> None:
+        """Keep only these sequences of the batch."""
+        if self._key_buffer is not None and self._value_buffer is not None:
+            self._key_buffer = self._key_buffer.index_select(0, rows)
+            self._value_buffer = self._value_buffer.index_select(0, rows)
+
 
 class RewindCache(Cache):  # type: ignore[misc]
     """One ``RewindLayer`` per attention layer, rolled back together."""
@@ -71,6 +77,11 @@ class RewindCache(Cache):  # type: ignore[misc]
         """Keep only the first ``length`` tokens."""
         for layer in self.layers:
             layer.rollback(length)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these sequences of the batch, by their numbers [n]."""
+        for layer in self.layers:
+            layer.select(rows)
 
 
 def _with_room(buffer: Tensor | None, states: Tensor, held: int, wanted: int) -> Tensor:

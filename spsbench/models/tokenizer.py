@@ -65,6 +65,13 @@ class Tokenizer:
         )
         return ids
 
+    def render(self, messages: Sequence[dict[str, str]]) -> str:
+        """The text of a conversation in the chat template, up to the start of the answer."""
+        text: str = self._tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=False, enable_thinking=False
+        )
+        return text
+
     def _ends_its_turns(self) -> bool:
         """Whether the template writes an EOS after an answer.
 

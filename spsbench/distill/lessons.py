@@ -1,0 +1,85 @@
+"""What of a corpus is learnt from and what is held out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from spsbench.distill.contamination import Evaluated
+from spsbench.distill.corpus import Corpus, Shard
+from spsbench.distill.sampler import Sampled
+
+HELD_OUT = 24
+"""One request in so many is held out, with all that was sampled for it."""
+
+
+@dataclass
+class Lessons:
+    """Sequences of a corpus by their use.
+
+    Attributes:
+        learnt: by kind.
+        held_out: by kind; no request of theirs is among the learnt ones.
+        contaminated: how many were left out because they overlap with an evaluated text.
+    """
+
+    learnt: dict[str, list[Sampled]] = field(default_factory=dict)
+    held_out: dict[str, list[Sampled]] = field(default_factory=dict)
+    contaminated: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Drawn tokens to learn from."""
+        return sum(len(item.tokens) - item.start for group in self.learnt.values() for item in group)
+
+    def vocabulary(self, size: int, always: Sequence[int], vocab_size: int) -> Tensor:
+        """[size] ids of the tokens that were drawn most often, ascending.
+
+        Args:
+            size: how many.
+            always: ids that are among them in any case.
+            vocab_size: V; unseen tokens fill up from the lowest id.
+        """
+        counts = torch.zeros(vocab_size, dtype=torch.int64)
+        for group in self.learnt.values():
+            for item in group:
+                drawn = item.tokens[item.start :].long()
+                counts += torch.bincount(drawn, minlength=vocab_size)[:vocab_size]
+        counts[list(always)] = counts.max() + 1
+        best = counts.sort(descending=True, stable=True).indices[:size]
+        return best.sort().values
+
+
+def lessons_of(corpus: Corpus, decode: Callable[[Sequence[int]], str], evaluated: Evaluated) -> Lessons:
+    """Divide a corpus; what overlaps with an evaluated text is left out.
+
+    Args:
+        corpus: with at least one shard.
+        decode: token ids to text.
+        evaluated: problems and documents that a draft is measured on.
+    """
+    lessons, left_out = Lessons(), Counter[bool]()
+    for number in corpus.numbers():
+        shard = corpus.read(number)
+        for prompt, sequence in _sequences(shard):
+            overlaps = evaluated.overlaps(decode(sequence.tokens.tolist()))
+            left_out[overlaps] += 1
+            if not overlaps:
+                use = lessons.held_out if is_held_out(prompt) else lessons.learnt
+                use.setdefault(shard.kind, []).append(sequence)
+    lessons.contaminated = left_out[True]
+    return lessons
+
+
+def is_held_out(prompt: str) -> bool:
+    """By the request alone, so that what was sampled for it twice is together on one side."""
+    return int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:4]) % HELD_OUT == 0
+
+
+def _sequences(shard: Shard) -> Iterator[tuple[str, Sampled]]:
+    return zip(shard.prompts, shard.sequences(), strict=True)

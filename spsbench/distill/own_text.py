@@ -1,0 +1,139 @@
+"""The shards of text to learn from: which source, which prompts, sampled how."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from spsbench.distill.corpus import Shard, shard_of
+from spsbench.distill.prompts import (
+    CODE,
+    OPENINGS,
+    REQUESTS,
+    SAMPLINGS,
+    Function,
+    Opening,
+    Prompt,
+    asked,
+    begun,
+    functions,
+    opened,
+)
+from spsbench.distill.sampler import read, sample
+from spsbench.models.tokenizer import Tokenizer
+
+OWN, PYTHON = "own", "python"
+BATCH = 128
+REQUEST_TOKENS, ANSWER_TOKENS = 96, 192
+_OF_HEADS = 6
+"""Shards of own text, of those that follow the openings in turn, which end functions of the library."""
+_READ, _READ_AT_ONCE = 256, 32
+_SHORTEST_REQUEST = 3  # words
+
+
+@dataclass(frozen=True)
+class OwnText:
+    """Makes shards.
+
+    Attributes:
+        model: the target, as torch computes it.
+        tokenizer: its tokenizer.
+        vocab_size: tokens that may be drawn.
+        sources: ``own`` (the target's answers to requests of its own, and its endings of functions),
+            ``python`` (functions as they were written).
+        seed: of everything.
+    """
+
+    model: Any
+    tokenizer: Tokenizer
+    vocab_size: int
+    sources: Sequence[str]
+    seed: int
+
+    def shard(self, number: int) -> Shard:
+        """The shard of that number, which alone decides with the seed what is in it."""
+        source, turn = self.sources[number % len(self.sources)], number // len(self.sources)
+        generator = torch.Generator(self.model.device).manual_seed(self.seed * 1_000_003 + number)
+        if source == PYTHON and turn < len(functions()) // _READ:
+            return self._read(turn)
+        # The library has an end: what follows is own text again.
+        opening = (*OPENINGS, *[None] * _OF_HEADS)[turn % (len(OPENINGS) + _OF_HEADS)]
+        prompts = self._heads(turn) if opening is None else self._requests(opening, generator)
+        return self._answered(prompts, generator)
+
+    def _answered(self, prompts: list[Prompt], generator: torch.Generator) -> Shard:
+        kind = prompts[0].kind
+        prompts = sorted(prompts, key=lambda prompt: len(prompt.ids))
+        ids = [prompt.ids for prompt in prompts]
+        law = SAMPLINGS[kind]
+        sampled = sample(self.model, ids, ANSWER_TOKENS, law, self._eos, self.vocab_size, generator)
+        # Sequences come in the order of their prompts; one that was never continued is left out.
+        texts = {tuple(prompt.ids): prompt.text for prompt in prompts}
+        return shard_of(kind, [texts[tuple(s.tokens[: s.start].tolist())] for s in sampled], sampled)
+
+    def _read(self, turn: int) -> Shard:
+        chosen = self._functions(turn, _READ, functions())
+        prompts = [begun(self.tokenizer, function.head) for function in chosen]
+        sequences = []
+        for prompt, function in zip(prompts, chosen, strict=True):
+            whole = self.tokenizer.encode(f"{prompt.whole}\n{function.body}\n```", special=False)
+            sequences.append((whole[: len(prompt.ids) + ANSWER_TOKENS], len(prompt.ids)))
+        temperature = SAMPLINGS[CODE].temperature
+        read_by = partial(read, self.model, temperature=temperature, vocab_size=self.vocab_size)
+        by_length = sorted(range(len(chosen)), key=lambda i: len(sequences[i][0]))
+        parts = [by_length[at : at + _READ_AT_ONCE] for at in range(0, len(by_length), _READ_AT_ONCE)]
+        found = [item for part in parts for item in read_by([sequences[i] for i in part])]
+        return shard_of(CODE, [prompts[i].text for i in by_length], found)
+
+    @property
+    def _eos(self) -> list[int]:
+        return sorted(self.tokenizer.eos_ids)
+
+    def _heads(self, turn: int) -> list[Prompt]:
+        documented = tuple(function for function in functions() if function.has_docstring)
+        return [begun(self.tokenizer, function.head) for function in self._functions(turn, BATCH, documented)]
+
+    def _functions(self, turn: int, count: int, among: Sequence[Function]) -> Sequence[Function]:
+        """Neighbours in length: a batch is then read in one forward, and not token by token."""
+        groups = max(1, len(among) // count)
+        first = random.Random(self.seed).sample(range(groups), groups)[turn % groups] * count
+        return among[first : first + count]
+
+    def _requests(self, opening: Opening, generator: torch.Generator) -> list[Prompt]:
+        ids = opened(self.tokenizer, opening)
+        requests = sample(
+            self.model, [ids] * BATCH, REQUEST_TOKENS, REQUESTS, self._eos, self.vocab_size, generator
+        )
+        prompts = []
+        for request in requests:
+            text = opening.text + self.tokenizer.decode(request.tokens[request.start :].tolist())
+            head = _head_of(text)
+            if head is not None:
+                prompts.append(begun(self.tokenizer, head))
+            elif len(text.split()) >= _SHORTEST_REQUEST:
+                prompts.append(asked(self.tokenizer, opening.kind, text.strip()))
+        return prompts
+
+
+def _head_of(request: str) -> str | None:
+    """The head of the function that a request shows, docstring included; None if it shows none."""
+    _, fence, code = request.partition("```python\n")
+    if not fence:
+        return None
+    lines = code.split("```")[0].splitlines()
+    head: list[str] = []
+    quoted = False
+    for line in lines:
+        if head and not quoted and '"""' not in line:
+            break
+        if line.count('"""') == 1:
+            quoted = not quoted
+        head.append(line)
+        if len(head) > 1 and not quoted:
+            break
+    return "\n".join(head) + "\n" if head and head[0].rstrip().endswith(":") else None

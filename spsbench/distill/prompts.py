@@ -1,0 +1,155 @@
+"""What a target is asked for its own text: requests that it writes itself, function heads, a file of one's own.
+
+A chat model that is given the beginning of a user's turn writes a user's message (Xu et al. 2024, Magpie).
+So requests come from the target itself, and no collection of other people's text is needed.
+"""
+
+from __future__ import annotations
+
+import ast
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from textwrap import dedent
+
+from spsbench.models.tokenizer import Tokenizer
+from spsbench.records import SamplingParams
+
+CHAT, CODE = "chat", "code"
+SAMPLINGS = {CHAT: SamplingParams(), CODE: SamplingParams(temperature=0.8, top_p=0.95)}
+"""How each kind of text is sampled: as tasks of that kind usually are."""
+
+REQUESTS = SamplingParams(temperature=0.8, top_p=0.9)
+"""How the target's own requests are sampled: what is improbable for a user is mostly no request."""
+
+_MARK = "\ue000"
+_FENCE = "```"
+_COMPLETE = "Complete the following Python function.\n\n```python\n{prompt}\n```"
+_LONGEST_HEAD = 600
+_NOT_LIBRARY = frozenset({"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a request begins, which the target then writes to its end.
+
+    Attributes:
+        kind: of the text that it leads to.
+        text: the first words of the request; empty for none.
+        system: the system message, where the template takes one.
+    """
+
+    kind: str
+    text: str = ""
+
+
+OPENINGS = (
+    Opening(CHAT),
+    Opening(CHAT, "What"),
+    Opening(CHAT, "How"),
+    Opening(CHAT, "Can you"),
+    Opening(CHAT, "Explain"),
+    Opening(CHAT, "Write a"),
+    Opening(CHAT, "I"),
+    Opening(CHAT, "Summarize the following"),
+    Opening(CODE, "Write a Python function that"),
+    Opening(CODE, "Write a Python function to"),
+    Opening(CODE, "Implement a Python function"),
+    Opening(CODE, "Complete the following Python function.\n\n```python\ndef"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the target continues.
+
+    Attributes:
+        kind: ``chat`` or ``code``.
+        text: the request without its template, to be looked through for evaluated problems.
+        ids: token ids, template included.
+        whole: the text of those.
+    """
+
+    kind: str
+    text: str
+    ids: list[int]
+    whole: str = ""
+
+
+def opened(tokenizer: Tokenizer, opening: Opening) -> list[int]:
+    """Token ids of a conversation up to the opening's last word; of a base model, the text alone."""
+    if not tokenizer.has_chat_template:
+        return tokenizer.encode(opening.text or "\n", special=True)
+    before, _, _ = tokenizer.render([{"role": "user", "content": _MARK}]).partition(_MARK)
+    return tokenizer.encode(before + opening.text, special=False)
+
+
+def asked(tokenizer: Tokenizer, kind: str, text: str) -> Prompt:
+    """A request as the target is asked it."""
+    ids = tokenizer.chat(text) if tokenizer.has_chat_template else tokenizer.encode(text, special=True)
+    return Prompt(kind, text, ids)
+
+
+def begun(tokenizer: Tokenizer, head: str) -> Prompt:
+    """A function to be completed; a chat model's answer is begun with the fence and the head itself.
+
+    Without the head's last newline: tokenizers join it with the indentation that follows.
+    """
+    head = head.rstrip()
+    if not tokenizer.has_chat_template:
+        return Prompt(CODE, head, tokenizer.encode(head, special=True), head)
+    request = tokenizer.render([{"role": "user", "content": _COMPLETE.format(prompt=head)}])
+    whole = f"{request}{_FENCE}python\n{head}"
+    return Prompt(CODE, head, tokenizer.encode(whole, special=False), whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of the standard library, dedented.
+
+    Attributes:
+        head: signature and docstring.
+        body: the rest, from its indentation on.
+    """
+
+    head: str
+    body: str
+
+    @property
+    def has_docstring(self) -> bool:
+        """Whether the head says what is to be done."""
+        return self.head.rstrip().endswith(("\"\"\"", "'''", '"', "'"))
+
+
+@cache
+def functions() -> tuple[Function, ...]:
+    """Functions and methods of the standard library, those of the shortest heads first."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    found = {function for file in _sources(root) for function in _functions(file)}
+    return tuple(sorted(found, key=lambda function: (len(function.head), function.head, function.body)))
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    for file in root.rglob("*.py"):
+        if not _NOT_LIBRARY & set(file.relative_to(root).parts):
+            yield file
+
+
+def _functions(file: Path) -> Iterator[Function]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+    except (OSError, SyntaxError, ValueError):
+        return
+    lines = text.splitlines()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and len(node.body) > 1:
+            first, last = node.lineno - 1, node.end_lineno
+            whole = dedent("\n".join(lines[first:last])).splitlines()
+            documented = ast.get_docstring(node) is not None
+            size = (node.body[0].end_lineno if documented else node.body[0].lineno - 1) or 0
+            head, body = "\n".join(whole[: size - first]), "\n".join(whole[size - first :])
+            if head.strip() and body.strip() and len(head) <= _LONGEST_HEAD:
+                yield Function(head, body)
