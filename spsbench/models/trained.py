@@ -68,6 +68,12 @@ class TrainedDraft:
     vocabulary: npt.NDArray[np.int64] | None
     stored: Checkpoint
 
+    def ids_below(self, vocab_size: int) -> npt.NDArray[np.int64]:
+        """[m] the token ids below a vocabulary's size that it can propose, ascending."""
+        if self.vocabulary is None:
+            return np.arange(vocab_size)
+        return self.vocabulary[self.vocabulary < vocab_size]
+
     def require_target(self, hidden: int, vocab_size: int, embedding: str, flag: str) -> None:
         """Refuse a target that the draft was not made for.
 
@@ -140,6 +146,19 @@ def read_trained(folder: Path, flag: str) -> TrainedDraft:
     if vocabulary is not None:
         _require_vocabulary(folder, vocabulary, target.vocab_size, flag)
     return TrainedDraft(folder, told["kind"], target, config, heads, vocabulary, stored)
+
+
+def layer_config(draft: TrainedDraft) -> Any:
+    """The Hugging Face configuration of its decoder layers.
+
+    Raises:
+        ValueError: it is none.
+    """
+    from transformers import AutoConfig
+
+    told = dict(draft.config or {})
+    kind = told.pop("model_type", "llama")
+    return AutoConfig.for_model(kind, **told)
 
 
 def is_trained(folder: Path) -> bool:
