@@ -112,7 +112,7 @@ def _states(model: Any) -> Iterator[list[Tensor]]:
     All n tokens' states: the head itself sees the rows of ``logits_to_keep`` alone.
     """
     heard: list[Tensor] = []
-    hook = model.base_model.register_forward_hook(lambda body, args, output: heard.append(output[0]))
+    hook = model.get_decoder().register_forward_hook(lambda body, args, output: heard.append(output[0]))
     try:
         yield heard
     finally:
@@ -122,7 +122,7 @@ def _states(model: Any) -> Iterator[list[Tensor]]:
 def _require_states(model: Any, flag: str) -> None:
     """Refuse a model whose body does not hand over what its head multiplies."""
     head, seen = model.get_output_embeddings(), list[Tensor]()
-    if head is not None and model.base_model is not model:
+    if head is not None and model.get_decoder() is not model:
         hook = head.register_forward_pre_hook(lambda part, args: seen.append(args[0]))
         try:
             with torch.inference_mode(), _states(model) as heard:
