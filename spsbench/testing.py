@@ -29,14 +29,15 @@ from spsbench.decode.enumeration import (
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Accept
 from spsbench.decode.rules import RuleKind, rule_kind
-from spsbench.decode.table import TableModel, random_rows
-from spsbench.drafters.kind import Context, DrafterKind
+from spsbench.decode.table import RowFunction, TableModel, random_rows
+from spsbench.drafters.kind import HIDDEN, WEIGHTS, Context, DrafterKind
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import built, drafter_kind
 from spsbench.engines.base import Engine
 from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.checkpoint import LoadedWeights
+from spsbench.models.features import HiddenStates
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams, Spec
@@ -121,11 +122,11 @@ def scenes(
     Args:
         accept: the rule.
     """
-    make, weights = _factory(drafter)
+    make, needs = _factory(drafter)
     for sampling in samplings:
-        target = TableModel(random_rows(vocab_size, seed=1, sharpness=_SHARPNESS), vocab_size)
-        build: Callable[[], Drafter] = partial(_built, make, vocab_size, sampling, policy, weights)
-        if weights:
+        target = _table(vocab_size, needs)
+        build: Callable[[], Drafter] = partial(_built, make, target, sampling, policy, needs)
+        if WEIGHTS in needs:
             build = cache(build)  # cutting and rounding take long; ``begin`` forgets the last sequence
         for prompt, earlier in _SITUATIONS:
             told = tuple(token % vocab_size for token in prompt)
@@ -159,15 +160,20 @@ def fake_engine(
         vocab_size: V.
         tick_s: seconds that pass at every look at the clock.
     """
-    make, weights = _factory(drafter)
+    make, needs = _factory(drafter)
     decoder, clock = Letters(string.ascii_letters[: vocab_size - 1]), FakeClock(tick_s)
-    target = TableModel(random_rows(vocab_size, seed=1, sharpness=_SHARPNESS), vocab_size)
-    build = partial(_built, make, vocab_size, policy=FIXED, weights=weights) if k else None
+    target = _table(vocab_size, needs)
+    build = partial(_built, make, target, policy=FIXED, needs=needs) if k else None
     return EagerEngine(target, None, k, decoder, torch.device("cpu"), clock, make_drafter=build)
 
 
 def context_of(
-    vocab_size: int, sampling: SamplingParams, policy: str = FIXED, *, weights: bool = False
+    vocab_size: int,
+    sampling: SamplingParams,
+    policy: str = FIXED,
+    *,
+    needs: frozenset[str] = frozenset(),
+    hidden: HiddenStates | None = None,
 ) -> Context:
     """What a drafter may be built from: tables, and a corpus in which some tokens follow others often.
 
@@ -175,19 +181,21 @@ def context_of(
         vocab_size: V.
         sampling: of target and draft.
         policy: by name.
-        weights: give a small model in place of the target's table.
+        needs: of the drafter; with ``weights`` a small model stands in place of the target's table.
+        hidden: the states of what the loop's target has read, if it has any.
     """
     corpus = tuple(tuple((i * step) % vocab_size for i in range(12)) for step in (1, 2, 3))
     table = partial(TableModel, vocab_size=vocab_size)
     target: LanguageModel = table(random_rows(vocab_size, seed=1, sharpness=_SHARPNESS))
     return Context(
-        target=_small_model(vocab_size) if weights else target,
+        target=_small_model(vocab_size) if WEIGHTS in needs else target,
         draft=table(random_rows(vocab_size, seed=2, sharpness=_SHARPNESS)),
         sampling=sampling,
         device=torch.device("cpu"),
         vocab_size=vocab_size,
         corpus=lambda: corpus,
         policy=None if policy == FIXED else build_policy(Spec.parse(policy)),
+        hidden=hidden,
     )
 
 
@@ -205,18 +213,51 @@ def _accept(rule: str | RuleKind) -> Accept:
     return kind.build(kind.settled(spec)).accept
 
 
-def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, bool]:
-    """What builds it, and whether it needs a loaded model as its target."""
+def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, frozenset[str]]:
+    """What builds it, and what it needs."""
     if not isinstance(drafter, (str, DrafterKind)):
-        return drafter, False
+        return drafter, frozenset()
     spec = Spec.parse(drafter) if isinstance(drafter, str) else Spec(drafter.name)
     kind = drafter_kind(spec.name) if isinstance(drafter, str) else drafter
-    return partial(built, kind, spec), kind.needs_weights
+    return partial(built, kind, spec), kind.needs
 
 
-def _built(make: Factory, vocab_size: int, sampling: SamplingParams, policy: str, weights: bool) -> Drafter:
+def _built(
+    make: Factory, target: TableModel, sampling: SamplingParams, policy: str, needs: frozenset[str]
+) -> Drafter:
     """A drafter that remembers nothing of an earlier one: its tables and its policy are new, too."""
-    return make(context_of(vocab_size, sampling, policy, weights=weights))
+    hidden = target if isinstance(target, TableWithStates) else None
+    return make(context_of(target.vocab_size, sampling, policy, needs=needs, hidden=hidden))
+
+
+def _table(vocab_size: int, needs: frozenset[str]) -> TableModel:
+    """The target of a scene."""
+    rows = random_rows(vocab_size, seed=1, sharpness=_SHARPNESS)
+    kind = TableWithStates if HIDDEN in needs else TableModel
+    return kind(rows, vocab_size)
+
+
+class TableWithStates(TableModel):
+    """A table that shows hidden states: those of a small model behind the same tokens.
+
+    Whatever they are, a drafter that reads them must keep the table's law; they depend on the tokens read.
+    """
+
+    def __init__(self, rows: RowFunction, vocab_size: int) -> None:
+        super().__init__(rows, vocab_size)
+        self._model = _small_model(vocab_size).with_features("--drafter")
+        self._states: dict[tuple[int, ...], Tensor] = {}
+
+    def features(self, start: int, end: int) -> Tensor:
+        """See ``HiddenStates.features``; in float64, as the rows are."""
+        return torch.cat([self._state(tuple(self._fed[: i + 1])) for i in range(start, end)])
+
+    def _state(self, context: tuple[int, ...]) -> Tensor:
+        if context not in self._states:
+            self._model.rollback(0)
+            self._model.score(torch.tensor(context), last=1)
+            self._states[context] = self._model.features(len(context) - 1, len(context)).clone()
+        return self._states[context]
 
 
 def _numbers(loops: int, k: int) -> tuple[Point, ...]:
@@ -254,3 +295,6 @@ class _WideLM(OnnxLM):
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         return super().score(tokens, last).double()
+
+    def features(self, start: int, end: int) -> Tensor:
+        return super().features(start, end).double()

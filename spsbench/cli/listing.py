@@ -128,7 +128,8 @@ def _drafters() -> list[Row]:
     from spsbench.drafters.registry import DRAFTERS, GROUP, drafter_kind
 
     def needs(kind: Any) -> str:
-        return "a draft model" if kind.needs_draft else NOTHING
+        told = {"draft": "a draft model", "hidden": "a trained head"}
+        return next((told[need] for need in sorted(kind.needs & told.keys())), NOTHING)
 
     return _kinds("drafter", DRAFTERS, GROUP, drafter_kind, _options, needs)
 

@@ -233,6 +233,8 @@ class _Tested:
 
 def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
     """Each sampling and way of drafting to test, with the pair loaded once."""
+    from spsbench.drafters.kind import HIDDEN
+    from spsbench.drafters.registry import drafter_kind
     from spsbench.runner import plan
     from spsbench.runner.execute import load
     from spsbench.verify.subject import SamplerUnderTest
@@ -245,9 +247,10 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
     arms = [arm for arm in ready.arms if arm.method == "sps"]
     alone = len({arm.sampling_name for arm in arms}) == len(arms)
     for arm in arms:
+        reads_states = HIDDEN in drafter_kind(arm.drafter.name).needs
         say(f"Testing {_Result(arm, []).label}, {arm.sampling_name}", quiet=params["quiet"])
         subject = SamplerUnderTest(
-            pair.target,
+            pair.target.with_features("--drafter") if reads_states else pair.target,
             pair.draft,
             arm.sampling,
             arm.k,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spsbench.drafters.kind import Context, DrafterKind
+from spsbench.drafters.kind import WEIGHTS, Context, DrafterKind
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
@@ -76,6 +76,6 @@ KIND = DrafterKind(
     summary="The target's first layers under its own norm and head; layers=0 is a quarter of them.",
     build=_build,
     options={"layers": 0},
-    needs_weights=True,
+    needs=frozenset({WEIGHTS}),
 )
 """``forwards`` is 0: it runs none of the pair's draft model, but K of its own; see ``forward_bytes``."""

@@ -9,8 +9,12 @@ import torch
 
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.drafters.policy import Policy
+from spsbench.models.features import HiddenStates
 from spsbench.plugins import Options, settled
 from spsbench.records import OptionValue, SamplingParams, Spec
+
+DRAFT, WEIGHTS, HIDDEN = "draft", "weights", "hidden"
+"""What a drafter may need; see ``DrafterKind.needs``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class Context:
         vocab_size: V; a proposed token is below it, a row is V wide.
         corpus: token ids of the run's prompts, for drafters that count.
         policy: how many tokens a loop drafts, up to K; None for K always.
+        hidden: the last hidden states of what the loop's target has cached; None unless the kind needs them.
     """
 
     target: LanguageModel
@@ -34,6 +39,7 @@ class Context:
     vocab_size: int
     corpus: Callable[[], Sequence[Sequence[int]]] = field(default=tuple)
     policy: Policy | None = None
+    hidden: HiddenStates | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +51,11 @@ class DrafterKind:
         summary: one sentence on what it does, for lists.
         build: makes one from all options and the context.
         options: their names and defaults; a value given must be of the default's type.
-        needs_draft: whether it runs the pair's draft model.
+        needs: what it is built from: ``draft``, the pair's draft model; ``weights``, the target's layers, so
+            that the target must be a loaded model and not a table; ``hidden``, ``Context.hidden``.
         point_mass: whether it is certain of each token (``Draft.probs`` is None), so that no row is drawn.
         adaptive: whether it heeds ``Context.policy``; one that does not has no arm under a policy.
-        needs_weights: whether it takes the target's layers: it must then be a loaded model, not a table.
+        check: refuses options before anything is loaded, by a typed error; None where any will do.
         forwards: how many forwards of the draft model a loop costs, as a function of K; none by default.
     """
 
@@ -56,12 +63,15 @@ class DrafterKind:
     summary: str
     build: Callable[[Options, Context], Drafter]
     options: Options = field(default_factory=dict)
-    needs_draft: bool = False
+    needs: frozenset[str] = frozenset()
     point_mass: bool = False
     adaptive: bool = False
-    needs_weights: bool = False
+    check: Callable[[Options], None] | None = None
     forwards: Callable[[int], int] = lambda k: 0
 
     def settled(self, spec: Spec, flag: str = "--drafter") -> dict[str, OptionValue]:
-        """Every option, as given or by default; see ``plugins.settled``."""
-        return settled(self.name, self.options, spec, flag)
+        """Every option, as given or by default; see ``plugins.settled`` and ``check``."""
+        options = settled(self.name, self.options, spec, flag)
+        if self.check is not None:
+            self.check(options)
+        return options

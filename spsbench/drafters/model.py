@@ -10,7 +10,7 @@ from torch import Tensor
 from spsbench.decode import rows
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.kind import Context, DrafterKind
+from spsbench.drafters.kind import DRAFT, Context, DrafterKind
 from spsbench.drafters.policy import Margin, Policy, lookahead_of
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
@@ -90,7 +90,7 @@ KIND = DrafterKind(
     name="model",
     summary="The pair's draft model, sampled token by token (Chen et al. 2023).",
     build=_build,
-    needs_draft=True,
+    needs=frozenset({DRAFT}),
     adaptive=True,
     forwards=lambda k: k,
 )

@@ -7,7 +7,7 @@ that forward computes, whatever its rounding: the rows that it reports are those
 
 from __future__ import annotations
 
-from spsbench.drafters.kind import Context, DrafterKind
+from spsbench.drafters.kind import WEIGHTS, Context, DrafterKind
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
 from spsbench.models.onnx_lm import OnnxLM
@@ -66,6 +66,6 @@ KIND = DrafterKind(
     summary="The target with its weights rounded to bits=8 or bits=4, by blocks of 32.",
     build=_build,
     options={"bits": 8},
-    needs_weights=True,
+    needs=frozenset({WEIGHTS}),
 )
 """``forwards`` is 0: it runs none of the pair's draft model, but K of its own; see ``forward_bytes``."""

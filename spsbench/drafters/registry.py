@@ -11,7 +11,7 @@ from torch import Tensor
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.decode.rows import Rows
-from spsbench.drafters import early_exit, lookup, model, ngram, quantised, suffix, union
+from spsbench.drafters import early_exit, heads, lookup, model, ngram, quantised, suffix, union
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.errors import SpsbenchError
 from spsbench.plugins import find
@@ -97,6 +97,7 @@ _OURS = (
     ngram.BIGRAM,
     early_exit.KIND,
     quantised.KIND,
+    heads.KIND,
     union.KIND,
 )
 DRAFTERS: dict[str, DrafterKind] = {kind.name: kind for kind in _OURS}

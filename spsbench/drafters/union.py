@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.kind import Context, DrafterKind
+from spsbench.drafters.kind import DRAFT, Context, DrafterKind
 from spsbench.errors import UsageError
 from spsbench.plugins import Options
 from spsbench.records import Spec
@@ -64,7 +64,7 @@ def _member(name: str, context: Context) -> Drafter:
             "union:of=union is not valid.", flag="--drafter", remedy="Name other drafters, e.g. lookup+model."
         )
     kind = drafter_kind(name)
-    if kind.needs_draft and context.draft is None:
+    if DRAFT in kind.needs and context.draft is None:
         raise UsageError(
             f"union:of has {name!r}, which needs a draft model, and the run has none.",
             flag="--drafter",
@@ -78,7 +78,7 @@ KIND = DrafterKind(
     summary="The first of several drafters that has a proposal; the draft model runs only when it is asked.",
     build=_build,
     options={"of": "lookup+model"},
-    needs_draft=True,
+    needs=frozenset({DRAFT}),
     # At most: a loop in which an earlier member proposed costs none.
     forwards=lambda k: k,
 )

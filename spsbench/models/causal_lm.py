@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from spsbench.errors import UsageError
+from spsbench.models.features import FeatureRows
 
 if TYPE_CHECKING:
     from spsbench.models.torch_lm import TorchLM
@@ -27,6 +29,7 @@ class CausalLM(ABC):
         backend: what computes its forward.
         context_window: longest sequence it can score, in tokens.
         layers: how many it has.
+        attached: what was made for it, by a key of its maker's, so that who asks for the same shares it.
     """
 
     backend: ClassVar[str]
@@ -38,6 +41,8 @@ class CausalLM(ABC):
         self.context_window = context_window(config)
         self.device = device
         self.dtype = dtype
+        self._features: FeatureRows | None = None
+        self.attached: dict[Hashable, Any] = {}
 
     @property
     @abstractmethod
@@ -70,6 +75,38 @@ class CausalLM(ABC):
             tokens: [n].
             last: return the last rows only, [last, V]; 0 for all.
         """
+
+    @abstractmethod
+    def with_features(self, flag: str) -> CausalLM:
+        """The same model, with a KV cache of its own, that also keeps its last hidden states.
+
+        Its weights are shared; what it computes is the same, and who does not ask for it pays nothing.
+
+        Args:
+            flag: the command-line flag that asked for it.
+
+        Raises:
+            UsageError: what its head multiplies cannot be had.
+        """
+
+    def features(self, start: int, end: int) -> Tensor:
+        """See ``HiddenStates.features``; of a model made by ``with_features``."""
+        assert self._features is not None, "made by with_features"
+        return self._features.read(start, end)
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether it was made by ``with_features``."""
+        return self._features is not None
+
+    @abstractmethod
+    def embedding_fingerprint(self) -> str:
+        """Names its embedding table, see ``trained.embedding_fingerprint``."""
+
+    @property
+    @abstractmethod
+    def embedding_shape(self) -> tuple[int, int]:
+        """Rows and width of its embedding table."""
 
     @abstractmethod
     def forward_bytes(self, rows: int = 1) -> int:

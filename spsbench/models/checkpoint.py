@@ -58,6 +58,14 @@ class StoredWeights(Protocol):
 
     def __contains__(self, name: object) -> bool: ...
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+        ...
+
     def read(self, name: str) -> Floats:
         """A tensor in float32; it may be a view of what is stored.
 
@@ -94,6 +102,10 @@ class LoadedWeights:
 
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """See ``StoredWeights.shape``."""
+        return self._tensors[name].shape
 
     def read(self, name: str) -> Floats:
         """See ``StoredWeights.read``."""
@@ -132,6 +144,10 @@ class Checkpoint:
 
     def __contains__(self, name: object) -> bool:
         return name in self.tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """See ``StoredWeights.shape``."""
+        return self.tensors[name].shape
 
     def read(self, name: str) -> Floats:
         """See ``StoredWeights.read``."""

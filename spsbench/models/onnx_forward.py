@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.models.onnx_graph import FEATURES
+
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
@@ -28,13 +30,15 @@ class _Bound:
 
     Attributes:
         binding: the session's.
-        hidden: [n, hidden] to be filled with embeddings.
+        hidden: [n, width] to be filled with embeddings.
         logits: [last, V], overwritten by the next forward of this shape.
+        features: [n, hidden] likewise; None where nobody asked.
     """
 
     binding: Any
     hidden: Floats
     logits: Tensor
+    features: Tensor | None
 
 
 class OnnxForward:
@@ -46,10 +50,20 @@ class OnnxForward:
     Args:
         session: of a graph of ``build_graph``; may be shared.
         blueprint: what it was built from.
+        width: of a row of ``hidden``; the blueprint's unless given.
+        features: keep the last hidden states of each forward.
+
+    Attributes:
+        features: [n, hidden] of the last forward, overwritten by the next one of the same shape; None where
+            they are not kept.
     """
 
-    def __init__(self, session: InferenceSession, blueprint: Blueprint) -> None:
+    def __init__(
+        self, session: InferenceSession, blueprint: Blueprint, width: int = 0, features: bool = False
+    ) -> None:
         self._session, self._plan = session, blueprint
+        self._width, self._keeps_features = width or blueprint.hidden, features
+        self.features: Tensor | None = None
         self._slots = 0
         self._memory: dict[str, Any] = {}
         self._bound: dict[tuple[int, int], _Bound] = {}
@@ -60,7 +74,7 @@ class OnnxForward:
         """Score n tokens behind the first ``start`` cached ones.
 
         Args:
-            embed: writes their embeddings into an array [n, hidden].
+            embed: writes their embeddings into an array [n, width].
             start: tokens in the cache that stand.
             n: how many tokens.
             last: rows wanted.
@@ -74,6 +88,7 @@ class OnnxForward:
         self._seen[0] = start + n - 1
         self._total[...] = start + n
         self._session.run_with_iobinding(bound.binding)
+        self.features = bound.features
         return bound.logits
 
     def _make_room(self, held: int, wanted: int) -> None:
@@ -88,32 +103,36 @@ class OnnxForward:
                 room = np.zeros((1, plan.kv_heads, slots, plan.head_dim), np.float32)
                 if held:
                     room[:, :, :held] = self._memory[name].numpy()[:, :, :held]
-                grown[name] = _value(room)
+                grown[name] = value_of(room)
         angles = torch.arange(slots, dtype=torch.float32).unsqueeze(1) * plan.frequencies
         for name, table in zip(_TABLES, (angles.cos(), angles.sin()), strict=True):
-            grown[name] = _value((table * plan.rotary_scale).numpy())
+            grown[name] = value_of((table * plan.rotary_scale).numpy())
         self._memory, self._slots = grown, slots
         self._bound.clear()
 
     def _bind(self, n: int, last: int) -> _Bound:
         binding = self._session.io_binding()
-        hidden, rows = np.zeros((1, n, self._plan.hidden), np.float32), np.array([-last])
+        hidden, rows = np.zeros((1, n, self._width), np.float32), np.array([-last])
         logits = np.zeros((1, last, self._plan.vocab_size), np.float32)
         own = {"hidden": hidden, "rows": rows, "seen": self._seen, "total": self._total}
-        for name, value in {name: _value(array) for name, array in own.items()}.items():
+        for name, value in {name: value_of(array) for name, array in own.items()}.items():
             binding.bind_ortvalue_input(name, value)
-        binding.bind_ortvalue_output("logits", _value(logits))
+        binding.bind_ortvalue_output("logits", value_of(logits))
         for name, value in self._memory.items():
             binding.bind_ortvalue_input(name, value)
             if name not in _TABLES:
                 binding.bind_ortvalue_output(f"new_{name}", value)
-        bound = _Bound(binding, hidden[0], torch.from_numpy(logits[0]))
+        features = np.zeros((1, n, self._plan.hidden), np.float32) if self._keeps_features else None
+        if features is not None:
+            binding.bind_ortvalue_output(FEATURES, value_of(features))
+        kept = None if features is None else torch.from_numpy(features[0])
+        bound = _Bound(binding, hidden[0], torch.from_numpy(logits[0]), kept)
         if n <= _MOST_ROWS_KEPT:
             self._bound[n, last] = bound
         return bound
 
 
-def _value(array: Any) -> Any:
+def value_of(array: Any) -> Any:
     """An array as the runtime's value, which shares its memory and keeps it."""
     from onnxruntime import OrtValue
 

@@ -22,6 +22,8 @@ Weights = dict[str, npt.NDArray[Any]]
 
 _MICROSOFT = "com.microsoft"
 _OPSET, _IR = 21, 10
+FEATURES = "features"
+"""The output with the states of all n tokens behind the final norm, which the head multiplies."""
 BLOCK = 32
 """Neighbours in a row that share a scale when weights are rounded."""
 
@@ -36,7 +38,8 @@ class Graph:
     Inputs: ``hidden`` [1, n, hidden], ``rows`` [1] (minus how many of the last rows are wanted), ``seen``
     [1] (cached tokens + n - 1), ``total`` [] (cached tokens + n), ``cos`` and ``sin`` [slots, head_dim / 2],
     and per layer ``key_i`` and ``value_i`` [1, kv_heads, slots, head_dim]. Outputs: ``logits`` [1, rows, V],
-    ``new_key_i`` and ``new_value_i``, to be bound to the same memory as their inputs.
+    ``new_key_i`` and ``new_value_i``, to be bound to the same memory as their inputs, and ``features``
+    [1, n, hidden], which costs nothing where it is not bound.
 
     Attributes:
         model: the graph, without weights.
@@ -59,30 +62,43 @@ def build_graph(blueprint: Blueprint, stored: StoredWeights, bits: int | None = 
         KeyError: a weight is missing.
         ValueError: one has another shape than the configuration says.
     """
-    return _Builder(blueprint, stored, bits).graph()
+    return Builder(blueprint, stored, bits).graph()
 
 
-class _Builder:
+class Builder:
+    """Writes a graph operator by operator; see ``build_graph`` for the arguments."""
+
     def __init__(self, blueprint: Blueprint, stored: StoredWeights, bits: int | None) -> None:
         self._plan, self._stored, self._bits = blueprint, stored, bits
+        self._shapes = dict(blueprint.shapes)
+        self._width = blueprint.hidden
         self._nodes: list[Any] = []
         self._constants: list[TensorProto] = []
         self._weights: Weights = {}
 
     def graph(self) -> Graph:
-        plan = self._plan
-        state, added = "hidden", ""
+        """All of it."""
+        self._score(self._layers("hidden"))
+        return self._made(*self._signature())
+
+    def _layers(self, state: str) -> str:
+        """The states of all tokens behind the layers and the final norm."""
+        plan, added = self._plan, ""
         for number in range(plan.layers):
             prefix = f"model.layers.{number}."
             first, second = (f"{prefix}{name}.weight" for name in plan.family.norm)
             state, added = self._block(state, added, first, lambda x, i=number: self._attention(x, i))
             state, added = self._block(state, added, second, lambda x, p=prefix: self._feed_forward(x, p))
-        _, last = self._normed(state, added, "model.norm.weight")
+        return self._normed(state, added, "model.norm.weight", FEATURES)[1]
+
+    def _score(self, states: str) -> None:
+        """The logits of the last rows."""
         self._constant("all_rows", np.array([np.iinfo(np.int64).max]))
         self._constant("rows_axis", np.array([1]))
-        wanted = self._node("Slice", [last, "rows", "all_rows", "rows_axis"])
-        self._matrix(wanted, [self._head()], plan.logit_scale, out="logits")
-        inputs, outputs = self._signature()
+        wanted = self._node("Slice", [states, "rows", "all_rows", "rows_axis"])
+        self._matrix(wanted, [self._head()], self._plan.logit_scale, out="logits")
+
+    def _made(self, inputs: list[Any], outputs: list[Any]) -> Graph:
         graph = helper.make_graph(self._nodes, "decoder", inputs, outputs, self._initializers())
         opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT, 1)]
         return Graph(helper.make_model(graph, opset_imports=opsets, ir_version=_IR), self._weights)
@@ -95,11 +111,11 @@ class _Builder:
         state, normed = self._normed(state, added, norm)
         return state, compute(normed)
 
-    def _normed(self, state: str, added: str, norm: str) -> tuple[str, str]:
+    def _normed(self, state: str, added: str, norm: str, out: str = "") -> tuple[str, str]:
         """(state + added, its norm)."""
         if not added:
             return state, self._norm(state, norm)
-        total, normed = f"{norm}.sum", f"{norm}.out"
+        total, normed = f"{norm}.sum", out or f"{norm}.out"
         self._node(
             "SkipSimplifiedLayerNormalization",
             [state, added, self._norm_weight(norm)],
@@ -205,7 +221,7 @@ class _Builder:
     def _joined(self, names: Sequence[str], part: str, scale: float) -> Floats:
         tensors = [self._stored.read(f"{name}.{part}") for name in names]
         for name, tensor in zip(names, tensors, strict=True):
-            wanted = self._plan.shapes[name.rpartition(".")[2]][: tensor.ndim]
+            wanted = self._shapes[name.rpartition(".")[2]][: tensor.ndim]
             if tensor.shape != wanted:
                 raise ValueError(f"{name}.{part} has the shape {tensor.shape}, not {wanted}")
         joined = tensors[0] if len(tensors) == 1 else np.concatenate(tensors)
@@ -265,7 +281,7 @@ class _Builder:
         slots: list[str | int | None] = [1, plan.kv_heads, "slots", plan.head_dim]
         names = [f"{kind}_{number}" for number in range(plan.layers) for kind in ("key", "value")]
         inputs = [
-            value("hidden", floats, [1, "n", plan.hidden]),
+            value("hidden", floats, [1, "n", self._width]),
             value("rows", longs, [1]),
             value("seen", ints, [1]),
             value("total", ints, []),
@@ -275,6 +291,7 @@ class _Builder:
         ]
         outputs = [
             value("logits", floats, [1, "wanted", plan.vocab_size]),
+            value(FEATURES, floats, [1, "n", plan.hidden]),
             *(value(f"new_{name}", floats, slots) for name in names),
         ]
         return inputs, outputs

@@ -14,9 +14,11 @@ from spsbench.config.models import ONNXRUNTIME
 from spsbench.models.blueprint import Blueprint, blueprint_of
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
+from spsbench.models.features import FeatureRows
 from spsbench.models.onnx_forward import OnnxForward
-from spsbench.models.onnx_graph import build_graph
+from spsbench.models.onnx_graph import Graph, build_graph
 from spsbench.models.onnx_threads import session_options
+from spsbench.models.trained import embedding_fingerprint
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -78,6 +80,9 @@ class OnnxLM(CausalLM):
     def score(self, tokens: Tensor, last: int) -> Tensor:
         n, start = tokens.shape[0], self._length
         logits = self._forward(lambda out: self._embed(tokens, out), start, n, last)
+        if self._features is not None:
+            assert self._forward.features is not None
+            self._features.write(start, self._forward.features)
         self._length = start + n
         return self._cut(logits)
 
@@ -88,6 +93,35 @@ class OnnxLM(CausalLM):
         n = tokens.shape[0]
         fresh = OnnxForward(self._session, self._plan)
         return self._cut(fresh(lambda out: self._embed(tokens, out), 0, n, last or n))
+
+    def with_features(self, flag: str) -> OnnxLM:
+        other = copy.copy(self)
+        other._forward = OnnxForward(other._session, other._plan, features=True)
+        other._length, other._features = 0, FeatureRows()
+        return other
+
+    @property
+    def stored(self) -> StoredWeights:
+        """Where its weights come from."""
+        return self._stored
+
+    @property
+    def threads(self) -> int:
+        """Of its session, and of every other of the process that runs on more than one."""
+        return self._threads
+
+    @property
+    def plan(self) -> Blueprint:
+        """What it computes."""
+        return self._plan
+
+    def embedding_fingerprint(self) -> str:
+        return embedding_fingerprint(self._stored)
+
+    @property
+    def embedding_shape(self) -> tuple[int, int]:
+        rows, width = self._stored.shape(EMBEDDING)
+        return rows, width
 
     def forward_bytes(self, rows: int = 1) -> int:
         return self._weight_bytes
@@ -117,6 +151,7 @@ class OnnxLM(CausalLM):
             )
         other = copy.copy(self._variants[layers, bits])
         other._forward, other._length = OnnxForward(other._session, other._plan), 0
+        other._features = None
         return other
 
     def _embed(self, tokens: Tensor, out: Floats) -> None:
@@ -132,9 +167,13 @@ def _session(
     plan: Blueprint, stored: StoredWeights, threads: int, bits: int | None
 ) -> tuple[InferenceSession, int]:
     """(a session, bytes of weights that a forward reads)."""
+    return session_of(build_graph(plan, stored, bits), threads)
+
+
+def session_of(graph: Graph, threads: int) -> tuple[InferenceSession, int]:
+    """A session of a graph on so many threads, and the bytes of weights that a forward reads."""
     from onnxruntime import InferenceSession, OrtValue
 
-    graph = build_graph(plan, stored, bits)
     options = session_options(threads)
     values = [OrtValue.ortvalue_from_numpy(array) for array in graph.weights.values()]
     options.add_external_initializers(list(graph.weights), values)

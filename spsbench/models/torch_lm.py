@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spsbench.config.models import TORCH
+from spsbench.errors import UsageError
 from spsbench.models.cache import RewindCache
 from spsbench.models.causal_lm import CausalLM, text_config
+from spsbench.models.features import FeatureRows
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token
+from spsbench.models.trained import table_fingerprint
 from spsbench.models.twin import truncated
 
 
@@ -46,6 +52,15 @@ class TorchLM(CausalLM):
         return self.cache.length
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
+        if self._features is None:
+            return self._scored(tokens, last)
+        start = self.length
+        with _states(self.model) as heard:
+            logits = self._scored(tokens, last)
+        self._features.write(start, heard[0][0])
+        return logits
+
+    def _scored(self, tokens: Tensor, last: int) -> Tensor:
         output = self.model(
             input_ids=tokens.unsqueeze(0), past_key_values=self.cache, use_cache=True, logits_to_keep=last
         )
@@ -61,6 +76,20 @@ class TorchLM(CausalLM):
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
         return logits
 
+    def with_features(self, flag: str) -> TorchLM:
+        other = TorchLM(self.model, self.vocab_size)
+        other._features, other.attached = FeatureRows(), self.attached
+        _require_states(self.model, flag)
+        return other
+
+    def embedding_fingerprint(self) -> str:
+        return table_fingerprint(self.model.get_input_embeddings().weight)
+
+    @property
+    def embedding_shape(self) -> tuple[int, int]:
+        rows, width = self.model.get_input_embeddings().weight.shape
+        return rows, width
+
     def forward_bytes(self, rows: int = 1) -> int:
         return forward_bytes(self.model, rows)
 
@@ -74,3 +103,36 @@ class TorchLM(CausalLM):
     def truncated(self, layers: int, flag: str) -> TorchLM:
         self._require_layers(layers, flag)
         return TorchLM(truncated(self.model, layers, flag), self.vocab_size)
+
+
+@contextmanager
+def _states(model: Any) -> Iterator[list[Tensor]]:
+    """What the body of a model hands to its head while the block lasts, [1, n, hidden] a forward.
+
+    All n tokens' states: the head itself sees the rows of ``logits_to_keep`` alone.
+    """
+    heard: list[Tensor] = []
+    hook = model.get_decoder().register_forward_hook(lambda body, args, output: heard.append(output[0]))
+    try:
+        yield heard
+    finally:
+        hook.remove()
+
+
+def _require_states(model: Any, flag: str) -> None:
+    """Refuse a model whose body does not hand over what its head multiplies."""
+    head, seen = model.get_output_embeddings(), list[Tensor]()
+    if head is not None and model.get_decoder() is not model:
+        hook = head.register_forward_pre_hook(lambda part, args: seen.append(args[0]))
+        try:
+            with torch.inference_mode(), _states(model) as heard:
+                model(input_ids=torch.arange(3, device=model.device).unsqueeze(0), use_cache=False)
+        finally:
+            hook.remove()
+        if len(seen) == len(heard) == 1 and torch.equal(seen[0], heard[0]):
+            return
+    raise UsageError(
+        f"what the head of {type(model).__name__} multiplies cannot be had.",
+        flag=flag,
+        remedy="Choose another drafter.",
+    )

@@ -11,9 +11,9 @@ from spsbench.axes import FIXED, MODIFIED_REJECTION
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rules import build_rule
-from spsbench.drafters.kind import Context
+from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.policy import build_policy
-from spsbench.drafters.registry import build_drafter
+from spsbench.drafters.registry import build_drafter, drafter_kind
 from spsbench.engines.base import Engine
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
@@ -56,11 +56,12 @@ class Backends:
         self._capture = capture
         self._static: dict[int, StaticLM] = {}
         self._references: dict[int, TorchLM] = {}
+        self._keeping: CausalLM | None = None
         self.fallbacks: dict[str, str] = {}
 
     def build(self, arm: Arm) -> Engine:
         """The engine of an arm; an eager one, noted in ``fallbacks``, where a graph cannot be had."""
-        target = self._pair.draft if arm.method == "draft" else self._pair.target
+        target = self._writer(arm)
         draft = self._pair.draft if arm.method == "sps" else None
         if arm.engine in (GENERATE, ASSISTED, LOOKUP):
             assistant = self._pair.draft if arm.engine == ASSISTED else None
@@ -76,15 +77,26 @@ class Backends:
         tokenizer, device = self._pair.tokenizer, self._pair.device
         return EagerEngine(target, draft, arm.k, tokenizer, device, self._clock, rule, make)
 
+    def _writer(self, arm: Arm) -> CausalLM:
+        """Whose law an arm follows: where its drafter reads hidden states, a target that keeps them."""
+        if arm.method == "draft":
+            return self._pair.draft
+        if arm.method == "ars" or HIDDEN not in drafter_kind(arm.drafter.name).needs:
+            return self._pair.target
+        self._keeping = self._keeping or self._pair.target.with_features("--drafter")
+        return self._keeping
+
     def _drafter(self, arm: Arm, sampling: SamplingParams) -> Drafter:
+        target = self._writer(arm)
         context = Context(
-            target=self._pair.target,
+            target=target,
             draft=self._pair.draft,
             sampling=sampling,
             device=self._pair.device,
             vocab_size=self._pair.target.vocab_size,
             corpus=lambda: self._corpus,
             policy=None if arm.policy.name == FIXED else build_policy(arm.policy),
+            hidden=target if target.keeps_features else None,
         )
         return build_drafter(arm.drafter, context)
 

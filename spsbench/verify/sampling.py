@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.sampling import warp
+from spsbench.models.causal_lm import CausalLM
 from spsbench.verify.finding import Finding
 from spsbench.verify.subject import SamplerUnderTest
 
@@ -18,11 +19,12 @@ from spsbench.verify.subject import SamplerUnderTest
 class _Node:
     """A context: a node in the trie of all contexts scored so far."""
 
-    __slots__ = ("children", "row")
+    __slots__ = ("children", "row", "state")
 
     def __init__(self) -> None:
         self.children: dict[int, _Node] = {}
         self.row: Tensor | None = None
+        self.state: Tensor | None = None
 
     def child(self, token: int) -> _Node:
         """The context extended by one token."""
@@ -36,7 +38,7 @@ class MemoizedModel:
     """Memoizes logits by context, so that many draws over few contexts are cheap.
 
     A context keeps its first row, whatever block it was scored in: samples from memoized rows follow
-    exactly the distribution of these rows.
+    exactly the distribution of these rows. Of a model that keeps its hidden states these are remembered, too.
 
     Args:
         model: computes the rows that are missing.
@@ -48,6 +50,9 @@ class MemoizedModel:
         self.context_window = model.context_window
         # Bound now: a fault injected into the model later must not change the reference.
         self._score, self._rollback = model.score, model.rollback
+        self._features: Callable[[int, int], Tensor] | None = None
+        if isinstance(model, CausalLM) and model.keeps_features:
+            self._features = model.features
         self._device = device
         self._fed: list[int] = []
         self._path = [_Node()]
@@ -73,6 +78,11 @@ class MemoizedModel:
         del self._fed[length:]
         del self._path[length + 1 :]
 
+    def features(self, start: int, end: int) -> Tensor:
+        """See ``HiddenStates.features``."""
+        states = [node.state for node in self._path[start + 1 : end + 1]]
+        return torch.cat([state for state in states if state is not None])
+
     def row(self, context: Sequence[int]) -> Tensor:
         """Logits [1, V] after a context, which becomes the current one."""
         self.rollback(0)
@@ -93,6 +103,10 @@ class MemoizedModel:
         for node, row in zip(nodes[missing:], torch.split(rows.clone(), 1), strict=True):
             if node.row is None:
                 node.row = row
+        if self._features is not None:
+            states = self._features(shared, len(self._fed)).clone()
+            for node, state in zip(self._path[shared + 1 :], torch.split(states, 1), strict=True):
+                node.state = node.state if node.state is not None else state
 
 
 FALSE_ALARM = 1e-4
@@ -107,7 +121,8 @@ Path = tuple[int, ...]
 def remembered_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
     """Many loops over few contexts, on rows that are computed once and remembered."""
     target = MemoizedModel(subject.target, subject.device)
-    drafter = subject.build_drafter(subject.sampling, MemoizedModel(subject.draft, subject.device))
+    draft = MemoizedModel(subject.draft, subject.device)
+    drafter = subject.build_drafter(subject.sampling, draft, hidden=target)
     return _test("sampling", subject, contexts, draws, target, drafter, target)
 
 

@@ -22,6 +22,7 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import build_drafter
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.features import HiddenStates
 from spsbench.records import SamplingParams, Spec
 from spsbench.verify.controls import planted
 
@@ -65,13 +66,20 @@ class SamplerUnderTest:
         """The rule; None for modified rejection, which the loops then find where a control is planted."""
         return None if self.rule.name == MODIFIED_REJECTION else build_rule(self.rule)
 
-    def build_drafter(self, sampling: SamplingParams, draft: LanguageModel | None = None) -> Drafter:
+    def build_drafter(
+        self,
+        sampling: SamplingParams,
+        draft: LanguageModel | None = None,
+        hidden: HiddenStates | None = None,
+    ) -> Drafter:
         """The drafter over the pair's models.
 
         Args:
             sampling: of target and draft.
             draft: what stands for the draft model; the pair's own unless given.
+            hidden: who keeps hidden states, if the target does; the target unless given.
         """
+        keeps = self.target.keeps_features
         context = Context(
             target=self.target,
             draft=draft or self.draft,
@@ -80,6 +88,7 @@ class SamplerUnderTest:
             vocab_size=self.target.vocab_size,
             corpus=lambda: self.corpus,
             policy=None if self.policy.name == FIXED else build_policy(self.policy),
+            hidden=(hidden or self.target) if keeps else None,
         )
         return build_drafter(self.drafter, context)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spsbench.decode.rejection import Draft
 from spsbench.decode.table import TableModel
-from spsbench.drafters.kind import Context
+from spsbench.drafters.kind import DRAFT, Context
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.registry import DRAFTERS, build_drafter
 from spsbench.drafters.union import UnionDrafter
@@ -101,7 +101,7 @@ def test_kinds_tell_the_truth(name: str) -> None:
     """A point mass has no rows; what runs no model needs none; forwards are at most those it tells."""
     model = TableModel(lambda context: (0.5, 0.5), 2)
     kind = DRAFTERS[name]
-    drafter = build_drafter(Spec(name), context(model if kind.needs_draft else None))
+    drafter = build_drafter(Spec(name), context(model if DRAFT in kind.needs else None))
     drafter.begin([0, 1, 0])
     asked = model.length
     draft = drafter.draft([0, 1, 0], 2, U)

@@ -1,0 +1,184 @@
+"""Heads that were trained for the target and read its last hidden states: EAGLE and Medusa."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from spsbench.decode import rows
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft
+from spsbench.drafters.kind import HIDDEN, WEIGHTS, Context, DrafterKind
+from spsbench.drafters.model import ModelDrafter
+from spsbench.errors import UsageError
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.features import HiddenStates
+from spsbench.models.heads import Chain, Heads, load_chain, load_heads
+from spsbench.models.trained import EAGLE, MODEL, TrainedDraft, read_trained
+from spsbench.plugins import Options
+from spsbench.records import SamplingParams
+
+_NAME = "heads"
+_FLAG = "--drafter"
+
+
+class EagleModel:
+    """An EAGLE head (Li et al. 2024) over its target, as a language model that drafts.
+
+    Where the target has read a token its feature is the target's own; behind that it is what the head
+    predicted, one token at a time. To roll back is to forget every entry of the second kind: the tokens that
+    stood are read again from the target's features. The first token of a sequence has no entry, since there
+    is no feature before it.
+
+    Args:
+        chain: the head.
+        hidden: the target's states; whoever asks for a row has rolled the target back to what was decided.
+        vocab_size: V.
+        context_window: of the target, in tokens.
+        device: where it is.
+    """
+
+    def __init__(
+        self, chain: Chain, hidden: HiddenStates, vocab_size: int, context_window: int, device: torch.device
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.context_window = context_window
+        self._chain, self._hidden = chain, hidden
+        self._read = 0
+        self._true = 0  # of the chain's entries, how many were made from the target's features
+        self._nothing = torch.zeros(1, vocab_size, device=device)
+        self._dtype = torch.float32
+        self._predicted = torch.empty(0)
+
+    @property
+    def length(self) -> int:
+        """Number of tokens read."""
+        return self._read
+
+    def score(self, tokens: Tensor, last: int) -> Tensor:
+        """See ``LanguageModel.score``; ``last`` is 1. The first token's row says nothing: it is all zeros."""
+        assert last == 1
+        new = tokens if self._read else tokens[1:]
+        self._read += len(tokens)
+        if not len(new):
+            return self._nothing
+        start, end = self._chain.length, self._chain.length + len(new)
+        own = self._hidden.length < end
+        assert not own or len(new) == 1, "several tokens that the target has not read"
+        features = self._predicted if own else self._hidden.features(start, end)
+        logits, self._predicted = self._chain.extend(new, features)
+        if not own:
+            self._true = end
+            self._dtype = features.dtype
+        return logits.to(self._dtype)
+
+    def rollback(self, length: int) -> None:
+        """Keep at most the first ``length`` tokens, and nothing that rests on a feature of its own."""
+        self._read = min(self._read, length, self._true + 1)
+        self._true = max(0, min(self._true, self._read - 1))
+        self._chain.rollback(self._true)
+
+    def forward_bytes(self) -> int:
+        """Bytes of weights that a forward reads."""
+        return self._chain.forward_bytes()
+
+
+class EagleDrafter(ModelDrafter):
+    """Samples K tokens from an EAGLE head, one behind the other; none behind a single token."""
+
+    model: EagleModel
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        return super().draft(tokens, k, u) if len(tokens) > 1 else _nothing(u)
+
+    def forward_bytes(self) -> int:
+        """Bytes of weights that one forward for one token reads; a draft of K tokens takes K forwards."""
+        return self.model.forward_bytes()
+
+
+class MedusaDrafter:
+    """Samples up to K tokens at once, each from a head of its own and independent of the others.
+
+    Blockwise heads (Stern et al. 2018, Medusa, Cai et al. 2024) on the feature of the last token that the
+    target has read. It proposes as many tokens as there are heads, at most, and none behind a single token.
+
+    Args:
+        heads: the heads.
+        hidden: the target's states.
+        sampling: of draft and target.
+    """
+
+    def __init__(self, heads: Heads, hidden: HiddenStates, sampling: SamplingParams) -> None:
+        self._heads, self._hidden, self._sampling = heads, hidden, sampling
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Nothing is kept from one loop to the next."""
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        """One token a head, from its own row."""
+        if len(tokens) < 2:
+            return _nothing(u)
+        feature = self._hidden.features(len(tokens) - 2, len(tokens) - 1)
+        places = min(k, self._heads.count)
+        told = rows.warped(self._heads(feature, places).to(feature.dtype), self._sampling)
+        return Draft(told.draw(u[:places]), told)
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        """Nothing is kept from one loop to the next."""
+
+    def forward_bytes(self) -> int:
+        """Bytes of weights that a draft reads, of however many tokens."""
+        return self._heads.forward_bytes()
+
+
+def _nothing(u: Tensor) -> Draft:
+    return Draft(torch.empty(0, dtype=torch.int64, device=u.device), None)
+
+
+def _described(options: Options) -> TrainedDraft:
+    """What lies in the folder that was named; see ``read_trained`` for what else is raised."""
+    folder = str(options["from"])
+    if not folder:
+        raise UsageError(
+            f"{_NAME} needs a trained head.", flag=_FLAG, remedy=f"Name its folder: {_NAME}:from=FOLDER."
+        )
+    draft = read_trained(Path(folder), _FLAG)
+    if draft.kind == MODEL:
+        raise UsageError(
+            f"{folder} is a draft model, not a head.", flag=_FLAG, remedy=f"Give it as --draft {folder}."
+        )
+    return draft
+
+
+def _check(options: Options) -> None:
+    _described(options)
+
+
+def _build(options: Options, context: Context) -> Drafter:
+    target, hidden, draft = context.target, context.hidden, _described(options)
+    if hidden is None or not isinstance(target, CausalLM):
+        raise UsageError(
+            f"{_NAME} reads hidden states, and {type(target).__name__} keeps none here.",
+            flag=_FLAG,
+            remedy="It takes a loaded model.",
+        )
+    bits = int(options["bits"])
+    if draft.kind != EAGLE:
+        return MedusaDrafter(load_heads(draft, target, bits, _FLAG), hidden, context.sampling)
+    chain = load_chain(draft, target, bits, _FLAG)
+    model = EagleModel(chain, hidden, context.vocab_size, target.context_window, context.device)
+    return EagleDrafter(model, context.sampling, context.device, context.policy)
+
+
+KIND = DrafterKind(
+    name=_NAME,
+    summary="Heads that were trained on the target's hidden states (EAGLE, Medusa), from=FOLDER.",
+    build=_build,
+    options={"from": "", "bits": 0},
+    needs=frozenset({WEIGHTS, HIDDEN}),
+    check=_check,
+)
+"""``forwards`` is 0: it runs none of the pair's draft model, but a head of its own; see ``forward_bytes``."""

@@ -1,0 +1,234 @@
+"""A folder with a draft that was trained for one target: heads on its hidden states, or a small model.
+
+``draft.json`` says what it is and which target it was made for; ``model.safetensors`` has its weights, and
+``vocabulary`` where it proposes some tokens only. Embedding table and output head are the target's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.models.checkpoint import EMBEDDING, Checkpoint, Floats, StoredWeights
+from spsbench.models.hf_errors import typed_errors
+
+FORMAT = 1
+EAGLE, MEDUSA, MODEL = "eagle", "medusa", "model"
+KINDS = (EAGLE, MEDUSA, MODEL)
+DESCRIPTION, WEIGHTS, VOCABULARY = "draft.json", "model.safetensors", "vocabulary"
+
+_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFor:
+    """The target that a draft was trained for.
+
+    Attributes:
+        name: as it was given to the training.
+        hidden: width of its hidden states.
+        vocab_size: rows of its embedding table.
+        embedding: ``embedding_fingerprint`` of that table.
+    """
+
+    name: str
+    hidden: int
+    vocab_size: int
+    embedding: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedDraft:
+    """What a folder holds.
+
+    Attributes:
+        folder: where it lies.
+        kind: ``eagle``, ``medusa`` or ``model``.
+        target: that it was made for.
+        config: of its decoder layers, as Hugging Face writes it; None for medusa.
+        heads: how many, of medusa; 0 otherwise.
+        vocabulary: [m] the token ids that it can propose, ascending; None for all.
+        stored: its weights.
+    """
+
+    folder: Path
+    kind: str
+    target: MadeFor
+    config: dict[str, Any] | None
+    heads: int
+    vocabulary: npt.NDArray[np.int64] | None
+    stored: Checkpoint
+
+    def ids_below(self, vocab_size: int) -> npt.NDArray[np.int64]:
+        """[m] the token ids below a vocabulary's size that it can propose, ascending."""
+        if self.vocabulary is None:
+            return np.arange(vocab_size)
+        return self.vocabulary[self.vocabulary < vocab_size]
+
+    def require_target(self, hidden: int, vocab_size: int, embedding: str, flag: str) -> None:
+        """Refuse a target that the draft was not made for.
+
+        Args:
+            hidden, vocab_size, embedding: of the target at hand, see ``MadeFor``.
+            flag: the command-line flag that named the folder.
+
+        Raises:
+            UsageError: one of them differs.
+        """
+        made = self.target
+        pairs = (
+            ("hidden states of width", made.hidden, hidden),
+            ("a vocabulary of", made.vocab_size, vocab_size),
+            ("the embedding", made.embedding, embedding),
+        )
+        for what, wanted, found in pairs:
+            if wanted != found:
+                raise UsageError(
+                    f"{self.folder} was made for {made.name}, with {what} {wanted}; this target has {found}.",
+                    flag=flag,
+                    remedy="Choose that target, or train a draft for this one.",
+                )
+
+
+def embedding_fingerprint(stored: StoredWeights) -> str:
+    """A short name for a model's embedding table, from its first and last 64 rows in float32.
+
+    Cheap, and enough to see that hidden states come from another model; a model in a coarser dtype than
+    its checkpoint's has another one.
+    """
+    count, width = stored.shape(EMBEDDING)
+    ids = np.concatenate([np.arange(count)[:_ROWS], np.arange(count)[-_ROWS:]])
+    rows = np.zeros((len(ids), width), np.float32)
+    stored.rows(EMBEDDING, ids, rows)
+    return _fingerprint(rows)
+
+
+def table_fingerprint(table: Tensor) -> str:
+    """``embedding_fingerprint`` of a table [V, hidden] that torch holds, on any device."""
+    ends = [part.detach().float().cpu().numpy() for part in (table[:_ROWS], table[-_ROWS:])]
+    return _fingerprint(np.concatenate(ends))
+
+
+def _fingerprint(rows: Floats) -> str:
+    return f"sha256:{hashlib.sha256(rows.astype('<f4', copy=False).tobytes()).hexdigest()[:16]}"
+
+
+def read_trained(folder: Path, flag: str) -> TrainedDraft:
+    """Read a folder's description, its list of weights and its vocabulary.
+
+    Args:
+        folder: with ``draft.json`` and ``model.safetensors``.
+        flag: the command-line flag that named it.
+
+    Raises:
+        UnavailableError: a file is missing or damaged.
+        UsageError: it is of another format or kind, or its vocabulary is none of its target's.
+    """
+    told = _described(folder, flag)
+    try:
+        target, config, heads = _contents(told)
+    except (KeyError, TypeError, ValueError):
+        _refuse(folder, f"its {DESCRIPTION} does not say all that it must", flag)
+    with typed_errors(str(folder), flag):
+        stored = Checkpoint(folder)
+        vocabulary = _vocabulary(folder, stored)
+    if not stored.tensors:
+        _refuse(folder, f"it has no {WEIGHTS}", flag)
+    if vocabulary is not None:
+        _require_vocabulary(folder, vocabulary, target.vocab_size, flag)
+    return TrainedDraft(folder, told["kind"], target, config, heads, vocabulary, stored)
+
+
+def layer_config(draft: TrainedDraft) -> Any:
+    """The Hugging Face configuration of its decoder layers.
+
+    Raises:
+        ValueError: it is none.
+    """
+    from transformers import AutoConfig
+
+    told = dict(draft.config or {})
+    kind = told.pop("model_type", "llama")
+    return AutoConfig.for_model(kind, **told)
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether a folder says that it holds a trained draft."""
+    return (folder / DESCRIPTION).is_file()
+
+
+def _described(folder: Path, flag: str) -> Mapping[str, Any]:
+    if not is_trained(folder):
+        _refuse(folder, f"it has no {DESCRIPTION}", flag)
+    try:
+        told = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        told = None
+    if not isinstance(told, dict):
+        _refuse(folder, f"its {DESCRIPTION} cannot be read", flag)
+    if told.get("format") != FORMAT:
+        raise UsageError(
+            f"{folder} is of format {told.get('format')}; this version reads format {FORMAT}.",
+            flag=flag,
+            remedy="Train it again with this version.",
+        )
+    if told.get("kind") not in KINDS:
+        raise UsageError(
+            f"{folder} is of the kind {told.get('kind')!r}.",
+            flag=flag,
+            remedy=f"Known kinds are {', '.join(KINDS)}.",
+        )
+    return told
+
+
+def _contents(told: Mapping[str, Any]) -> tuple[MadeFor, dict[str, Any] | None, int]:
+    """(target, config, heads); a ValueError and its like where something is missing."""
+    made = told["target"]
+    target = MadeFor(str(made["name"]), int(made["hidden"]), int(made["vocab_size"]), str(made["embedding"]))
+    if told["kind"] == MEDUSA:
+        if int(told["heads"]) < 1:
+            raise ValueError("no heads")
+        return target, None, int(told["heads"])
+    return target, dict(told["config"]), 0
+
+
+def _vocabulary(folder: Path, stored: Checkpoint) -> npt.NDArray[np.int64] | None:
+    if VOCABULARY not in stored:
+        return None
+    from safetensors import safe_open
+
+    with safe_open(folder / WEIGHTS, framework="numpy") as file:
+        ids: npt.NDArray[Any] = file.get_tensor(VOCABULARY)
+    return ids.astype(np.int64)
+
+
+def _require_vocabulary(folder: Path, ids: npt.NDArray[np.int64], vocab_size: int, flag: str) -> None:
+    """Refuse ids that are no ascending list of tokens of the target's."""
+    if ids.ndim != 1 or not len(ids):
+        fault = "is not a list of token ids"
+    elif not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+        fault = f"has ids outside of 0 to {vocab_size - 1}"
+    elif (np.diff(ids) <= 0).any():
+        fault = "is not ascending"
+    else:
+        return
+    raise UsageError(
+        f"the vocabulary of {folder} {fault}.", flag=flag, remedy="Train it again, or choose another."
+    )
+
+
+def _refuse(folder: Path, reason: str, flag: str) -> NoReturn:
+    raise UnavailableError(
+        f"{folder} is not a trained draft: {reason}.",
+        flag=flag,
+        remedy=f"Name a folder with {DESCRIPTION} and {WEIGHTS}.",
+    )

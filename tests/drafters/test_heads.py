@@ -1,0 +1,304 @@
+"""Heads draft from the target's features where it has read, from their own behind that, and lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_heads import layer_config, save_head
+from tiny_models import config_of, make, over_onnx
+from torch import Tensor
+from torch.nn.functional import linear, silu
+from transformers import LlamaModel
+
+from spsbench.decode.algorithms import DecodedLoop, start
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.enumeration import worst_difference
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft, accept_draft
+from spsbench.decode.sampling import warp
+from spsbench.decode.table import TableModel
+from spsbench.decode.uniforms import UniformStream
+from spsbench.drafters.heads import KIND
+from spsbench.drafters.kind import Context
+from spsbench.drafters.policy import build_policy
+from spsbench.drafters.registry import build_drafter
+from spsbench.errors import UsageError
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.torch_lm import TorchLM
+from spsbench.records import SamplingParams, Spec
+from spsbench.testing import assert_lossless, context_of, scenes
+
+CPU = torch.device("cpu")
+GREEDY, PLAIN = SamplingParams(greedy=True), SamplingParams()
+PROMPT = [7, 3, 11, 200, 64, 9, 9, 31]
+SOME = list(range(0, 250, 2))
+KINDS = ["eagle", "medusa"]
+BACKENDS = ["onnx", "torch"]
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def target_of(backend: str) -> CausalLM:
+    model = make(config_of("llama", head_dim=16))
+    return over_onnx(model) if backend == "onnx" else TorchLM(model)
+
+
+def context(target: CausalLM, sampling: SamplingParams = GREEDY, policy: str = "") -> Context:
+    kept = target if target.keeps_features else target.with_features("--drafter")
+    how = build_policy(Spec.parse(policy)) if policy else None
+    return Context(kept, None, sampling, CPU, kept.vocab_size, policy=how, hidden=kept)
+
+
+def spec_of(folder: Path, **options: int) -> Spec:
+    return Spec("heads", (("from", str(folder)), *options.items()))
+
+
+def loops(context: Context, drafter: Drafter | None, prompt: Sequence[int], k: int) -> Iterator[DecodedLoop]:
+    assert isinstance(context.target, CausalLM)
+    begin = start(context.target, drafter, prompt, k, context.sampling, UniformStream(3, CPU))
+    return begin(Stopwatch(FakeClock()))
+
+
+def output(context: Context, drafter: Drafter | None, prompt: Sequence[int], tokens: int) -> list[int]:
+    new: list[int] = []
+    for loop in loops(context, drafter, prompt, 3):
+        new += loop.tokens
+        if len(new) >= tokens:
+            break
+    return new[:tokens]
+
+
+@pytest.mark.parametrize("bits", [0, 8])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_greedy_output_is_that_of_the_target_alone(
+    tmp_path: Path, backend: str, kind: str, bits: int
+) -> None:
+    if backend == "torch" and bits:
+        pytest.skip("only ONNX Runtime rounds")
+    target = context(target_of(backend))
+    assert isinstance(target.target, CausalLM)
+    folder = save_head(tmp_path / "head", target.target, kind, vocabulary=SOME)
+    drafter = build_drafter(spec_of(folder, bits=bits), target)
+    for prompt in (PROMPT, PROMPT[:1], PROMPT[:2], PROMPT[:3]):
+        assert output(target, drafter, prompt, 40) == output(target, None, prompt, 40)
+
+
+def true_features(model: TorchLM, tokens: Sequence[int]) -> Tensor:
+    """[n, hidden] by an uncached forward."""
+    ids = torch.tensor([tokens])
+    states: Tensor = model.model.model(input_ids=ids, use_cache=False).last_hidden_state[0]
+    return states
+
+
+def eagle_rows(folder: Path, model: TorchLM, tokens: Sequence[int], drafted: Sequence[int]) -> Tensor:
+    """[K, V] logits of the drafted tokens, everything computed anew for each of them."""
+    stored = load_file(folder / "model.safetensors")
+    body = LlamaModel(layer_config(32)).eval()
+    body.load_state_dict({name.removeprefix("model."): part for name, part in stored.items()}, strict=False)
+    table, head = model.model.model.embed_tokens.weight, model.model.lm_head.weight
+    features = true_features(model, tokens[:-1])
+    rows = []
+    for i in range(len(drafted)):
+        ids = torch.tensor([*tokens, *drafted[:i]])[1:]
+        states = torch.cat([table[ids], features], dim=-1) @ stored["fc.weight"].T
+        predicted = body(inputs_embeds=states.unsqueeze(0), use_cache=False).last_hidden_state[0, -1:]
+        rows.append(predicted @ head.T)
+        features = torch.cat([features, predicted])
+    return torch.cat(rows)
+
+
+def medusa_rows(folder: Path, model: TorchLM, tokens: Sequence[int], drafted: Sequence[int]) -> Tensor:
+    stored = load_file(folder / "model.safetensors")
+    feature = true_features(model, tokens[:-1])[-1:]
+    heads = [(stored[f"heads.{j}.weight"], stored[f"heads.{j}.bias"]) for j in range(len(drafted))]
+    states = torch.cat([feature + silu(linear(feature, weight, bias)) for weight, bias in heads])
+    return states @ model.model.lm_head.weight.T
+
+
+ROWS: dict[str, Callable[[Path, TorchLM, Sequence[int], Sequence[int]], Tensor]] = {
+    "eagle": eagle_rows,
+    "medusa": medusa_rows,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_row_is_that_of_the_definition_loop_after_loop(tmp_path: Path, backend: str, kind: str) -> None:
+    """The head is small beside the feature, so that some drafts are accepted and some are not."""
+    sampling = SamplingParams(temperature=0.8, top_p=0.9)
+    target = target_of(backend)
+    reference = target.reference()
+    folder = save_head(tmp_path / "head", target, kind, scale=0.1)
+    given = context(target, sampling)
+    drafter = build_drafter(spec_of(folder), given)
+    tokens, accepted = list(PROMPT), set[int]()
+    for loop in islice(loops(given, drafter, PROMPT, 3), 60):
+        assert loop.draft is not None
+        assert loop.draft.probs is not None
+        drafted = loop.draft.tokens.tolist()
+        rows = warp(ROWS[kind](folder, reference, tokens, drafted), sampling)
+        # Rounding may move a token across the edge of the nucleus, in a rare row.
+        errors = (loop.draft.probs - rows).abs().amax(-1)
+        assert float(errors.median()) < 1e-3, len(tokens)
+        assert len(drafted) == 3
+        tokens += loop.tokens
+        accepted.add(loop.accepted)
+    assert accepted >= {0, 1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_goes_on_as_a_fresh_one_would(tmp_path: Path, kind: str) -> None:
+    target = target_of("onnx")
+    folder = save_head(tmp_path / "head", target, kind)
+    given = context(target, SamplingParams(temperature=1.5))
+    used = build_drafter(spec_of(folder), given)
+    tokens = [*PROMPT, *(token for loop in islice(loops(given, used, PROMPT, 3), 4) for token in loop.tokens)]
+    u = torch.tensor([0.2, 0.7, 0.4])
+    continued = used.draft(tokens, 3, u)
+    again = context(target_of("onnx"), given.sampling)
+    fresh = build_drafter(spec_of(folder), again)
+    loops(again, fresh, tokens, 3)
+    expected = fresh.draft(tokens, 3, u)
+    assert continued.probs is not None
+    assert expected.probs is not None
+    assert torch.equal(continued.tokens, expected.tokens)
+    assert torch.allclose(continued.probs, expected.probs, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arms_that_take_turns_on_one_target_do_not_meet(tmp_path: Path, kind: str) -> None:
+    target = context(target_of("onnx"), PLAIN)
+    assert isinstance(target.target, CausalLM)
+    folder = save_head(tmp_path / "head", target.target, kind)
+    one, other = (build_drafter(spec_of(folder), target) for _ in range(2))
+    alone = output(target, one, PROMPT, 30)
+    output(target, other, PROMPT[::-1], 30)
+    output(target, None, PROMPT[3:], 10)
+    assert output(target, one, PROMPT, 30) == alone == output(target, other, PROMPT, 30)
+
+
+def test_medusa_proposes_as_many_tokens_as_it_has_heads(tmp_path: Path) -> None:
+    target = context(target_of("onnx"), PLAIN)
+    assert isinstance(target.target, CausalLM)
+    drafter = build_drafter(spec_of(save_head(tmp_path / "h", target.target, "medusa", heads=2)), target)
+    drafted = {len(loop.draft.tokens) for loop in islice(loops(target, drafter, PROMPT, 4), 5) if loop.draft}
+    assert drafted == {2}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_single_token_has_no_draft(tmp_path: Path, kind: str) -> None:
+    target = context(target_of("onnx"), PLAIN)
+    assert isinstance(target.target, CausalLM)
+    drafter = build_drafter(spec_of(save_head(tmp_path / "h", target.target, kind)), target)
+    drafted = [len(loop.draft.tokens) for loop in islice(loops(target, drafter, [5], 3), 3) if loop.draft]
+    assert drafted == [0, 3, 3]
+
+
+def test_only_tokens_of_its_vocabulary_are_proposed(tmp_path: Path) -> None:
+    target = context(target_of("onnx"), SamplingParams(temperature=3.0))
+    assert isinstance(target.target, CausalLM)
+    for kind in KINDS:
+        folder = save_head(tmp_path / kind, target.target, kind, vocabulary=[5, 77, 200])
+        drafter = build_drafter(spec_of(folder), target)
+        drafts = [loop.draft for loop in islice(loops(target, drafter, PROMPT, 3), 20) if loop.draft]
+        assert {token for draft in drafts for token in draft.tokens.tolist()} == {5, 77, 200}
+        for draft in drafts:
+            assert draft.probs is not None
+            assert torch.equal(draft.probs.nonzero()[:, 1].unique(), torch.tensor([5, 77, 200]))
+
+
+def test_a_policy_may_end_a_draft(tmp_path: Path) -> None:
+    given = context(target_of("onnx"), SamplingParams(temperature=1.5), policy="stop-below:tau=0.5")
+    assert isinstance(given.target, CausalLM)
+    drafter = build_drafter(spec_of(save_head(tmp_path / "h", given.target)), given)
+    drafted = [len(loop.draft.tokens) for loop in islice(loops(given, drafter, PROMPT, 3), 20) if loop.draft]
+    assert min(drafted) < 3
+
+
+SIZES = ((2, 3), (3, 2), (5, 1))
+
+
+def small_head(folder: Path, kind: str, vocab_size: int) -> str:
+    """A head for the small model behind the tables that are enumerated; it leaves out token 1."""
+    model = context_of(vocab_size, PLAIN, needs=KIND.needs).target
+    assert isinstance(model, CausalLM)
+    ids = [i for i in range(vocab_size) if i != 1] if vocab_size > 3 else None
+    return str(spec_of(save_head(folder / f"{kind}{vocab_size}", model, kind, vocabulary=ids)))
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, GREEDY, SamplingParams(top_k=2)], ids=["plain", "greedy", "two"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_law_is_the_targets_exactly(tmp_path: Path, kind: str, sampling: SamplingParams) -> None:
+    for vocab_size, k in SIZES:
+        drafter = small_head(tmp_path, kind, vocab_size)
+        assert_lossless(drafter, vocab_size=vocab_size, ks=(k,), samplings=(sampling,))
+
+
+class Misreporting:
+    """Tells flatter rows than it drew from."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.begin, self.observe = drafter.begin, drafter.observe
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        draft = self._drafter.draft(tokens, k, u)
+        if draft.probs is None:
+            return draft
+        flat = draft.probs.pow(0.5)
+        return Draft(draft.tokens, flat / flat.sum(-1, keepdim=True))
+
+
+def misreporting(make: Callable[[], Drafter]) -> Drafter:
+    return Misreporting(make())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_were_not_drawn_from_are_found_out(tmp_path: Path, kind: str) -> None:
+    for scene in scenes(small_head(tmp_path, kind, 3), accept_draft, 3, (2,), (PLAIN,)):
+        right = worst_difference(scene)
+        make: Callable[[], Drafter] = partial(misreporting, scene.make)
+        wrong = worst_difference(replace(scene, make=make))
+        assert right.is_none
+        assert right.limit == 1e-12
+        if max(right.drafted):
+            assert wrong.size > 1e-3
+
+
+REFUSED = {
+    "": r"heads needs a trained head\. Name its folder: heads:from=FOLDER\.",
+    "nowhere": r"nowhere is not a trained draft: it has no draft\.json\. Name a folder",
+    "model": r"is a draft model, not a head\. Give it as --draft ",
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_head_is_refused_before_anything_is_loaded(tmp_path: Path, case: str) -> None:
+    folder = {"": "", "nowhere": "nowhere"}.get(case)
+    if folder is None:
+        folder = str(save_head(tmp_path / "h", target_of("torch"), "model"))
+    with pytest.raises(Exception, match=rf"--drafter: .*{REFUSED[case]}"):
+        KIND.settled(Spec("heads", (("from", folder),)))
+
+
+def test_what_keeps_no_states_is_refused(tmp_path: Path) -> None:
+    target = target_of("onnx")
+    folder = save_head(tmp_path / "h", target)
+    table = TableModel(lambda text: [0.25] * 4, 4)
+    build = partial(build_drafter, spec_of(folder))
+    with pytest.raises(UsageError, match=r"--drafter: heads reads hidden states, and TableModel keeps none"):
+        build(Context(table, None, GREEDY, CPU, 4))
+    with pytest.raises(UsageError, match=r"--drafter: heads reads hidden states, and OnnxLM keeps none"):
+        build(Context(target, None, GREEDY, CPU, target.vocab_size))
