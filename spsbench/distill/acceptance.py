@@ -47,7 +47,9 @@ class HeldOut:
 
 
 @torch.inference_mode()
-def held_out(teacher: Teacher, student: Any, texts: Mapping[str, Sequence[Sampled]], tokens: int) -> list[HeldOut]:
+def held_out(
+    teacher: Teacher, student: Any, texts: Mapping[str, Sequence[Sampled]], tokens: int
+) -> list[HeldOut]:
     """Measure a student.
 
     Args:
@@ -74,7 +76,7 @@ def held_out(teacher: Teacher, student: Any, texts: Mapping[str, Sequence[Sample
 
 
 def _shares(teacher: Teacher, features: Tensor, states: Tensor, kind: str) -> list[float]:
-    """Sum min(p, q) at each of n positions, from the target's features and the student's states [n, hidden]."""
+    """Sum min(p, q) at n positions, from the target's features and the student's states [n, hidden]."""
     head = teacher.model.get_output_embeddings().weight.float()
     rows = teacher.head_rows(torch.float32)
     shares: list[float] = []
@@ -86,4 +88,4 @@ def _shares(teacher: Teacher, features: Tensor, states: Tensor, kind: str) -> li
 
 
 def _chunks(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    return zip(*(tensor.split(_CHUNK) for tensor in tensors), strict=True)
+    return zip(*(torch.split(tensor, _CHUNK) for tensor in tensors), strict=True)

@@ -74,8 +74,13 @@ def batch_of(kind: str, sequences: Sequence[Sampled], device: torch.device, dtyp
         features[row, : count - 1] = sequence.features
         continued[row, sequence.start : count] = True
         log_masses[row, sequence.start : count] = sequence.log_masses
-    parts = (part.to(device) for part in (tokens, features, continued, log_masses))
-    return Batch(*parts, SAMPLINGS[kind].temperature)
+    return Batch(
+        tokens.to(device),
+        features.to(device),
+        continued.to(device),
+        log_masses.to(device),
+        SAMPLINGS[kind].temperature,
+    )
 
 
 def batches_of(
@@ -85,7 +90,7 @@ def batches_of(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Iterator[Batch]:
-    """Batches of up to so many tokens, padding included, in an order shuffled by seed; each made when asked."""
+    """Batches of up to so many tokens, padding included, in an order shuffled by seed."""
     shuffler = random.Random(seed)
     groups: list[tuple[str, list[Sampled]]] = []
     for kind, sequences in sorted(lessons.items()):

@@ -46,10 +46,10 @@ class Shard:
     def sequences(self) -> Iterator[Sampled]:
         """Each of them, without copying."""
         sizes = self.lengths.tolist()
-        tokens = self.tokens.split(sizes)
-        features = self.features.split([size - 1 for size in sizes])
+        tokens = torch.split(self.tokens, sizes)
+        features = torch.split(self.features, [size - 1 for size in sizes])
         starts = self.starts.tolist()
-        masses = self.log_masses.split((self.lengths - self.starts).tolist())
+        masses = torch.split(self.log_masses, (self.lengths - self.starts).tolist())
         for parts in zip(tokens, starts, features, masses, strict=True):
             yield Sampled(*parts)
 
@@ -92,6 +92,14 @@ class Corpus:
         """Make a shard unless it is there."""
         if not self.path(number).exists():
             self.write(number, make())
+
+    def drawn(self, number: int) -> int:
+        """Continued tokens of a shard, from its header alone."""
+        from safetensors import safe_open
+
+        with safe_open(self.path(number), framework="pt") as file:
+            count: int = file.get_slice("log_masses").get_shape()[0]
+        return count
 
     def write(self, number: int, shard: Shard) -> None:
         """Write a shard; a reader finds it whole or not at all."""

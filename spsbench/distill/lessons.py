@@ -55,17 +55,23 @@ class Lessons:
         return best.sort().values
 
 
-def lessons_of(corpus: Corpus, decode: Callable[[Sequence[int]], str], evaluated: Evaluated) -> Lessons:
+def lessons_of(
+    corpus: Corpus, tokens: int, decode: Callable[[Sequence[int]], str], evaluated: Evaluated
+) -> Lessons:
     """Divide a corpus; what overlaps with an evaluated text is left out.
 
     Args:
         corpus: with at least one shard.
+        tokens: of the first shards, as many as it takes for so many.
         decode: token ids to text.
         evaluated: problems and documents that a draft is measured on.
     """
-    lessons, left_out = Lessons(), Counter[bool]()
+    lessons, left_out, seen = Lessons(), Counter[bool](), 0
     for number in corpus.numbers():
+        if seen >= tokens:
+            break
         shard = corpus.read(number)
+        seen += len(shard.log_masses)
         for prompt, sequence in _sequences(shard):
             overlaps = evaluated.overlaps(decode(sequence.tokens.tolist()))
             left_out[overlaps] += 1

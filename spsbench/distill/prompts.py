@@ -1,4 +1,4 @@
-"""What a target is asked for its own text: requests that it writes itself, function heads, a file of one's own.
+"""What a target is asked for its own text: requests that it writes itself, function heads, prompts of a file.
 
 A chat model that is given the beginning of a user's turn writes a user's message (Xu et al. 2024, Magpie).
 So requests come from the target itself, and no collection of other people's text is needed.
@@ -120,7 +120,7 @@ class Function:
     @property
     def has_docstring(self) -> bool:
         """Whether the head says what is to be done."""
-        return self.head.rstrip().endswith(("\"\"\"", "'''", '"', "'"))
+        return self.head.rstrip().endswith(('"""', "'''", '"', "'"))
 
 
 @cache

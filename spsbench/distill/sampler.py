@@ -30,7 +30,7 @@ class Sampled:
         tokens: [n] prompt and continuation.
         start: where the continuation begins.
         features: [n-1, hidden] the last hidden state behind each token but the last, as the head reads it.
-        log_masses: [n-start] log of the sum over V of exp(logit / temperature), for each token that was drawn.
+        log_masses: [n-start] log of the sum over V of exp(logit / temperature), for each drawn token.
     """
 
     tokens: Tensor

@@ -135,10 +135,11 @@ class MedusaHeads(nn.Module):
 
     def __init__(self, teacher: Teacher, heads: int) -> None:
         super().__init__()
-        self.heads = nn.ModuleList(nn.Linear(teacher.hidden, teacher.hidden) for _ in range(heads))
-        for head in self.heads:
+        blank = [nn.Linear(teacher.hidden, teacher.hidden) for _ in range(heads)]
+        for head in blank:  # the next token's feature is a better guess than noise
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
+        self.heads = nn.ModuleList(blank)
 
     def predict(self, tokens: Tensor, features: Tensor) -> Iterator[Depth]:
         for number, head in enumerate(self.heads):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ MATRIX_RATE, VECTOR_RATE = 2e-3, 1e-3
 WARM_UP = 0.02
 FLAT_UNTIL = 0.55
 SAVE_EVERY_S = 60.0
+_TIMED_UPDATES = 20
 _CHECKPOINT = "checkpoint.pt"
 
 
@@ -55,6 +56,7 @@ class Training:
         student: what is trained, see ``students``.
         folder: of its checkpoint.
         progress: how far it is.
+        dtype: of matrix products.
         rate_share: of the full learning rates.
     """
 
@@ -62,18 +64,22 @@ class Training:
     student: Any
     folder: Path
     progress: Progress
+    dtype: torch.dtype = torch.float32
     rate_share: float = 1.0
 
     def __post_init__(self) -> None:
         self._steppers = optimizers(self.student, self.rate_share)
-        device = self.teacher.model.device
-        dtype = torch.bfloat16 if has_fast_bfloat16(device) else torch.float32
-        self._head = self.teacher.head_rows(dtype)
+        self._head = self.teacher.head_rows(self.dtype)
+        self._end: float | None = None
         self._restore()
+
+    def end_by(self, moment: float) -> None:
+        """Cut the plan, once a few updates were timed, to what fits until a moment of ``perf_counter``."""
+        self._end = moment
 
     def run(
         self,
-        batches: Callable[[int], Sequence[Batch]],
+        batches: Callable[[int], Iterable[Batch]],
         evaluate: Callable[[], dict[str, Any]],
         evaluate_every: int,
         tell: Callable[[Progress, float], None],
@@ -93,15 +99,24 @@ class Training:
             done = self.progress
             done.updates, done.tokens = done.updates + 1, done.tokens + batch.learnt
             done.seconds += time.perf_counter() - began
-            tell(done, loss)
+            self._cut_plan()
             last = done.updates == done.planned
             if last or done.updates % evaluate_every == 0:
                 done.curve.append({"updates": done.updates, "tokens": done.tokens, "loss": loss} | evaluate())
+            tell(done, loss)
             if last or time.perf_counter() - saved > SAVE_EVERY_S:
                 self._save()
                 saved = time.perf_counter()
 
-    def _left(self, batches: Callable[[int], Sequence[Batch]]) -> Iterator[Batch]:
+    def _cut_plan(self) -> None:
+        done = self.progress
+        if self._end is None or done.updates < _TIMED_UPDATES:
+            return
+        fitting = int((self._end - time.perf_counter()) / (done.seconds / done.updates))
+        done.planned = min(done.planned, done.updates + max(0, fitting))
+        self._end = None
+
+    def _left(self, batches: Callable[[int], Iterable[Batch]]) -> Iterator[Batch]:
         epoch, skipped = 0, self.progress.updates
         while self.progress.updates < self.progress.planned:
             for batch in batches(epoch):
@@ -116,7 +131,7 @@ class Training:
         falling = self.progress.updates >= FLAT_UNTIL * self.progress.planned
         losses: list[Tensor] = []
         with torch.autocast(
-            self.teacher.model.device.type, torch.bfloat16, enabled=self._head.dtype == torch.bfloat16
+            self.teacher.model.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16
         ):
             for depth in self.student.predict(batch.tokens, batch.features):
                 wanted = batch.wanted(depth.ahead, self._head)
@@ -151,7 +166,7 @@ class Training:
         self.student.load_state_dict(state["student"])
         for stepper, saved in zip(self._steppers, state["steppers"], strict=True):
             stepper.load_state_dict(saved)
-        self.progress = Progress(**(state["progress"] | {"planned": self.progress.planned}))
+        self.progress = Progress(**state["progress"])
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
@@ -173,7 +188,9 @@ def optimizers(student: nn.Module, share: float) -> list[torch.optim.Optimizer]:
     trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
     matrices = [parameter for parameter in trained if parameter.ndim == 2]
     rest = [parameter for parameter in trained if parameter.ndim != 2]
-    muon = torch.optim.Muon(matrices, lr=MATRIX_RATE * share, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(
+        matrices, lr=MATRIX_RATE * share, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+    )
     adam = torch.optim.AdamW(rest, lr=VECTOR_RATE * share, betas=(0.9, 0.98), weight_decay=0.0)
     for stepper in (muon, adam):
         stepper.param_groups[0]["full_rate"] = stepper.param_groups[0]["lr"]

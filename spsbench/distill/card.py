@@ -1,0 +1,71 @@
+"""The model card of a trained draft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spsbench.distill.forecast import Forecast
+from spsbench.distill.making import Made
+from spsbench.models.trained import EAGLE, MEDUSA, MODEL
+
+_WHAT = {
+    MODEL: "A draft model: {layers} of the target's layers, trained on, under the target's embedding and head.",
+    EAGLE: "An EAGLE-style head: one layer over the target's last hidden states (Li et al. 2024).",
+    MEDUSA: "Medusa-style heads: {heads} tokens ahead from the target's last hidden state (Cai et al. 2024).",
+}
+
+
+def card(made: Made, forecasts: Sequence[Forecast], use: str) -> str:
+    """Markdown.
+
+    Args:
+        made: the draft.
+        forecasts: of what it is worth, by kind of text.
+        use: the command line that uses it.
+    """
+    record, recipe = made.record, made.recipe
+    what = _WHAT[recipe.kind].format(layers=recipe.layers, heads=recipe.heads)
+    words = f"{recipe.vocabulary:,} tokens" if recipe.vocabulary else "all tokens"
+    sources = ", ".join(recipe.data)
+    kinds = ", ".join(f"{count:,} of {kind}" for kind, count in sorted(record["tokens_by_kind"].items()))
+    rows = "\n".join(
+        f"| {text.kind} | {' / '.join(f'{alpha:.3f}' for alpha in text.alphas)} | {text.tokens:,} |"
+        for text in made.held_out
+    )
+    gains = "\n".join(
+        f"| {f.kind} | {f.k or '-'} | {f.tokens_per_loop:.2f} | {f.speedup:.2f}x |" for f in forecasts
+    )
+    return f"""# Draft for {made.target.name}
+
+{what} It proposes {words}; {made.parameters:,} weights of its own, in bfloat16.
+Embedding and output head are the target's, which is recognised by its embedding ({made.target.embedding}).
+
+    {use}
+
+## Text
+{sum(record["tokens_by_kind"].values()):,} tokens ({kinds}), from: {sources}. `own` is text that the target wrote itself,
+`python` the standard library's functions as they were written, with the target's distributions over them.
+{record["sequences_contaminated"]} sequences were left out because they share 13 words in a row with an evaluated problem
+or document.
+
+## Training
+{record["updates"]:,} updates on {record["tokens_learnt"]:,} tokens in {record["training_s"] / 60:.0f} minutes of
+{record["device"]} (torch {record["torch"]}), sampling apart. Cross-entropy with the target's whole distribution, then the
+chance of rejection while the rate falls. `training.json` has the settings and the curve.
+
+## Acceptance on held-out text
+Mean of sum min(p, q) at the text's own sampling; requests that were held out are not among those learnt from. Behind the
+first number are those of the next drafted tokens, each behind accepted ones.
+
+| text | alpha | positions |
+|---|---|---|
+{rows}
+
+## Forecast
+From these and the target's forwards, timed on the machine of the training; a drafted token is charged by the weights
+that it reads. Loops in Python come on top: measure with `spsbench run`.
+
+| text | best K | tokens/loop | speedup |
+|---|---|---|---|
+{gains}
+"""

@@ -1,0 +1,286 @@
+"""From a target to a draft in a folder: text, lessons, training, and what it is worth."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spsbench.distill.acceptance import HeldOut, held_out
+from spsbench.distill.batches import Batch, batches_of
+from spsbench.distill.contamination import Evaluated
+from spsbench.distill.corpus import Corpus
+from spsbench.distill.draft_folder import write_draft
+from spsbench.distill.lessons import Lessons, lessons_of
+from spsbench.distill.own_text import OwnText
+from spsbench.distill.recipe import DEPTHS, Recipe
+from spsbench.distill.students import EagleHead, MedusaHeads, SmallModel
+from spsbench.distill.teacher import Teacher, shortened
+from spsbench.distill.training import Progress, Training, has_fast_bfloat16
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.models.checkpoint import EMBEDDING, Checkpoint
+from spsbench.models.source import ModelSource
+from spsbench.models.trained import EAGLE, MEDUSA, MODEL, MadeFor, embedding_fingerprint
+
+# Of the minutes: what is left is for learning.
+_SAMPLING_SHARE = 0.5
+_EVALUATIONS = 12
+_LEAST_UPDATES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is worth a line on the screen while a draft is made.
+
+    Attributes:
+        stage: ``text`` or ``training``.
+        done, planned: tokens of text, or updates.
+        seconds: since the stage began.
+        loss: of the last update; None for text.
+        held_out: measured just now; empty otherwise.
+    """
+
+    stage: str
+    done: int
+    planned: int
+    seconds: float
+    loss: float | None = None
+    held_out: tuple[HeldOut, ...] = ()
+
+
+Watch = Callable[[Told], None]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A draft that was trained.
+
+    Attributes:
+        folder: where it lies.
+        recipe: how it was made.
+        target: that it was made for.
+        parameters: weights of its own, without embedding and head.
+        forward_parameters: weights that a forward reads: its own and the rows of the head.
+        held_out: acceptance on held-out text.
+        record: everything of ``training.json``.
+    """
+
+    folder: Path
+    recipe: Recipe
+    target: MadeFor
+    parameters: int
+    forward_parameters: int
+    held_out: list[HeldOut]
+    record: dict[str, Any]
+
+
+def make_draft(
+    source: ModelSource,
+    recipe: Recipe,
+    out: Path,
+    corpus: Path,
+    evaluated: Iterable[str],
+    device: torch.device,
+    watch: Watch,
+) -> Made:
+    """Make a draft, or go on where an earlier call was stopped.
+
+    Args:
+        source: the target, on this machine.
+        recipe: how.
+        out: folder of the draft.
+        corpus: folder of the text, which several drafts may share.
+        evaluated: texts that a draft may be measured on later: none of them is learnt from.
+        device: to sample and train on.
+        watch: hears how far it is.
+
+    Raises:
+        UsageError: the recipe does not fit the target, or the folders are another recipe's or target's.
+        UnavailableError: the target's weights cannot be read, or there is too little text.
+    """
+    model = _load(source, device)
+    made_for = _made_for(source)
+    recipe.require_valid(model.config.num_hidden_layers, source.tokenizer.size)
+    _claim(corpus, {"target": made_for.embedding, "data": list(recipe.data), "seed": recipe.seed}, "--corpus")
+    _claim(out, recipe.settings() | {"target": made_for.embedding}, "--out")
+    began = time.perf_counter()
+    text = Corpus(corpus)
+    _write_text(
+        OwnText(model, source.tokenizer, source.tokenizer.size, recipe.data, recipe.seed), text, recipe, watch
+    )
+    lessons = lessons_of(text, recipe.tokens, source.tokenizer.decode, Evaluated(evaluated))
+    _require_enough(lessons)
+    size = recipe.vocabulary or source.tokenizer.size
+    vocabulary = lessons.vocabulary(size, sorted(source.tokenizer.eos_ids), source.tokenizer.size)
+    teacher = Teacher(model, vocabulary.to(device))
+    torch.manual_seed(recipe.seed)
+    student = student_of(recipe, teacher)
+    progress, found = _train(teacher, student, lessons, recipe, out, began, watch)
+    parameters = sum(parameter.numel() for parameter in student.parameters())
+    config = None
+    if not isinstance(student, MedusaHeads):
+        config = shortened(teacher.config.to_dict(), student.numbers)
+    heads = recipe.heads if recipe.kind == MEDUSA else 0
+    write_draft(out, recipe.kind, made_for, config, heads, student.weights(), vocabulary)
+    record = _record(recipe, made_for, lessons, progress, found, parameters, device)
+    (out / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    own = parameters + len(vocabulary) * teacher.hidden
+    return Made(out, recipe, made_for, parameters, own, found, record)
+
+
+def student_of(recipe: Recipe, teacher: Teacher) -> SmallModel | EagleHead | MedusaHeads:
+    """A student as it is before training, on the teacher's device."""
+    makers: dict[str, Callable[[], SmallModel | EagleHead | MedusaHeads]] = {
+        MODEL: lambda: SmallModel(teacher, recipe.layers),
+        EAGLE: lambda: EagleHead(teacher, DEPTHS),
+        MEDUSA: lambda: MedusaHeads(teacher, recipe.heads),
+    }
+    return makers[recipe.kind]().to(teacher.model.device)
+
+
+def _load(source: ModelSource, device: torch.device) -> Any:
+    """The target, in bfloat16 where that is fast: text to learn from needs no more."""
+    from transformers import AutoModelForCausalLM
+
+    dtype = torch.bfloat16 if has_fast_bfloat16(device) else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(
+        source.location, revision=source.commit, dtype=dtype, trust_remote_code=False
+    )
+    model = model.to(device).eval().requires_grad_(False)
+    _require_plain_head(model, source.name)
+    return model
+
+
+@torch.inference_mode()
+def _require_plain_head(model: Any, name: str) -> None:
+    """Refuse a target whose logits are more than its head's product with its last hidden state."""
+    ids = torch.arange(8, device=model.device).unsqueeze(0)
+    states = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+    plain, whole = model.get_output_embeddings()(states).float(), model(input_ids=ids).logits.float()
+    if not torch.allclose(plain, whole, rtol=0.02, atol=0.05 * float(whole.abs().max())):
+        raise UsageError(
+            f"{name} does more to its logits than its head does, which no draft is trained for here.",
+            flag="--target",
+            remedy="Choose another target, or another drafter.",
+        )
+
+
+def _made_for(source: ModelSource) -> MadeFor:
+    stored = Checkpoint(Path(source.location))
+    if EMBEDDING not in stored:
+        raise UnavailableError(
+            f"{source.name} keeps its embedding in no safetensors file.",
+            flag="--target",
+            remedy="Save it with save_pretrained.",
+        )
+    rows, width = stored.shape(EMBEDDING)
+    return MadeFor(source.name, width, rows, embedding_fingerprint(stored))
+
+
+def _claim(folder: Path, settings: dict[str, Any], flag: str) -> None:
+    """Make a folder ours, or refuse one that is somebody else's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "recipe.json"
+    told = json.loads(json.dumps(settings))
+    if not path.exists():
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty.", flag=flag, remedy="Give another folder.")
+        path.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    before = json.loads(path.read_text(encoding="utf-8"))
+    free = {"tokens", "minutes"}  # may be raised later
+    differing = sorted(name for name in told if name not in free and told[name] != before.get(name))
+    if differing:
+        name = differing[0]
+        raise UsageError(
+            f"{folder} was begun with {name} {before.get(name)}, not {told[name]}.",
+            flag=flag,
+            remedy="Give another folder, or the settings that it was begun with.",
+        )
+
+
+def _write_text(source: OwnText, corpus: Corpus, recipe: Recipe, watch: Watch) -> None:
+    began, done, number = time.perf_counter(), 0, 0
+    limit_s = None if recipe.minutes is None else 60 * recipe.minutes * _SAMPLING_SHARE
+    while done < recipe.tokens and (number == 0 or limit_s is None or time.perf_counter() - began < limit_s):
+        corpus.require(number, partial(source.shard, number))
+        done += corpus.drawn(number)
+        number += 1
+        watch(Told("text", done, recipe.tokens, time.perf_counter() - began))
+
+
+def _require_enough(lessons: Lessons) -> None:
+    if not lessons.learnt or not lessons.held_out:
+        raise UnavailableError(
+            "the text has nothing to learn from, or nothing to hold out.",
+            flag="--tokens",
+            remedy="Ask for more tokens, or for more minutes.",
+        )
+
+
+def _train(
+    teacher: Teacher,
+    student: Any,
+    lessons: Lessons,
+    recipe: Recipe,
+    out: Path,
+    began: float,
+    watch: Watch,
+) -> tuple[Progress, list[HeldOut]]:
+    device = teacher.model.device
+    dtype = torch.bfloat16 if has_fast_bfloat16(device) else torch.float32
+
+    def batches(epoch: int) -> Iterator[Batch]:
+        return batches_of(lessons.learnt, recipe.batch_tokens, recipe.seed + epoch, device, torch.float32)
+
+    planned = recipe.epochs * sum(1 for _ in batches(0))
+    training = Training(teacher, student, out, Progress(max(planned, _LEAST_UPDATES)), dtype)
+    if recipe.minutes is not None:
+        training.end_by(began + 60 * recipe.minutes)
+    found: list[HeldOut] = []
+
+    def evaluate() -> dict[str, Any]:
+        found[:] = held_out(teacher, student, lessons.held_out, recipe.batch_tokens)
+        return {text.kind: text.alphas for text in found}
+
+    def tell(progress: Progress, loss: float) -> None:
+        fresh = tuple(found) if progress.curve and progress.curve[-1]["updates"] == progress.updates else ()
+        watch(Told("training", progress.updates, progress.planned, progress.seconds, loss, fresh))
+
+    training.run(batches, evaluate, max(1, training.progress.planned // _EVALUATIONS), tell)
+    if not found:
+        evaluate()
+    return training.progress, found
+
+
+def _record(
+    recipe: Recipe,
+    target: MadeFor,
+    lessons: Lessons,
+    progress: Progress,
+    found: list[HeldOut],
+    parameters: int,
+    device: torch.device,
+) -> dict[str, Any]:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    kinds = {kind: sum(len(s.tokens) - s.start for s in group) for kind, group in lessons.learnt.items()}
+    return {
+        "recipe": recipe.settings(),
+        "target": asdict(target),
+        "parameters": parameters,
+        "tokens_by_kind": kinds,
+        "sequences_held_out": {kind: len(group) for kind, group in lessons.held_out.items()},
+        "sequences_contaminated": lessons.contaminated,
+        "updates": progress.updates,
+        "tokens_learnt": progress.tokens,
+        "training_s": round(progress.seconds, 1),
+        "device": name or f"CPU, {torch.get_num_threads()} threads",
+        "torch": torch.__version__,
+        "held_out": [asdict(text) for text in found],
+        "curve": progress.curve,
+    }

@@ -1,0 +1,67 @@
+"""Everything that determines a training."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from spsbench.errors import UsageError
+from spsbench.models.trained import EAGLE, KINDS, MEDUSA, MODEL
+
+DEPTHS = 3
+"""Tokens that an EAGLE head drafts in training."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a draft is made.
+
+    Attributes:
+        kind: ``model``, ``eagle`` or ``medusa``.
+        layers: of a small model.
+        heads: of Medusa, each a token further ahead.
+        vocabulary: how many tokens it proposes, those that are written most often; 0 for all.
+        data: where text comes from: ``own``, ``python``, and files of prompts.
+        tokens: of text to learn from.
+        epochs: times that it is learnt from.
+        minutes: of sampling and training together, after which it is cut short; None for no limit.
+        batch_tokens: of an update, padding included.
+        seed: of text, weights and order.
+    """
+
+    kind: str = MODEL
+    layers: int = 2
+    heads: int = 4
+    vocabulary: int = 8_000
+    data: tuple[str, ...] = ("own", "python")
+    tokens: int = 2_000_000
+    epochs: int = 2
+    minutes: float | None = None
+    batch_tokens: int = 4_096
+    seed: int = 0
+
+    def require_valid(self, layers: int, vocab_size: int) -> None:
+        """Refuse what no draft can be made by.
+
+        Args:
+            layers: of the target.
+            vocab_size: V.
+
+        Raises:
+            UsageError: naming the flag.
+        """
+        if self.kind not in KINDS:
+            _refuse("--kind", self.kind, f"Choose from {MODEL}, {EAGLE} and {MEDUSA}.")
+        if self.kind == MODEL and not 1 <= self.layers < layers:
+            _refuse("--layers", self.layers, f"Give 1 to {layers - 1}: the target has {layers}.")
+        if self.vocabulary and not 16 <= self.vocabulary <= vocab_size:
+            _refuse("--vocabulary", self.vocabulary, f"Give 16 to {vocab_size}, or 0 for all tokens.")
+
+    def settings(self) -> dict[str, Any]:
+        """For the record, what has no effect on this kind left out."""
+        unused = {MODEL: ("heads",), EAGLE: ("heads", "layers"), MEDUSA: ("layers",)}[self.kind]
+        return {name: value for name, value in asdict(self).items() if name not in unused}
+
+
+def _refuse(flag: str, value: object, remedy: str) -> None:
+    raise UsageError(f"{value} is not valid.", flag=flag, remedy=remedy)
