@@ -24,6 +24,7 @@ def run(
     seed: options.Seed = None,
     out: options.Out = None,
     revision: options.Revision = None,
+    prompts: options.Prompts = None,
     draft_revision: options.DraftRevision = None,
     protocol: options.Protocol = None,
     samples: options.Samples = None,

@@ -63,6 +63,7 @@ def verify(
     target: options.Target = None,
     draft: options.Draft = None,
     revision: options.Revision = None,
+    prompts: options.Prompts = None,
     draft_revision: options.DraftRevision = None,
     data: options.Data = None,
     k: options.K = None,
