@@ -266,7 +266,7 @@ def _references(row: Row, turns: int) -> list[list[str]]:
         return [*none[:-1], texts]
     if len(texts) not in (0, turns):
         raise bad_data(
-            f"{row.place} has {len(texts)} references to {turns} turns.", "Give each turn one, or null."
+            f"{row.place}: reference has {len(texts)} for {turns} turns.", "Give each turn one, or null."
         )
     return [[] if text is None else [text] for text in texts] or none
 
