@@ -312,7 +312,9 @@ class Prompt:
         ids: its token ids, with BOS or chat template where the models want them.
         reference: see ``Example``.
         truncated_tokens: tokens cut from the query document so that the prompt fits.
-        chat: whether the ids are a user's message in a chat template.
+        chat: whether the ids are messages in a chat template.
+        category: what results are also shown by; None where the data has none.
+        other_references: further ones, beside ``reference``; the best counts.
     """
 
     example_id: str
@@ -321,6 +323,8 @@ class Prompt:
     reference: str
     truncated_tokens: int = 0
     chat: bool = False
+    category: str | None = None
+    other_references: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -331,7 +335,7 @@ class Sample:
     ``conditions`` holds what the machine was doing meanwhile: ``load_1m``, ``waited_s`` and ``stolen_s``.
     ``condition`` is the index of the settings, versions and hardware it was measured under in
     ``run.json``'s list ``conditions``. ``error`` is a sentence if the sequence failed; its
-    ``finish_reason`` is then ``error``.
+    ``finish_reason`` is then ``error``. ``category`` is the prompt's.
     """
 
     example_id: str
@@ -344,6 +348,7 @@ class Sample:
     conditions: dict[str, float] = field(default_factory=dict)
     condition: int = 0
     error: str | None = None
+    category: str | None = None
 
     @property
     def key(self) -> tuple[str, int, str]:

@@ -15,12 +15,13 @@ from spsbench.predict.roofline import ceiling
 from spsbench.records import SCHEMA_VERSION, Speedup
 from spsbench.stats.acceptance import acceptance, disagreement
 from spsbench.stats.bootstrap import finite, plain, ratio
+from spsbench.stats.categories import by_category
 from spsbench.stats.conditions import contention, separated, warnings
 from spsbench.stats.latency import positions, tails
 from spsbench.stats.losslessness import alpha_leviathan, losslessness
 from spsbench.stats.parity import metrics, parity
-from spsbench.stats.processes import pair_processes, speedup_over_processes
-from spsbench.stats.speedup import drifted, finished, halves, loops_of, pair, share_slower, speedup
+from spsbench.stats.processes import paired_speedup
+from spsbench.stats.speedup import drifted, finished, halves, loops_of, pair, share_slower
 from spsbench.summary_types import (
     ArmRow,
     Diagnostics,
@@ -161,6 +162,7 @@ def _summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, An
         "schema_version": SCHEMA_VERSION,
         **_labels(info),
         "rows": rows,
+        "by_category": plain(by_category(by_arm, loops_of, rows, trusted=taken["trusted"])),
         "parity": quality,
         "losslessness": judged,
         **_explained(by_arm, loops_of, rows, info, trusted=taken["trusted"]),
@@ -279,7 +281,7 @@ def _compared(own: pd.DataFrame, baseline: str | None, by_arm: Mapping[str, pd.D
             "drifted": False,
         }
     times = pair(by_arm[baseline], own)
-    decode, whole = (_speedup(by_arm[baseline], own, prefill=prefill) for prefill in (False, True))
+    decode, whole = (paired_speedup(by_arm[baseline], own, prefill=prefill) for prefill in (False, True))
     return {
         "baseline": baseline,
         "speedup": _interval(decode),
@@ -289,13 +291,6 @@ def _compared(own: pd.DataFrame, baseline: str | None, by_arm: Mapping[str, pd.D
         "paired_prompts": len(times),
         "drifted": decode is not None and drifted(times, decode),
     }
-
-
-def _speedup(baseline: pd.DataFrame, own: pd.DataFrame, *, prefill: bool) -> Speedup | None:
-    """Over the prompts of one process, or over several processes and their prompts."""
-    if "process" in own and own["process"].nunique() > 1:
-        return speedup_over_processes(pair_processes(baseline, own, prefill=prefill))
-    return speedup(pair(baseline, own, prefill=prefill))
 
 
 def _interval(found: Speedup | None) -> RatioInterval | None:

@@ -118,6 +118,29 @@ class ArmRow(ArmIdentity, RowCounts, RowComparison, RowLoops, RowDetails):
     prediction: PredictedSpeedup | None
 
 
+class CategoryRow(ArmIdentity):
+    """One arm on the prompts of one category."""
+
+    sequences: int
+    prompts: int
+    failed: int
+    tokens: int
+    ms_per_token: float | None
+    baseline: str | None
+    speedup: RatioInterval | None
+    tokens_per_loop: float | None
+    metrics: dict[str, float | None]
+    lossless: bool
+
+
+class CategoryPart(TypedDict):
+    """All arms on the prompts of one category; null for prompts without one."""
+
+    category: str | None
+    prompts: int
+    rows: list[CategoryRow]
+
+
 # --- parity ---
 
 
@@ -643,10 +666,11 @@ class Diagnostics(TypedDict):
 
 class Summary(Labels, Diagnostics):
     """The content of ``summary.json``. ``conditions`` is empty for a run under one; of several, nothing that
-    is a time stands outside of them."""
+    is a time stands outside of them. ``by_category`` is empty unless prompts are of several."""
 
     schema_version: int
     rows: list[ArmRow]
+    by_category: list[CategoryPart]
     parity: Parity | None
     losslessness: Losslessness | None
     contention: Contention

@@ -197,7 +197,7 @@ def test_no_summary_yet_is_a_usage_error(store: RunStore) -> None:
 KEY = {"example_id", "sample_index", "arm"}
 SAMPLE_COLUMNS = KEY | {"prompt_tokens", "new_tokens", "finish_reason"}
 SAMPLE_COLUMNS |= {"order", "prefill_s", "decode_s", "token_ids", "text", "scores", "losslessness", "error"}
-SAMPLE_COLUMNS |= {"condition", "conditions"}
+SAMPLE_COLUMNS |= {"condition", "conditions", "category"}
 LOOP_COLUMNS = KEY | {"loop", "drafted", "accepted", "emitted", "tested", "beta_sum", "truncated"}
 LOOP_COLUMNS |= {"draft_s", "verify_s", "sample_s", "other_s", "loop_s"}
 TOKEN_COLUMNS = KEY | {"loop", "position", "token_id", "fate", "target_prob", "draft_prob", "u"}
@@ -219,6 +219,31 @@ def test_frames_have_the_columns_of_the_contract_even_when_empty(store: RunStore
         assert set(frames.tokens.columns) == TOKEN_COLUMNS
         assert frames.loops["accepted"].dtype == "int32"
         assert frames.loops["draft_s"].dtype == "float64"
+
+
+def test_a_category_goes_through_journal_and_tables(store: RunStore) -> None:
+    for name, category in (("e0", "code"), ("e1", None)):
+        sample = make_sample(name)
+        sample.category = category
+        store.append(sample)
+    assert [sample.category for sample in store.samples()] == ["code", None]
+    from_journal = store.frames()
+    store.write_parquet()
+    assert_same(store.frames(), from_journal)
+    assert from_journal.samples["category"].isna().tolist() == [False, True]
+    rows = [json.loads(line) for line in (store.directory / "samples.jsonl").read_text().splitlines()]
+    assert ["category" in row for row in rows] == [True, False]
+
+
+def test_what_came_later_to_a_prompt_is_kept_where_it_is_there(tmp_path: Path) -> None:
+    prompts = [
+        Prompt("a", "A", (1,), "r", category="x", other_references=("s", "t")),
+        Prompt("b", "B", (2,), ""),
+    ]
+    codec.write_prompts(tmp_path / "prompts.jsonl", prompts)
+    assert codec.read_prompts(tmp_path / "prompts.jsonl") == prompts
+    plain = json.loads((tmp_path / "prompts.jsonl").read_text().splitlines()[1])
+    assert plain.keys() == {"example_id", "prompt", "prompt_ids", "reference", "truncated_tokens"}
 
 
 def fill(store: RunStore) -> RunStore:

@@ -24,7 +24,19 @@ if TYPE_CHECKING:
 
 _ABOUT_THE_COMMAND = {
     *("pair", "protocol", "config", "set"),  # sources of settings, not settings
-    *("out", "resume", "fail_on", "json", "quiet", "debug", "no_score", "no_proof", "expect", "allow_mixed"),
+    *(
+        "out",
+        "resume",
+        "prompts",
+        "fail_on",
+        "json",
+        "quiet",
+        "debug",
+        "no_score",
+        "no_proof",
+        "expect",
+        "allow_mixed",
+    ),
 }
 _NUMBERS = (
     *("limit", "samples", "max_new_tokens", "seed", "trace", "threads"),
@@ -51,6 +63,8 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
         for name, value in params.items()
         if name not in _ABOUT_THE_COMMAND and value is not None and value is not False
     }
+    if (prompts := params.get("prompts")) is not None:
+        flags["task"] = _prompts_file(prompts, params["task"])
     if params["no_score"]:
         flags["score"] = False
     if params.get("no_proof"):
@@ -59,6 +73,21 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
     flags |= {name: number(flags[name]) for name in _NUMBERS if name in flags}
     source = params["config"] if params["resume"] is None else params["resume"] / "config.yaml"
     return resolve(flags, source, params["set"] or (), params["protocol"], params["pair"])
+
+
+def _prompts_file(path: str, task: str | None) -> str:
+    """The file of ``--prompts``, which is a way to write TASK."""
+    from spsbench.tasks.prompts import ENDINGS, is_prompts_file
+
+    if task is not None:
+        raise UsageError(
+            f"{path} is given together with {task}.", flag="--prompts", remedy="Leave one of the two out."
+        )
+    if not is_prompts_file(path):
+        raise UsageError(
+            f"{path} is of no known form.", flag="--prompts", remedy=f"Give {', '.join(ENDINGS)}."
+        )
+    return path
 
 
 def _check_directories(params: Mapping[str, Any]) -> None:

@@ -34,9 +34,13 @@ Task = Annotated[
     str | None,
     typer.Argument(
         metavar="TASK",
-        help="See `spsbench list tasks`; or a YAML file, or file.py:attribute. Default: xsum.",
+        help="See `spsbench list tasks`; or prompts (.jsonl, .json, .parquet, .txt), a YAML file, or "
+        "file.py:attribute. Default: xsum.",
         show_default=False,
     ),
+]
+Prompts = Annotated[
+    str | None, _option("--prompts", "FILE", WHAT, "A prompts file; the same as giving it as TASK.")
 ]
 Run = Annotated[
     Path | None,

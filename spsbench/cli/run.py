@@ -23,6 +23,7 @@ def run(
     sampling: options.Sampling = None,
     seed: options.Seed = None,
     out: options.Out = None,
+    prompts: options.Prompts = None,
     revision: options.Revision = None,
     draft_revision: options.DraftRevision = None,
     protocol: options.Protocol = None,

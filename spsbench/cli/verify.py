@@ -65,6 +65,7 @@ def verify(
     revision: options.Revision = None,
     draft_revision: options.DraftRevision = None,
     data: options.Data = None,
+    prompts: options.Prompts = None,
     k: options.K = None,
     drafter: options.Drafter = None,
     rule: options.Rule = None,

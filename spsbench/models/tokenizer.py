@@ -91,6 +91,26 @@ class Tokenizer:
     def _added(self) -> set[int]:
         return set(getattr(self._tokenizer, "added_tokens_decoder", {}))
 
+    def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Token ids of messages with ``role`` and ``content`` in the chat template; see ``chat``.
+
+        Raises:
+            ValueError: the template refuses them, e.g. because it knows no system message.
+        """
+        from jinja2 import TemplateError
+
+        try:
+            ids: list[int] = self._tokenizer.apply_chat_template(
+                list(messages),
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+                enable_thinking=False,
+            )
+        except TemplateError as error:
+            raise ValueError(str(error)) from error
+        return ids
+
     def vocabulary(self) -> dict[str, int]:
         """Every token and its id."""
         vocabulary: dict[str, int] = self._tokenizer.get_vocab()

@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from spsbench.axes import label
-from spsbench.report import conditions, gallery, judgement, proof, sections_latency, sections_why, wording
+from spsbench.report import (
+    categories,
+    conditions,
+    gallery,
+    judgement,
+    proof,
+    sections_latency,
+    sections_why,
+    wording,
+)
 from spsbench.report.naming import in_full
 from spsbench.report.results import acceptance, results
 from spsbench.report.tables import Table, left, right
@@ -68,8 +77,8 @@ def _results(summary: Summary, run: Run) -> list[str]:
     if not rows:
         return ["## Results", "", "Nothing was measured."]
     table = results(rows, wording.headline_metric(summary), in_full())
-    told = wording.extraction(summary)
-    return ["## Results", "", *table.as_markdown(), *(["", escape(told)] if told else [])]
+    told = [text for text in (wording.extraction(summary), wording.left_out(summary)) if text]
+    return ["## Results", "", *table.as_markdown(), *(line for text in told for line in ("", escape(text)))]
 
 
 def _quality(summary: Summary, run: Run) -> list[str]:
@@ -184,6 +193,7 @@ def _reproduce(summary: Summary, run: Run) -> list[str]:
 SECTIONS: tuple[Section, ...] = (
     _heading,
     _results,
+    categories.section,
     conditions.section,
     gallery.figures,
     _quality,

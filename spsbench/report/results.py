@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from spsbench.report import wording
 from spsbench.report.naming import Naming
 from spsbench.report.tables import Cell, Styled, Table, left, right
-from spsbench.summary_types import ArmRow
+from spsbench.summary_types import ArmRow, CategoryRow
 
 
-def results(arms: Sequence[ArmRow], metric: str | None, naming: Naming) -> Table:
+def results(arms: Sequence[ArmRow] | Sequence[CategoryRow], metric: str | None, naming: Naming) -> Table:
     """Quality, time per token and speedup of every arm, in the shape of the paper's Table 1.
 
-    Quality has no column where no output was scored.
+    Quality has no column where no output was scored, and ``metric`` is therefore None.
     """
-    scored = any(arm["metrics"] for arm in arms)
+    scored = metric is not None
     columns = [
         *([right(wording.metric_title(metric))] if scored else []),
         right("ms/token"),
@@ -23,7 +23,7 @@ def results(arms: Sequence[ArmRow], metric: str | None, naming: Naming) -> Table
         right("tokens/loop"),
     ]
 
-    def cells(arm: ArmRow) -> list[Cell]:
+    def cells(arm: ArmRow | CategoryRow) -> list[Cell]:
         quality = wording.metric(metric, arm["metrics"].get(metric) if metric else None)
         return [
             *([quality] if scored else []),
@@ -59,13 +59,13 @@ def acceptance(arms: Sequence[ArmRow], naming: Naming, *, rule: bool = False) ->
     return naming.table(columns, arms, cells)
 
 
-def _time(arm: ArmRow) -> str:
+def _time(arm: ArmRow | CategoryRow) -> str:
     if arm["sequences"]:
         return wording.milliseconds(arm["ms_per_token"])
     return "failed" if arm["failed"] else "not run"
 
 
-def _speedup(arm: ArmRow) -> Cell:
+def _speedup(arm: ArmRow | CategoryRow) -> Cell:
     """Coloured only where the interval leaves no doubt; nothing depends on seeing it."""
     text, found = wording.row_speedup(arm), arm["speedup"]
     if found is None or found["low"] is None:

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from spsbench.axes import label
-from spsbench.report import conditions, judgement, wording
+from spsbench.report import categories, conditions, judgement, wording
 from spsbench.report.naming import fitting, in_full
 from spsbench.report.results import acceptance, results, times
 from spsbench.report.tables import Styled, Table, left
@@ -43,7 +43,7 @@ def screen(summary: Summary) -> RenderableType:
     speculative = [row for row in rows if row["acceptance"]]
     if speculative:
         parts += [Text(), Padding(_acceptance(speculative), _INDENT)]
-    parts += [*_reasons(summary), *_judgements(summary), *_extraction(summary)]
+    parts += [*_categories(summary), *_reasons(summary), *_judgements(summary), *_remarks(summary)]
     parts += [*_rules(rows), *_warnings(summary)]
     if digest := conditions.token_hash(summary):
         parts += [Text(), Padding(_text(digest, style="dim"), _INDENT)]
@@ -100,9 +100,20 @@ def _judgements(summary: Summary) -> list[RenderableType]:
     return [Text(), *(Padding(line, _INDENT) for line in lines)] if lines else []
 
 
-def _extraction(summary: Summary) -> list[RenderableType]:
-    told = wording.extraction(summary)
-    return [Text(), Padding(_text(told, style="dim"), _INDENT)] if told else []
+def _categories(summary: Summary) -> list[RenderableType]:
+    """The table once more by category, where there are several."""
+    parts = summary.get("by_category") or []
+    if not parts:
+        return []
+    make = partial(categories.table, parts, wording.headline_metric(summary))
+    table, _ = fitting(summary["rows"], make, in_full())
+    return [Text(), Padding(_text(categories.NOTE, style="dim"), _INDENT), Padding(table.as_rich(), _INDENT)]
+
+
+def _remarks(summary: Summary) -> list[RenderableType]:
+    """What of an answer was run, and what of a prompts file was not."""
+    told = [text for text in (wording.extraction(summary), wording.left_out(summary)) if text]
+    return [part for text in told for part in (Text(), Padding(_text(text, style="dim"), _INDENT))]
 
 
 def _rules(rows: list[ArmRow]) -> list[RenderableType]:

@@ -132,6 +132,19 @@ def extraction(summary: Summary) -> str | None:
     return f"{metric_title(shown)}: {said}" if said and shown else None
 
 
+def left_out(summary: Summary) -> str | None:
+    """What of a prompts file was not run; None where everything was, or what ran is no such file."""
+    data = summary.get("data")
+    if not isinstance(data, Mapping):
+        return None
+    counts = {
+        "later turns, as the file has no answer before them": data.get("later_turns"),
+        "conversations that no user begins": data.get("unasked"),
+    }
+    told = [f"{what}: {count}" for what, count in counts.items() if count]
+    return f"Left out, {'; '.join(told)}." if told else None
+
+
 def sentences(rows: list[ArmRow]) -> list[str]:
     """One plain sentence per speculative arm; where they would be many, the fastest per sampling."""
     samplings = list(dict.fromkeys(row["sampling"] for row in rows))

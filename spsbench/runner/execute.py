@@ -239,6 +239,7 @@ def _sample(turn: Turn, generation: Generation, error: str | None, lost: dict[st
         order=turn.order,
         conditions=lost | {"load_1m": load_1m()},
         error=error,
+        category=turn.prompt.category,
     )
 
 

@@ -53,8 +53,11 @@ def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again
     """
     references = {prompt.example_id: prompt for prompt in store.prompts()}
     done = (sample for sample in store.samples() if sample.error is None)
-    unscored = [sample for sample in done if again or not sample.scores]
-    if task.headline is None or not unscored:
+    if task.headline is None:
+        return
+    due = (sample for sample in done if task.is_scored(references[sample.example_id]))
+    unscored = [sample for sample in due if again or not sample.scores]
+    if not unscored:
         return
     announce(len(unscored))
     for start in range(0, len(unscored), _BATCH):

@@ -101,7 +101,7 @@ class Plan:
     @property
     def chat_template(self) -> bool:
         """Whether prompts are put into the tokenizer's chat template."""
-        return _uses_template(self.config, self.source)
+        return _uses_template(self.config, self.source, self.task)
 
     @property
     def extract(self) -> ExtractionRule | None:
@@ -188,7 +188,7 @@ def plan(config: RunConfig) -> Plan:
     max_new_tokens = config.max_new_tokens or task.max_new_tokens
     # The last loop may score K tokens beyond the limit.
     reserve = max_new_tokens + max(arm.k for arm in arms)
-    chat = _uses_template(config, source)
+    chat = _uses_template(config, source, task)
     prompts = tuple(
         task.prompt(example, data, source.tokenizer, source.context_window, reserve, chat)
         for example in data.examples
@@ -210,8 +210,10 @@ def plan(config: RunConfig) -> Plan:
     )
 
 
-def _uses_template(config: RunConfig, source: PairSource) -> bool:
-    return config.chat_template == "auto" and source.tokenizer.is_instruct
+def _uses_template(config: RunConfig, source: PairSource, task: Task) -> bool:
+    tokenizer = source.tokenizer
+    wanted = task.uses_template(has_template=tokenizer.has_chat_template, is_instruct=tokenizer.is_instruct)
+    return config.chat_template == "auto" and wanted
 
 
 def _shard(prompts: tuple[Prompt, ...], config: RunConfig) -> tuple[Prompt, ...]:

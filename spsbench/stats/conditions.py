@@ -17,6 +17,8 @@ from spsbench.store.conditions import condition
 from spsbench.summary_types import (
     ArmLosslessness,
     ArmRow,
+    CategoryPart,
+    CategoryRow,
     ConditionPart,
     Conditions,
     Contention,
@@ -238,6 +240,7 @@ def _without_times(summary: Summary) -> Summary:
     return {
         **summary,
         "rows": [_row_without_times(row) for row in steady],
+        "by_category": [_part_without_times(part) for part in summary["by_category"]],
         "prediction": None,
         "why": None,
         "ceiling": None,
@@ -246,6 +249,11 @@ def _without_times(summary: Summary) -> Summary:
         "recommendation": None,
         "warnings": [sentence for sentence in summary["warnings"] if sentence not in of_drift],
     }
+
+
+def _part_without_times(part: CategoryPart) -> CategoryPart:
+    rows: list[CategoryRow] = [{**row, "ms_per_token": None, "speedup": None} for row in part["rows"]]
+    return {**part, "rows": rows}
 
 
 def _row_without_times(row: ArmRow) -> ArmRow:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from spsbench.records import Speedup
 from spsbench.stats.bootstrap import RESAMPLES, SEED, ratio
-from spsbench.stats.speedup import paired_sums
+from spsbench.stats.speedup import pair, paired_sums, speedup
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +40,13 @@ class ProcessTimes:
     def cells(self) -> Floats:
         """All four, [4, processes, prompts]."""
         return np.stack([self.baseline_s, self.baseline_tokens, self.arm_s, self.arm_tokens])
+
+
+def paired_speedup(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> Speedup | None:
+    """Over the prompts of one process, or over several processes and their prompts; see ``speedup``."""
+    if "process" in arm and arm["process"].nunique() > 1:
+        return speedup_over_processes(pair_processes(baseline, arm, prefill=prefill))
+    return speedup(pair(baseline, arm, prefill=prefill))
 
 
 def pair_processes(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> ProcessTimes:

@@ -107,6 +107,7 @@ LOOP_COLUMNS = tuple(field.name for field in dataclasses.fields(Loop))
 TRACE_COLUMNS = tuple(field.name for field in dataclasses.fields(TracedToken))
 
 _NAMES = ("example_id", "arm")
+_CATEGORY = "category"
 _COUNTS = ("sample_index", "prompt_tokens", "order")
 _SECONDS = ("prefill_s", "decode_s")
 _MAPPINGS = ("scores", "conditions")
@@ -118,6 +119,7 @@ def encode_sample(sample: Sample) -> Row:
     generation = sample.generation
     row: Row = {name: getattr(sample, name) for name in (*_NAMES, *_COUNTS, *_MAPPINGS)}
     row["condition"] = sample.condition
+    row |= {} if sample.category is None else {_CATEGORY: _storable(sample.category)}
     row["error"] = None if sample.error is None else _storable(sample.error)
     row |= {"finish_reason": generation.finish_reason, "text": _storable(generation.text)}
     row["losslessness"] = generation.losslessness
@@ -144,7 +146,8 @@ def decode_sample(row: Row) -> Sample:
         token_evidence=unpack_evidence(row.get("token_evidence"), len(row["token_ids"])),
     )
     fields = {name: row[name] for name in (*_NAMES, *_COUNTS, *_MAPPINGS, "error")}
-    return Sample(generation=generation, condition=row.get("condition", 0), **fields)
+    later = {"condition": row.get("condition", 0), _CATEGORY: row.get(_CATEGORY)}
+    return Sample(generation=generation, **later, **fields)
 
 
 def check_sample(row: Row) -> None:
@@ -155,6 +158,7 @@ def check_sample(row: Row) -> None:
     _require(all(isinstance(row[name], (int, float)) for name in _SECONDS), "seconds")
     _require(all(isinstance(row[name], dict) for name in _MAPPINGS), "mapping")
     _require(row["error"] is None or isinstance(row["error"], str), "error")
+    _require(isinstance(row.get(_CATEGORY), (str, type(None))), _CATEGORY)
     _require(row["losslessness"] is None or _are_numbers(row["losslessness"]), "losslessness")
     _require(isinstance(row["token_ids"], list), "token_ids")
     _check_columns(row["loops"], LOOP_COLUMNS)
@@ -176,7 +180,7 @@ def check_scores(row: Row) -> None:
 
 
 def encode_prompt(prompt: Prompt) -> Row:
-    """A prompt as a line of ``prompts.jsonl``; ``chat`` is told only where it is true."""
+    """A prompt as a line of ``prompts.jsonl``; what came later only where it is not usual."""
     return {
         "example_id": prompt.example_id,
         "prompt": prompt.text,
@@ -184,6 +188,8 @@ def encode_prompt(prompt: Prompt) -> Row:
         "reference": prompt.reference,
         "truncated_tokens": prompt.truncated_tokens,
         **({"chat": True} if prompt.chat else {}),
+        **({} if prompt.category is None else {_CATEGORY: prompt.category}),
+        **({"other_references": list(prompt.other_references)} if prompt.other_references else {}),
     }
 
 
@@ -196,6 +202,8 @@ def decode_prompt(row: Row) -> Prompt:
         reference=row["reference"],
         truncated_tokens=row["truncated_tokens"],
         chat=row.get("chat", False),
+        category=row.get(_CATEGORY),
+        other_references=tuple(row.get("other_references", ())),
     )
 
 

@@ -41,9 +41,10 @@ SAMPLE_COLUMNS = {
     "error": "string",
     "condition": "int32",
     "conditions": "map",
+    "category": "string",
 }
 # What runs of the first versions lack; a sample without it was measured under the only conditions there were.
-_LATER: dict[str, Any] = {"condition": 0, "conditions": None}
+_LATER: dict[str, Any] = {"condition": 0, "conditions": None, "category": None}
 # What samples of the first schema repeat of their arm.
 _EARLIER = ["method", "engine", "sampling", "k"]
 _KEY = ("example_id", "sample_index", "arm")

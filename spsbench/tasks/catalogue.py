@@ -12,6 +12,8 @@ from spsbench.plugins import theirs
 from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.humaneval import Code
 from spsbench.tasks.kind import TaskKind
+from spsbench.tasks.prompts import is_prompts_file, read_prompts_file
+from spsbench.tasks.prompts_task import PromptsTask
 from spsbench.tasks.python_task import PythonTask
 from spsbench.tasks.spec import PROGRAMS, TaskSpec, read_spec
 from spsbench.tasks.task import Task
@@ -34,7 +36,8 @@ def task_kind(name: str) -> TaskKind:
 def load_task(
     name: str, *, unsafe_exec: bool = False, extract: ExtractionChoice = "auto", **judging: Any
 ) -> Task:
-    """A task by name, from another package, a YAML file (ending in .yaml or .yml) or ``file.py:attribute``.
+    """A task by name, from another package, a YAML file (ending in .yaml or .yml), ``file.py:attribute`` or a
+    prompts file (see ``spsbench.tasks.prompts``).
 
     Args:
         name: which.
@@ -45,11 +48,17 @@ def load_task(
     Raises:
         UsageError: an unknown name (with the closest known one), a file that is no task, a metric that is
             unknown, or code to be taken from the answers of a task without code.
-        UnavailableError: a package or file cannot be imported.
+        UnavailableError: a package or file cannot be imported, or a prompts file cannot be used.
     """
     shipped = _shipped()
     path = Path(name) if name.endswith((".yaml", ".yml")) else shipped.get(name)
-    task = _from_python(task_kind(name)) if path is None else _from_yaml(path, unsafe_exec, extract, judging)
+    task: Task
+    if is_prompts_file(name):
+        task = PromptsTask(read_prompts_file(Path(name)), Path(name))
+    elif path is None:
+        task = _from_python(task_kind(name))
+    else:
+        task = _from_yaml(path, unsafe_exec, extract, judging)
     if extract == "fence" and not task.runs_code:
         raise UsageError(
             f"the answers of {task.name} hold no code.", flag="--extract", remedy="Give auto or none."

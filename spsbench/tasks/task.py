@@ -25,6 +25,9 @@ class TextTokenizer(Protocol):
     def chat(self, text: str) -> list[int]:
         """Token ids of a user's message in the chat template, up to where the answer begins."""
 
+    def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """The same for messages with ``role`` and ``content``; ValueError if the template refuses them."""
+
 
 class Task(ABC):
     """A kind of question with its data, prompt and score."""
@@ -68,6 +71,15 @@ class Task(ABC):
     def runs_code(self) -> bool:
         """Whether scoring executes generated programs."""
         return False
+
+    def uses_template(self, *, has_template: bool, is_instruct: bool) -> bool:
+        """Whether prompts go through the chat template, unless ``--chat-template none`` is given.
+
+        Args:
+            has_template: the tokenizer has one.
+            is_instruct: and the model was trained on it.
+        """
+        return is_instruct
 
     def stop_for(self, chat_template: bool) -> tuple[str, ...]:
         """Strings that end an output to prompts with or without the chat template."""
@@ -115,6 +127,10 @@ class Task(ABC):
             UsageError: it does not fit.
         """
 
+    def is_scored(self, prompt: Prompt) -> bool:
+        """Whether outputs to this prompt get a score."""
+        return True
+
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """Scores of each output, by metric name; ``texts[i]`` answers ``prompts[i]``.
 
@@ -139,6 +155,23 @@ def whole_prompt(
         UsageError: prompt and output do not fit into the window.
     """
     ids = tokenizer.chat(text) if chat_template else tokenizer.encode(text, special=True)
+    return fitting_prompt(example, text, ids, context_window, max_new_tokens, chat=chat_template)
+
+
+def fitting_prompt(
+    example: Example,
+    text: str,
+    ids: Sequence[int],
+    context_window: int,
+    max_new_tokens: int,
+    *,
+    chat: bool,
+) -> Prompt:
+    """The prompt of these ids; the other arguments are those of ``Task.prompt``.
+
+    Raises:
+        UsageError: prompt and output do not fit into the window.
+    """
     if len(ids) + max_new_tokens > context_window:
         raise UsageError(
             f"the prompt of {example.example_id} has {len(ids)} tokens; with {max_new_tokens} new ones "
@@ -146,7 +179,7 @@ def whole_prompt(
             flag="--max-new-tokens",
             remedy="Choose fewer new tokens or models with a larger window.",
         )
-    return Prompt(example.example_id, text, tuple(ids), example.reference, chat=chat_template)
+    return Prompt(example.example_id, text, tuple(ids), example.reference, chat=chat)
 
 
 def check_limit(limit: int | None) -> None:

@@ -46,6 +46,25 @@ def test_the_templates_own_bos_is_not_doubled(bos: bool) -> None:
 def test_thinking_is_switched_off() -> None:
     tokenizer = wrap(chat_template=THINKING)
     assert tokenizer.decode(tokenizer.chat("Hello")) == "[user]Hello[assistant]"
+    assert tokenizer.decode(tokenizer.conversation([said("user", "Hi")])) == "[user]Hi[assistant]"
+
+
+def said(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def test_a_conversation_ends_where_the_next_answer_begins() -> None:
+    tokenizer = wrap(bos=True, chat_template=CHAT_TEMPLATE)
+    ids = tokenizer.conversation([said("system", "Be kind."), said("user", "Hi"), said("assistant", "Ho")])
+    assert tokenizer.decode(ids) == "[system]Be kind.[user]Hi[assistant]Ho[assistant]"
+    assert (ids[0], ids.count(BOS)) == (BOS, 1)
+    assert tokenizer.conversation([said("user", "Hi")]) == tokenizer.chat("Hi")
+
+
+def test_messages_that_the_template_refuses_are_a_value_error() -> None:
+    strict = wrap(chat_template="{{ raise_exception('no system message') }}")
+    with pytest.raises(ValueError, match="no system message"):
+        strict.conversation([said("system", "Be kind.")])
 
 
 def test_a_model_that_ends_its_turns_is_an_instruct_model() -> None:

@@ -24,6 +24,12 @@ class ByteTokenizer:
     def chat(self, text: str) -> list[int]:
         return self.encode(f"<{text}>", special=True)
 
+    def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        if any(message["role"] == "system" for message in messages[1:]):
+            raise ValueError("a late system message")
+        said = "".join(f"<{message['role'][0]}:{message['content']}>" for message in messages)
+        return self.encode(said, special=True)
+
 
 @pytest.fixture
 def tokenizer() -> ByteTokenizer:
