@@ -15,6 +15,7 @@ from spsbench.cli.audit import audit
 from spsbench.cli.bench import bench
 from spsbench.cli.compare import compare
 from spsbench.cli.console import broken_pipe, complain
+from spsbench.cli.distill import distill
 from spsbench.cli.doctor import doctor
 from spsbench.cli.judge import judge
 from spsbench.cli.listing import list_, pairs, protocols, tasks
@@ -44,7 +45,7 @@ app = typer.Typer(
     name="spsbench", add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
-MEASURE, LOOK_UP, TOOLS = "Measure", "Look things up", "Tools"
+MEASURE, MAKE, LOOK_UP, TOOLS = "Measure", "Make", "Look things up", "Tools"
 app.command("run", rich_help_panel=MEASURE, epilog=EXIT_CODES)(run)
 app.command("sweep-k", rich_help_panel=MEASURE, epilog=EXIT_CODES)(sweep_k)
 app.command("bench", rich_help_panel=MEASURE)(bench)
@@ -57,6 +58,7 @@ app.command("audit", rich_help_panel=MEASURE)(audit)
 app.command("judge", rich_help_panel=MEASURE)(judge)
 app.command("score", rich_help_panel=MEASURE)(score)
 app.command("merge", rich_help_panel=MEASURE)(merge)
+app.command("distill", rich_help_panel=MAKE)(distill)
 app.command("list", rich_help_panel=LOOK_UP)(list_)
 app.command("tasks", hidden=True)(tasks)
 app.command("pairs", hidden=True)(pairs)

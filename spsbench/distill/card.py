@@ -9,9 +9,9 @@ from spsbench.distill.making import Made
 from spsbench.models.trained import EAGLE, MEDUSA, MODEL
 
 _WHAT = {
-    MODEL: "A draft model: {layers} of the target's layers, trained on, under the target's embedding and head.",
+    MODEL: "A draft model: {layers} of the target's layers, trained further.",
     EAGLE: "An EAGLE-style head: one layer over the target's last hidden states (Li et al. 2024).",
-    MEDUSA: "Medusa-style heads: {heads} tokens ahead from the target's last hidden state (Cai et al. 2024).",
+    MEDUSA: "Medusa-style heads: {heads} tokens from the target's last hidden state (Cai et al. 2024).",
 }
 
 
@@ -35,35 +35,39 @@ def card(made: Made, forecasts: Sequence[Forecast], use: str) -> str:
     gains = "\n".join(
         f"| {f.kind} | {f.k or '-'} | {f.tokens_per_loop:.2f} | {f.speedup:.2f}x |" for f in forecasts
     )
+    text_tokens = sum(record["tokens_by_kind"].values())
+    minutes = record["training_s"] / 60
     return f"""# Draft for {made.target.name}
 
 {what} It proposes {words}; {made.parameters:,} weights of its own, in bfloat16.
-Embedding and output head are the target's, which is recognised by its embedding ({made.target.embedding}).
+Embedding and output head are the target's, which is recognised by its embedding
+({made.target.embedding}).
 
     {use}
 
 ## Text
-{sum(record["tokens_by_kind"].values()):,} tokens ({kinds}), from: {sources}. `own` is text that the target wrote itself,
-`python` the standard library's functions as they were written, with the target's distributions over them.
-{record["sequences_contaminated"]} sequences were left out because they share 13 words in a row with an evaluated problem
-or document.
+{text_tokens:,} tokens ({kinds}), from: {sources}.
+`own` is text that the target wrote itself, `python` the standard library's functions as they were
+written, with the target's distributions over them. {record["sequences_contaminated"]} sequences were left out
+because they share 13 words in a row with an evaluated problem or document.
 
 ## Training
-{record["updates"]:,} updates on {record["tokens_learnt"]:,} tokens in {record["training_s"] / 60:.0f} minutes of
-{record["device"]} (torch {record["torch"]}), sampling apart. Cross-entropy with the target's whole distribution, then the
-chance of rejection while the rate falls. `training.json` has the settings and the curve.
+{record["updates"]:,} updates on {record["tokens_learnt"]:,} tokens in {minutes:.0f} minutes of
+{record["device"]} (torch {record["torch"]}), sampling apart. Cross-entropy with the target's
+distribution, then the chance of rejection while the rate falls. `training.json` has the settings and
+the curve.
 
 ## Acceptance on held-out text
-Mean of sum min(p, q) at the text's own sampling; requests that were held out are not among those learnt from. Behind the
-first number are those of the next drafted tokens, each behind accepted ones.
+Mean of sum min(p, q) at the text's own sampling; what was held out was asked by other requests. Behind
+the first number are those of the next drafted tokens, each after accepted ones.
 
 | text | alpha | positions |
 |---|---|---|
 {rows}
 
 ## Forecast
-From these and the target's forwards, timed on the machine of the training; a drafted token is charged by the weights
-that it reads. Loops in Python come on top: measure with `spsbench run`.
+From these and the target's forwards, timed on the machine of the training; a drafted token is charged
+by the weights that it reads. Loops in Python come on top: measure with `spsbench run`.
 
 | text | best K | tokens/loop | speedup |
 |---|---|---|---|

@@ -24,6 +24,7 @@ from spsbench.distill.students import EagleHead, MedusaHeads, SmallModel
 from spsbench.distill.teacher import Teacher, shortened
 from spsbench.distill.training import Progress, Training, has_fast_bfloat16
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.models.blueprint import NotCovered, blueprint_of
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.source import ModelSource
 from spsbench.models.trained import EAGLE, MEDUSA, MODEL, MadeFor, embedding_fingerprint
@@ -104,9 +105,10 @@ def make_draft(
         UsageError: the recipe does not fit the target, or the folders are another recipe's or target's.
         UnavailableError: the target's weights cannot be read, or there is too little text.
     """
-    model = _load(source, device)
+    _require_plain(source)
     made_for = _made_for(source)
-    recipe.require_valid(model.config.num_hidden_layers, source.tokenizer.size)
+    model = _load(source, device)
+    recipe.require_fitting(model.config.num_hidden_layers, source.tokenizer.size)
     _claim(corpus, {"target": made_for.embedding, "data": list(recipe.data), "seed": recipe.seed}, "--corpus")
     _claim(out, recipe.settings() | {"target": made_for.embedding}, "--out")
     began = time.perf_counter()
@@ -152,22 +154,22 @@ def _load(source: ModelSource, device: torch.device) -> Any:
     model = AutoModelForCausalLM.from_pretrained(
         source.location, revision=source.commit, dtype=dtype, trust_remote_code=False
     )
-    model = model.to(device).eval().requires_grad_(False)
-    _require_plain_head(model, source.name)
-    return model
+    return model.to(device).eval().requires_grad_(False)
 
 
-@torch.inference_mode()
-def _require_plain_head(model: Any, name: str) -> None:
-    """Refuse a target whose logits are more than its head's product with its last hidden state."""
-    ids = torch.arange(8, device=model.device).unsqueeze(0)
-    states = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-    plain, whole = model.get_output_embeddings()(states).float(), model(input_ids=ids).logits.float()
-    if not torch.allclose(plain, whole, rtol=0.02, atol=0.05 * float(whole.abs().max())):
+def _require_plain(source: ModelSource) -> None:
+    """Refuse a target that scales what a student shares with it: embeddings, blocks or logits."""
+    try:
+        plan = blueprint_of(source.config)
+        factors = (plan.embedding_scale, plan.residual_scale, plan.logit_scale)
+        reason = None if factors == (1.0, 1.0, 1.0) else "it scales its embeddings, blocks or logits"
+    except NotCovered as refused:
+        reason = str(refused)
+    if reason is not None:
         raise UsageError(
-            f"{name} does more to its logits than its head does, which no draft is trained for here.",
+            f"no draft can be trained for {source.name}: {reason}.",
             flag="--target",
-            remedy="Choose another target, or another drafter.",
+            remedy="Choose a model like Llama, Mistral, Qwen or OLMo.",
         )
 
 

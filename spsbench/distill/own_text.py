@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,13 +22,14 @@ from spsbench.distill.prompts import (
     Prompt,
     asked,
     begun,
+    file_prompts,
     functions,
     opened,
 )
+from spsbench.distill.recipe import PYTHON, SOURCES
 from spsbench.distill.sampler import read, sample
 from spsbench.models.tokenizer import Tokenizer
 
-OWN, PYTHON = "own", "python"
 BATCH = 128
 REQUEST_TOKENS, ANSWER_TOKENS = 96, 192
 _OF_HEADS = 6
@@ -45,7 +47,7 @@ class OwnText:
         tokenizer: its tokenizer.
         vocab_size: tokens that may be drawn.
         sources: ``own`` (the target's answers to requests of its own, and its endings of functions),
-            ``python`` (functions as they were written).
+            ``python`` (functions as they were written), or prompts files, which the target answers.
         seed: of everything.
     """
 
@@ -62,6 +64,8 @@ class OwnText:
         if source == PYTHON and turn < len(functions()) // _READ:
             return self._read(turn)
         # The library has an end: what follows is own text again.
+        if source not in SOURCES:
+            return self._answered(self._from_file(Path(source), turn), generator)
         opening = (*OPENINGS, *[None] * _OF_HEADS)[turn % (len(OPENINGS) + _OF_HEADS)]
         prompts = self._heads(turn) if opening is None else self._requests(opening, generator)
         return self._answered(prompts, generator)
@@ -93,6 +97,11 @@ class OwnText:
     @property
     def _eos(self) -> list[int]:
         return sorted(self.tokenizer.eos_ids)
+
+    def _from_file(self, path: Path, turn: int) -> list[Prompt]:
+        prompts = file_prompts(path, self.tokenizer)
+        first = turn * BATCH % len(prompts)
+        return [prompts[(first + i) % len(prompts)] for i in range(min(BATCH, len(prompts)))]
 
     def _heads(self, turn: int) -> list[Prompt]:
         documented = tuple(function for function in functions() if function.has_docstring)

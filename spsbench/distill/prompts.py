@@ -16,6 +16,7 @@ from textwrap import dedent
 
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.records import SamplingParams
+from spsbench.tasks.prompts import read_prompts_file
 
 CHAT, CODE = "chat", "code"
 SAMPLINGS = {CHAT: SamplingParams(), CODE: SamplingParams(temperature=0.8, top_p=0.95)}
@@ -103,6 +104,26 @@ def begun(tokenizer: Tokenizer, head: str) -> Prompt:
     request = tokenizer.render([{"role": "user", "content": _COMPLETE.format(prompt=head)}])
     whole = f"{request}{_FENCE}python\n{head}"
     return Prompt(CODE, head, tokenizer.encode(whole, special=False), whole)
+
+
+@cache
+def file_prompts(path: Path, tokenizer: Tokenizer) -> list[Prompt]:
+    """The prompts of a file, see ``tasks.prompts``; what a user says goes through a chat model's template.
+
+    Raises:
+        UnavailableError: the file cannot be used.
+    """
+    prompts = []
+    for example in read_prompts_file(path).examples:
+        fields = example.fields
+        if "messages" in fields and tokenizer.has_chat_template:
+            text = "\n".join(message["content"] for message in fields["messages"])
+            prompts.append(Prompt(CHAT, text, tokenizer.conversation(fields["messages"])))
+        elif "prompt" in fields:
+            prompts.append(Prompt(CHAT, fields["prompt"], tokenizer.encode(fields["prompt"], special=True)))
+        else:
+            prompts.append(asked(tokenizer, CHAT, fields.get("turn") or fields["messages"][-1]["content"]))
+    return prompts
 
 
 @dataclass(frozen=True, slots=True)

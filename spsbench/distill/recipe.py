@@ -7,6 +7,9 @@ from typing import Any
 
 from spsbench.errors import UsageError
 from spsbench.models.trained import EAGLE, KINDS, MEDUSA, MODEL
+from spsbench.tasks.prompts import is_prompts_file
+
+OWN, PYTHON = SOURCES = ("own", "python")
 
 DEPTHS = 3
 """Tokens that an EAGLE head drafts in training."""
@@ -40,8 +43,20 @@ class Recipe:
     batch_tokens: int = 4_096
     seed: int = 0
 
-    def require_valid(self, layers: int, vocab_size: int) -> None:
-        """Refuse what no draft can be made by.
+    def require_possible(self) -> None:
+        """Refuse what fits no target.
+
+        Raises:
+            UsageError: naming the flag.
+        """
+        if self.kind not in KINDS:
+            _refuse("--kind", self.kind, f"Choose from {MODEL}, {EAGLE} and {MEDUSA}.")
+        for source in self.data:
+            if source not in SOURCES and not is_prompts_file(source):
+                _refuse("--data", source or "''", "Name own, python, or prompts files.")
+
+    def require_fitting(self, layers: int, vocab_size: int) -> None:
+        """Refuse what does not fit the target.
 
         Args:
             layers: of the target.
@@ -50,8 +65,6 @@ class Recipe:
         Raises:
             UsageError: naming the flag.
         """
-        if self.kind not in KINDS:
-            _refuse("--kind", self.kind, f"Choose from {MODEL}, {EAGLE} and {MEDUSA}.")
         if self.kind == MODEL and not 1 <= self.layers < layers:
             _refuse("--layers", self.layers, f"Give 1 to {layers - 1}: the target has {layers}.")
         if self.vocabulary and not 16 <= self.vocabulary <= vocab_size:

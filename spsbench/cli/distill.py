@@ -1,0 +1,265 @@
+"""``spsbench distill``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spsbench.cli import options
+from spsbench.cli.console import out, print_json, say
+from spsbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from spsbench.distill.forecast import Forecast
+    from spsbench.distill.making import Made, Told, Watch
+    from spsbench.distill.recipe import Recipe
+    from spsbench.models.source import ModelSource
+
+TEXT, TRAINING = "What is learnt from", "How it is trained"
+_LINE_EVERY_S = 20.0
+_FORECAST_CONTEXT, _FORECAST_S = 256, 10.0
+
+
+def _option(flag: str, metavar: str, panel: str | None, text: str) -> Any:
+    return typer.Option(flag, metavar=metavar, rich_help_panel=panel, help=text, show_default=False)
+
+
+Target = Annotated[
+    str | None, _option("--target", "MODEL", None, "The target: a hub id, a folder or a GGUF file.")
+]
+Out = Annotated[
+    Path | None, _option("--out", "FOLDER", None, "Where the draft goes; goes on if it is begun.")
+]
+Kind = Annotated[
+    str | None,
+    _option("--kind", "KIND", None, "model, eagle or medusa. Default: model."),
+]
+Layers = Annotated[str | None, _option("--layers", "N", None, "Of a draft model. Default: 2.")]
+Heads = Annotated[str | None, _option("--heads", "N", TRAINING, "Of medusa: tokens ahead. Default: 4.")]
+Vocabulary = Annotated[
+    str | None,
+    _option("--vocabulary", "N", None, "Tokens that it can propose, 0 for all. Default: 8000."),
+]
+Data = Annotated[
+    str | None,
+    _option("--data", "LIST", None, "Of own, python and prompts files. Default: own,python."),
+]
+Tokens = Annotated[str | None, _option("--tokens", "N", None, "Of text. Default: 2000000.")]
+Minutes = Annotated[
+    str | None, _option("--minutes", "M", None, "Cut text and training short to fit. Default: no limit.")
+]
+Epochs = Annotated[str | None, _option("--epochs", "N", TRAINING, "Times that text is learnt. Default: 2.")]
+BatchTokens = Annotated[
+    str | None, _option("--batch-tokens", "N", TRAINING, "Of an update, padding included. Default: 4096.")
+]
+Corpus = Annotated[
+    Path | None,
+    _option("--corpus", "FOLDER", TEXT, "Where the text is kept, for several drafts. Default: OUT/corpus."),
+]
+Evaluated = Annotated[
+    list[str] | None,
+    _option("--evaluated", "TASK", TEXT, "A further task or prompts file to keep out of the text."),
+]
+
+
+def distill(
+    context: typer.Context,
+    target: Target = None,
+    out_folder: Out = None,
+    kind: Kind = None,
+    layers: Layers = None,
+    vocabulary: Vocabulary = None,
+    data: Data = None,
+    tokens: Tokens = None,
+    minutes: Minutes = None,
+    seed: options.Seed = None,
+    epochs: Epochs = None,
+    batch_tokens: BatchTokens = None,
+    heads: Heads = None,
+    corpus: Corpus = None,
+    evaluated: Evaluated = None,
+    revision: options.Revision = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Make a draft for a target: it learns the target's own distributions.
+
+    Example: spsbench distill --target smollm2 --kind eagle --out my-draft
+    """
+    distill_draft(context.params)
+
+
+def distill_draft(params: Mapping[str, Any]) -> None:
+    """Make the draft, write its card and say what it is worth.
+
+    Raises:
+        UsageError: a value that is not valid, or a folder that is not ours.
+        UnavailableError: the target cannot be read.
+    """
+    recipe = _recipe(params)
+    target, folder = params["target"], params["out_folder"]
+    if target is None or folder is None:
+        missing = "--target" if target is None else "--out"
+        raise UsageError(
+            "it is needed.", flag=missing, remedy="For example: --target smollm2 --out my-draft."
+        )
+    quiet: bool = params["quiet"]
+    say(f"Reading {target}", quiet=quiet)
+    source, made, forecasts = _make(params, recipe, target, folder, _lines(quiet))
+    if params["json"]:
+        print_json(made.record | {"forecast": [_as_dict(forecast) for forecast in forecasts]})
+    else:
+        _print(made, forecasts, _use(source.name, made))
+
+
+def _make(
+    params: Mapping[str, Any], recipe: Recipe, target: str, folder: Path, watch: Watch
+) -> tuple[ModelSource, Made, list[Forecast]]:
+    import torch
+
+    from spsbench.distill.card import card
+    from spsbench.distill.evaluated import evaluated_texts
+    from spsbench.distill.making import make_draft
+    from spsbench.models.hf_errors import quiet_libraries
+    from spsbench.models.pair import resolve_device
+    from spsbench.models.source import find
+
+    quiet_libraries()
+    source = find(target, params["revision"], "--target")
+    device = resolve_device(params["device"] or "auto")
+    if params["threads"] not in (None, "auto"):
+        torch.set_num_threads(_number(params, "threads", 1))
+    corpus = params["corpus"] or folder / "corpus"
+    texts = evaluated_texts(params["evaluated"] or ())
+    made = make_draft(source, recipe, folder, corpus, texts, device, watch)
+    forecasts = _forecast(source, made, device)
+    (folder / "README.md").write_text(card(made, forecasts, _use(source.name, made)), encoding="utf-8")
+    return source, made, forecasts
+
+
+def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
+    """What the draft is worth with the target's forwards timed here, as a run would compute them."""
+    from spsbench.bench.forwards import time_forwards
+    from spsbench.distill.forecast import KS, forecasts
+    from spsbench.models.backend import choose_backend, model_not_covered
+    from spsbench.models.loading import load
+
+    reason = model_not_covered(source, "float32", device, "--target")
+    backend, _ = choose_backend("auto", [(source.name, reason)], ["float32"], device)
+    model = load(source, "float32", device, source.tokenizer.size, "--target", backend)
+    rows = (1, *(k + 1 for k in KS))
+    timed = time_forwards(model, rows, min(_FORECAST_CONTEXT, model.context_window // 2), _FORECAST_S)
+    width = 4  # bytes of a weight in float32, of target and draft
+    share = width * made.forward_parameters / model.forward_bytes()
+    return forecasts(made.held_out, timed, share, made.recipe.kind)
+
+
+def _recipe(params: Mapping[str, Any]) -> Recipe:
+    from dataclasses import replace
+
+    from spsbench.distill.recipe import Recipe
+
+    numbers = {
+        "layers": 1,
+        "heads": 1,
+        "vocabulary": 0,
+        "tokens": 1,
+        "epochs": 1,
+        "batch_tokens": 64,
+        "seed": 0,
+    }
+    given: dict[str, Any] = {
+        name: _number(params, name, least) for name, least in numbers.items() if params[name] is not None
+    }
+    if params["minutes"] is not None:
+        given["minutes"] = float(_number(params, "minutes", 1))
+    if params["kind"] is not None:
+        given["kind"] = params["kind"]
+    if params["data"] is not None:
+        given["data"] = tuple(part.strip() for part in params["data"].split(","))
+    recipe = replace(Recipe(), **given)
+    recipe.require_possible()
+    return recipe
+
+
+def _number(params: Mapping[str, Any], name: str, least: int) -> int:
+    text = str(params[name])
+    if text.isdecimal() and int(text) >= least:
+        return int(text)
+    flag = f"--{name.replace('_', '-')}"
+    raise UsageError(f"{text!r} is not valid.", flag=flag, remedy=f"Give a whole number from {least}.")
+
+
+def _lines(quiet: bool) -> Watch:
+    """Lines on stderr: of text every few seconds, of training whenever held-out text was looked at."""
+    last = 0.0
+
+    def watch(told: Told) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if not told.held_out and now - last < _LINE_EVERY_S and told.done < told.planned:
+            return
+        last = now
+        if told.stage == "text":
+            say(f"text: {told.done:,} of {told.planned:,} tokens, {told.seconds / 60:.0f} min", quiet=quiet)
+            return
+        seen = "".join(f", {text.kind} alpha {_alphas(text.alphas)}" for text in told.held_out)
+        place = f"training: {told.done:,} of {told.planned:,} updates, {told.seconds / 60:.0f} min"
+        say(f"{place}, loss {told.loss:.2f}{seen}", quiet=quiet)
+
+    return watch
+
+
+def _alphas(alphas: list[float]) -> str:
+    return "/".join(f"{alpha:.2f}".removeprefix("0") for alpha in alphas)
+
+
+def _as_dict(forecast: Forecast) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(forecast)
+
+
+def _use(target: str, made: Made) -> str:
+    """The command line that measures the draft."""
+    from spsbench.models.trained import MODEL
+
+    draft = f"--draft {made.folder}" if made.recipe.kind == MODEL else f"--drafter heads:from={made.folder}"
+    return f"spsbench run humaneval --target {target} {draft}"
+
+
+def _print(made: Made, forecasts: list[Forecast], use: str) -> None:
+    from spsbench.report.tables import Table, left, right
+
+    columns = [
+        left("held-out text"),
+        right("alpha"),
+        right("best K"),
+        right("tokens/loop"),
+        right("forecast"),
+    ]
+    texts = {text.kind: text for text in made.held_out}
+    cells = [
+        [
+            f.kind,
+            _alphas(texts[f.kind].alphas),
+            str(f.k or "-"),
+            f"{f.tokens_per_loop:.2f}",
+            f"{f.speedup:.2f}x",
+        ]
+        for f in forecasts
+    ]
+    console = out()
+    console.print(Table(columns, cells).as_rich())
+    console.print(
+        "Forecast: held-out acceptance, the target's forwards timed here, drafting charged by its weights.",
+        style="dim",
+    )
+    console.print(f"Draft: {made.folder}. Measure it:\n  {use}", highlight=False, soft_wrap=True)
