@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,27 +28,16 @@ def get(
     """
     from spsbench.cli.console import out, print_json
     from spsbench.cli.transfers import Transfers
-    from spsbench.fetch.cache import size_of
     from spsbench.fetch.watching import watched_by
 
     packages = _packages_of(name)
-    found = []
     with watched_by(Transfers(quiet=quiet or json)):
-        for package in packages:
-            freed = _remove(package) if remove else _fetch(package)
-            found.append(
-                {
-                    "model": package.name,
-                    "folder": str(package.folder),
-                    "bytes": size_of(package.folder),
-                    "freed_bytes": freed,
-                }
-            )
+        freed = [_remove(package) if remove else _fetch(package) for package in packages]
     if json:
-        print_json(found)
+        print_json([_row(*pair) for pair in zip(packages, freed, strict=True)])
         return
-    for package, row in zip(packages, found, strict=True):
-        out().print(_sentence(package, row["freed_bytes"], removed=remove), soft_wrap=True, markup=False)
+    for package, gone in zip(packages, freed, strict=True):
+        out().print(_sentence(package, gone, removed=remove), soft_wrap=True, markup=False)
 
 
 def _packages_of(name: str) -> list[Package]:
@@ -92,6 +81,13 @@ def _remove(package: Package) -> int:
         kept = part.stat().st_size if part.is_file() else 0
         part.unlink(missing_ok=True)
         return kept + remove(package.folder)
+
+
+def _row(package: Package, freed: int) -> dict[str, Any]:
+    from spsbench.fetch.cache import size_of
+
+    kept = size_of(package.folder)
+    return {"model": package.name, "folder": str(package.folder), "bytes": kept, "freed_bytes": freed}
 
 
 def _sentence(package: Package, freed: int, *, removed: bool) -> str:

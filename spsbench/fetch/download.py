@@ -22,7 +22,7 @@ def download(url: str, wanted: Stored, http: Http) -> Path:
     """The file's path, in the cache, once all of it is there and has its hash; the caller removes it.
 
     Args:
-        url: of the file.
+        url: of the file; it may be empty if all of it came earlier.
         wanted: name, size and hash.
         http: reads addresses.
 
@@ -38,7 +38,7 @@ def download(url: str, wanted: Stored, http: Http) -> Path:
     if found != wanted.sha256:
         part.unlink()
         raise UnavailableError(
-            f"{wanted.file} from {host_of(url)} has the sha256 {found[:16]}..., not {wanted.sha256[:16]}....",
+            f"{wanted.file} from {host_of(url) or 'an earlier attempt'} has the sha256 {found[:16]}..., not {wanted.sha256[:16]}....",
             remedy="It was thrown away. Fetch it again, or from another index (pip's index-url).",
         )
     return part

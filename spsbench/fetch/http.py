@@ -55,7 +55,7 @@ class Http:
     """
 
     def __init__(self, settings: PipSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._logins: dict[str, tuple[str, str]] = {}
         self._session = requests.Session()
         for scheme in ("http://", "https://"):
@@ -91,24 +91,24 @@ class Http:
         headers = {"Accept": accept, "Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
-        proxy = self._settings.proxy
+        proxy = self.settings.proxy
         return self._session.get(
             url,
             headers=headers,
             stream=True,
             auth=self._login(url),
-            timeout=self._settings.timeout_s,
+            timeout=self.settings.timeout_s,
             verify=self._verify(url),
-            cert=self._settings.client_cert,
+            cert=self.settings.client_cert,
             proxies={"http": proxy, "https": proxy} if proxy else None,
         )
 
     def _verify(self, url: str) -> bool | str | None:
         """None leaves it to the variables that requests itself knows."""
         parts = urlsplit(url)
-        if {parts.hostname, parts.netloc.rpartition("@")[2]} & {*self._settings.trusted_hosts}:
+        if {parts.hostname, parts.netloc.rpartition("@")[2]} & {*self.settings.trusted_hosts}:
             return False
-        return self._settings.cert
+        return self.settings.cert
 
     def _login(self, url: str) -> tuple[str, str] | None:
         """That of an index holds for the files on the same host, as with pip."""
@@ -119,7 +119,7 @@ class Http:
 
 
 def host_of(url: str) -> str:
-    """Whom an address names: its host, or the folder of a file; never a password."""
+    """Whom an address names: its host, or a file's path; never a password."""
     parts = urlsplit(url)
     return parts.hostname or url2pathname(parts.path)
 

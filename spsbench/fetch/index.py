@@ -30,17 +30,16 @@ class Search:
     problems: tuple[str, ...]
 
 
-def find_file(package: str, file: str, settings: PipSettings, http: Http) -> Search:
+def find_file(package: str, file: str, http: Http) -> Search:
     """Look for a file of a package, in ``find-links`` first, then in every index.
 
     Args:
         package: its name.
         file: its name.
-        settings: pip's.
-        http: reads pages.
+        http: reads pages; its settings say which.
     """
     problems = []
-    for page in _pages(package, file, settings):
+    for page in _pages(package, file, http.settings):
         try:
             links = [page] if page.endswith(f"/{file}") else _links(page, http)
         except NotThere:

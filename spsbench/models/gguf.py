@@ -144,6 +144,8 @@ def _convert(location: str, file: str, folder: Path) -> None:
     if missing:
         raise ValueError(f"{len(missing)} weights are missing ({missing[0]}, ...)")
     model.save_pretrained(folder)
+    for weights in folder.glob("*.safetensors"):  # which that library lets its owner alone read
+        weights.chmod((folder / "config.json").stat().st_mode)
     tokenizer = AutoTokenizer.from_pretrained(location, gguf_file=file, trust_remote_code=False)
     tokenizer.save_pretrained(folder)
 
