@@ -38,7 +38,8 @@ def download(url: str, wanted: Stored, http: Http) -> Path:
     if found != wanted.sha256:
         part.unlink()
         raise UnavailableError(
-            f"{wanted.file} from {host_of(url) or 'an earlier attempt'} has the sha256 {found[:16]}..., not {wanted.sha256[:16]}....",
+            f"{wanted.file} from {host_of(url) or 'an earlier attempt'} has the sha256 {found[:16]}..., "
+            f"not {wanted.sha256[:16]}....",
             remedy="It was thrown away. Fetch it again, or from another index (pip's index-url).",
         )
     return part
@@ -72,7 +73,7 @@ def _receive(url: str, wanted: Stored, part: Path, http: Http) -> None:
 def _append(url: str, total: int, part: Path, http: Http, came: Came) -> None:
     """One connection's worth; never more than ``total`` bytes, whatever the server sends."""
     have = _size(part)
-    with http.open(url, start=have) as answer, part.open("ab") as file:
+    with http.open(url, start=have) as answer, part.open("ab", buffering=0) as file:
         if answer.start != have:  # the server begins again
             file.truncate(0)
             came(-have)

@@ -148,6 +148,15 @@ def _convert(location: str, file: str, folder: Path) -> None:
         weights.chmod((folder / "config.json").stat().st_mode)
     tokenizer = AutoTokenizer.from_pretrained(location, gguf_file=file, trust_remote_code=False)
     tokenizer.save_pretrained(folder)
+    _drop_invented_tokens(folder / "tokenizer.json", config.vocab_size)
+
+
+def _drop_invented_tokens(file: Path, vocab_size: int) -> None:
+    """Take out tokens behind the vocabulary: transformers adds GPT-2's unknown token to files without one."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    kept = [token for token in content["added_tokens"] if token["id"] < vocab_size]
+    if len(kept) < len(content["added_tokens"]):
+        file.write_text(json.dumps(content | {"added_tokens": kept}, ensure_ascii=False), encoding="utf-8")
 
 
 @contextlib.contextmanager
