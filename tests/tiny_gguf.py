@@ -106,15 +106,15 @@ def write_wheel(path: Path, member: str, content: bytes) -> Path:
     return path
 
 
-def write_catalogue(folder: Path, wheel: Path, member: str, content: bytes) -> Path:
-    """The folder that ``data_dir`` answers: one package, ``tiny``."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_catalogue(folder: Path, name: str, wheel: Path, member: str, content: bytes) -> Path:
+    """The folder that ``data_dir`` answers, with one packaged model."""
+    folder.mkdir()
     stored = {
         "wheel": _stored(wheel.name, wheel.read_bytes()),
         "member": _stored(member, content),
     }
     about = {"model": "Tiny", "licence": "Apache-2.0", "package": "llm_Tiny", "version": "1.0"}
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(about | stored | {"kept_bytes": 1_000_000}))
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(about | stored | {"kept_bytes": 1_000_000}))
     return folder
 
 
