@@ -52,7 +52,7 @@ def locked(folder: Path, what: str) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    with _writable():
+    with writable():
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.with_name(f"{folder.name}.lock"))
         try:
@@ -73,7 +73,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
     Only inside of ``locked``: what a killed process left behind is cleared away.
     """
     partial = folder.with_name(f"{folder.name}.partial")
-    with _writable():
+    with writable():
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
@@ -107,7 +107,7 @@ def remove(folder: Path) -> int:
     """Remove a model folder and whatever is left of making it; the bytes that this frees."""
     gone = (folder, folder.with_name(f"{folder.name}.partial"))
     freed = sum(size_of(path) for path in gone)
-    with _writable():
+    with writable():
         for path in gone:
             if path.exists():
                 shutil.rmtree(path)
@@ -125,8 +125,12 @@ def megabytes(count: int) -> str:
 
 
 @contextmanager
-def _writable() -> Iterator[None]:
-    """Name the cache where the disk refuses."""
+def writable() -> Iterator[None]:
+    """Name the cache where the disk refuses the block.
+
+    Raises:
+        UnavailableError: in place of an OSError.
+    """
     try:
         yield
     except OSError as error:

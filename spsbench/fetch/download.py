@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spsbench.errors import UnavailableError
-from spsbench.fetch.cache import megabytes, part_of
+from spsbench.fetch.cache import megabytes, part_of, writable
 from spsbench.fetch.catalogue import Stored
 from spsbench.fetch.http import Http, NotThere, Unreachable, host_of
 from spsbench.fetch.watching import watcher
@@ -27,13 +27,14 @@ def download(url: str, wanted: Stored, http: Http) -> Path:
         http: reads addresses.
 
     Raises:
-        UnavailableError: it breaks off, or is another file.
+        UnavailableError: it breaks off, is another file, or the cache cannot be written.
     """
     part = part_of(wanted.file)
-    part.parent.mkdir(parents=True, exist_ok=True)
-    if _size(part) > wanted.bytes:
-        part.unlink()
-    _receive(url, wanted, part, http)
+    with writable():
+        part.parent.mkdir(parents=True, exist_ok=True)
+        if _size(part) > wanted.bytes:
+            part.unlink()
+        _receive(url, wanted, part, http)
     found = sha256_of(part)
     if found != wanted.sha256:
         part.unlink()

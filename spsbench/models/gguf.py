@@ -21,7 +21,7 @@ from spsbench.models.hf_errors import quiet_libraries, typed_error
 
 SUFFIX = ".gguf"
 
-_ORIGIN = "gguf.json"
+_ORIGIN = "spsbench_origin.json"
 _MAGIC = b"GGUF"
 _FLOATS = ("F32", "F16", "BF16", "F64")
 _UNKNOWN_ARCHITECTURE = ("is not supported yet", "Unknown gguf model_type")

@@ -69,7 +69,10 @@ def test_a_run_fetches_the_pair_itself_and_says_what_it_was(
     assert index.asked == []
 
 
-def test_a_gguf_file_as_target_is_named_in_every_title(cli: Cli, tmp_path: Path) -> None:
+def test_a_gguf_file_as_target_is_named_in_every_title(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPSBENCH_CACHE", str(tmp_path / "cache"))
     files = [write_gguf(tmp_path / f"{kind}.gguf", tiny_llama(), kind) for kind in ("Q4_1", "F32")]
     run = tmp_path / "run"
     models = ("--target", files[0], "--draft", files[1])

@@ -142,6 +142,13 @@ def test_without_room_nothing_is_asked_for(index: FakeIndex, monkeypatch: pytest
     assert index.asked == []
 
 
+def test_a_disk_that_refuses_is_named(index: FakeIndex, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/downloads").write_text("a file")
+    with pytest.raises(UnavailableError, match=r"cache cannot be written \(File exists\)"):
+        _fetch()
+
+
 def test_offline_there_are_two_ways_out(index: FakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/simple")
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1: no connection") as caught:
