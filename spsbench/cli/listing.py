@@ -100,12 +100,14 @@ def _pairs() -> list[Row]:
 
 
 def _needs_of_pair(pair: PairConfig) -> str:
-    from spsbench.cli.doctor import EMBEDDED, model_is_here
+    from spsbench.cli.doctor import EMBEDDED, model_is_here, package_of, way_to_fetch
 
     if pair.target.id.startswith(EMBEDDED):
         return NOTHING
     here = all(model_is_here(ref.id, ref.revision) for ref in (pair.target, pair.draft))
-    return f"weights, {'here' if here else 'from the hub'}"
+    packaged = package_of(pair.target.id)
+    away = "from the hub" if packaged is None else way_to_fetch(packaged)
+    return f"weights, {'here' if here else away}"
 
 
 def _protocols() -> list[Row]:

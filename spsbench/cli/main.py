@@ -17,6 +17,7 @@ from spsbench.cli.compare import compare
 from spsbench.cli.console import broken_pipe, complain
 from spsbench.cli.distill import distill
 from spsbench.cli.doctor import doctor
+from spsbench.cli.get import get
 from spsbench.cli.judge import judge
 from spsbench.cli.listing import list_, pairs, protocols, tasks
 from spsbench.cli.merge import merge
@@ -28,8 +29,10 @@ from spsbench.cli.score import score
 from spsbench.cli.sweep_k import sweep_k
 from spsbench.cli.theory import theory
 from spsbench.cli.trace import trace
+from spsbench.cli.transfers import Transfers
 from spsbench.cli.verify import verify
 from spsbench.errors import SpsbenchError
+from spsbench.fetch.watching import watched_by
 
 INTERRUPTED = 130
 """What shells report of a process that Ctrl-C ended."""
@@ -45,7 +48,7 @@ app = typer.Typer(
     name="spsbench", add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
-MEASURE, MAKE, LOOK_UP, TOOLS = "Measure", "Make", "Look things up", "Tools"
+MEASURE, MAKE, LOOK_UP, MANAGE, TOOLS = "Measure", "Make", "Look things up", "Manage", "Tools"
 app.command("run", rich_help_panel=MEASURE, epilog=EXIT_CODES)(run)
 app.command("sweep-k", rich_help_panel=MEASURE, epilog=EXIT_CODES)(sweep_k)
 app.command("bench", rich_help_panel=MEASURE)(bench)
@@ -64,6 +67,7 @@ app.command("tasks", hidden=True)(tasks)
 app.command("pairs", hidden=True)(pairs)
 app.command("protocols", hidden=True)(protocols)
 app.command("doctor", rich_help_panel=TOOLS)(doctor)
+app.command("get", rich_help_panel=MANAGE, epilog=EXIT_CODES)(get)
 app.command("theory", rich_help_panel=TOOLS)(theory)
 
 
@@ -98,7 +102,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(GARBAGE_THRESHOLD)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(given, prog_name="spsbench", standalone_mode=False)
+        # Any command may be the first to need a model that is fetched.
+        with watched_by(Transfers(quiet="--quiet" in given)):
+            code = app(given, prog_name="spsbench", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
         return _explain(error, debug="--debug" in given)

@@ -53,8 +53,8 @@ Pair = Annotated[
     str | None,
     _option("--pair", "NAME", FIRST, "Both models by name, see `spsbench list pairs`. Default: mini."),
 ]
-Target = Annotated[str | None, _option("--target", "MODEL", FIRST, "Target: a hub id or a folder.")]
-Draft = Annotated[str | None, _option("--draft", "MODEL", FIRST, "Draft: a hub id or a folder.")]
+Target = Annotated[str | None, _option("--target", "MODEL", FIRST, "Target: a hub id, folder or GGUF file.")]
+Draft = Annotated[str | None, _option("--draft", "MODEL", FIRST, "Draft: a hub id, folder or GGUF file.")]
 Revision = Annotated[str | None, _option("--revision", "REV", WHAT, "Revision of the target.")]
 DraftRevision = Annotated[str | None, _option("--draft-revision", "REV", WHAT, "Revision of the draft.")]
 Protocol = Annotated[

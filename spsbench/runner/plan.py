@@ -116,14 +116,12 @@ class Plan:
     def label(self) -> str:
         """The task's name, and what every table must say of it.
 
-        That is what is synthetic (the data, or only what the pair learned from), and which weights are
-        rounded: the outputs of a rounded target follow its own law, not the checkpoint's.
+        That is what is synthetic (the data, or only what the pair learned from), and which weights were
+        quantised before or are rounded now: outputs follow the law of these weights, not of the original's.
         """
         made = self.config.pair.synthetic and not self.data.synthetic
         label = f"{self.data.label} (synthetic pair)" if made else self.data.label
-        roles = zip(("target", "draft"), self.dtypes, strict=True)
-        rounded = [f"{role} rounded to {dtype}" for role, dtype in roles if dtype in ROUNDED]
-        return f"{label}, {', '.join(rounded)}" if rounded else label
+        return ", ".join([label, *_about_weights(self.source, self.dtypes)])
 
     def info(self) -> dict[str, Any]:
         """What ``run.json`` tells besides the identity."""
@@ -147,6 +145,18 @@ class Plan:
             "extract": self.extract,
             "environment": describe_environment(),
         }
+
+
+def _about_weights(source: PairSource, dtypes: tuple[str, str]) -> list[str]:
+    """What the weights of target and draft went through; said once where it holds for the same model."""
+    undone = [part.dequantised for part in (source.target, source.draft)]
+    same = source.target.location == source.draft.location
+    roles = ["target and draft"] if same else ["target", "draft"]
+    said = [
+        f"{role} {kind} dequantised to float32" for role, kind in zip(roles, undone, strict=False) if kind
+    ]
+    rounded = zip(("target", "draft"), dtypes, strict=True)
+    return said + [f"{role} rounded to {dtype}" for role, dtype in rounded if dtype in ROUNDED]
 
 
 def _arm_record(arm: Arm) -> dict[str, Any]:

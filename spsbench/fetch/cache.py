@@ -1,0 +1,141 @@
+"""The cache: converted models under the hash of what they were made from, and what is being fetched.
+
+models/HASH-VERSION/           a model folder, whole: it is written as HASH-VERSION.partial and renamed
+models/HASH-VERSION.lock       held by whoever makes it
+downloads/FILE.part            what has come of a file so far
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from spsbench.errors import UnavailableError
+from spsbench.fetch.watching import watcher
+
+VARIABLE = "SPSBENCH_CACHE"
+
+CONVERSION = "v1"
+"""Of the way models are converted: another one makes new folders."""
+
+
+def cache_dir() -> Path:
+    """``SPSBENCH_CACHE``, else ``spsbench`` in ``XDG_CACHE_HOME`` or ``~/.cache``; it need not exist."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "spsbench"
+
+
+def model_folder(sha256: str) -> Path:
+    """Where the model made from a file with this hash is, or will be; if it exists, it is whole."""
+    return cache_dir() / "models" / f"{sha256[:16]}-{CONVERSION}"
+
+
+def part_of(file: str) -> Path:
+    """Where what has come of a file is kept until all of it is there."""
+    return cache_dir() / "downloads" / f"{file}.part"
+
+
+@contextmanager
+def locked(folder: Path, what: str) -> Iterator[None]:
+    """Be the only process that makes or removes a model folder; the others wait.
+
+    Args:
+        folder: see ``model_folder``.
+        what: the model's name, for the message to those who wait.
+
+    Raises:
+        UnavailableError: the cache cannot be written.
+    """
+    from filelock import FileLock, Timeout
+
+    with writable():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            watcher().said(f"Waiting for another process that prepares {what}")
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def written_whole(folder: Path) -> Iterator[Path]:
+    """A new folder to write into, which gets its name when the block ends well and goes if it does not.
+
+    Only inside of ``locked``: what a killed process left behind is cleared away.
+    """
+    partial = folder.with_name(f"{folder.name}.partial")
+    with writable():
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            yield partial
+            partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def require_room(needed: int, what: str) -> None:
+    """Refuse to begin what the cache's disk has no room for.
+
+    Args:
+        needed: bytes that will be written.
+        what: they are for.
+
+    Raises:
+        UnavailableError: with both numbers.
+    """
+    folder = cache_dir()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise UnavailableError(
+            f"{what} needs {megabytes(needed)} in {folder}, which has {megabytes(free)} free.",
+            remedy=f"Make room, or name another folder by {VARIABLE}.",
+        )
+
+
+def remove(folder: Path) -> int:
+    """Remove a model folder and whatever is left of making it; the bytes that this frees."""
+    gone = (folder, folder.with_name(f"{folder.name}.partial"))
+    freed = sum(size_of(path) for path in gone)
+    with writable():
+        for path in gone:
+            if path.exists():
+                shutil.rmtree(path)
+    return freed
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files in a folder; 0 if there is none."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def megabytes(count: int) -> str:
+    """A number of bytes, e.g. ``93 MB``."""
+    return f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
+
+
+@contextmanager
+def writable() -> Iterator[None]:
+    """Name the cache where the disk refuses the block.
+
+    Raises:
+        UnavailableError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UnavailableError(
+            f"{cache_dir()} cannot be written ({reason}).",
+            remedy=f"Name another folder by {VARIABLE}.",
+        ) from error
