@@ -26,6 +26,7 @@ from spsbench.distill.training import Progress, Training, has_fast_bfloat16
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.blueprint import NotCovered, blueprint_of
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
+from spsbench.models.loading import weights_folder
 from spsbench.models.source import ModelSource
 from spsbench.models.trained import EAGLE, MEDUSA, MODEL, MadeFor, embedding_fingerprint
 
@@ -174,7 +175,7 @@ def _require_plain(source: ModelSource) -> None:
 
 
 def _made_for(source: ModelSource) -> MadeFor:
-    stored = Checkpoint(Path(source.location))
+    stored = Checkpoint(weights_folder(source))
     if EMBEDDING not in stored:
         raise UnavailableError(
             f"{source.name} keeps its embedding in no safetensors file.",

@@ -11,7 +11,7 @@ from spsbench.tasks.prompts import is_prompts_file
 
 OWN, PYTHON = SOURCES = ("own", "python")
 
-DEPTHS = 3
+DEPTHS = 2
 """Tokens that an EAGLE head drafts in training."""
 
 

@@ -130,14 +130,16 @@ class Training:
         share = rate(self.progress.updates / self.progress.planned)
         falling = self.progress.updates >= FLAT_UNTIL * self.progress.planned
         losses: list[Tensor] = []
+        wanted: dict[int, Tensor] = {}
         with torch.autocast(
             self.teacher.model.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16
         ):
             for depth in self.student.predict(batch.tokens, batch.features):
-                wanted = batch.wanted(depth.ahead, self._head)
+                if depth.ahead not in wanted:
+                    wanted[depth.ahead] = batch.wanted(depth.ahead, self._head)
                 states = batch.at(depth.states, depth.ahead)
                 offered = log_probs(states, self._head, batch.temperature)
-                losses.append(taught(offered, wanted, falling=falling).mean())
+                losses.append(taught(offered, wanted[depth.ahead], falling=falling).mean())
         loss = torch.stack(losses).mean()
         torch.autograd.backward(loss)
         for stepper in self._steppers:

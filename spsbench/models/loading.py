@@ -83,7 +83,7 @@ def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, thre
     cpu = torch.device("cpu")
     reference = partial(load_torch, source, "float32", cpu, vocab_size, flag)
     with typed_errors(source.name, flag):
-        stored = Checkpoint(_folder(source))
+        stored = Checkpoint(weights_folder(source))
         try:
             return OnnxLM(
                 source.config,
@@ -98,7 +98,7 @@ def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, thre
             raise
 
 
-def _folder(source: ModelSource) -> Path:
+def weights_folder(source: ModelSource) -> Path:
     """The folder of a model's safetensors files, fetched from the hub if need be."""
     if source.is_local:
         return Path(source.location)
