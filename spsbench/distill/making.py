@@ -110,8 +110,8 @@ def make_draft(
     made_for = _made_for(source)
     model = _load(source, device)
     recipe.require_fitting(model.config.num_hidden_layers, source.tokenizer.size)
-    _claim(corpus, {"target": made_for.embedding, "data": list(recipe.data), "seed": recipe.seed}, "--corpus")
     _claim(out, recipe.settings() | {"target": made_for.embedding}, "--out")
+    _claim(corpus, {"target": made_for.embedding, "data": list(recipe.data), "seed": recipe.seed}, "--corpus")
     began = time.perf_counter()
     text = Corpus(corpus)
     _write_text(

@@ -35,7 +35,7 @@ REQUEST_TOKENS, ANSWER_TOKENS = 96, 192
 _OF_HEADS = 6
 """Shards of own text, of those that follow the openings in turn, which end functions of the library."""
 _READ, _READ_AT_ONCE = 256, 32
-_SHORTEST_REQUEST = 3  # words
+SHORTEST_REQUEST = 3  # words
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class OwnText:
             head = _head_of(text)
             if head is not None:
                 prompts.append(begun(self.tokenizer, head))
-            elif len(text.split()) >= _SHORTEST_REQUEST:
+            elif len(text.split()) >= SHORTEST_REQUEST:
                 prompts.append(asked(self.tokenizer, opening.kind, text.strip()))
         return prompts
 
