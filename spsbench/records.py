@@ -313,6 +313,7 @@ class Prompt:
         reference: see ``Example``.
         truncated_tokens: tokens cut from the query document so that the prompt fits.
         chat: whether the ids are a user's message in a chat template.
+        begun: whether they go on into the answer, so that the output continues ``text``.
     """
 
     example_id: str
@@ -321,6 +322,7 @@ class Prompt:
     reference: str
     truncated_tokens: int = 0
     chat: bool = False
+    begun: bool = False
 
 
 @dataclass(slots=True)

@@ -176,7 +176,7 @@ def check_scores(row: Row) -> None:
 
 
 def encode_prompt(prompt: Prompt) -> Row:
-    """A prompt as a line of ``prompts.jsonl``; ``chat`` is told only where it is true."""
+    """A prompt as a line of ``prompts.jsonl``; ``chat`` and ``begun`` are told only where they are true."""
     return {
         "example_id": prompt.example_id,
         "prompt": prompt.text,
@@ -184,6 +184,7 @@ def encode_prompt(prompt: Prompt) -> Row:
         "reference": prompt.reference,
         "truncated_tokens": prompt.truncated_tokens,
         **({"chat": True} if prompt.chat else {}),
+        **({"begun": True} if prompt.begun else {}),
     }
 
 
@@ -196,6 +197,7 @@ def decode_prompt(row: Row) -> Prompt:
         reference=row["reference"],
         truncated_tokens=row["truncated_tokens"],
         chat=row.get("chat", False),
+        begun=row.get("begun", False),
     )
 
 

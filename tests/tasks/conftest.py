@@ -24,6 +24,9 @@ class ByteTokenizer:
     def chat(self, text: str) -> list[int]:
         return self.encode(f"<{text}>", special=True)
 
+    def begun_chat(self, text: str, answer: str) -> list[int] | None:
+        return [*self.chat(text), *self.encode(answer, special=False)]
+
 
 @pytest.fixture
 def tokenizer() -> ByteTokenizer:
