@@ -35,7 +35,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
             path = tmp_path / name / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{content}\nraise SystemExit('imported')\n" if content else "")
-        information = tmp_path / f"{name}-{version}.dist-info"
+        information = tmp_path / f"py_{name}-{version}.dist-info"
         information.mkdir()
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: py-{name}\nVersion: {version}\n")
         (information / "top_level.txt").write_text(f"{name}\n")

@@ -56,7 +56,7 @@ def test_rows_without_an_id_have_one_that_no_order_changes(write: Callable[..., 
     assert there.provenance["content_sha256"] == back.provenance["content_sha256"]
     named = task.load(str(write([{**row, "id": n} for n, row in enumerate(ROWS)])), None, 0)
     assert {example.example_id for example in named.examples} == {"0", "1"}
-    with pytest.raises(UnavailableError, match="line 2 of .* repeats the id"):
+    with pytest.raises(UnavailableError, match=r"line 2 of .* repeats the id"):
         task.load(str(write([ROWS[0], ROWS[0]])), None, 0)
 
 
@@ -69,9 +69,7 @@ def test_any_columns_braces_and_metrics(
     prompt = task.prompt(data.examples[0], data, tokenizer, 1000, 8)
     assert prompt.text == "{1} What is 2 + 3? What is 2 + 3?"
     assert task.score([prompt], [" 1\n"]) == [{"exact_match": 1.0}]
-    with pytest.raises(
-        UnavailableError, match="line 1 of .* has no column 'question' or|no column 'question'"
-    ):
+    with pytest.raises(UnavailableError, match="has no column 'question'"):
         task.load(str(write([{"level": 1}])), None, 0)
 
 
