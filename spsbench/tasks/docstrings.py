@@ -14,7 +14,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -71,30 +71,34 @@ def read_docstrings(names: Sequence[str]) -> tuple[list[Row], str]:
     Raises:
         UnavailableError: a package is not installed, or nothing fits in any of them.
     """
+    versions = ", ".join(map(_version, names))
     rows = [row for name in names for path, module in _modules(name) for row in _rows(path, module)]
     kept = _distinct(sorted(rows, key=lambda row: str(row.fields["id"])))
     if not kept:
         raise bad_data(
             f"{'+'.join(names)} has no docstring of a sentence and a text behind it.", "Name another package."
         )
-    return kept, ", ".join(map(_version, names))
+    return kept, versions
 
 
 def _version(name: str) -> str:
     if name == STDLIB:
         return f"Python {platform.python_version()}"
-    return ", ".join(f"{found} {version(found)}" for found in _distributions(name))
-
-
-def _distributions(name: str) -> list[str]:
-    found = sorted(set(packages_distributions().get(name, ())))
+    found = sorted({f"{one.metadata['Name']} {one.version}" for one in distributions() if _brings(one, name)})
     if not found:
         raise UnavailableError(
             f"there is no installed package {name!r}.",
             flag="--data",
             remedy=f"Install it, or name others by their import name, e.g. {STDLIB}+numpy.",
         )
-    return found
+    return ", ".join(found)
+
+
+def _brings(distribution: Distribution, name: str) -> bool:
+    """Whether a distribution brings a package, by what its installer noted; one file a distribution."""
+    tops = (distribution.read_text("top_level.txt") or "").split()
+    record = "\n" + (distribution.read_text("RECORD") or "")
+    return name in tops or f"\n{name}/" in record or f"\n{name}.py," in record
 
 
 def _modules(name: str) -> Iterator[tuple[Path, str]]:
@@ -113,7 +117,6 @@ def _roots(name: str) -> list[Path]:
         names = sorted(sys.stdlib_module_names - _SPLIT_OFF)
         roots = [root for module in names for root in (folder / module, folder / f"{module}.py")]
     else:
-        _distributions(name)
         roots = _places(find_spec(name))
     return [root for root in roots if root.is_dir() or (root.suffix == ".py" and root.is_file())]
 
@@ -175,5 +178,5 @@ def _distinct(rows: Sequence[Row]) -> list[Row]:
         keys = {(column, " ".join(str(text).lower().split())) for column, text in row.fields.items()}
         if keys.isdisjoint(seen):
             kept.append(row)
-        seen |= keys
+            seen |= keys
     return kept
