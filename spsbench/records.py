@@ -315,6 +315,7 @@ class Prompt:
         chat: whether the ids are messages in a chat template.
         category: what results are also shown by; None where the data has none.
         other_references: further ones, beside ``reference``; the best counts.
+        begun: whether they go on into the answer, so that the output continues ``text``.
     """
 
     example_id: str
@@ -325,6 +326,7 @@ class Prompt:
     chat: bool = False
     category: str | None = None
     other_references: tuple[str, ...] = ()
+    begun: bool = False
 
 
 @dataclass(slots=True)

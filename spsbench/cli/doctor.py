@@ -137,8 +137,11 @@ def _data() -> Iterator[Check]:
     from spsbench.tasks.catalogue import list_tasks
 
     for spec in list_tasks():
-        yield _mini_data(spec)
-        if spec.data.package is not None:
+        if spec.data.mini is not None:
+            yield _mini_data(spec)
+        if spec.data.docstrings:
+            yield _docstrings(spec)
+        elif spec.data.package is not None:
             yield _package_data(spec.data.package)
         elif spec.data.hub:
             yield _hub_data(spec)
@@ -151,6 +154,16 @@ def _mini_data(spec: TaskSpec) -> Check:
         return Check(f"data {spec.name} mini", "ok", f"synthetic, {mini_path(spec).name}")
     except SpsbenchError as problem:
         return Check(f"data {spec.name} mini", "broken", problem.message)
+
+
+def _docstrings(spec: TaskSpec) -> Check:
+    from spsbench.tasks.docstrings import read_docstrings
+
+    try:
+        rows, versions = read_docstrings(spec.data.docstrings)
+    except SpsbenchError as problem:
+        return Check(f"data {spec.name}", "broken", problem.message)
+    return Check(f"data {spec.name}", "ok", f"{len(rows)} docstrings of {versions}")
 
 
 def _package_data(package: str) -> Check:

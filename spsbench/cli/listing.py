@@ -83,6 +83,8 @@ def _tasks() -> list[Row]:
 
 
 def _needs_of_task(spec: TaskSpec) -> str:
+    if spec.data.docstrings:
+        return NOTHING
     source = f"{spec.data.hub[0].repository} from the hub" if spec.data.hub else "--data FILE"
     official = f"package {spec.data.package}" if spec.data.package else source
     mini = [] if spec.data.mini is None else [f"mini: {NOTHING}"]

@@ -71,6 +71,8 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
         flags["proof"] = False
     # What is no number stays a text, for the configuration to refuse.
     flags |= {name: number(flags[name]) for name in _NUMBERS if name in flags}
+    if params["resume"] is not None:
+        flags = _as_before(params["resume"] / "run.json") | flags
     source = params["config"] if params["resume"] is None else params["resume"] / "config.yaml"
     return resolve(flags, source, params["set"] or (), params["protocol"], params["pair"])
 
@@ -88,6 +90,16 @@ def _prompts_file(path: str, task: str | None) -> str:
             f"{path} is of no known form.", flag="--prompts", remedy=f"Give {', '.join(ENDINGS)}."
         )
     return path
+
+
+def _as_before(run: Path) -> dict[str, str]:
+    """The setting that ``extract: auto`` stood for, in a chat that was left to answer freely."""
+    from spsbench.store.files import read_json
+
+    told = read_json(run, "--resume")
+    rule = told.get("extract") or ("fence" if told.get("headline_metric") == "pass@1" else None)
+    chat = (told.get("identity") or {}).get("chat_template") is True
+    return {"extract": "fence"} if chat and rule == "fence" else {}
 
 
 def _check_directories(params: Mapping[str, Any]) -> None:

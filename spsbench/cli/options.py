@@ -102,7 +102,7 @@ Extract = Annotated[
     str | None,
     _option(
         *("--extract", "auto|none|fence", WHAT),
-        "Code from an answer's fence, or the answer as it is. Default: auto, fence with a chat template.",
+        "In a chat: a free answer, and the code in its fence, or as it is. Default: auto, begin the answer.",
     ),
 ]
 

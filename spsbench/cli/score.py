@@ -52,7 +52,7 @@ def score(
         task = load_task(config.task, unsafe_exec=unsafe_exec, extract=config.extract, **told)
         if task.runs_code:
             store.note(sandbox=sandbox_level(unsafe_exec))
-            _note_rule(store, task, only_missing=missing)
+            _note_rule(store, task, extract, only_missing=missing)
         store.note(headline_metric=task.headline, metrics=records(task.metrics))
         score_outputs(
             task, store, lambda count: say(f"Scoring {count} outputs", quiet=quiet), again=not missing
@@ -62,17 +62,25 @@ def score(
     say(f"Everything is in {run}", quiet=quiet)
 
 
-def _note_rule(store: RunStore, task: Task, *, only_missing: bool) -> None:
+def _note_rule(store: RunStore, task: Task, asked: str | None, *, only_missing: bool) -> None:
     """Record how code is taken from the answers, also in the identity: a run has one rule.
 
     Raises:
-        UsageError: some outputs would have scores by another rule.
+        UsageError: some outputs would have scores by another rule, or they are no answers of their own.
     """
     from spsbench.errors import UsageError
     from spsbench.tasks import answers
 
-    chat, info = any(prompt.chat for prompt in store.prompts()), store.run_info()
-    rule = task.extraction(chat)
+    info, prompt = store.run_info(), next(iter(store.prompts()), None)
+    if prompt is None:
+        return
+    if prompt.begun and asked not in (None, "auto"):
+        raise UsageError(
+            "the answers of this run were begun for the model: what it wrote is the rest of the code.",
+            flag="--extract",
+            remedy="Leave it out.",
+        )
+    chat, rule = prompt.chat, task.extraction(prompt)
     before = info.get("extract") or answers.extraction_rule("auto", chat)
     if only_missing and rule != before and any(sample.scores for sample in store.samples()):
         raise UsageError(

@@ -175,7 +175,7 @@ class RunConfig(Limits):
         fixed_length: ignore EOS and stop strings, so that every sequence has the same length.
         trace: for so many examples every token is kept.
         proof: draw some sequences at temperature 1 for the proof of losslessness alone.
-        extract: how code is taken from an answer; auto looks for a fence in the answers of a chat.
+        extract: how code is taken from an answer; auto begins the answers of a chat, so that they are code.
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
     """
 

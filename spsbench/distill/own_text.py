@@ -85,7 +85,7 @@ class OwnText:
         prompts = [begun(self.tokenizer, function.head) for function in chosen]
         sequences = []
         for prompt, function in zip(prompts, chosen, strict=True):
-            whole = self.tokenizer.encode(f"{prompt.whole}\n{function.body}\n```", special=False)
+            whole = begun(self.tokenizer, function.head, function.body).ids
             sequences.append((whole[: len(prompt.ids) + ANSWER_TOKENS], len(prompt.ids)))
         temperature = SAMPLINGS[CODE].temperature
         read_by = partial(read, self.model, temperature=temperature, vocab_size=self.vocab_size)

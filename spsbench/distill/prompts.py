@@ -25,9 +25,7 @@ SAMPLINGS = {CHAT: SamplingParams(), CODE: SamplingParams(temperature=0.8, top_p
 REQUESTS = SamplingParams(temperature=0.8, top_p=0.9)
 """How the target's own requests are sampled: what is improbable for a user is mostly no request."""
 
-_MARK = "\ue000"
-_FENCE = "```"
-_COMPLETE = "Complete the following Python function.\n\n```python\n{prompt}\n```"
+_COMPLETE = "Complete the following Python function.\n\n```python\n{head}\n```"
 _LONGEST_HEAD = 600
 _NOT_LIBRARY = frozenset({"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"})
 
@@ -70,21 +68,18 @@ class Prompt:
         kind: ``chat`` or ``code``.
         text: the request without its template, to be looked through for evaluated problems.
         ids: token ids, template included.
-        whole: the text of those.
     """
 
     kind: str
     text: str
     ids: list[int]
-    whole: str = ""
 
 
 def opened(tokenizer: Tokenizer, opening: Opening) -> list[int]:
     """Token ids of a conversation up to the opening's last word; of a base model, the text alone."""
-    if not tokenizer.has_chat_template:
-        return tokenizer.encode(opening.text or "\n", special=True)
-    before, _, _ = tokenizer.render([{"role": "user", "content": _MARK}]).partition(_MARK)
-    return tokenizer.encode(before + opening.text, special=False)
+    if tokenizer.has_chat_template:
+        return tokenizer.opened_chat(opening.text)
+    return tokenizer.encode(opening.text or "\n", special=True)
 
 
 def asked(tokenizer: Tokenizer, kind: str, text: str) -> Prompt:
@@ -93,17 +88,22 @@ def asked(tokenizer: Tokenizer, kind: str, text: str) -> Prompt:
     return Prompt(kind, text, ids)
 
 
-def begun(tokenizer: Tokenizer, head: str) -> Prompt:
+def begun(tokenizer: Tokenizer, head: str, body: str = "") -> Prompt:
     """A function to be completed; a chat model's answer is begun with the fence and the head itself.
 
     Without the head's last newline: tokenizers join it with the indentation that follows.
+
+    Args:
+        tokenizer: the target's.
+        head: signature and docstring.
+        body: what is to follow them, for a text that is read and not continued.
     """
-    head = head.rstrip()
-    if not tokenizer.has_chat_template:
-        return Prompt(CODE, head, tokenizer.encode(head, special=True), head)
-    request = tokenizer.render([{"role": "user", "content": _COMPLETE.format(prompt=head)}])
-    whole = f"{request}{_FENCE}python\n{head}"
-    return Prompt(CODE, head, tokenizer.encode(whole, special=False), whole)
+    text = head.rstrip() + (f"\n{body}" if body else "")
+    ids = None
+    if tokenizer.has_chat_template:
+        answer = f"```python\n{text}" + ("\n```" if body else "")
+        ids = tokenizer.begun_chat(_COMPLETE.format(head=head.rstrip()), answer)
+    return Prompt(CODE, head.rstrip(), ids or tokenizer.encode(text, special=True))
 
 
 @cache

@@ -6,14 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from spsbench.errors import UsageError
-from spsbench.metrics import exact_match, rouge
+from spsbench.metrics import exact_match, final_number, rouge
 from spsbench.metrics.kind import MetricKind
 from spsbench.plugins import find
 
 GROUP = "spsbench.metrics"
 """Entry points under this name bring metrics of other packages."""
 
-METRICS: dict[str, MetricKind] = {kind.name: kind for kind in (*rouge.KINDS, exact_match.KIND)}
+METRICS: dict[str, MetricKind] = {
+    kind.name: kind for kind in (*rouge.KINDS, exact_match.KIND, final_number.KIND)
+}
 
 RESERVED = ("passed", "pass@1", "pass@10", "pass@100")
 """Scores of generated programs: the task runs those itself, in a sandbox."""

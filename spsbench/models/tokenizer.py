@@ -65,12 +65,44 @@ class Tokenizer:
         )
         return ids
 
-    def render(self, messages: Sequence[dict[str, str]]) -> str:
-        """The text of a conversation in the chat template, up to the start of the answer."""
-        text: str = self._tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=False, enable_thinking=False
+    def opened_chat(self, text: str) -> list[int]:
+        """Token ids of the beginning of a user's message, which the model may go on writing."""
+        mark = "\ue000"  # no template has it
+        before, _, _ = self._rendered(
+            [{"role": "user", "content": mark}], add_generation_prompt=True
+        ).partition(mark)
+        return self.encode(before + text, special=False)
+
+    def begun_chat(self, text: str, answer: str) -> list[int] | None:
+        """Token ids of a user message and of the first words of its answer, which the model continues.
+
+        All of it is encoded at once: apart, the two could meet within a token. A template that makes the
+        model think first, or choose a channel, does not lead straight to an answer: then it is None.
+        """
+        before = self._before_answer(text)
+        return None if before is None else self.encode(before + answer, special=False)
+
+    def _before_answer(self, text: str) -> str | None:
+        """What the template writes before the answer to a message; None if a model begins elsewhere."""
+        user, answer = {"role": "user", "content": text}, "An answer."
+        messages = [user, {"role": "assistant", "content": answer}]
+        try:
+            written = self._rendered(messages, add_generation_prompt=False)
+            asked = self._rendered([user], add_generation_prompt=True)
+        except Exception:  # a template for another form of messages
+            return None
+        before, found, _ = written.rpartition(answer)
+        return before if found and before.rstrip() == asked.rstrip() else None
+
+    def _rendered(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
+                enable_thinking=False,
+            )
         )
-        return text
 
     def _ends_its_turns(self) -> bool:
         """Whether the template writes an EOS after an answer.

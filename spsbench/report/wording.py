@@ -50,6 +50,7 @@ MANY = 4
 _EXTRACTIONS = {
     "fence": "code taken from the first Python fence that defines the function, else from the first fence.",
     "none": "every answer run as it is, behind its prompt.",
+    "begun": "the answer is begun with a fence and the function's head, and run up to the closing fence.",
 }
 _PREFERRED_METRICS = ("rouge2", "pass@1", "exact_match")
 

@@ -106,12 +106,12 @@ class Plan:
     @property
     def extract(self) -> ExtractionRule | None:
         """How code is taken from answers; None for a task without code."""
-        return self.task.extraction(self.chat_template)
+        return self.task.extraction(self.prompts[0])
 
     @property
     def stop(self) -> tuple[str, ...]:
         """Strings that end an output."""
-        return self.task.stop_for(self.chat_template)
+        return self.task.stop_for(self.prompts[0])
 
     def label(self) -> str:
         """The task's name, and what every table must say of it.

@@ -190,6 +190,7 @@ def encode_prompt(prompt: Prompt) -> Row:
         **({"chat": True} if prompt.chat else {}),
         **({} if prompt.category is None else {_CATEGORY: prompt.category}),
         **({"other_references": list(prompt.other_references)} if prompt.other_references else {}),
+        **({"begun": True} if prompt.begun else {}),
     }
 
 
@@ -204,6 +205,7 @@ def decode_prompt(row: Row) -> Prompt:
         chat=row.get("chat", False),
         category=row.get(_CATEGORY),
         other_references=tuple(row.get("other_references", ())),
+        begun=row.get("begun", False),
     )
 
 

@@ -104,21 +104,26 @@ def _functions(program: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [node for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
 
 
-ExtractionRule = Literal["none", "fence"]
+ExtractionRule = Literal["none", "fence", "begun"]
+"""An answer as it is, the code in its fence, or the rest of a fence that was begun for the model."""
+
 ExtractionChoice = Literal["auto", "none", "fence"]
 
 
 def extraction_rule(choice: ExtractionChoice, chat: bool) -> ExtractionRule:
-    """The rule for an answer; ``auto`` is fence in a chat, whose answers are Markdown, and none elsewhere."""
+    """The rule for an answer that was not begun for the model.
+
+    ``auto`` is fence in a chat, whose answers are Markdown, and none elsewhere.
+    """
     if choice == "auto":
         return "fence" if chat else "none"
     return choice
 
 
 def extraction_identity(rule: ExtractionRule | None, chat: bool) -> dict[str, str]:
-    """What a run's identity tells of the rule: nothing where it is that of ``auto``.
+    """What a run's identity tells of the rule: nothing where it is that of ``extraction_rule("auto", chat)``.
 
-    So a run from before there was a choice can be continued.
+    So a run from before there was a choice, or from before turns were begun, can be continued.
 
     Args:
         rule: None for a task without code.

@@ -17,6 +17,7 @@ from spsbench.tasks.prompts_task import PromptsTask
 from spsbench.tasks.python_task import PythonTask
 from spsbench.tasks.spec import PROGRAMS, TaskSpec, read_spec
 from spsbench.tasks.task import Task
+from spsbench.tasks.text import Text
 from spsbench.tasks.xsum import Summarization
 
 GROUP = "spsbench.tasks"
@@ -78,7 +79,7 @@ def _from_yaml(path: Path, unsafe_exec: bool, extract: ExtractionChoice, judging
         )
     if spec.kind == "code":
         return Code(spec, kinds, unsafe_exec=unsafe_exec, extract=extract, **judging)
-    return Summarization(spec, kinds)
+    return Text(spec, kinds) if spec.kind == "text" else Summarization(spec, kinds)
 
 
 def _from_python(kind: TaskKind) -> Task:

@@ -14,9 +14,12 @@ from spsbench.tasks.answers import ExtractionChoice, ExtractionRule, completion_
 from spsbench.tasks.data import TaskData, chosen, fingerprint
 from spsbench.tasks.sources import Row, read_rows, required_column, unique
 from spsbench.tasks.spec import PromptTemplate
-from spsbench.tasks.task import TextTokenizer, check_limit, whole_prompt
+from spsbench.tasks.task import TextTokenizer, check_limit, fitting, whole_prompt
 from spsbench.tasks.yaml_task import YamlTask, describe, mini_path, source_of
 
+_REQUEST = "Complete the following Python function.\n\n```python\n{head}\n```"
+_BEGUN = "```python\n{head}"
+_END_OF_FENCE = "\n```"
 _FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 
 
@@ -58,9 +61,15 @@ class Code(YamlTask):
     ) -> Prompt:
         """See ``Task.prompt``. Never truncates: half a docstring is another problem.
 
+        A chat model is shown the function, and its answer is begun with it, unless ``extract`` asks for a
+        free answer, or the template has something to say before an answer.
+
         Raises:
             UsageError: prompt and output do not fit into the window.
         """
+        begun = _begun(example, tokenizer) if chat_template and self.extract == "auto" else None
+        if begun is not None:
+            return fitting(begun, context_window, max_new_tokens)
         text = str(example.fields["prompt"])
         return whole_prompt(example, text, tokenizer, context_window, max_new_tokens, chat_template)
 
@@ -68,18 +77,25 @@ class Code(YamlTask):
     def runs_code(self) -> bool:
         return True
 
-    def stop_for(self, chat_template: bool) -> tuple[str, ...]:
-        """See ``Task.stop_for``. Chats and fences end at EOS alone: code in them begins at the margin."""
-        return () if chat_template or self.extract == "fence" else self.stop
+    def stop_for(self, prompt: Prompt) -> tuple[str, ...]:
+        """See ``Task.stop_for``. Only where the model has no way to say that it is done are lines stops.
 
-    def extraction(self, chat_template: bool) -> ExtractionRule:
-        return extraction_rule(self.extract, chat_template)
+        A free answer ends at EOS, and a fence that was begun with its end: the helpers that a model writes
+        behind the function, at the margin, are part of the answer.
+        """
+        if prompt.begun:
+            return (_END_OF_FENCE,)
+        return () if prompt.chat or self.extract == "fence" else self.stop
+
+    def extraction(self, prompt: Prompt) -> ExtractionRule:
+        return "begun" if prompt.begun else extraction_rule(self.extract, prompt.chat)
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """See ``Task.score``: ``passed`` is 1 if prompt + completion pass the problem's tests, else 0.
 
-        Of a chat answer the code is taken (``spsbench.tasks.answers``), or as ``extract`` tells. The programs
-        run in a sandbox, and their tests outside of it (``spsbench.execution``).
+        Of a free chat answer the code is taken (``spsbench.tasks.answers``), or as ``extract`` tells; one
+        that was begun continues its prompt. The programs run in a sandbox, and their tests outside of it
+        (``spsbench.execution``).
         """
         problems = [_problem(prompt) for prompt in prompts]
         completions = [self._completion(*pair) for pair in zip(prompts, problems, texts, strict=True)]
@@ -89,9 +105,9 @@ class Code(YamlTask):
 
     def _completion(self, prompt: Prompt, problem: dict[str, str], text: str) -> str:
         """What runs behind the prompt."""
-        if self.extraction(prompt.chat) == "none":
-            return text
-        return completion_of(text, prompt.text, problem["entry_point"])
+        if self.extraction(prompt) == "fence":
+            return completion_of(text, prompt.text, problem["entry_point"])
+        return text
 
     def _rows(self, data: str) -> tuple[list[Row], dict[str, Any]]:
         split = self.spec.data.split
@@ -138,4 +154,24 @@ def _problem(prompt: Prompt) -> dict[str, str]:
     """HumanEval's fields from a prompt alone, whose reference ends with ``check(entry_point)``."""
     test, _, call = prompt.reference.rpartition("\n\ncheck(")
     entry_point = call.rstrip().removesuffix(")")
-    return {"task_id": prompt.example_id, "prompt": prompt.text, "test": test, "entry_point": entry_point}
+    text = _head(prompt.text) if prompt.begun else prompt.text
+    return {"task_id": prompt.example_id, "prompt": text, "test": test, "entry_point": entry_point}
+
+
+def _begun(example: Example, tokenizer: TextTokenizer) -> Prompt | None:
+    """A chat whose answer is begun with the function's head; None where the template has no place for it."""
+    text = str(example.fields["prompt"])
+    head = _head(text)
+    ids = tokenizer.begun_chat(_REQUEST.format(head=head), _BEGUN.format(head=head))
+    if ids is None:
+        return None
+    return Prompt(example.example_id, text, tuple(ids), example.reference, chat=True, begun=True)
+
+
+def _head(text: str) -> str:
+    """A prompt up to its last word, where an answer is begun for the model.
+
+    Tokenizers join a line's end with the indentation that follows: a model that is left behind the line's
+    end has to go on with tokens that it never saw there.
+    """
+    return text.rstrip()

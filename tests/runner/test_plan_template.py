@@ -45,7 +45,9 @@ def test_both_choices_are_in_the_identity(model: Any, tmp_path: Path) -> None:
     assert (auto.identity()["chat_template"], none.identity()["chat_template"]) == (True, False)
     assert auto.identity()["pair"]["bos"] == none.identity()["pair"]["bos"] == "<s>"
     decode = make_tokenizer().decode
-    assert decode(auto.prompts[0].ids) == f"<s>[user]{ROW['prompt']}</s>[assistant]"
+    head = ROW["prompt"].rstrip()
+    request = f"Complete the following Python function.\n\n```python\n{head}\n```"
+    assert decode(auto.prompts[0].ids) == f"<s>[user]{request}</s>[assistant]```python\n{head}"
     assert decode(none.prompts[0].ids) == f"<s>{ROW['prompt']}"
     assert [p.prompts[0].ids.count(BOS) for p in (auto, none)] == [1, 1]
     assert (auto.prompts[0].chat, none.prompts[0].chat) == (True, False)
@@ -54,7 +56,8 @@ def test_both_choices_are_in_the_identity(model: Any, tmp_path: Path) -> None:
 def test_code_in_a_chat_is_not_cut_where_a_line_begins(model: Any, tmp_path: Path) -> None:
     folder = save(model, tmp_path / "m", make_tokenizer(chat_template=CHAT_TEMPLATE))
     auto, none = planned(folder), planned(folder, chat_template="none")
-    assert auto.stop == () == tuple(auto.identity()["stop"])
+    assert auto.stop == ("\n```",) == tuple(auto.identity()["stop"])
+    assert planned(folder, extract="fence").stop == ()
     assert "\ndef" in none.stop
     assert none.identity()["stop"] == list(none.stop)
     assert none.identity()["pair"]["bos"] is None

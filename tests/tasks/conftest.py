@@ -30,6 +30,9 @@ class ByteTokenizer:
         said = "".join(f"<{message['role'][0]}:{message['content']}>" for message in messages)
         return self.encode(said, special=True)
 
+    def begun_chat(self, text: str, answer: str) -> list[int] | None:
+        return [*self.chat(text), *self.encode(answer, special=False)]
+
 
 @pytest.fixture
 def tokenizer() -> ByteTokenizer:

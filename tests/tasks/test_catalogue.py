@@ -12,7 +12,7 @@ from spsbench.tasks.xsum import Summarization
 
 
 def test_names() -> None:
-    assert [spec.name for spec in list_tasks()] == ["humaneval", "xsum"]
+    assert [spec.name for spec in list_tasks()] == ["docsum", "humaneval", "xsum"]
 
 
 def test_xsum_is_the_papers() -> None:
@@ -40,7 +40,7 @@ def test_unknown_name() -> None:
         load_task("x-sum")
     assert str(caught.value) == (
         "TASK: 'x-sum' is unknown. Did you mean xsum? "
-        "Choose from humaneval, xsum, or name one as file.py:attribute."
+        "Choose from docsum, humaneval, xsum, or name one as file.py:attribute."
     )
 
 

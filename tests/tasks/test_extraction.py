@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ ROW = {
 FENCED = "Here is it:\n\n```python\ndef double(x):\n    return 2 * x\n```\n\nIt doubles.\n"
 TAKEN = "pass@1: code taken from the first Python fence that defines the function"
 AS_IT_IS = "pass@1: every answer run as it is, behind its prompt."
+BEGUN = "pass@1: the answer is begun with a fence and the function's head, and run up to the closing fence."
+STOPS = ["\nclass", "\ndef", "\n#", "\nif", "\nprint"]
 
 
 @pytest.fixture(scope="module")
@@ -60,31 +63,37 @@ def scores(run: Path) -> set[float]:
 
 
 @pytest.mark.parametrize(
-    ("options", "rule", "in_identity", "said"),
+    ("options", "rule", "in_identity", "stop", "said"),
     [
-        ((), "fence", None, TAKEN),
-        (("--extract", "auto"), "fence", None, TAKEN),
-        (("--extract", "fence"), "fence", None, TAKEN),
-        (("--extract", "none"), "none", "none", AS_IT_IS),
-        (("--chat-template", "none"), "none", None, AS_IT_IS),
-        (("--chat-template", "none", "--extract", "fence"), "fence", "fence", TAKEN),
+        ((), "begun", "begun", ["\n```"], BEGUN),
+        (("--extract", "auto"), "begun", "begun", ["\n```"], BEGUN),
+        (("--extract", "fence"), "fence", None, [], TAKEN),
+        (("--extract", "none"), "none", "none", [], AS_IT_IS),
+        (("--chat-template", "none"), "none", None, STOPS, AS_IT_IS),
+        (("--chat-template", "none", "--extract", "fence"), "fence", "fence", [], TAKEN),
     ],
 )
 def test_the_rule_is_recorded_and_told(
-    models: Path, tmp_path: Path, options: tuple[str, ...], rule: str, in_identity: str | None, said: str
+    models: Path,
+    tmp_path: Path,
+    options: tuple[str, ...],
+    rule: str,
+    in_identity: str | None,
+    stop: list[str],
+    said: str,
 ) -> None:
     result = call(*command(models, tmp_path / "run", *options))
     assert result.code == 0, result.err
     run = written(tmp_path / "run")
     assert (run["extract"], run["identity"].get("extract")) == (rule, in_identity)
-    assert (run["identity"]["stop"] == []) == ("--chat-template" not in options or rule == "fence")
+    assert run["identity"]["stop"] == stop
     assert said in (tmp_path / "run/report.md").read_text()
     assert said in " ".join(result.out.split())
 
 
 def test_scores_by_either_rule_and_never_by_both(models: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert call(*command(models, run, "--no-score")).code == 0
+    assert call(*command(models, run, "--no-score", "--extract", "fence")).code == 0
     answer_with(run, FENCED)
     assert call("score", run).code == 0
     assert (scores(run), written(run)["extract"]) == ({1.0}, "fence")
@@ -93,7 +102,7 @@ def test_scores_by_either_rule_and_never_by_both(models: Path, tmp_path: Path) -
     assert "judged with fence, the missing ones would be with none" in mixed.err
     assert call("score", run, "--extract", "none").code == 0
     assert (scores(run), written(run)["extract"]) == ({0.0}, "none")
-    refused = call("run", "--resume", run, "--quiet")
+    refused = call("run", "--resume", run, "--quiet", "--extract", "fence")
     assert refused.code == 2
     assert "extract: none -> (absent)" in refused.err
     assert call("run", "--resume", run, "--quiet", "--extract", "none").code == 0
@@ -101,20 +110,44 @@ def test_scores_by_either_rule_and_never_by_both(models: Path, tmp_path: Path) -
     assert (scores(run), "extract" in written(run)["identity"]) == ({1.0}, False)
 
 
-@pytest.mark.parametrize("template", ["auto", "none"])
-def test_a_run_from_before_there_was_a_choice_is_continued(
-    models: Path, tmp_path: Path, template: str
-) -> None:
+def test_an_answer_that_was_begun_is_scored_as_what_it_continues(models: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert call(*command(models, run, "--chat-template", template)).code == 0
-    old = {key: value for key, value in written(run).items() if key != "extract"}
-    (run / "run.json").write_text(json.dumps(old))
-    settings = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(settings.replace("extract: auto\n", ""))
-    assert "extract" not in (run / "config.yaml").read_text()
+    assert call(*command(models, run, "--no-score")).code == 0
+    answer_with(run, "\n    return 2 * x")
+    for options in ((), ("--missing",), ("--extract", "auto")):
+        assert call("score", run, *options).code == 0
+        assert (scores(run), written(run)["identity"]["extract"]) == ({1.0}, "begun")
+    refused = call("score", run, "--extract", "fence")
+    assert refused.code == 2
+    assert "--extract: the answers of this run were begun for the model" in " ".join(refused.err.split())
+    assert call("run", "--resume", run, "--quiet").code == 0
+    assert call("run", "--resume", run, "--quiet", "--extract", "fence").code == 2
+
+
+def as_before(run: Path, drop: str) -> None:
+    """Take the rule out of a run's record, as if an earlier version had written it."""
+    for name in ("run.json", "config.yaml"):
+        text = (run / name).read_text()
+        if name == "run.json":
+            kept = {key: value for key, value in json.loads(text).items() if key != drop}
+            (run / name).write_text(json.dumps(kept))
+        else:
+            (run / name).write_text(re.sub(r"extract: \w+\n", "" if drop else "extract: auto\n", text))
+
+
+@pytest.mark.parametrize("template", ["auto", "none"])
+@pytest.mark.parametrize("drop", ["", "extract"])
+def test_a_run_of_free_answers_from_an_earlier_version_is_continued(
+    models: Path, tmp_path: Path, template: str, drop: str
+) -> None:
+    """Its ``auto`` meant another thing in a chat, or it tells nothing at all."""
+    run = tmp_path / "run"
+    rule = "fence" if template == "auto" else "none"
+    assert call(*command(models, run, "--chat-template", template, "--extract", rule)).code == 0
+    as_before(run, drop)
     result = call("run", "--resume", run, "--samples", "2")
     assert result.code == 0, result.err
-    assert "pass@1:" not in result.out
+    assert ("pass@1:" in result.out) == (drop == "")
 
 
 def test_judge_takes_fences_only_when_told(tmp_path: Path) -> None:

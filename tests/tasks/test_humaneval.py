@@ -11,6 +11,7 @@ import yaml
 
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import Prompt
+from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import TextTokenizer
 
@@ -45,16 +46,62 @@ def test_prompt_is_raw(write: Callable[..., Path], tokenizer: TextTokenizer) -> 
     prompt = TASK.prompt(data.examples[0], data, tokenizer, 1000, 512)
     assert prompt.text == ROW["prompt"]
     assert list(prompt.ids) == tokenizer.encode(ROW["prompt"], special=True)
+
+
+@pytest.mark.parametrize("extract", ["none", "fence"])
+def test_a_free_answer_is_asked_for_by_the_prompt_alone(
+    write: Callable[..., Path], tokenizer: TextTokenizer, extract: ExtractionChoice
+) -> None:
+    task = load_task("humaneval", extract=extract)
+    data = task.load(str(write([ROW])), None, seed=0)
+    chat = task.prompt(data.examples[0], data, tokenizer, 1000, 512, chat_template=True)
+    assert list(chat.ids) == tokenizer.chat(ROW["prompt"])
+    assert (chat.begun, task.stop_for(chat), task.extraction(chat)) == (False, (), extract)
+
+
+def test_the_answer_of_a_chat_is_begun(write: Callable[..., Path], tokenizer: TextTokenizer) -> None:
+    data = TASK.load(str(write([ROW])), None, seed=0)
+    chat = TASK.prompt(data.examples[0], data, tokenizer, 1000, 512, chat_template=True)
+    head = 'def double(x):\n    """Twice x."""'
+    message = f"Complete the following Python function.\n\n```python\n{head}\n```"
+    assert tokenizer.decode(chat.ids) == f"<{message}>```python\n{head}"
+    assert (chat.chat, chat.begun, TASK.extraction(chat)) == (True, True, "begun")
+    assert TASK.stop_for(chat) == ("\n```",)
+
+
+def test_where_no_answer_can_be_begun_it_is_free(
+    write: Callable[..., Path], tokenizer: TextTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer, "begun_chat", lambda text, answer: None)
+    data = TASK.load(str(write([ROW])), None, seed=0)
     chat = TASK.prompt(data.examples[0], data, tokenizer, 1000, 512, chat_template=True)
     assert list(chat.ids) == tokenizer.chat(ROW["prompt"])
+    assert (chat.begun, TASK.stop_for(chat), TASK.extraction(chat)) == (False, (), "fence")
 
 
-def test_prompt_is_never_truncated(write: Callable[..., Path], tokenizer: TextTokenizer) -> None:
+def test_what_follows_a_begun_answer_is_judged_behind_it(
+    write: Callable[..., Path], tokenizer: TextTokenizer
+) -> None:
+    """Helpers at the margin belong to it; a fence in it is an error of its own."""
     data = TASK.load(str(write([ROW])), None, seed=0)
-    fits = len(tokenizer.encode(ROW["prompt"], special=True)) + 512
-    assert TASK.prompt(data.examples[0], data, tokenizer, fits, 512).truncated_tokens == 0
+    chat = TASK.prompt(data.examples[0], data, tokenizer, 1000, 512, chat_template=True)
+    right = [
+        "\n    return 2 * x",
+        "  # a comment\n    return 2 * x\n",
+        "\n    return twice(x)\n\n\ndef twice(x):\n    return 2 * x\n",
+    ]
+    wrong = ["", "\n    return x", "\n```python\ndef double(x):\n    return 2 * x\n```"]
+    scores = TASK.score([chat] * 6, right + wrong)
+    assert [score["passed"] for score in scores] == [1.0] * 3 + [0.0] * 3
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_prompt_is_never_truncated(write: Callable[..., Path], tokenizer: TextTokenizer, chat: bool) -> None:
+    data = TASK.load(str(write([ROW])), None, seed=0)
+    fits = len(TASK.prompt(data.examples[0], data, tokenizer, 1000, 512, chat).ids) + 512
+    assert TASK.prompt(data.examples[0], data, tokenizer, fits, 512, chat).truncated_tokens == 0
     with pytest.raises(UsageError, match=r"the prompt of local/0 has \d+ tokens"):
-        TASK.prompt(data.examples[0], data, tokenizer, fits - 1, 512)
+        TASK.prompt(data.examples[0], data, tokenizer, fits - 1, 512, chat)
 
 
 def test_score_needs_only_what_prompts_jsonl_keeps(write: Callable[..., Path]) -> None:

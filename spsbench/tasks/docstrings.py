@@ -1,0 +1,182 @@
+"""Docstrings of the standard library and of installed packages: a first sentence, and what follows it.
+
+Real prose that is on every machine. Source is parsed, never imported, and what is found depends on the
+versions of Python and of the packages alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import platform
+import re
+import sys
+import sysconfig
+import warnings
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+from spsbench.errors import UnavailableError
+from spsbench.tasks.sources import Row, bad_data
+
+STDLIB = "stdlib"
+"""The standard library among names of packages."""
+
+# Distributors leave these out, or put them into packages of their own.
+_SPLIT_OFF = {
+    "distutils",
+    "ensurepip",
+    "idlelib",
+    "lib2to3",
+    "test",
+    "tkinter",
+    "turtle",
+    "turtledemo",
+    "venv",
+}
+_TESTS = re.compile(r"tests?|testing|idle_test|test_.*|.*_test|conftest")
+
+_NAMES = re.compile(r"[A-Za-z_]\w*(\+[A-Za-z_]\w*)*")
+_SENTENCE = re.compile(r"[A-Z].*[a-z)\"'`]\.")
+_PLAIN_WORD = re.compile(r"[(\"'`]*[A-Za-z]+([-'][A-Za-z]+)*[\"'`]*[.,;:!?)]*")
+_DOCTEST = (">>>", "...")
+
+_SUMMARY_WORDS = range(5, 41)
+_DOCUMENT_WORDS = range(60, 401)
+_DOCUMENT_CHARACTERS = 2400  # with a prompt and an answer in a window of 1,024 tokens
+_PLAIN_SHARE = 0.8
+_DOCTEST_SHARE = 0.2
+
+_Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def names_in(text: str) -> tuple[str, ...] | None:
+    """``stdlib+numpy`` as names, each once and in a fixed order; None if the text is something else."""
+    if _NAMES.fullmatch(text) is None:
+        return None
+    return tuple(sorted(set(text.split("+")), key=lambda name: (name != STDLIB, name)))
+
+
+def read_docstrings(names: Sequence[str]) -> tuple[list[Row], str]:
+    """(rows with id, document and summary, sorted by id; the versions they are from).
+
+    The summary is the first line, if it is a sentence; the document is the rest, if it is prose of some
+    length. A text that was there before, under another id, is left out.
+
+    Args:
+        names: packages by the name they are imported by, or ``stdlib``.
+
+    Raises:
+        UnavailableError: a package is not installed, or nothing fits in any of them.
+    """
+    versions = ", ".join(map(_version, names))
+    rows = [row for name in names for path, module in _modules(name) for row in _rows(path, module)]
+    kept = _distinct(sorted(rows, key=lambda row: str(row.fields["id"])))
+    if not kept:
+        raise bad_data(
+            f"{'+'.join(names)} has no docstring of a sentence and a text behind it.", "Name another package."
+        )
+    return kept, versions
+
+
+def _version(name: str) -> str:
+    if name == STDLIB:
+        return f"Python {platform.python_version()}"
+    found = sorted({f"{one.metadata['Name']} {one.version}" for one in distributions() if _brings(one, name)})
+    if not found:
+        raise UnavailableError(
+            f"there is no installed package {name!r}.",
+            flag="--data",
+            remedy=f"Install it, or name others by their import name, e.g. {STDLIB}+numpy.",
+        )
+    return ", ".join(found)
+
+
+def _brings(distribution: Distribution, name: str) -> bool:
+    """Whether a distribution brings a package, by what its installer noted; one file a distribution."""
+    tops = (distribution.read_text("top_level.txt") or "").split()
+    record = "\n" + (distribution.read_text("RECORD") or "")
+    return name in tops or f"\n{name}/" in record or f"\n{name}.py," in record
+
+
+def _modules(name: str) -> Iterator[tuple[Path, str]]:
+    """(source file, module's name) of all modules, without tests."""
+    for root in _roots(name):
+        for path in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            if not any(_TESTS.fullmatch(part) for part in parts):
+                yield path, ".".join(parts).removesuffix(".__init__")
+
+
+def _roots(name: str) -> list[Path]:
+    """Top-level folders and files of a package."""
+    if name == STDLIB:
+        folder = Path(sysconfig.get_path("stdlib"))
+        names = sorted(sys.stdlib_module_names - _SPLIT_OFF)
+        roots = [root for module in names for root in (folder / module, folder / f"{module}.py")]
+    else:
+        roots = _places(find_spec(name))
+    return [root for root in roots if root.is_dir() or (root.suffix == ".py" and root.is_file())]
+
+
+def _places(spec: ModuleSpec | None) -> list[Path]:
+    if spec is None:
+        return []
+    return [Path(place) for place in spec.submodule_search_locations or [spec.origin or ""]]
+
+
+def _rows(path: Path, module: str) -> Iterator[Row]:
+    for name, docstring in _docstrings(_parsed(path), module):
+        first, _, rest = docstring.partition("\n\n")
+        document = rest.strip()
+        if _is_summary(first) and _is_prose(document):
+            yield Row(f"{name} in {path}", {"id": name, "document": document, "summary": first})
+
+
+def _parsed(path: Path) -> ast.Module:
+    """The syntax of a file; of nothing if it is for another Python, as templates and examples may be."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, OSError):
+        return ast.Module([], [])
+
+
+def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+    """(qualified name, docstring) of a definition and of all that are in it."""
+    if isinstance(node, _Definition) and (docstring := ast.get_docstring(node)):
+        yield name, docstring
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from _docstrings(child, f"{name}.{child.name}")
+        elif isinstance(child, (ast.stmt, ast.ExceptHandler)):
+            yield from _docstrings(child, name)
+
+
+def _is_summary(line: str) -> bool:
+    return _SENTENCE.fullmatch(line) is not None and len(line.split()) in _SUMMARY_WORDS
+
+
+def _is_prose(text: str) -> bool:
+    """Whether a text of the right length is mostly words: no code, table or list of values."""
+    words, lines = text.split(), [line.strip() for line in text.splitlines() if line.strip()]
+    if len(words) not in _DOCUMENT_WORDS or len(text) > _DOCUMENT_CHARACTERS:
+        return False
+    plain = sum(_PLAIN_WORD.fullmatch(word) is not None for word in words)
+    doctest = sum(line.startswith(_DOCTEST) for line in lines)
+    return plain >= _PLAIN_SHARE * len(words) and doctest <= _DOCTEST_SHARE * len(lines)
+
+
+def _distinct(rows: Sequence[Row]) -> list[Row]:
+    """The first of the rows that share an id, a summary or a document, white space and case aside."""
+    seen: set[tuple[str, str]] = set()
+    kept = []
+    for row in rows:
+        keys = {(column, " ".join(str(text).lower().split())) for column, text in row.fields.items()}
+        if keys.isdisjoint(seen):
+            kept.append(row)
+            seen |= keys
+    return kept
