@@ -148,7 +148,7 @@ def find(name: str, revision: str | None, flag: str) -> ModelSource:
         config = AutoConfig.from_pretrained(location, revision=revision, trust_remote_code=False)
         require_causal(config, name, flag)
     tokenizer = _read_tokenizer(location, revision, name, flag)
-    return ModelSource(name, location, revision, _fingerprint(location, revision), config, tokenizer)
+    return ModelSource(name, location, revision, fingerprint(location, revision), config, tokenizer)
 
 
 def _location(name: str, flag: str) -> str:
@@ -211,7 +211,7 @@ def files_of(location: str, revision: str | None) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
-def _fingerprint(location: str, revision: str | None) -> str:
+def fingerprint(location: str, revision: str | None = None) -> str:
     """Commit of a hub model; of a folder, a hash of its files' names, sizes, beginnings and ends."""
     folder = files_of(location, revision)
     if folder is None or not Path(location).is_dir():
