@@ -288,11 +288,8 @@ def test_what_keeps_no_states_is_refused(tmp_path: Path) -> None:
     folder = save_head(tmp_path / "h", target)
     table = TableModel(lambda text: [0.25] * 4, 4)
     build = partial(build_drafter, spec_of(folder))
-    with pytest.raises(
-        UsageError, match=r"--drafter: heads reads hidden states, and here the target keeps none"
-    ):
-        build(Context(table, None, GREEDY, CPU, 4))
-    with pytest.raises(
-        UsageError, match=r"--drafter: heads reads hidden states, and here the target keeps none"
-    ):
-        build(Context(target, None, GREEDY, CPU, target.vocab_size))
+    for given in (table, target):
+        with pytest.raises(
+            UsageError, match=r"--drafter: heads reads hidden states, and here the target keeps"
+        ):
+            build(Context(given, None, GREEDY, CPU, given.vocab_size))
