@@ -17,6 +17,7 @@ from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.features import HiddenStates
 from spsbench.models.heads import Chain, Heads, load_chain, load_heads
+from spsbench.models.source import fingerprint
 from spsbench.models.trained import EAGLE, MODEL, TrainedDraft, read_trained
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
@@ -153,24 +154,24 @@ def _described(options: Options) -> TrainedDraft:
     return draft
 
 
-def _check(options: Options) -> None:
-    _described(options)
+def _content(options: Options) -> str:
+    return fingerprint(str(_described(options).folder))
 
 
 def _build(options: Options, context: Context) -> Drafter:
     target, hidden, draft = context.target, context.hidden, _described(options)
     if hidden is None or not isinstance(target, CausalLM):
         raise UsageError(
-            f"{_NAME} reads hidden states, and {type(target).__name__} keeps none here.",
+            f"{_NAME} reads hidden states, and here the target keeps none.",
             flag=_FLAG,
-            remedy="It takes a loaded model.",
+            remedy="It takes a loaded model, in a run.",
         )
     bits = int(options["bits"])
     if draft.kind != EAGLE:
         return MedusaDrafter(load_heads(draft, target, bits, _FLAG), hidden, context.sampling)
     chain = load_chain(draft, target, bits, _FLAG)
     model = EagleModel(chain, hidden, context.vocab_size, target.context_window, context.device)
-    return EagleDrafter(model, context.sampling, context.device, context.policy)
+    return EagleDrafter(model, context.sampling, context.device)
 
 
 KIND = DrafterKind(
@@ -179,6 +180,6 @@ KIND = DrafterKind(
     build=_build,
     options={"from": "", "bits": 0},
     needs=frozenset({WEIGHTS, HIDDEN}),
-    check=_check,
+    content=_content,
 )
 """``forwards`` is 0: it runs none of the pair's draft model, but a head of its own; see ``forward_bytes``."""

@@ -55,7 +55,8 @@ class DrafterKind:
             that the target must be a loaded model and not a table; ``hidden``, ``Context.hidden``.
         point_mass: whether it is certain of each token (``Draft.probs`` is None), so that no row is drawn.
         adaptive: whether it heeds ``Context.policy``; one that does not has no arm under a policy.
-        check: refuses options before anything is loaded, by a typed error; None where any will do.
+        content: a hash of the files that options name, or a typed error that refuses them before anything is
+            loaded; None where they name none. Runs are continued with the same content alone.
         forwards: how many forwards of the draft model a loop costs, as a function of K; none by default.
     """
 
@@ -66,12 +67,16 @@ class DrafterKind:
     needs: frozenset[str] = frozenset()
     point_mass: bool = False
     adaptive: bool = False
-    check: Callable[[Options], None] | None = None
+    content: Callable[[Options], str] | None = None
     forwards: Callable[[int], int] = lambda k: 0
 
     def settled(self, spec: Spec, flag: str = "--drafter") -> dict[str, OptionValue]:
-        """Every option, as given or by default; see ``plugins.settled`` and ``check``."""
+        """Every option, as given or by default; see ``plugins.settled`` and ``content``."""
         options = settled(self.name, self.options, spec, flag)
-        if self.check is not None:
-            self.check(options)
+        if self.content is not None:
+            self.content(options)
         return options
+
+    def content_of(self, spec: Spec) -> str | None:
+        """See ``content``."""
+        return None if self.content is None else self.content(settled(self.name, self.options, spec, ""))

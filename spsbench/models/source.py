@@ -156,9 +156,9 @@ def find(name: str, revision: str | None, flag: str) -> ModelSource:
         require_causal(config, name, flag)
     tokenizer = _read_tokenizer(location, revision, name, flag)
     origin = read_origin(Path(location))
-    fingerprint = _fingerprint(location, revision) if origin is None else _of_origin(origin)
+    content = fingerprint(location, revision) if origin is None else _of_origin(origin)
     dequantised = None if origin is None else origin.dequantised
-    return ModelSource(name, location, revision, fingerprint, config, tokenizer, dequantised)
+    return ModelSource(name, location, revision, content, config, tokenizer, dequantised)
 
 
 def _location(name: str, flag: str) -> str:
@@ -230,7 +230,7 @@ def _of_origin(origin: Origin) -> str:
     return f"gguf:{origin.sha256[:16]}"
 
 
-def _fingerprint(location: str, revision: str | None) -> str:
+def fingerprint(location: str, revision: str | None = None) -> str:
     """Commit of a hub model; of a folder, a hash of its files' names, sizes, beginnings and ends."""
     folder = files_of(location, revision)
     if folder is None or not Path(location).is_dir():

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import identity, series, series_axes
+from spsbench.axes import MODEL, identity, series, series_axes
 from spsbench.decode import theory
 from spsbench.summary_types import Acceptance, ArmPrediction, ArmRow, LoopLine, Prediction, SeriesPrediction
 
@@ -76,7 +76,7 @@ def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | Non
     """c, the time of one draft run over that of one target run, and where it was measured.
 
     From the loops: drafting per drafted token over the verify phase of ArS. Where an engine sees no
-    phases, from the draft alone against ArS, both whole.
+    phases, from the draft alone against ArS, both whole; that tells nothing of another drafter.
 
     Args:
         row: an SpS arm's row of the summary.
@@ -89,7 +89,8 @@ def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | Non
     drafted = row.get("drafted_per_loop") or row["k"]
     if drafting is not None and target and drafted:
         return drafting / drafted / target, "loops"
-    if ars and draft and ars["ms_per_token"] and draft["ms_per_token"]:
+    runs_it = row.get("drafter") in (None, MODEL)
+    if runs_it and ars and draft and ars["ms_per_token"] and draft["ms_per_token"]:
         return draft["ms_per_token"] / ars["ms_per_token"], "draft alone"
     return None, "not measured"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -87,6 +88,7 @@ class Plan:
             "chat_template": self.chat_template,
             "pair": self.source.identity(),
             "arms": [arm.record() for arm in self.arms],
+            **_files_of(self.arms),
             "max_new_tokens": self.max_new_tokens,
             "stop": list(self.stop),
             "fixed_length": self.config.fixed_length,
@@ -169,6 +171,14 @@ def _arm_record(arm: Arm) -> dict[str, Any]:
         "draft_forwards": drafter_kind(arm.drafter.name).forwards(arm.k) if speculative else 0,
         "lossless": not speculative or rule_kind(arm.rule.name).lossless,
     }
+
+
+def _files_of(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
+    """The content of what drafters read from files, by drafter; nothing where none does."""
+    drafters = dict.fromkeys(arm.drafter for arm in arms if arm.method == "sps")
+    found = {str(spec): drafter_kind(spec.name).content_of(spec) for spec in drafters}
+    read = {name: content for name, content in found.items() if content is not None}
+    return {"drafter_files": read} if read else {}
 
 
 def _verification_rule(arm: Arm) -> str:

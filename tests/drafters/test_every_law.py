@@ -22,6 +22,7 @@ LOSSLESS = [name for name, kind in RULES.items() if kind.lossless]
 # V, K and sampling: every pair of extremes, as far as the drafts of one case can be counted in seconds.
 CASES = ((2, 4, PLAIN), (3, 2, PLAIN), (5, 1, PLAIN), (5, 4, GREEDY))
 WIDE = ((5, 4, TWO),)
+MADE = {"heads"}  # read from a folder that was made for one target: proved in test_heads.py
 COUNTING = {"ngram", "unigram", "bigram"}  # their rows are as wide as the vocabulary under any sampling
 POLICY_OPTIONS = {"stop-below": "stop-below:tau=0.3", "entropy": "entropy:h=0.75"}
 
@@ -45,7 +46,7 @@ def proved(drafter: str, rule: str, cases: tuple[tuple[int, int, SamplingParams]
 
 
 @pytest.mark.parametrize("rule", LOSSLESS)
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", sorted(DRAFTERS.keys() - MADE))
 def test_the_law_is_the_targets(drafter: str, rule: str) -> None:
     missing = proved(drafter, rule, CASES if drafter in COUNTING else CASES + WIDE)
     assert 0 in missing, "all of K"

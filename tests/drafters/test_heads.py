@@ -27,7 +27,6 @@ from spsbench.decode.table import TableModel
 from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.heads import KIND
 from spsbench.drafters.kind import Context
-from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import build_drafter
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
@@ -54,10 +53,9 @@ def target_of(backend: str) -> CausalLM:
     return over_onnx(model) if backend == "onnx" else TorchLM(model)
 
 
-def context(target: CausalLM, sampling: SamplingParams = GREEDY, policy: str = "") -> Context:
+def context(target: CausalLM, sampling: SamplingParams = GREEDY) -> Context:
     kept = target if target.keeps_features else target.with_features("--drafter")
-    how = build_policy(Spec.parse(policy)) if policy else None
-    return Context(kept, None, sampling, CPU, kept.vocab_size, policy=how, hidden=kept)
+    return Context(kept, None, sampling, CPU, kept.vocab_size, hidden=kept)
 
 
 def spec_of(folder: Path, **options: int) -> Spec:
@@ -219,14 +217,6 @@ def test_only_tokens_of_its_vocabulary_are_proposed(tmp_path: Path) -> None:
             assert torch.equal(draft.probs.nonzero()[:, 1].unique(), torch.tensor([5, 77, 200]))
 
 
-def test_a_policy_may_end_a_draft(tmp_path: Path) -> None:
-    given = context(target_of("onnx"), SamplingParams(temperature=1.5), policy="stop-below:tau=0.5")
-    assert isinstance(given.target, CausalLM)
-    drafter = build_drafter(spec_of(save_head(tmp_path / "h", given.target)), given)
-    drafted = [len(loop.draft.tokens) for loop in islice(loops(given, drafter, PROMPT, 3), 20) if loop.draft]
-    assert min(drafted) < 3
-
-
 SIZES = ((2, 3), (3, 2), (5, 1))
 
 
@@ -298,7 +288,8 @@ def test_what_keeps_no_states_is_refused(tmp_path: Path) -> None:
     folder = save_head(tmp_path / "h", target)
     table = TableModel(lambda text: [0.25] * 4, 4)
     build = partial(build_drafter, spec_of(folder))
-    with pytest.raises(UsageError, match=r"--drafter: heads reads hidden states, and TableModel keeps none"):
-        build(Context(table, None, GREEDY, CPU, 4))
-    with pytest.raises(UsageError, match=r"--drafter: heads reads hidden states, and OnnxLM keeps none"):
-        build(Context(target, None, GREEDY, CPU, target.vocab_size))
+    for given in (table, target):
+        with pytest.raises(
+            UsageError, match=r"--drafter: heads reads hidden states, and here the target keeps"
+        ):
+            build(Context(given, None, GREEDY, CPU, given.vocab_size))

@@ -78,6 +78,10 @@ def test_where_no_phase_was_seen_the_draft_alone_gives_c() -> None:
     found = prediction([*rows, alone], {})
     assert found is not None
     assert found["arms"][0]["c"] == pytest.approx(1 / 8)
+    copying = [row | {"drafter": "lookup"} if row["method"] == "sps" else row for row in rows]
+    other = prediction([*copying, alone], {})
+    assert other is not None
+    assert (other["arms"][0]["c"], other["arms"][0]["c_source"]) == (None, "not measured")
 
 
 def test_an_alpha_beyond_one_by_its_last_digit_is_one() -> None:
