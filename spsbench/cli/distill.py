@@ -56,6 +56,8 @@ Epochs = Annotated[str | None, _option("--epochs", "N", TRAINING, "Times that te
 BatchTokens = Annotated[
     str | None, _option("--batch-tokens", "N", TRAINING, "Of an update, padding included. Default: 4096.")
 ]
+Revision = Annotated[str | None, _option("--revision", "REV", TEXT, "Revision of the target.")]
+Threads = Annotated[str | None, _option("--threads", "N", options.MACHINE, "CPU threads. Default: all.")]
 Corpus = Annotated[
     Path | None,
     _option("--corpus", "FOLDER", TEXT, "Where the text is kept, for several drafts. Default: OUT/corpus."),
@@ -82,16 +84,16 @@ def distill(
     heads: Heads = None,
     corpus: Corpus = None,
     evaluated: Evaluated = None,
-    revision: options.Revision = None,
+    revision: Revision = None,
     device: options.Device = None,
-    threads: options.Threads = None,
+    threads: Threads = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
     """Make a draft for a target: it learns the target's own distributions.
 
-    Example: spsbench distill --target smollm2 --kind eagle --out my-draft
+    Example: spsbench distill --target package:smollm2 --kind eagle --out head
     """
     distill_draft(context.params)
 
@@ -108,7 +110,7 @@ def distill_draft(params: Mapping[str, Any]) -> None:
     if target is None or folder is None:
         missing = "--target" if target is None else "--out"
         raise UsageError(
-            "it is needed.", flag=missing, remedy="For example: --target smollm2 --out my-draft."
+            "it is needed.", flag=missing, remedy="For example: --target package:smollm2 --out head."
         )
     quiet: bool = params["quiet"]
     say(f"Reading {target}", quiet=quiet)
@@ -134,7 +136,7 @@ def _make(
     quiet_libraries()
     source = find(target, params["revision"], "--target")
     device = resolve_device(params["device"] or "auto")
-    if params["threads"] not in (None, "auto"):
+    if params["threads"] is not None:
         torch.set_num_threads(_number(params, "threads", 1))
     corpus = params["corpus"] or folder / "corpus"
     texts = evaluated_texts(params["evaluated"] or ())
