@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from spsbench.cli import options
 from spsbench.errors import SpsbenchError
-from spsbench.paths import mini_dir
+from spsbench.paths import embedded_dir
 
 if TYPE_CHECKING:
     from spsbench.tasks.spec import TaskSpec
@@ -34,7 +34,6 @@ def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
         raise UnavailableError(f"{', '.join(broken)} cannot be used.", remedy="Install spsbench again.")
 
 
-EMBEDDED = "embedded:mini/"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 _STYLES = {"ok": "green", "absent": "yellow", "broken": "red", "info": "dim"}
 
@@ -95,7 +94,7 @@ def _pairs() -> Iterator[Check]:
         pair = load_pair(name)
         models = (("target", pair.target), ("draft", pair.draft))
         absent = [f"{role} {ref.id}" for role, ref in models if not model_is_here(ref.id, ref.revision)]
-        embedded = pair.target.id.startswith(EMBEDDED)
+        embedded = embedded_dir(pair.target.id) is not None
         if absent:
             state: Literal["broken", "absent"] = "broken" if embedded else "absent"
             yield Check(f"pair {name}", state, f"not on this machine: {', '.join(absent)}")
@@ -105,8 +104,9 @@ def _pairs() -> Iterator[Check]:
 
 def model_is_here(name: str, revision: str | None) -> bool:
     """Whether a model's weights are on this machine: in the package, or in the hub's cache."""
-    if name.startswith(EMBEDDED):
-        return (mini_dir() / name.removeprefix(EMBEDDED) / "model.safetensors").is_file()
+    inside = embedded_dir(name)
+    if inside is not None:
+        return (inside / "model.safetensors").is_file()
     from huggingface_hub import try_to_load_from_cache
 
     cached = (try_to_load_from_cache(name, file, revision=revision) for file in _WEIGHTS)

@@ -100,9 +100,10 @@ def _pairs() -> list[Row]:
 
 
 def _needs_of_pair(pair: PairConfig) -> str:
-    from spsbench.cli.doctor import EMBEDDED, model_is_here
+    from spsbench.cli.doctor import model_is_here
+    from spsbench.paths import embedded_dir
 
-    if pair.target.id.startswith(EMBEDDED):
+    if embedded_dir(pair.target.id) is not None:
         return NOTHING
     here = all(model_is_here(ref.id, ref.revision) for ref in (pair.target, pair.draft))
     return f"weights, {'here' if here else 'from the hub'}"
