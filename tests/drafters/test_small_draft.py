@@ -14,21 +14,28 @@ import pytest
 import torch
 from commandline import call
 from tiny_heads import save_small
-from tiny_models import make_pair, save
+from tiny_models import make_pair, pair_of, save
 from torch import Tensor
 
+from spsbench.config.models import TORCH
+from spsbench.decode.clock import FakeClock
 from spsbench.decode.own_law import own_law, rounding_slack
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rows import warped
 from spsbench.decode.sampling import draw, warp
 from spsbench.drafters.kind import WEIGHTS, Context
 from spsbench.drafters.model import ModelDrafter
+from spsbench.engines.cuda_graph import GraphedEngine, uncaptured
+from spsbench.engines.hf import ASSISTED, HFGenerateEngine
+from spsbench.engines.local import EagerEngine
 from spsbench.engines.rescore import rescored, teacher_force, token_evidence
 from spsbench.models.onnx_lm import OnnxLM
+from spsbench.models.pair import load_pair
 from spsbench.models.shared_lm import onnx_under, torch_under
+from spsbench.models.static import StaticLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import TrainedDraft, layer_config, read_trained
-from spsbench.records import SamplingParams
+from spsbench.records import Request, SamplingParams
 from spsbench.testing import assert_lossless, context_of
 
 CPU = torch.device("cpu")
@@ -240,10 +247,42 @@ def test_the_command_line_says_what_is_wrong(folders: tuple[Path, Path], tmp_pat
     assert "--drafter heads:from=" in " ".join(done.err.split())
 
 
-def test_an_audit_and_a_bench_take_it(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    target, draft = folders
-    options = ("--target", target, "--draft", draft, "--threads", "1", "--quiet", "--repeats", "1")
-    help_text = call("bench", "--help").out
-    options = options if "--repeats" in help_text else options[:-2]
-    done = call("bench", *options, "--k", "2", "--new-tokens", "8", "--context", "32")
+def test_bench_and_audit_take_it(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    named = ("--target", folders[0], "--draft", folders[1])
+    done = call("bench", *named, "--threads", "1", "--k", "2", "--seconds", "1", "--context", "32", "--json")
     assert done.code == 0, done.err
+    samples = tmp_path / "samples.jsonl"
+    lines = [{"prompt": f"word {i}", "completion": "and another one of them"} for i in range(3)]
+    samples.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    done = call("audit", samples, *named, "--json")
+    assert json.loads(done.out), done.err
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("k", [1, 4])
+def test_in_fixed_shapes_it_writes_what_it_writes_eagerly(
+    folders: tuple[Path, Path], sampling: SamplingParams, k: int
+) -> None:
+    """The very stages that are graphs on CUDA, run as they are."""
+    pair = load_pair(pair_of(*folders), ("float32", "float32"), CPU, TORCH, threads=1)
+    models = [model for model in (pair.target, pair.draft) if isinstance(model, TorchLM)]
+    target, draft = (StaticLM(model, 64) for model in models)
+    decoder, clock = pair.tokenizer, FakeClock(0.001)
+    request = Request(tuple(range(5, 25)), 20, (), sampling, 3, fixed_length=True)
+    engine = GraphedEngine(target, draft, k, sampling, decoder, clock, uncaptured)
+    eager = EagerEngine(pair.target, pair.draft, k, decoder, CPU, clock)
+    assert engine.generate(request).tokens == eager.generate(request).tokens
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_assisted_generation_of_transformers_writes_the_targets_greedy_text(
+    folders: tuple[Path, Path], backend: str
+) -> None:
+    pair = load_pair(pair_of(*folders), ("float32", "float32"), CPU, backend, threads=1)
+    target, draft = pair.target.reference(), pair.draft.reference()
+    request = Request(tuple(range(5, 25)), 20, (), GREEDY, 3, fixed_length=True)
+    alone = EagerEngine(pair.target, None, 0, pair.tokenizer, CPU, FakeClock(0.001)).generate(request)
+    found = HFGenerateEngine(ASSISTED, target, draft, 3, pair.tokenizer).generate(request)
+    assert found.tokens == alone.tokens
+    assert found.loops is not None
+    assert any(loop.drafted for loop in found.loops)
