@@ -84,7 +84,7 @@ def save_small(
     vocabulary: Sequence[int] | None = None,
     **changes: Any,
 ) -> Path:
-    """Write the first layers of a model under its norm as a trained draft; ``changes`` go to ``save_head``."""
+    """Write the first layers of a model and its norm as a trained draft; ``changes`` go to ``save_head``."""
     config = {**model.config.to_dict(), "num_hidden_layers": layers}
     if config.get("layer_types"):
         config["layer_types"] = config["layer_types"][:layers]

@@ -93,11 +93,13 @@ def _pairs() -> Iterator[Check]:
     for name in list_pairs():
         pair = load_pair(name)
         models = (("target", pair.target), ("draft", pair.draft))
-        absent = [f"{role} {ref.id}" for role, ref in models if not model_is_here(ref.id, ref.revision)]
+        absent = [(role, ref.id) for role, ref in models if not model_is_here(ref.id, ref.revision)]
         embedded = embedded_dir(pair.target.id) is not None
         if absent:
-            state: Literal["broken", "absent"] = "broken" if embedded else "absent"
-            yield Check(f"pair {name}", state, f"not on this machine: {', '.join(absent)}")
+            ours = any(embedded_dir(model) is not None for _, model in absent)
+            state: Literal["broken", "absent"] = "broken" if ours else "absent"
+            told = ", ".join(f"{role} {model}" for role, model in absent)
+            yield Check(f"pair {name}", state, f"not on this machine: {told}")
         else:
             yield Check(f"pair {name}", "ok", "embedded, synthetic" if embedded else "in the hub's cache")
 

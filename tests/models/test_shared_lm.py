@@ -200,6 +200,13 @@ def test_padding_of_the_embedding_is_no_token(tmp_path: Path) -> None:
         assert draft.vocabulary.tolist() == [*SOME, 270]
 
 
+def test_it_can_be_asked_outside_of_the_mode_that_it_was_tested_in(tmp_path: Path) -> None:
+    draft = load(source(tmp_path, tiny()), ONNXRUNTIME).draft  # the self-test is in inference mode
+    with torch.no_grad():
+        draft.rollback(0)
+        assert torch.allclose(draft.score(IDS, last=2), by_hand(tiny(), SOME, IDS)[-2:], atol=1e-4)
+
+
 class Leaky(TorchLM):
     """A draft that gives a token outside of its vocabulary a chance."""
 
