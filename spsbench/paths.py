@@ -7,6 +7,9 @@ from typing import Literal
 
 _PACKAGE = Path(__file__).resolve().parent
 
+EMBEDDED = "embedded:"
+"""Names of models inside the package begin with it."""
+
 DataKind = Literal["tasks", "configs/pairs", "configs/protocols", "configs/packages"]
 
 
@@ -20,9 +23,25 @@ def data_dir(kind: DataKind) -> Path:
     return packaged if packaged.is_dir() else _PACKAGE.parent / kind
 
 
+def drafts_dir() -> Path:
+    """Folder of the shipped drafts, one folder a target."""
+    return _PACKAGE / "drafts"
+
+
 def mini_dir() -> Path:
     """Folder of the embedded pair: ``target``, ``draft`` and the synthetic task data."""
     return _PACKAGE / "mini"
+
+
+def embedded_dir(name: str) -> Path | None:
+    """Folder of a model inside the package by its name, ``embedded:SET/PART``; None of another name.
+
+    The set ``mini`` is the embedded pair; any other is a folder of drafts that were trained for one target.
+    """
+    if not name.startswith(EMBEDDED):
+        return None
+    group, _, part = name.removeprefix(EMBEDDED).partition("/")
+    return (mini_dir() if group == "mini" else drafts_dir() / group) / part
 
 
 def results_dir() -> Path:

@@ -1,4 +1,4 @@
-"""Folders with random heads for a target."""
+"""Folders with random heads, or a random small model, for a target."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def save_head(
     Args:
         folder: made.
         target: that it is for.
-        kind: ``eagle`` or ``medusa``.
+        kind: ``eagle``, ``medusa`` or ``model``.
         vocabulary: what it can propose.
         heads: of medusa.
         scale: of its weights.
@@ -76,6 +76,29 @@ def layer_config(hidden: int, **changes: Any) -> LlamaConfig:
     return LlamaConfig(**sizes | {"bos_token_id": None, "eos_token_id": None} | changes)
 
 
+def save_small(
+    folder: Path,
+    target: CausalLM,
+    model: Any,
+    layers: int = 2,
+    vocabulary: Sequence[int] | None = None,
+    **changes: Any,
+) -> Path:
+    """Write the first layers of a model and its norm as a trained draft; ``changes`` go to ``save_head``."""
+    config = {**model.config.to_dict(), "num_hidden_layers": layers}
+    if config.get("layer_types"):
+        config["layer_types"] = config["layer_types"][:layers]
+    changes = {"told": {"config": config}} | changes
+    save_head(folder, target, "model", vocabulary=vocabulary, **changes)
+    kept = tuple(f"model.layers.{number}." for number in range(layers))
+    state = model.state_dict()
+    tensors = {name: part for name, part in state.items() if name.startswith((*kept, "model.norm."))}
+    if vocabulary is not None:
+        tensors["vocabulary"] = torch.tensor(vocabulary, dtype=torch.int32)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
 def _weights(kind: str, layer: LlamaConfig, heads: int, scale: float, seed: int) -> dict[str, Tensor]:
     hidden, generator = layer.hidden_size, torch.Generator().manual_seed(seed)
 
@@ -94,6 +117,8 @@ def _weights(kind: str, layer: LlamaConfig, heads: int, scale: float, seed: int)
         for name, part in body.named_parameters()
         if not name.startswith("embed_tokens")
     }
+    if kind == "model":
+        return named
     # The feature comes through the product as it is, with some noise.
     through = torch.cat([torch.zeros(hidden, hidden), torch.eye(hidden)], dim=1)
     return named | {"fc.weight": through + noise(hidden, 2 * hidden)}

@@ -256,17 +256,18 @@ def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:
 
 def _load(sources: list[ModelSource], size: int, params: Mapping[str, Any]) -> list[CausalLM]:
     from spsbench.config.models import TORCH
-    from spsbench.models.loading import load_torch
+    from spsbench.models.loading import load
     from spsbench.models.pair import resolve_device
     from spsbench.models.weights import require_memory
 
     device, dtype = resolve_device(params["device"] or "auto"), params["dtype"] or _own_dtype(params)
     require_memory(sources[0], sources[1] if len(sources) > 1 else None, (dtype, dtype), device, TORCH)
-    flags = ("--target", "--draft")
+    models: list[CausalLM] = []
     # The reference forward: an auditor that shares code with the engine would share its faults.
-    return [
-        load_torch(source, dtype, device, size, flag) for source, flag in zip(sources, flags, strict=False)
-    ]
+    for source, flag in zip(sources, ("--target", "--draft"), strict=False):
+        under = models[0] if models else None
+        models.append(load(source, dtype, device, size, flag, TORCH, target=under))
+    return models
 
 
 def _own_dtype(params: Mapping[str, Any]) -> str:

@@ -310,7 +310,7 @@ def _loaded(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: t
     threads = _threads(params["threads"])
     target = load(source.target, dtype, device, source.vocab_size, "--target", backend, threads)
     threads = threads or suitable_threads(target.parameters)
-    draft = load(source.draft, dtype, device, source.vocab_size, "--draft", backend, threads)
+    draft = load(source.draft, dtype, device, source.vocab_size, "--draft", backend, threads, target)
     return names, target, draft
 
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 
 from spsbench.cli import options
 from spsbench.errors import SpsbenchError
-from spsbench.paths import mini_dir
+from spsbench.paths import embedded_dir
 
 if TYPE_CHECKING:
     from spsbench.fetch.catalogue import Package
@@ -35,7 +35,6 @@ def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
         raise UnavailableError(f"{', '.join(broken)} cannot be used.", remedy="Install spsbench again.")
 
 
-EMBEDDED = "embedded:mini/"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 _STYLES = {"ok": "green", "absent": "yellow", "broken": "red", "info": "dim"}
 
@@ -95,13 +94,15 @@ def _pairs() -> Iterator[Check]:
     for name in list_pairs():
         pair = load_pair(name)
         models = (("target", pair.target), ("draft", pair.draft))
-        absent = [f"{role} {ref.id}" for role, ref in models if not model_is_here(ref.id, ref.revision)]
-        embedded = pair.target.id.startswith(EMBEDDED)
+        absent = [(role, ref.id) for role, ref in models if not model_is_here(ref.id, ref.revision)]
+        embedded = embedded_dir(pair.target.id) is not None
         packaged = package_of(pair.target.id)
         if absent:
-            state: Literal["broken", "absent"] = "broken" if embedded else "absent"
+            ours = any(embedded_dir(model) is not None for _, model in absent)
+            state: Literal["broken", "absent"] = "broken" if ours else "absent"
+            told = ", ".join(f"{role} {model}" for role, model in absent)
             way = "" if packaged is None else f"; {way_to_fetch(packaged)}"
-            yield Check(f"pair {name}", state, f"not on this machine: {', '.join(absent)}{way}")
+            yield Check(f"pair {name}", state, f"not on this machine: {told}{way}")
         else:
             place = "the hub's cache" if packaged is None else str(packaged.folder)
             yield Check(f"pair {name}", "ok", "embedded, synthetic" if embedded else f"in {place}")
@@ -123,8 +124,9 @@ def way_to_fetch(package: Package) -> str:
 
 def model_is_here(name: str, revision: str | None) -> bool:
     """Whether a model's weights are on this machine: in the package, our cache, or the hub's cache."""
-    if name.startswith(EMBEDDED):
-        return (mini_dir() / name.removeprefix(EMBEDDED) / "model.safetensors").is_file()
+    inside = embedded_dir(name)
+    if inside is not None:
+        return (inside / "model.safetensors").is_file()
     if (package := package_of(name)) is not None:
         return package.is_here
     from huggingface_hub import try_to_load_from_cache

@@ -46,10 +46,10 @@ def _packages_of(name: str) -> list[Package]:
     Raises:
         UsageError: there is no such pair, or it comes from elsewhere.
     """
-    from spsbench.cli.doctor import EMBEDDED
     from spsbench.config import load_pair
     from spsbench.errors import UsageError
     from spsbench.fetch.catalogue import PREFIX, load_package
+    from spsbench.paths import EMBEDDED
 
     pair = load_pair(name.removeprefix(PREFIX))
     ids = list(dict.fromkeys((pair.target.id, pair.draft.id)))

@@ -102,9 +102,10 @@ def _pairs() -> list[Row]:
 
 
 def _needs_of_pair(pair: PairConfig) -> str:
-    from spsbench.cli.doctor import EMBEDDED, model_is_here, package_of, way_to_fetch
+    from spsbench.cli.doctor import model_is_here, package_of, way_to_fetch
+    from spsbench.paths import embedded_dir
 
-    if pair.target.id.startswith(EMBEDDED):
+    if embedded_dir(pair.target.id) is not None:
         return NOTHING
     here = all(model_is_here(ref.id, ref.revision) for ref in (pair.target, pair.draft))
     packaged = package_of(pair.target.id)

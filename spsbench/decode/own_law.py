@@ -22,7 +22,7 @@ Measured on 16 architectures (``docs/losslessness.md``): in float32 three times 
 half precision about the worst. A wrong row moves it by far more.
 """
 
-_FARTHEST = 100.0  # logits that a model masks with -inf must not stretch the unit
+_FARTHEST = 100.0  # what a model all but masks must not stretch the unit
 
 
 def rounding_slack(dtype: torch.dtype) -> float:
@@ -56,7 +56,7 @@ def own_law(logits: Tensor, sampling: SamplingParams, slack: float) -> Law:
     """
     logits = logits.double() / (1.0 if sampling.greedy else sampling.temperature)
     best = logits.max(-1, keepdim=True).values
-    unit = (best - logits).clamp(max=_FARTHEST).mean(-1, keepdim=True)
+    unit = _unit(logits, best)
     shift = slack * unit  # of a logit, up or down
     ahead = logits.topk(2, dim=-1).values.diff(dim=-1).abs().squeeze(-1)
     lead = (ahead / 2).tanh() / 2
@@ -76,6 +76,13 @@ def own_law(logits: Tensor, sampling: SamplingParams, slack: float) -> Law:
     kept = (whole * (probs > 0)).sum(-1)
     tolerance = moved.squeeze(-1) + (whole * edge).sum(-1) / kept
     return Law(probs, doubtful, tolerance, lead)
+
+
+def _unit(logits: Tensor, best: Tensor) -> Tensor:
+    """[n, 1] the best logit's distance from the mean of its row; tokens at minus infinity are not asked."""
+    away = (best - logits).clamp(max=_FARTHEST)
+    never = logits.isneginf()
+    return away.masked_fill(never, 0.0).sum(-1, keepdim=True) / (~never).sum(-1, keepdim=True)
 
 
 def _top_k(logits: Tensor, top_k: int, shift: Tensor) -> tuple[Tensor, Tensor]:

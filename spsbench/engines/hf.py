@@ -44,21 +44,13 @@ class HFGenerateEngine:
     def __init__(
         self, name: str, target: TorchLM, draft: TorchLM | None, k: int, decoder: TextDecoder
     ) -> None:
-        from transformers import GenerationConfig
-
         self.name, self._k, self._decoder = name, k, decoder
         self._target = target.model
         self._draft = None if draft is None else draft.model
-        for model in self._models():
-            model.generation_config = GenerationConfig()  # a checkpoint's own defaults are not the task's
-        if self._draft is not None:
-            settings = self._draft.generation_config
-            settings.num_assistant_tokens = k
-            settings.num_assistant_tokens_schedule = "constant"
-            settings.assistant_confidence_threshold = 0.0
 
     def generate(self, request: Request) -> Generation:
         """See ``Engine.generate``. Loops are seen from outside: what was drafted and emitted, not betas."""
+        self._set_defaults()
         stop = StopRule.of(request, self._decoder)
         watcher = _Watcher(stop, len(request.prompt_ids))
         prompt = torch.tensor([request.prompt_ids], device=self._target.device)
@@ -84,6 +76,18 @@ class HFGenerateEngine:
             decode_s=ended - started - prefill_s,
             finish_reason=reason,
         )
+
+    def _set_defaults(self) -> None:
+        """Before each sequence: arms share the models, and each has a K of its own."""
+        from transformers import GenerationConfig
+
+        for model in self._models():
+            model.generation_config = GenerationConfig()  # a checkpoint's own defaults are not the task's
+        if self._draft is not None:
+            settings = self._draft.generation_config
+            settings.num_assistant_tokens = self._k
+            settings.num_assistant_tokens_schedule = "constant"
+            settings.assistant_confidence_threshold = 0.0
 
     def _models(self) -> list[Any]:
         return [self._target] if self._draft is None else [self._target, self._draft]

@@ -194,8 +194,9 @@ def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack
     """[n] whether a token would be possible if the row were moved by what rounding may move it."""
     own = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
     if sampling.greedy:
-        best = logits.max(-1).values
-        return best - own <= slack * (best - logits.mean(-1))
+        best, never = logits.max(-1).values, logits.isneginf()  # what a draft cannot propose is no part of it
+        mean = logits.masked_fill(never, 0.0).sum(-1) / (~never).sum(-1)
+        return best - own <= slack * (best - mean)
     wider = SamplingParams(
         temperature=sampling.temperature,
         top_k=sampling.top_k + 1 if sampling.top_k else 0,

@@ -87,8 +87,8 @@ def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | N
 
 def _weights_missing(source: ModelSource, flag: str) -> str | None:
     """What is wrong with a local model's files; those of a hub model are fetched first."""
-    if not source.is_local:
-        return None
+    if not source.is_local or source.sharing is not None:
+        return None  # a trained draft's were looked at when it was read
     with typed_errors(source.name, flag):
         stored = Checkpoint(Path(source.location))
     return None if stored.is_plain and EMBEDDING in stored else "its weights are in no safetensors file"

@@ -30,10 +30,13 @@ class CausalLM(ABC):
         context_window: longest sequence it can score, in tokens.
         layers: how many it has.
         attached: what was made for it, by a key of its maker's, so that who asks for the same shares it.
+        vocabulary: [m] the token ids that it can propose, ascending, on its device; other logits are minus
+            infinity. None for all.
     """
 
     backend: ClassVar[str]
     layers: int
+    vocabulary: Tensor | None = None
 
     def __init__(self, config: Any, vocab_size: int, device: torch.device, dtype: torch.dtype) -> None:
         self.config = config

@@ -135,7 +135,11 @@ class Checkpoint:
     @property
     def is_plain(self) -> bool:
         """Whether every tensor is of a floating dtype that this class reads, and there is one."""
-        return bool(self.tensors) and all(tensor.kind in _STORED for tensor in self.tensors.values())
+        return bool(self.tensors) and all(map(self.reads, self.tensors))
+
+    def reads(self, name: str) -> bool:
+        """Whether there is a tensor of that name, of a floating dtype that this class reads."""
+        return name in self.tensors and self.tensors[name].kind in _STORED
 
     @property
     def parameters(self) -> int:

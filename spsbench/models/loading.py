@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import suitable_threads
 from spsbench.models.onnx_lm import OnnxLM
-from spsbench.models.source import ModelSource
+from spsbench.models.shared_lm import onnx_under, torch_under
+from spsbench.models.source import ModelSource, Sharing, embedding_of
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.weights import DTYPES, ROUNDED
 
@@ -30,6 +31,7 @@ def load(
     flag: str,
     backend: str,
     threads: int | None = None,
+    target: CausalLM | None = None,
 ) -> CausalLM:
     """Load a model over a backend of ``choose_backend``.
 
@@ -41,11 +43,15 @@ def load(
         flag: the command-line flag that named the model.
         backend: ``onnxruntime`` or ``torch``.
         threads: of ONNX Runtime; None for as many as suit the model's size. Torch has its own.
+        target: of a trained draft, loaded over the same backend; the draft gets its device and its threads.
 
     Raises:
         UnavailableError: a file is damaged, or weights or a required package are missing.
-        UsageError: this process's thread pool has another size.
+        UsageError: this process's thread pool has another size, or a trained draft cannot be had so.
     """
+    if source.sharing is not None:
+        assert target is not None, "a trained draft is loaded behind its target"
+        return _load_sharing(source, source.sharing, dtype, vocab_size, flag, target)
     if backend == ONNXRUNTIME:
         return _load_onnx(source, dtype, vocab_size, flag, threads)
     return load_torch(source, dtype, device, vocab_size, flag)
@@ -79,9 +85,27 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
     return TorchLM(model.eval(), vocab_size)
 
 
+def _load_sharing(
+    source: ModelSource, sharing: Sharing, dtype: str, vocab_size: int, flag: str, target: CausalLM
+) -> CausalLM:
+    count, hidden = target.embedding_shape
+    embedding = embedding_of(sharing.target, "--target") or target.embedding_fingerprint()
+    sharing.draft.require_target(hidden, count, embedding, flag)
+    with typed_errors(source.name, flag):
+        try:
+            if isinstance(target, OnnxLM):
+                return onnx_under(target, sharing.draft, source.config, vocab_size, ROUNDED.get(dtype))
+            assert isinstance(target, TorchLM)
+            return torch_under(target, sharing.draft, source.config, vocab_size, DTYPES.get(dtype), flag)
+        except KeyError as missing:
+            _require_complete([str(missing.args[0])], source.name, flag)
+            raise
+
+
 def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, threads: int | None) -> OnnxLM:
     cpu = torch.device("cpu")
-    reference = partial(load_torch, source, "float32", cpu, vocab_size, flag)
+    # Once: a draft that shares its tensors asks for it, too.
+    reference = cache(partial(load_torch, source, "float32", cpu, vocab_size, flag))
     with typed_errors(source.name, flag):
         stored = Checkpoint(weights_folder(source))
         try:

@@ -17,10 +17,9 @@ from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
 from spsbench.models.onnx_forward import OnnxForward, value_of
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxLM, session_of
+from spsbench.models.shared_weights import SharedWeights
 from spsbench.models.trained import TrainedDraft, layer_config
 from spsbench.models.vocabulary import VocabularyRows
-
-_HEAD = "lm_head"
 
 
 class OnnxChain:
@@ -41,7 +40,7 @@ class OnnxChain:
         ids = draft.ids_below(target.vocab_size)
         plan = _plan_of(blueprint_of(layer_config(draft)), target, ids)
         self._plan, self._table = plan, target.stored
-        graph = _EagleBuilder(plan, _WithHead(draft.stored, target.stored, ids), bits).graph()
+        graph = _EagleBuilder(plan, SharedWeights(draft, target.stored, ids), bits).graph()
         self._session, self._weight_bytes = session_of(graph, target.threads)
         self._forward = self._new_forward()
         self._spread = VocabularyRows(torch.from_numpy(ids), target.vocab_size)
@@ -90,7 +89,7 @@ class OnnxHeads:
         ids = draft.ids_below(target.vocab_size)
         self.count = draft.heads
         self._plan = _plan_of(replace(target.plan, layers=0, activation="silu"), target, ids)
-        stored = _WithHead(draft.stored, target.stored, ids)
+        stored = SharedWeights(draft, target.stored, ids)
         graph = _MedusaBuilder(self._plan, stored, bits, draft.heads).graph()
         self._session, self._weight_bytes = session_of(graph, target.threads)
         self._spread = VocabularyRows(torch.from_numpy(ids), target.vocab_size)
@@ -123,41 +122,6 @@ def _plan_of(own: Blueprint, target: OnnxLM, ids: npt.NDArray[np.int64]) -> Blue
     if own.hidden != target.plan.hidden:
         raise ValueError(f"its layer is {own.hidden} wide, the target's states are {target.plan.hidden}")
     return replace(own, vocab_size=len(ids), logit_scale=target.plan.logit_scale)
-
-
-class _WithHead:
-    """A head's stored weights, and as ``lm_head`` some rows of its target's.
-
-    Args:
-        own: of the head.
-        target: of the target, whose output head may be its embedding table.
-        ids: [m] which rows.
-    """
-
-    def __init__(self, own: StoredWeights, target: StoredWeights, ids: npt.NDArray[np.int64]) -> None:
-        self._own = own
-        name = f"{_HEAD}.weight" if f"{_HEAD}.weight" in target else EMBEDDING
-        rows = np.zeros((len(ids), target.shape(name)[1]), np.float32)
-        target.rows(name, ids, rows)
-        self._head = {f"{_HEAD}.weight": rows}
-        if f"{_HEAD}.bias" in target:
-            self._head[f"{_HEAD}.bias"] = target.read(f"{_HEAD}.bias")[ids]
-
-    @property
-    def parameters(self) -> int:
-        return self._own.parameters + sum(rows.size for rows in self._head.values())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._head or name in self._own
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._head[name].shape if name in self._head else self._own.shape(name)
-
-    def read(self, name: str) -> Floats:
-        return self._head[name] if name in self._head else self._own.read(name)
-
-    def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
-        out[:] = self.read(name)[ids]
 
 
 class _EagleBuilder(Builder):

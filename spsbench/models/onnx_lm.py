@@ -19,6 +19,7 @@ from spsbench.models.onnx_forward import OnnxForward
 from spsbench.models.onnx_graph import Graph, build_graph
 from spsbench.models.onnx_threads import session_options
 from spsbench.models.trained import embedding_fingerprint
+from spsbench.models.vocabulary import VocabularyRows
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -37,6 +38,7 @@ class OnnxLM(CausalLM):
         reference: loads the model over torch.
         layers: how many of its layers, under its own final norm and head; None for all.
         bits: 8 or 4 to round its matrices; None keeps float32.
+        vocabulary: [m] what the rows of its head stand for; None where they stand for every token.
     """
 
     backend = ONNXRUNTIME
@@ -50,17 +52,22 @@ class OnnxLM(CausalLM):
         reference: Callable[[], TorchLM],
         layers: int | None = None,
         bits: int | None = None,
+        vocabulary: Tensor | None = None,
     ) -> None:
         # Activations of 8 bits round as coarsely as bfloat16, and its tolerances are theirs.
         dtype = torch.float32 if bits is None else torch.bfloat16
         super().__init__(config, vocab_size, torch.device("cpu"), dtype)
         plan = blueprint_of(config)
         self._plan = plan if layers is None else replace(plan, layers=layers)
+        self.vocabulary = vocabulary
+        if vocabulary is not None:
+            self._plan = replace(self._plan, vocab_size=len(vocabulary))
         self.layers = self._plan.layers
         self.bits = bits
         self._stored, self._threads, self._reference = stored, threads, reference
         self._session, self._weight_bytes = _session(self._plan, stored, threads, bits)
         self._forward = OnnxForward(self._session, self._plan)
+        self._spread = self._new_spread()
         self._length = 0
         self._variants: dict[tuple[int | None, int | None], OnnxLM] = {}
 
@@ -84,7 +91,7 @@ class OnnxLM(CausalLM):
             assert self._forward.features is not None
             self._features.write(start, self._forward.features)
         self._length = start + n
-        return self._cut(logits)
+        return self._all(logits, self._spread)
 
     def rollback(self, length: int) -> None:
         self._length = min(self._length, length)
@@ -92,12 +99,13 @@ class OnnxLM(CausalLM):
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         n = tokens.shape[0]
         fresh = OnnxForward(self._session, self._plan)
-        return self._cut(fresh(lambda out: self._embed(tokens, out), 0, n, last or n))
+        logits = fresh(lambda out: self._embed(tokens, out), 0, n, last or n)
+        return self._all(logits, self._new_spread())
 
     def with_features(self, flag: str) -> OnnxLM:
         other = copy.copy(self)
         other._forward = OnnxForward(other._session, other._plan, features=True)
-        other._length, other._features = 0, FeatureRows()
+        other._length, other._features, other._spread = 0, FeatureRows(), other._new_spread()
         return other
 
     @property
@@ -147,11 +155,18 @@ class OnnxLM(CausalLM):
     def _variant(self, layers: int | None, bits: int | None) -> OnnxLM:
         if (layers, bits) not in self._variants:
             self._variants[layers, bits] = type(self)(
-                self.config, self._stored, self.vocab_size, self._threads, self._reference, layers, bits
+                self.config,
+                self._stored,
+                self.vocab_size,
+                self._threads,
+                self._reference,
+                layers,
+                bits,
+                self.vocabulary,
             )
         other = copy.copy(self._variants[layers, bits])
         other._forward, other._length = OnnxForward(other._session, other._plan), 0
-        other._features = None
+        other._features, other._spread = None, other._new_spread()
         return other
 
     def _embed(self, tokens: Tensor, out: Floats) -> None:
@@ -159,7 +174,13 @@ class OnnxLM(CausalLM):
         if self._plan.embedding_scale != 1.0:
             out *= self._plan.embedding_scale
 
-    def _cut(self, logits: Tensor) -> Tensor:
+    def _new_spread(self) -> VocabularyRows | None:
+        return None if self.vocabulary is None else VocabularyRows(self.vocabulary, self.vocab_size)
+
+    def _all(self, logits: Tensor, spread: VocabularyRows | None) -> Tensor:
+        """Logits of all tokens that are used, of what the head gave."""
+        if spread is not None:
+            return spread(logits)
         return logits if logits.shape[-1] == self.vocab_size else logits[:, : self.vocab_size]
 
 

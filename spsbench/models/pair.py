@@ -75,12 +75,14 @@ def find_pair(config: PairConfig) -> PairSource:
 
     Raises:
         UnavailableError: one of them is unavailable.
-        UsageError: different tokenizers, or an architecture that cannot be rolled back.
+        UsageError: different tokenizers, a trained draft of another target, or an architecture that
+            cannot be rolled back.
     """
     quiet_libraries()
     target = find(config.target.id, config.target.revision, "--target")
-    draft = find(config.draft.id, config.draft.revision, "--draft")
-    check_same(target.tokenizer, draft.tokenizer)
+    draft = find(config.draft.id, config.draft.revision, "--draft", target)
+    if draft.sharing is None:
+        check_same(target.tokenizer, draft.tokenizer)
     sizes = [text_config(source.config).vocab_size for source in (target, draft)]
     shared = min(sizes)
     if target.tokenizer.size > shared:
@@ -160,7 +162,8 @@ def load_pair(
     info: dict[str, Any] = {}
     parts = zip(("target", "draft"), (source.target, source.draft), dtypes, strict=True)
     for role, part, dtype in parts:
-        model = load(part, dtype, device, source.vocab_size, f"--{role}", backend, threads)
+        under = models[0] if models else None
+        model = load(part, dtype, device, source.vocab_size, f"--{role}", backend, threads, under)
         if device.type == "cpu":
             threads = threads or suitable_threads(model.parameters)  # the draft runs on the target's
             # Over ONNX Runtime nothing large is left to torch, whose threads would wait for that pool's.
@@ -177,6 +180,7 @@ def load_pair(
             "forward_bytes": model.forward_bytes(),
             "kv_bytes_per_token": model.kv_bytes_per_token,
             **_experts(model),
+            **({} if model.vocabulary is None else {"vocabulary": len(model.vocabulary)}),
             "self_test": asdict(test),
         }
         models.append(model)

@@ -65,9 +65,9 @@ def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
     full = model.score_uncached(tokens[:-1])
     branch = model.score_uncached(torch.cat([tokens[:kept], other]))
     return SelfTest(
-        cached=_difference(cached, full[-_BLOCK:]),
-        rolled_back=_difference(continued, branch[-1:]),
-        scale=float(full.abs().max()),
+        cached=_difference(model, cached, full[-_BLOCK:]),
+        rolled_back=_difference(model, continued, branch[-1:]),
+        scale=float(_proposable(model, full).abs().max()),
         prompt_tokens=prompt_length,
         bits=_bits(cached, continued),
     )
@@ -122,5 +122,17 @@ def _bits(*logits: torch.Tensor) -> str:
     return digest.hexdigest()[:16]
 
 
-def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
+def _difference(model: CausalLM, a: torch.Tensor, b: torch.Tensor) -> float:
+    a, b = _proposable(model, a), _proposable(model, b)
     return float((a.double() - b.double()).abs().max())
+
+
+def _proposable(model: CausalLM, logits: torch.Tensor) -> torch.Tensor:
+    """[n, m] the logits of the tokens that a model can propose; an error where others are possible."""
+    if model.vocabulary is None:
+        return logits
+    some = logits[:, model.vocabulary]
+    others = logits.index_fill(1, model.vocabulary, float("-inf"))
+    if not bool((others == float("-inf")).all()):
+        raise ValueError("it proposes tokens outside of its vocabulary")
+    return some

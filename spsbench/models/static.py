@@ -152,8 +152,11 @@ def require_same_answers(model: TorchLM, static: StaticLM) -> None:
     parts = [
         static.score(tokens[part], numbers[part], last=cut) for part in (slice(0, cut), slice(cut, 2 * cut))
     ]
-    difference = float((torch.cat(parts).float() - expected[: 2 * cut].float()).abs().max())
-    scale = float(expected.float().abs().max())
+    found, expected = torch.cat(parts).float(), expected[: 2 * cut].float()
+    if model.vocabulary is not None:
+        found, expected = (rows[:, model.vocabulary] for rows in (found, expected))
+    difference = float((found - expected).abs().max())
+    scale = float(expected.abs().max())
     tolerance = {torch.float64: 1e-9, torch.float32: 2e-3}.get(model.dtype, 6e-2)
     if not difference <= tolerance * max(scale, 1e-9):
         raise NotStatic(f"its logits differ by {difference:.3g} with positions given as a tensor")

@@ -77,7 +77,7 @@ class TorchLM(CausalLM):
         return logits
 
     def with_features(self, flag: str) -> TorchLM:
-        other = TorchLM(self.model, self.vocab_size)
+        other = type(self)(self.model, self.vocab_size)
         other._features, other.attached = FeatureRows(), self.attached
         _require_states(self.model, flag)
         return other
@@ -102,7 +102,7 @@ class TorchLM(CausalLM):
 
     def truncated(self, layers: int, flag: str) -> TorchLM:
         self._require_layers(layers, flag)
-        return TorchLM(truncated(self.model, layers, flag), self.vocab_size)
+        return type(self)(truncated(self.model, layers, flag), self.vocab_size)
 
 
 @contextmanager

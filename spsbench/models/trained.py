@@ -143,6 +143,8 @@ def read_trained(folder: Path, flag: str) -> TrainedDraft:
         vocabulary = _vocabulary(folder, stored)
     if not stored.tensors:
         _refuse(folder, f"it has no {WEIGHTS}", flag)
+    if not all(stored.reads(name) for name in stored.tensors if name != VOCABULARY):
+        _refuse(folder, f"its {WEIGHTS} has tensors that are no floats of 16 or 32 bits", flag)
     if vocabulary is not None:
         _require_vocabulary(folder, vocabulary, target.vocab_size, flag)
     return TrainedDraft(folder, told["kind"], target, config, heads, vocabulary, stored)

@@ -41,10 +41,19 @@ def weight_bytes(source: ModelSource, dtype: str, flag: str) -> int | None:
         tensors = [*Checkpoint(folder).tensors.values()]
     if not tensors:
         return None
-    return sum(
+    own = sum(
         tensor.size * (width if width and tensor.kind in _FLOATS else _WIDTHS.get(tensor.kind, 1))
         for tensor in tensors
     )
+    return own + _head_bytes(source, width)
+
+
+def _head_bytes(source: ModelSource, width: int | None) -> int:
+    """Of the rows that a trained draft takes from its target's head."""
+    if source.sharing is None:
+        return 0
+    draft = source.sharing.draft
+    return len(draft.ids_below(draft.target.vocab_size)) * draft.target.hidden * (width or 4)
 
 
 def available_bytes(device: torch.device) -> int | None:

@@ -32,7 +32,7 @@ def test_the_terminal_shows_the_same(cli: Cli) -> None:
 
 
 def test_a_missing_embedded_model_is_broken_and_3(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "mini_dir", lambda: Path("/nowhere"))
+    monkeypatch.setattr("spsbench.paths.mini_dir", lambda: Path("/nowhere"))
     result = cli("doctor")
     assert result.code == 3
     assert "error: pair mini cannot be used." in result.err
@@ -47,3 +47,13 @@ def test_a_checker_that_judges_wrongly_is_broken(
     verdicts = [execution.Verdict(passed, "") for passed in answers]
     monkeypatch.setattr(execution, "judge", lambda *_, **__: verdicts)
     assert doctor._checker().state == "broken"
+
+
+def test_a_shipped_draft_is_looked_for_in_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spsbench.paths.drafts_dir", lambda: tmp_path)
+    assert not doctor.model_is_here("embedded:tiny/draft", None)
+    (tmp_path / "tiny" / "draft").mkdir(parents=True)
+    (tmp_path / "tiny" / "draft" / "model.safetensors").touch()
+    assert doctor.model_is_here("embedded:tiny/draft", None)

@@ -77,3 +77,14 @@ def test_no_hook_is_left_behind() -> None:
     for model in (pair().target.model, pair().draft.model):
         assert not model._forward_hooks
         assert not model._forward_pre_hooks
+
+
+def test_engines_of_two_ks_on_one_draft_keep_theirs() -> None:
+    engines = {
+        k: HFGenerateEngine(ASSISTED, pair().target, pair().draft, k, pair().tokenizer) for k in (1, 3)
+    }
+    asked = request(PROMPTS[0], fixed_length=True)
+    for k in (1, 3, 1):
+        loops = engines[k].generate(asked).loops
+        assert loops is not None
+        assert max(loop.drafted for loop in loops) == k
