@@ -24,7 +24,7 @@ from spsbench.models.selftest import require_exact_rollback, self_test
 from spsbench.models.source import find
 from spsbench.models.static import StaticLM, require_same_answers
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.weights import ROUNDED
+from spsbench.models.weights import ROUNDED, weight_bytes
 
 CPU = torch.device("cpu")
 BACKENDS = (ONNXRUNTIME, TORCH)
@@ -96,6 +96,8 @@ def test_sizes_are_of_its_layers_and_its_rows_of_the_head(
     stored = load_file(tmp_path / "draft" / "model.safetensors")
     layers = sum(part.numel() for name, part in stored.items() if name != "vocabulary")
     wanted = layers + (TOKENS if vocabulary is None else len(vocabulary)) * 32
+    size = weight_bytes(found.draft, "float32", "--draft")
+    assert size == 4 * (wanted + (0 if vocabulary is None else len(vocabulary)))
     for backend in BACKENDS:
         pair = load(found, backend)
         assert pair.draft.parameters == wanted == pair.info["draft"]["parameters"]
