@@ -20,7 +20,7 @@ from spsbench.distill.batches import Batch
 from spsbench.distill.losses import taught
 from spsbench.distill.teacher import Teacher, log_probs
 
-MATRIX_RATE, VECTOR_RATE = 2e-3, 1e-3
+MATRIX_RATE, VECTOR_RATE = 6e-3, 3e-3
 WARM_UP = 0.02
 FLAT_UNTIL = 0.55
 SAVE_EVERY_S = 60.0

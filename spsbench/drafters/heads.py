@@ -19,11 +19,14 @@ from spsbench.models.features import HiddenStates
 from spsbench.models.heads import Chain, Heads, load_chain, load_heads
 from spsbench.models.source import fingerprint
 from spsbench.models.trained import EAGLE, MODEL, TrainedDraft, read_trained
+from spsbench.paths import embedded_dir
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
 
 _NAME = "heads"
 _FLAG = "--drafter"
+SHIPPED = "embedded:smollm2/head"
+"""The head that is used unless another is named: for the target of the pair smollm2."""
 
 
 class EagleModel:
@@ -141,15 +144,12 @@ def _nothing(u: Tensor) -> Draft:
 
 def _described(options: Options) -> TrainedDraft:
     """What lies in the folder that was named; see ``read_trained`` for what else is raised."""
-    folder = str(options["from"])
-    if not folder:
-        raise UsageError(
-            f"{_NAME} needs a trained head.", flag=_FLAG, remedy=f"Name its folder: {_NAME}:from=FOLDER."
-        )
-    draft = read_trained(Path(folder), _FLAG)
+    name = str(options["from"])
+    folder = embedded_dir(name) or Path(name)
+    draft = read_trained(folder, _FLAG)
     if draft.kind == MODEL:
         raise UsageError(
-            f"{folder} is a draft model, not a head.", flag=_FLAG, remedy=f"Give it as --draft {folder}."
+            f"{name} is a draft model, not a head.", flag=_FLAG, remedy=f"Give it as --draft {name}."
         )
     return draft
 
@@ -178,7 +178,7 @@ KIND = DrafterKind(
     name=_NAME,
     summary="Heads that were trained on the target's hidden states (EAGLE, Medusa), from=FOLDER.",
     build=_build,
-    options={"from": "", "bits": 0},
+    options={"from": SHIPPED, "bits": 0},
     needs=frozenset({WEIGHTS, HIDDEN}),
     content=_content,
 )
