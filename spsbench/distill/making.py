@@ -20,6 +20,7 @@ from spsbench.distill.draft_folder import write_draft
 from spsbench.distill.lessons import Lessons, lessons_of
 from spsbench.distill.own_text import OwnText
 from spsbench.distill.recipe import DEPTHS, Recipe
+from spsbench.distill.sampler import Writer
 from spsbench.distill.students import EagleHead, MedusaHeads, SmallModel
 from spsbench.distill.teacher import Teacher, shortened
 from spsbench.distill.training import Progress, Training, has_fast_bfloat16
@@ -114,9 +115,8 @@ def make_draft(
     _claim(corpus, {"target": made_for.embedding, "data": list(recipe.data), "seed": recipe.seed}, "--corpus")
     began = time.perf_counter()
     text = Corpus(corpus)
-    _write_text(
-        OwnText(model, source.tokenizer, source.tokenizer.size, recipe.data, recipe.seed), text, recipe, watch
-    )
+    writer = Writer(model, sorted(source.tokenizer.eos_ids), source.tokenizer.size)
+    _write_text(OwnText(writer, source.tokenizer, recipe.data, recipe.seed), text, recipe, watch)
     lessons = lessons_of(text, recipe.tokens, source.tokenizer.decode, Evaluated(evaluated))
     _require_enough(lessons)
     size = recipe.vocabulary or source.tokenizer.size

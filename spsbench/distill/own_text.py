@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,7 +25,7 @@ from spsbench.distill.prompts import (
     opened,
 )
 from spsbench.distill.recipe import PYTHON, SOURCES
-from spsbench.distill.sampler import read, sample
+from spsbench.distill.sampler import Writer
 from spsbench.models.tokenizer import Tokenizer
 
 BATCH = 128
@@ -43,39 +41,36 @@ class OwnText:
     """Makes shards.
 
     Attributes:
-        model: the target, as torch computes it.
+        writer: the target.
         tokenizer: its tokenizer.
-        vocab_size: tokens that may be drawn.
         sources: ``own`` (the target's answers to requests of its own, and its endings of functions),
             ``python`` (functions as they were written), or prompts files, which the target answers.
         seed: of everything.
     """
 
-    model: Any
+    writer: Writer
     tokenizer: Tokenizer
-    vocab_size: int
     sources: Sequence[str]
     seed: int
 
     def shard(self, number: int) -> Shard:
         """The shard of that number, which alone decides with the seed what is in it."""
         source, turn = self.sources[number % len(self.sources)], number // len(self.sources)
-        generator = torch.Generator(self.model.device).manual_seed(self.seed * 1_000_003 + number)
+        generator = torch.Generator(self.writer.model.device).manual_seed(self.seed * 1_000_003 + number)
         if source == PYTHON and turn < len(functions()) // _READ:
             return self._read(turn)
         # The library has an end: what follows is own text again.
         if source not in SOURCES:
             return self._answered(self._from_file(Path(source), turn), generator)
         opening = (*OPENINGS, *[None] * _OF_HEADS)[turn % (len(OPENINGS) + _OF_HEADS)]
-        prompts = self._heads(turn) if opening is None else self._requests(opening, generator)
-        return self._answered(prompts, generator)
+        requests = [] if opening is None else self._requests(opening, generator)
+        return self._answered(requests or self._heads(turn), generator)
 
     def _answered(self, prompts: list[Prompt], generator: torch.Generator) -> Shard:
         kind = prompts[0].kind
         prompts = sorted(prompts, key=lambda prompt: len(prompt.ids))
         ids = [prompt.ids for prompt in prompts]
-        law = SAMPLINGS[kind]
-        sampled = sample(self.model, ids, ANSWER_TOKENS, law, self._eos, self.vocab_size, generator)
+        sampled = self.writer.write(ids, ANSWER_TOKENS, SAMPLINGS[kind], generator)
         # Sequences come in the order of their prompts; one that was never continued is left out.
         texts = {tuple(prompt.ids): prompt.text for prompt in prompts}
         return shard_of(kind, [texts[tuple(s.tokens[: s.start].tolist())] for s in sampled], sampled)
@@ -88,15 +83,12 @@ class OwnText:
             whole = begun(self.tokenizer, function.head, function.body).ids
             sequences.append((whole[: len(prompt.ids) + ANSWER_TOKENS], len(prompt.ids)))
         temperature = SAMPLINGS[CODE].temperature
-        read_by = partial(read, self.model, temperature=temperature, vocab_size=self.vocab_size)
         by_length = sorted(range(len(chosen)), key=lambda i: len(sequences[i][0]))
         parts = [by_length[at : at + _READ_AT_ONCE] for at in range(0, len(by_length), _READ_AT_ONCE)]
-        found = [item for part in parts for item in read_by([sequences[i] for i in part])]
+        found = [
+            item for part in parts for item in self.writer.read([sequences[i] for i in part], temperature)
+        ]
         return shard_of(CODE, [prompts[i].text for i in by_length], found)
-
-    @property
-    def _eos(self) -> list[int]:
-        return sorted(self.tokenizer.eos_ids)
 
     def _from_file(self, path: Path, turn: int) -> list[Prompt]:
         prompts = file_prompts(path, self.tokenizer)
@@ -115,9 +107,7 @@ class OwnText:
 
     def _requests(self, opening: Opening, generator: torch.Generator) -> list[Prompt]:
         ids = opened(self.tokenizer, opening)
-        requests = sample(
-            self.model, [ids] * BATCH, REQUEST_TOKENS, REQUESTS, self._eos, self.vocab_size, generator
-        )
+        requests = self.writer.write([ids] * BATCH, REQUEST_TOKENS, REQUESTS, generator)
         prompts = []
         for request in requests:
             text = opening.text + self.tokenizer.decode(request.tokens[request.start :].tolist())

@@ -39,80 +39,90 @@ class Sampled:
     log_masses: Tensor
 
 
-@torch.inference_mode()
-def sample(
-    model: Any,
-    prompts: Sequence[Sequence[int]],
-    limit: int,
-    sampling: SamplingParams,
-    eos_ids: Sequence[int],
-    vocab_size: int,
-    generator: torch.Generator,
-) -> list[Sampled]:
-    """Continue prompts until EOS or ``limit`` tokens; the last few of a batch may be cut earlier.
+@dataclass(frozen=True)
+class Writer:
+    """A model that writes and reads text.
 
-    Args:
+    Attributes:
         model: a ``PreTrainedModel`` with a head; its decoder's output is what the head reads.
-        prompts: at least one, of at least one token each; of similar lengths, for speed.
-        limit: new tokens.
-        sampling: temperature and nucleus.
         eos_ids: tokens that end a sequence.
         vocab_size: tokens that may be drawn.
-        generator: of the random numbers, on the model's device.
     """
-    batch = _Batch(model, prompts, limit, sampling, eos_ids, vocab_size, generator)
-    while not batch.ended:
-        batch.advance()
-    return list(batch.sequences())
 
+    model: Any
+    eos_ids: Sequence[int]
+    vocab_size: int
 
-@torch.inference_mode()
-def read(
-    model: Any, sequences: Sequence[tuple[Sequence[int], int]], temperature: float, vocab_size: int
-) -> list[Sampled]:
-    """What the model would have written in the place of text that is given.
+    @torch.inference_mode()
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        limit: int,
+        sampling: SamplingParams,
+        generator: torch.Generator,
+    ) -> list[Sampled]:
+        """Continue prompts until EOS or ``limit`` tokens; the last few of a batch may be cut earlier.
 
-    Args:
-        model: see ``sample``.
-        sequences: token ids and where the text that matters begins; of similar lengths, for speed.
-        temperature: of the masses.
-        vocab_size: tokens that may be drawn.
-    """
-    head, longest = model.get_output_embeddings(), max(len(ids) for ids, _ in sequences)
-    padded = torch.zeros(len(sequences), longest, dtype=torch.int64)
-    for row, (ids, _) in enumerate(sequences):
-        padded[row, : len(ids)] = torch.tensor(ids)
-    states = model.get_decoder()(input_ids=padded.to(model.device), use_cache=False).last_hidden_state
-    found = []
-    for row, (ids, start) in enumerate(sequences):
-        features = states[row, : len(ids) - 1]
-        logits = head(features[start - 1 :])[:, :vocab_size].float() / temperature
-        found.append(Sampled(padded[row, : len(ids)], start, features.cpu(), logits.logsumexp(-1).cpu()))
-    return found
+        Args:
+            prompts: at least one, of at least one token each; of similar lengths, for speed.
+            limit: new tokens.
+            sampling: temperature and nucleus.
+            generator: of the random numbers, on the model's device.
+        """
+        batch = _Batch(self, prompts, limit, sampling, generator)
+        while not batch.ended:
+            batch.advance()
+        return list(batch.sequences())
+
+    @torch.inference_mode()
+    def read(self, sequences: Sequence[tuple[Sequence[int], int]], temperature: float) -> list[Sampled]:
+        """What the model would have written in the place of text that is given.
+
+        Args:
+            sequences: token ids and where the text that matters begins; of similar lengths, for speed.
+            temperature: of the masses.
+        """
+        longest = max(len(ids) for ids, _ in sequences)
+        padded = torch.zeros(len(sequences), longest, dtype=torch.int64)
+        for row, (ids, _) in enumerate(sequences):
+            padded[row, : len(ids)] = torch.tensor(ids)
+        decoder = self.model.get_decoder()
+        states = decoder(input_ids=padded.to(self.model.device), use_cache=False).last_hidden_state
+        found = []
+        for row, (ids, start) in enumerate(sequences):
+            features = states[row, : len(ids) - 1]
+            masses = self.logits(features[start - 1 :], temperature).logsumexp(-1)
+            found.append(Sampled(padded[row, : len(ids)], start, features.cpu(), masses.cpu()))
+        return found
+
+    def logits(self, states: Tensor, temperature: float) -> Tensor:
+        """[n, V] behind states [n, hidden], in float32, over the temperature."""
+        head = self.model.get_output_embeddings()
+        found: Tensor = head(states)[:, : self.vocab_size].float() / temperature
+        return found
 
 
 class _Batch:
     def __init__(
         self,
-        model: Any,
+        writer: Writer,
         prompts: Sequence[Sequence[int]],
         limit: int,
         sampling: SamplingParams,
-        eos_ids: Sequence[int],
-        vocab_size: int,
         generator: torch.Generator,
     ) -> None:
+        model = writer.model
         device, count = model.device, len(prompts)
-        self._decoder, self._head = model.get_decoder(), model.get_output_embeddings()
-        self._sampling, self._vocab_size, self._generator = sampling, vocab_size, generator
-        self._eos = torch.tensor(list(eos_ids), device=device)
+        self._writer, self._decoder = writer, model.get_decoder()
+        self._sampling, self._generator = sampling, generator
+        self._eos = torch.tensor(list(writer.eos_ids), device=device)
         self._starts = torch.tensor([len(prompt) for prompt in prompts], device=device)
         self._ends = self._starts + limit
         width = int(self._ends.max())
         self._tokens = torch.full((count, width), -1, device=device)
         for row, prompt in enumerate(prompts):
             self._tokens[row, : len(prompt)] = torch.tensor(prompt, device=device)
-        hidden = self._head.weight.shape[1]
+        hidden = model.get_output_embeddings().weight.shape[1]
         self._features = torch.empty(count, width, hidden, dtype=model.dtype, device=device)
         self._log_masses = torch.zeros(count, width, device=device)
         self._lengths = self._starts.clone()
@@ -133,7 +143,7 @@ class _Batch:
             input_ids=self._pending, past_key_values=self._cache, use_cache=True
         ).last_hidden_state
         self._features[self._rows, past : self._position] = states
-        logits = self._head(states[:, -1])[:, : self._vocab_size].float() / self._sampling.temperature
+        logits = self._writer.logits(states[:, -1], self._sampling.temperature)
         self._log_masses[self._rows, self._position] = logits.logsumexp(-1)
         forced = self._tokens[self._rows, self._position]
         token = torch.where(forced >= 0, forced, draw(logits, self._sampling.top_p, self._generator))

@@ -14,10 +14,10 @@ from spsbench.decode.rejection import Draft
 from spsbench.drafters.kind import HIDDEN, WEIGHTS, Context, DrafterKind
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.causal_lm import CausalLM, text_config
 from spsbench.models.features import HiddenStates
 from spsbench.models.heads import Chain, Heads, load_chain, load_heads
-from spsbench.models.source import fingerprint
+from spsbench.models.source import ModelSource, embedding_of, fingerprint
 from spsbench.models.trained import EAGLE, MODEL, TrainedDraft, read_trained
 from spsbench.paths import embedded_dir
 from spsbench.plugins import Options
@@ -158,6 +158,12 @@ def _content(options: Options) -> str:
     return fingerprint(str(_described(options).folder))
 
 
+def _suits(options: Options, target: ModelSource) -> None:
+    config, draft = text_config(target.config), _described(options)
+    embedding = embedding_of(target, "--target") or draft.target.embedding  # else it is asked at loading
+    draft.require_target(config.hidden_size, config.vocab_size, embedding, _FLAG)
+
+
 def _build(options: Options, context: Context) -> Drafter:
     target, hidden, draft = context.target, context.hidden, _described(options)
     if hidden is None or not isinstance(target, CausalLM):
@@ -181,5 +187,6 @@ KIND = DrafterKind(
     options={"from": SHIPPED, "bits": 0},
     needs=frozenset({WEIGHTS, HIDDEN}),
     content=_content,
+    suits=_suits,
 )
 """``forwards`` is 0: it runs none of the pair's draft model, but a head of its own; see ``forward_bytes``."""

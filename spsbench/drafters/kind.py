@@ -10,6 +10,7 @@ import torch
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.drafters.policy import Policy
 from spsbench.models.features import HiddenStates
+from spsbench.models.source import ModelSource
 from spsbench.plugins import Options, settled
 from spsbench.records import OptionValue, SamplingParams, Spec
 
@@ -57,6 +58,7 @@ class DrafterKind:
         adaptive: whether it heeds ``Context.policy``; one that does not has no arm under a policy.
         content: a hash of the files that options name, or a typed error that refuses them before anything is
             loaded; None where they name none. Runs are continued with the same content alone.
+        suits: refuses a target that it was not made for, before its weights are loaded; None if any will do.
         forwards: how many forwards of the draft model a loop costs, as a function of K; none by default.
     """
 
@@ -68,6 +70,7 @@ class DrafterKind:
     point_mass: bool = False
     adaptive: bool = False
     content: Callable[[Options], str] | None = None
+    suits: Callable[[Options, ModelSource], None] | None = None
     forwards: Callable[[int], int] = lambda k: 0
 
     def settled(self, spec: Spec, flag: str = "--drafter") -> dict[str, OptionValue]:
@@ -80,3 +83,8 @@ class DrafterKind:
     def content_of(self, spec: Spec) -> str | None:
         """See ``content``."""
         return None if self.content is None else self.content(settled(self.name, self.options, spec, ""))
+
+    def require_target(self, spec: Spec, target: ModelSource) -> None:
+        """See ``suits``."""
+        if self.suits is not None:
+            self.suits(settled(self.name, self.options, spec, ""), target)

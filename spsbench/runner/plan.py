@@ -20,7 +20,7 @@ from spsbench.execution import sandbox_level
 from spsbench.metrics.registry import records
 from spsbench.models.pair import PairSource, find_pair, pair_backend, resolve_device
 from spsbench.models.weights import ROUNDED, require_memory
-from spsbench.records import VERIFICATION_RULE, Arm, Prompt
+from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
 from spsbench.runner.arms import arms_of
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
@@ -173,10 +173,14 @@ def _arm_record(arm: Arm) -> dict[str, Any]:
     }
 
 
+def _drafters(arms: Sequence[Arm]) -> list[Spec]:
+    """Each drafter of the speculative arms, once."""
+    return list(dict.fromkeys(arm.drafter for arm in arms if arm.method == "sps"))
+
+
 def _files_of(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
     """The content of what drafters read from files, by drafter; nothing where none does."""
-    drafters = dict.fromkeys(arm.drafter for arm in arms if arm.method == "sps")
-    found = {str(spec): drafter_kind(spec.name).content_of(spec) for spec in drafters}
+    found = {str(spec): drafter_kind(spec.name).content_of(spec) for spec in _drafters(arms)}
     read = {name: content for name, content in found.items() if content is not None}
     return {"drafter_files": read} if read else {}
 
@@ -201,6 +205,8 @@ def plan(config: RunConfig) -> Plan:
     sandbox = _sandbox(config, task)
     device = resolve_device(config.device)
     source = find_pair(config.pair)
+    for drafter in _drafters(arms):
+        drafter_kind(drafter.name).require_target(drafter, source.target)
     dtypes = config.model_dtype, config.draft_model_dtype
     backend, fallback = pair_backend(config.backend, source, dtypes, device)
     require_memory(source.target, source.draft, dtypes, device, backend)

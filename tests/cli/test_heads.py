@@ -82,10 +82,10 @@ def test_both_kinds_pass_every_test_that_can_be_asked(
 @pytest.mark.parametrize(
     ("name", "code", "said"),
     [
-        ("heads", 2, "heads needs a trained head"),
+        ("heads", 2, "was made for package:smollm2"),
         ("heads:from=nowhere", 3, "nowhere is not a trained draft"),
         ("heads:from=FOLDER/other", 2, "was made for tiny"),
-        ("union:of=lookup+heads", 2, "heads needs a trained head"),
+        ("union:of=lookup+heads", 2, "was made for package:smollm2"),
     ],
 )
 def test_what_does_not_fit_is_refused(cli: Cli, folder: Path, name: str, code: int, said: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from spsbench.distill.sampler import Sampled, draw, read, sample
+from spsbench.distill.sampler import Sampled, Writer, draw
 from spsbench.records import SamplingParams
 
 COLD = SamplingParams(temperature=1e-4)
@@ -17,7 +17,7 @@ LIMIT = 12
 
 def sampled(model: Any, eos: list[int], sampling: SamplingParams = COLD, limit: int = LIMIT) -> list[Sampled]:
     generator = torch.Generator().manual_seed(0)
-    return sample(model, PROMPTS, limit, sampling, eos, 258, generator)
+    return Writer(model, eos, 258).write(PROMPTS, limit, sampling, generator)
 
 
 def test_the_coldest_samples_are_those_of_greedy_decoding_one_by_one(model: Any) -> None:
@@ -52,13 +52,15 @@ def test_a_sequence_ends_at_eos_and_not_before(model: Any) -> None:
 
 
 def test_eos_inside_of_a_prompt_ends_nothing(model: Any) -> None:
-    found = sample(model, [[256, 9], [256, 9, 9, 9]], 4, COLD, [9], 258, torch.Generator().manual_seed(0))
+    found = Writer(model, [9], 258).write(
+        [[256, 9], [256, 9, 9, 9]], 4, COLD, torch.Generator().manual_seed(0)
+    )
     assert all(len(item.tokens) > item.start for item in found)
 
 
 def test_reading_gives_the_states_of_the_text_that_is_there(model: Any) -> None:
     texts = [([256, 7, 3, 9, 9], 2), ([256, 5, 6], 1)]
-    for (ids, start), found in zip(texts, read(model, texts, 1.0, 258), strict=True):
+    for (ids, start), found in zip(texts, Writer(model, [], 258).read(texts, 1.0), strict=True):
         assert (found.tokens.tolist(), found.start) == (ids, start)
         with torch.inference_mode():
             states = model.get_decoder()(input_ids=torch.tensor([ids[:-1]])).last_hidden_state[0]

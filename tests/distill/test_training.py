@@ -11,7 +11,7 @@ import torch
 
 from spsbench.distill.acceptance import HeldOut, held_out
 from spsbench.distill.batches import Batch, batches_of
-from spsbench.distill.sampler import Sampled, sample
+from spsbench.distill.sampler import Sampled, Writer
 from spsbench.distill.students import EagleHead, SmallModel
 from spsbench.distill.teacher import Teacher
 from spsbench.distill.training import FLAT_UNTIL, Progress, Training, rate
@@ -24,7 +24,8 @@ PLANNED = 24
 @pytest.fixture(scope="module")
 def texts(model: Any) -> list[Sampled]:
     prompts = [[256, token] for token in range(24)]
-    return sample(model, prompts, 24, SamplingParams(), [257], 258, torch.Generator().manual_seed(0))
+    writer = Writer(model, [257], 258)
+    return writer.write(prompts, 24, SamplingParams(), torch.Generator().manual_seed(0))
 
 
 @pytest.fixture
