@@ -256,3 +256,20 @@ def test_a_configuration_cannot_be_changed() -> None:
 def test_shards_count_from_one() -> None:
     assert resolve({"shard": "1/4"}).shard_index == (0, 4)
     assert resolve({}).shard_index == (0, 1)
+
+
+def test_a_target_alone_will_do_where_nothing_runs_a_draft_model() -> None:
+    for flags in ({"drafter": "heads:from=x,lookup"}, {"arms": "ars"}):
+        pair = resolve({"target": "org/model"} | flags).pair
+        assert (pair.target.id, pair.draft.id) == ("org/model", "org/model")
+    for flags in ({}, {"drafter": "lookup,model"}, {"drafter": "lookup", "arms": "ars,sps,draft"}):
+        with pytest.raises(UsageError, match="the draft of 'org/model' is not named"):
+            resolve({"target": "org/model"} | flags)
+
+
+def test_a_pair_may_name_its_drafter_and_a_run_another(tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    path.write_text("name: p\ntarget: {id: a/b}\ndraft: {id: a/c}\ndrafter: lookup\n")
+    assert resolve({}, pair=str(path)).drafters == ("lookup",)
+    assert resolve({"drafter": "model"}, pair=str(path)).drafters == ("model",)
+    assert resolve({}).drafters == ("model",)

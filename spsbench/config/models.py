@@ -129,6 +129,7 @@ class PairConfig(_Settings):
     """A target and the draft that proposes for it.
 
     Attributes:
+        drafter: what proposes tokens unless a run names others, e.g. ``heads``.
         synthetic: the pair was trained on generated data; every result says so.
     """
 
@@ -136,6 +137,7 @@ class PairConfig(_Settings):
     target: ModelRef = Field(description="`{id: ...}`, optionally with a revision")
     draft: ModelRef = Field(description="`{id: ...}`, optionally with a revision")
     dtype: Dtype = Field(default="auto", description=_DTYPES)
+    drafter: Name | None = Field(default=None, description="the name of a drafter")
     synthetic: Flag = Field(default=False, description="true or false")
     notes: str = Field(default="", description="text")
 

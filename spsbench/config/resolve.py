@@ -28,6 +28,7 @@ _FLAG_OF_FIELD = {field: flag for flag, field in _FIELD_OF_FLAG.items()} | {
 ADAPTIVE, ADAPTIVE_POLICY = "adaptive", "stop-below"
 """Among the Ks: a lookahead that a policy decides, and which policy unless one is named."""
 
+_WITH_DRAFT = frozenset({"model", "union"})
 _MODEL_FLAGS = ("target", "draft", "revision", "draft_revision")
 
 
@@ -58,6 +59,8 @@ def resolve(
     assignments = [_assignment(text) for text in overrides]
     settings = ({} if config_file is None else read_yaml(config_file, "--config")) | given
     settings |= {path[0]: value for path, value in assignments if len(path) == 1}
+    if "target" in models and "draft" not in models and _needs_no_draft(settings):
+        models["draft"] = models["target"]
     settings["pair"] = _pair(settings.get("pair", DEFAULT_PAIR), models, named=pair is not None)
     for path, value in assignments:
         if len(path) > 1:
@@ -74,11 +77,20 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     synthetic = isinstance(pair, dict) and pair.get("synthetic") is True
     defaults: dict[str, Any] = {"protocol": protocol, "data": "mini" if synthetic else "official"}
     defaults["ks"] = list(RunConfig.model_fields["ks"].default)
+    if isinstance(pair, dict) and pair.get("drafter"):
+        defaults["drafters"] = [pair["drafter"]]
     if "backend" not in settings:
         defaults["backend"] = chosen_backend()
     if isinstance(protocol, str):
         defaults |= load_protocol(protocol).settings(str(settings.get("task", "xsum")))
     return defaults
+
+
+def _needs_no_draft(settings: Mapping[str, Any]) -> bool:
+    """Whether the drafters that were named run no draft model; the target then stands in its place."""
+    names = [str(drafter).partition(":")[0] for drafter in _listed(settings.get("drafters"))]
+    methods = _listed(settings.get("methods"))
+    return methods == ["ars"] or (bool(names) and "draft" not in methods and not {*names} & _WITH_DRAFT)
 
 
 def _adaptive(settings: dict[str, Any], default_ks: Sequence[int], typed: Container[str]) -> dict[str, Any]:

@@ -80,6 +80,10 @@ class CausalLM(ABC):
         """
 
     @abstractmethod
+    def twin(self) -> CausalLM:
+        """The same model with a KV cache of its own; weights are shared."""
+
+    @abstractmethod
     def with_features(self, flag: str) -> CausalLM:
         """The same model, with a KV cache of its own, that also keeps its last hidden states.
 

@@ -102,10 +102,16 @@ class OnnxLM(CausalLM):
         logits = fresh(lambda out: self._embed(tokens, out), 0, n, last or n)
         return self._all(logits, self._new_spread())
 
-    def with_features(self, flag: str) -> OnnxLM:
+    def twin(self) -> OnnxLM:
         other = copy.copy(self)
+        other._forward = OnnxForward(other._session, other._plan)
+        other._length, other._features, other._spread = 0, None, other._new_spread()
+        return other
+
+    def with_features(self, flag: str) -> OnnxLM:
+        other = self.twin()
         other._forward = OnnxForward(other._session, other._plan, features=True)
-        other._length, other._features, other._spread = 0, FeatureRows(), other._new_spread()
+        other._features = FeatureRows()
         return other
 
     @property

@@ -42,6 +42,11 @@ class PairSource:
         """The shared tokenizer."""
         return self.target.tokenizer
 
+    def is_one(self, dtypes: tuple[str, str]) -> bool:
+        """Whether the target is its own draft, so that weights are loaded once."""
+        one, other = ((part.location, part.fingerprint) for part in (self.target, self.draft))
+        return one == other and dtypes[0] == dtypes[1]
+
     def identity(self) -> dict[str, Any]:
         """What must match for results to be comparable: names, content and vocabulary."""
         return {
@@ -157,13 +162,16 @@ def load_pair(
         UsageError: the weights do not fit on the device, or a model fails its self-test.
         UnavailableError: a checkpoint is damaged or incomplete, or a package is missing.
     """
-    require_memory(source.target, source.draft, dtypes, device, backend)
+    require_memory(source.target, None if source.is_one(dtypes) else source.draft, dtypes, device, backend)
     models: list[CausalLM] = []
     info: dict[str, Any] = {}
     parts = zip(("target", "draft"), (source.target, source.draft), dtypes, strict=True)
     for role, part, dtype in parts:
         under = models[0] if models else None
-        model = load(part, dtype, device, source.vocab_size, f"--{role}", backend, threads, under)
+        if under is not None and source.is_one(dtypes):
+            model = under.twin()
+        else:
+            model = load(part, dtype, device, source.vocab_size, f"--{role}", backend, threads, under)
         if device.type == "cpu":
             threads = threads or suitable_threads(model.parameters)  # the draft runs on the target's
             # Over ONNX Runtime nothing large is left to torch, whose threads would wait for that pool's.

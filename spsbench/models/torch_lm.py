@@ -76,9 +76,14 @@ class TorchLM(CausalLM):
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
         return logits
 
-    def with_features(self, flag: str) -> TorchLM:
+    def twin(self) -> TorchLM:
         other = type(self)(self.model, self.vocab_size)
-        other._features, other.attached = FeatureRows(), self.attached
+        other.attached = self.attached
+        return other
+
+    def with_features(self, flag: str) -> TorchLM:
+        other = self.twin()
+        other._features = FeatureRows()
         _require_states(self.model, flag)
         return other
 

@@ -209,7 +209,7 @@ def plan(config: RunConfig) -> Plan:
         drafter_kind(drafter.name).require_target(drafter, source.target)
     dtypes = config.model_dtype, config.draft_model_dtype
     backend, fallback = pair_backend(config.backend, source, dtypes, device)
-    require_memory(source.target, source.draft, dtypes, device, backend)
+    require_memory(source.target, None if source.is_one(dtypes) else source.draft, dtypes, device, backend)
     data = task.load(config.data, config.limit, config.seed)
     max_new_tokens = config.max_new_tokens or task.max_new_tokens
     # The last loop may score K tokens beyond the limit.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
 from tiny_models import config_of, make, make_tokenizer, pair_of, save
 
-from spsbench.config.models import TORCH
+from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import weights
 from spsbench.models.hf_errors import typed_error
@@ -214,9 +215,9 @@ def test_out_of_memory_is_a_failure_while_running(error: Exception) -> None:
 
 
 def test_a_pair_that_does_not_fit_is_refused_with_both_sizes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = pair_of(folder)
+    source = pair_of(folder, shutil.copytree(folder, tmp_path / "copy"))
     size = weights.weight_bytes(source.target, "auto", "--target")
     assert size == 2 * (weights.weight_bytes(source.target, "bfloat16", "--target") or 0)
     monkeypatch.setattr(weights, "available_bytes", lambda device: 2 * (size or 0))
@@ -225,6 +226,24 @@ def test_a_pair_that_does_not_fit_is_refused_with_both_sizes(
     load_pair(source, ("bfloat16", "bfloat16"), CPU, TORCH)
     with pytest.raises(UsageError, match=r"need \S+ GiB, but cpu has \S+ GiB free"):
         load_pair(source, ("auto", "auto"), CPU, TORCH)
+
+
+@pytest.mark.parametrize("backend", [ONNXRUNTIME, TORCH])
+def test_a_target_that_is_its_own_draft_is_in_memory_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    source = pair_of(folder)
+    size = weights.weight_bytes(source.target, "float32", "--target") or 0
+    held = 2 if backend == ONNXRUNTIME else 1  # while it is loaded
+    monkeypatch.setattr(weights, "available_bytes", lambda device: held * size)
+    pair = load_pair(source, ("float32", "float32"), CPU, backend, 1)
+    tokens = torch.tensor([1, 2, 3])
+    with torch.inference_mode():
+        pair.target.rollback(0)
+        pair.draft.rollback(0)
+        first = pair.target.score(tokens, 1).clone()
+        assert (pair.target.length, pair.draft.length) == (3, 0)
+        assert torch.equal(pair.draft.score(tokens, 1), first)
 
 
 def test_the_size_of_shards_counts_only_files_of_the_index(llama: Any, tmp_path: Path) -> None:
