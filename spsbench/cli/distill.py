@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 TEXT, TRAINING = "What is learnt from", "How it is trained"
 _LINE_EVERY_S = 20.0
+_KERNELS_KEPT = "16"
 _FORECAST_CONTEXT, _FORECAST_S = 256, 10.0
 
 
@@ -133,6 +135,8 @@ def _make(
     from spsbench.models.pair import resolve_device
     from spsbench.models.source import find
 
+    # Kernels for every shape that ever came would take gigabytes; read when the first is made.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KERNELS_KEPT)
     quiet_libraries()
     source = find(target, params["revision"], "--target")
     device = resolve_device(params["device"] or "auto")

@@ -62,7 +62,7 @@ class Batch:
 
 def batch_of(kind: str, sequences: Sequence[Sampled], device: torch.device, dtype: torch.dtype) -> Batch:
     """A batch of sequences of one kind."""
-    longest = max(len(sequence.tokens) for sequence in sequences)
+    longest = _rounded(max(len(sequence.tokens) for sequence in sequences))
     hidden = sequences[0].features.shape[1]
     tokens = torch.zeros(len(sequences), longest, dtype=torch.int64)
     features = torch.zeros(len(sequences), longest - 1, hidden, dtype=dtype)
@@ -81,6 +81,11 @@ def batch_of(kind: str, sequences: Sequence[Sampled], device: torch.device, dtyp
         log_masses.to(device),
         SAMPLINGS[kind].temperature,
     )
+
+
+def _rounded(length: int) -> int:
+    """Few different shapes: kernels are kept by shape, with memory of their own."""
+    return -(-(length - 1) // _SIMILAR) * _SIMILAR + 1
 
 
 def batches_of(
