@@ -219,7 +219,7 @@ def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, frozenset[s
         return drafter, frozenset()
     spec = Spec.parse(drafter) if isinstance(drafter, str) else Spec(drafter.name)
     kind = drafter_kind(spec.name) if isinstance(drafter, str) else drafter
-    return partial(built, kind, spec), kind.needs
+    return partial(built, kind, spec), kind.needs_of(spec)
 
 
 def _built(

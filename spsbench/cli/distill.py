@@ -56,7 +56,7 @@ Minutes = Annotated[
 ]
 Epochs = Annotated[str | None, _option("--epochs", "N", TRAINING, "Times that text is learnt. Default: 2.")]
 BatchTokens = Annotated[
-    str | None, _option("--batch-tokens", "N", TRAINING, "Of an update, padding included. Default: 4096.")
+    str | None, _option("--batch-tokens", "N", TRAINING, "Of an update, padding included. Default: 2048.")
 ]
 Revision = Annotated[str | None, _option("--revision", "REV", TEXT, "Revision of the target.")]
 Threads = Annotated[str | None, _option("--threads", "N", options.MACHINE, "CPU threads. Default: all.")]

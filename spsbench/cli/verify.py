@@ -248,7 +248,7 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
     arms = [arm for arm in ready.arms if arm.method == "sps"]
     alone = len({arm.sampling_name for arm in arms}) == len(arms)
     for arm in arms:
-        reads_states = HIDDEN in drafter_kind(arm.drafter.name).needs
+        reads_states = HIDDEN in drafter_kind(arm.drafter.name).needs_of(arm.drafter)
         say(f"Testing {_Result(arm, []).label}, {arm.sampling_name}", quiet=params["quiet"])
         subject = SamplerUnderTest(
             pair.target.with_features("--drafter") if reads_states else pair.target,

@@ -19,8 +19,9 @@ from spsbench.records import SamplingParams
 from spsbench.tasks.prompts import read_prompts_file
 
 CHAT, CODE = "chat", "code"
-SAMPLINGS = {CHAT: SamplingParams(), CODE: SamplingParams(temperature=0.8, top_p=0.95)}
-"""How each kind of text is sampled: as tasks of that kind usually are."""
+_USUAL = SamplingParams(temperature=0.8, top_p=0.95)
+SAMPLINGS = {CHAT: _USUAL, CODE: _USUAL}
+"""How each kind of text is sampled: as the tasks sample it."""
 
 REQUESTS = SamplingParams(temperature=0.8, top_p=0.9)
 """How the target's own requests are sampled: what is improbable for a user is mostly no request."""

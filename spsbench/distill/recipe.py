@@ -40,7 +40,7 @@ class Recipe:
     tokens: int = 2_000_000
     epochs: int = 2
     minutes: float | None = None
-    batch_tokens: int = 4_096
+    batch_tokens: int = 2_048
     seed: int = 0
 
     def require_possible(self) -> None:

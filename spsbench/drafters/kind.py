@@ -54,6 +54,7 @@ class DrafterKind:
         options: their names and defaults; a value given must be of the default's type.
         needs: what it is built from: ``draft``, the pair's draft model; ``weights``, the target's layers, so
             that the target must be a loaded model and not a table; ``hidden``, ``Context.hidden``.
+        needs_by: the same by its options; None where they change nothing.
         point_mass: whether it is certain of each token (``Draft.probs`` is None), so that no row is drawn.
         adaptive: whether it heeds ``Context.policy``; one that does not has no arm under a policy.
         content: a hash of the files that options name, or a typed error that refuses them before anything is
@@ -67,9 +68,10 @@ class DrafterKind:
     build: Callable[[Options, Context], Drafter]
     options: Options = field(default_factory=dict)
     needs: frozenset[str] = frozenset()
+    needs_by: Callable[[Options], frozenset[str]] | None = None
     point_mass: bool = False
     adaptive: bool = False
-    content: Callable[[Options], str] | None = None
+    content: Callable[[Options], str | None] | None = None
     suits: Callable[[Options, ModelSource], None] | None = None
     forwards: Callable[[int], int] = lambda k: 0
 
@@ -80,11 +82,19 @@ class DrafterKind:
             self.content(options)
         return options
 
+    def needs_of(self, spec: Spec) -> frozenset[str]:
+        """What it needs with a spec's options; see ``needs``."""
+        return self.needs if self.needs_by is None else self.needs_by(self._options(spec))
+
     def content_of(self, spec: Spec) -> str | None:
         """See ``content``."""
-        return None if self.content is None else self.content(settled(self.name, self.options, spec, ""))
+        return None if self.content is None else self.content(self._options(spec))
 
     def require_target(self, spec: Spec, target: ModelSource) -> None:
         """See ``suits``."""
         if self.suits is not None:
-            self.suits(settled(self.name, self.options, spec, ""), target)
+            self.suits(self._options(spec), target)
+
+    def _options(self, spec: Spec) -> dict[str, OptionValue]:
+        """Of a spec that was looked at before."""
+        return settled(self.name, self.options, spec, "")

@@ -10,6 +10,7 @@ from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.kind import DRAFT, Context, DrafterKind
 from spsbench.errors import UsageError
+from spsbench.models.source import ModelSource
 from spsbench.plugins import Options
 from spsbench.records import Spec
 
@@ -52,25 +53,42 @@ class UnionDrafter:
 
 
 def _build(options: Options, context: Context) -> Drafter:
-    return UnionDrafter([_member(name, context) for name in str(options["of"]).split("+")])
+    from spsbench.drafters.registry import build_drafter
+
+    for kind in _kinds(options):
+        if DRAFT in kind.needs and context.draft is None:
+            raise UsageError(
+                f"union:of has {kind.name!r}, which needs a draft model, and the run has none.",
+                flag="--drafter",
+                remedy="Name a draft model with --draft, or take it out of the union.",
+            )
+    return UnionDrafter([build_drafter(Spec(kind.name), context) for kind in _kinds(options)])
 
 
-def _member(name: str, context: Context) -> Drafter:
-    """A drafter of the union, with its default options: their colons would be taken for the union's."""
-    from spsbench.drafters.registry import build_drafter, drafter_kind
+def _kinds(options: Options) -> list[DrafterKind]:
+    """The members, each with its default options: their colons would be taken for the union's."""
+    from spsbench.drafters.registry import drafter_kind
 
-    if name == KIND.name:
+    names = str(options["of"]).split("+")
+    if KIND.name in names:
         raise UsageError(
             "union:of=union is not valid.", flag="--drafter", remedy="Name other drafters, e.g. lookup+model."
         )
-    kind = drafter_kind(name)
-    if DRAFT in kind.needs and context.draft is None:
-        raise UsageError(
-            f"union:of has {name!r}, which needs a draft model, and the run has none.",
-            flag="--drafter",
-            remedy="Name a draft model with --draft, or take it out of the union.",
-        )
-    return build_drafter(Spec(name), context)
+    return [drafter_kind(name) for name in names]
+
+
+def _needs(options: Options) -> frozenset[str]:
+    return frozenset().union(*(kind.needs for kind in _kinds(options)))
+
+
+def _content(options: Options) -> str | None:
+    found = [kind.content_of(Spec(kind.name)) for kind in _kinds(options)]
+    return "+".join(content for content in found if content is not None) or None
+
+
+def _suits(options: Options, target: ModelSource) -> None:
+    for kind in _kinds(options):
+        kind.require_target(Spec(kind.name), target)
 
 
 KIND = DrafterKind(
@@ -79,6 +97,9 @@ KIND = DrafterKind(
     build=_build,
     options={"of": "lookup+model"},
     needs=frozenset({DRAFT}),
+    needs_by=_needs,
+    content=_content,
+    suits=_suits,
     # At most: a loop in which an earlier member proposed costs none.
     forwards=lambda k: k,
 )

@@ -17,6 +17,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from spsbench.models.blueprint import Blueprint
 from spsbench.models.checkpoint import Floats, StoredWeights, in_own_pages
+from spsbench.models.rounding import BLOCK, block_sums, rounded_4, rounded_8
 
 Weights = dict[str, npt.NDArray[Any]]
 
@@ -24,8 +25,6 @@ _MICROSOFT = "com.microsoft"
 _OPSET, _IR = 21, 10
 FEATURES = "features"
 """The output with the states of all n tokens behind the final norm, which the head multiplies."""
-BLOCK = 32
-"""Neighbours in a row that share a scale when weights are rounded."""
 
 # The runtime multiplies rounded weights with activations that are rounded to 8 bits, row by row.
 _INTEGER_PRODUCTS = 4
@@ -56,7 +55,8 @@ def build_graph(blueprint: Blueprint, stored: StoredWeights, bits: int | None = 
     Args:
         blueprint: of the model; with fewer layers than the checkpoint it ends behind those.
         stored: its weights, named as transformers names them.
-        bits: 8 or 4 to round matrices by blocks of ``BLOCK``; None keeps float32.
+        bits: 8 or 4 to round matrices, see ``rounding``; None keeps float32. With 4 the head has 8: its
+            errors are the logits'.
 
     Raises:
         KeyError: a weight is missing.
@@ -75,6 +75,7 @@ class Builder:
         self._nodes: list[Any] = []
         self._constants: list[TensorProto] = []
         self._weights: Weights = {}
+        self._summed: dict[str, str] = {}
 
     def graph(self) -> Graph:
         """All of it."""
@@ -184,8 +185,10 @@ class Builder:
             return self._matrix(
                 self._activated(self._matrix(x, [f"{unit}up_proj"])), [down], plan.residual_scale
             )
-        if plan.family.fused:
-            both = self._matrix(x, [f"{unit}gate_up_proj"])
+        if plan.family.fused or self._bits:
+            # Rounded products are short: two of them take longer than one that is split.
+            names = ("gate_up",) if plan.family.fused else ("gate", "up")
+            both = self._matrix(x, [f"{unit}{name}_proj" for name in names])
             gate, up = f"{unit}gate", f"{unit}up"
             self._node("Split", [both], [gate, up], axis=-1, num_outputs=2)
         else:
@@ -231,18 +234,34 @@ class Builder:
         return self._node("MatMul", [x, self._weight(f"{name}.weight", weight.T)], outputs)
 
     def _rounded(self, x: str, name: str, weight: Floats, outputs: list[str] | None) -> str:
-        assert self._bits is not None
-        codes, scales = rounded(weight, self._bits)
-        return self._node(
+        bits = 8 if name == self._head() else self._bits
+        found = rounded_8(weight) if bits == 8 else rounded_4(weight)
+        product = self._node(
             "MatMulNBits",
-            [x, self._weight(f"{name}.codes", codes), self._weight(f"{name}.scales", scales)],
-            outputs,
+            [x, self._weight(f"{name}.codes", found.codes), self._weight(f"{name}.scales", found.scales)],
+            outputs if found.offsets is None else None,
             K=weight.shape[1],
             N=weight.shape[0],
-            bits=self._bits,
+            bits=bits,
             block_size=BLOCK,
             accuracy_level=_INTEGER_PRODUCTS,
         )
+        if found.offsets is None:
+            return product
+        # The runtime takes whole numbers alone as offsets: ours are multiplied apart, with sums over blocks.
+        added = self._node(
+            "MatMul", [self._sums(x, weight.shape[1]), self._weight(f"{name}.offsets", found.offsets.T)]
+        )
+        return self._node("Add", [product, added], outputs)
+
+    def _sums(self, x: str, width: int) -> str:
+        """[1, n, blocks] sums over blocks of x."""
+        if x not in self._summed:
+            matrix = f"sums_{width}"
+            if matrix not in self._weights:
+                self._weight(matrix, block_sums(width))
+            self._summed[x] = self._node("MatMul", [x, matrix])
+        return self._summed[x]
 
     def _weight(self, name: str, array: npt.NDArray[Any]) -> str:
         # A contiguous copy, which is let go when the session has packed it.
@@ -298,24 +317,3 @@ class Builder:
 
 
 _FUSED = frozenset({"GroupQueryAttention", "SkipSimplifiedLayerNormalization", "QuickGelu", "MatMulNBits"})
-
-
-def rounded(weight: Floats, bits: int) -> tuple[npt.NDArray[np.uint8], Floats]:
-    """A matrix rounded to the nearest of evenly spaced values, symmetric about 0, a scale per block.
-
-    Args:
-        weight: [out, in].
-        bits: 8, or 4: then two codes share a byte, the first in its lower half.
-
-    Returns:
-        ([out, blocks, bytes] codes around 2^(bits-1), [out, blocks] scales).
-    """
-    out, width = weight.shape
-    padded = np.pad(weight, ((0, 0), (0, -width % BLOCK))).reshape(out, -1, BLOCK)
-    largest = (1 << (bits - 1)) - 1
-    scales = np.abs(padded).max(-1, keepdims=True) / np.float32(largest)
-    steps = np.where(scales > 0, scales, np.float32(1.0))
-    codes: npt.NDArray[np.uint8] = (np.rint(padded / steps) + (largest + 1)).astype(np.uint8)
-    if bits == 4:
-        codes = codes[..., 0::2] | (codes[..., 1::2] << np.uint8(4))
-    return codes, scales[..., 0].astype(np.float32)

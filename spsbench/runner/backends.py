@@ -81,7 +81,7 @@ class Backends:
         """Whose law an arm follows: where its drafter reads hidden states, a target that keeps them."""
         if arm.method == "draft":
             return self._pair.draft
-        if arm.method == "ars" or HIDDEN not in drafter_kind(arm.drafter.name).needs:
+        if arm.method == "ars" or HIDDEN not in drafter_kind(arm.drafter.name).needs_of(arm.drafter):
             return self._pair.target
         self._keeping = self._keeping or self._pair.target.with_features("--drafter")
         return self._keeping

@@ -122,7 +122,7 @@ def _clock(subject: SamplerUnderTest, decoder: TextDecoder) -> Finding:
     """A drafter that is not the draft model is timed as one that takes a known time, on tables."""
     if (subject.drafter.name, subject.policy.name) == (MODEL, FIXED):
         return booked_time(subject.k, decoder, rule=subject.build_rule())
-    needs, policy = drafter_kind(subject.drafter.name).needs, str(subject.policy)
+    needs, policy = drafter_kind(subject.drafter.name).needs_of(subject.drafter), str(subject.policy)
     context = context_of(SIZE, SamplingParams(), policy, needs=needs)
     try:
         drafter = build_drafter(subject.drafter, context)

@@ -53,7 +53,8 @@ def test_json_and_quiet_keep_stderr_empty(cli: Cli, index: FakeIndex, flag: str)
 def test_a_run_fetches_the_pair_itself_and_says_what_it_was(
     cli: Cli, index: FakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ("run", "humaneval", "--pair", "smollm2", "--data", "mini", "--k", "2", *SMALL, "--no-proof")
+    models = ("--pair", "smollm2", "--drafter", "model")  # the pair's own drafter is not this model's
+    asked = ("run", "humaneval", *models, "--data", "mini", "--k", "2", *SMALL, "--no-proof")
     done = cli(*asked, "--out", tmp_path / "run")
     assert done.code == 0, done.err
     assert "Fetching llm_tiny" in done.err

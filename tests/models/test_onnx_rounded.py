@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -13,12 +14,11 @@ from torch import Tensor
 
 from spsbench.drafters.quantised import rounded_target
 from spsbench.errors import UsageError
-from spsbench.models.onnx_graph import BLOCK, rounded
 from spsbench.models.onnx_lm import OnnxLM
+from spsbench.models.rounding import BLOCK, block_sums, rounded_4, rounded_8
 from spsbench.models.selftest import self_test
 from spsbench.models.torch_lm import TorchLM
 
-LARGEST = {8: 127, 4: 7}
 IDS = torch.randint(250, (40,), generator=torch.Generator().manual_seed(0))
 
 
@@ -34,26 +34,50 @@ def rounded_by_hand(weight: Tensor, bits: int) -> Tensor:
     for r, row in enumerate(weight):
         for first in range(0, weight.shape[1], BLOCK):
             part = row[first : first + BLOCK]
-            step = part.abs().max() / LARGEST[bits]
-            found[r, first : first + BLOCK] = torch.round(part / step) * step if step > 0 else 0.0
+            low = part.min() if bits == 4 else torch.tensor(0.0)
+            step = (part.max() - low) / 15 if bits == 4 else part.abs().max() / 127
+            rounded = torch.round((part - low) / step) * step if step > 0 else torch.zeros_like(part)
+            found[r, first : first + BLOCK] = low + rounded
     return found
 
 
 def decoded(weight: Tensor, bits: int) -> Tensor:
-    codes, scales = rounded(weight.numpy(), bits)
+    """What the codes mean, from the definition of each part."""
+    found = rounded_4(weight.numpy()) if bits == 4 else rounded_8(weight.numpy())
+    codes = found.codes
     if bits == 4:
         codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:2], BLOCK)
-    whole = (codes.astype(np.float32) - (LARGEST[bits] + 1)) * scales[..., None]
+    whole = (codes.astype(np.float32) - (1 << (bits - 1))) * found.scales[..., None]
+    if found.offsets is not None:
+        whole += found.offsets[..., None]
     return torch.from_numpy(whole.reshape(len(weight), -1)[:, : weight.shape[1]])
 
 
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("shape", [(48, 64), (33, 128), (20, 40)], ids=str)
 def test_a_weight_is_rounded_as_defined(bits: int, shape: tuple[int, int]) -> None:
-    weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(0)) + 0.5
     weight[3] = 0.0
-    assert torch.allclose(decoded(weight, bits), rounded_by_hand(weight, bits), atol=1e-6)
+    weight[4] = 2.5
+    assert torch.allclose(decoded(weight, bits), rounded_by_hand(weight, bits), atol=1e-5)
     assert not torch.allclose(decoded(weight, bits), weight, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+def test_what_ggml_rounded_before_is_kept_as_it_is(kind: str) -> None:
+    """Its draft then differs from its target by activations alone."""
+    weight = np.random.default_rng(0).normal(0.1, 1, (24, 96)).astype(np.float32)
+    type_ = gguf.GGMLQuantizationType[kind]
+    before = torch.from_numpy(gguf.dequantize(gguf.quantize(weight, type_), type_))
+    size = float(before.abs().max())
+    bits, other = (4, 8) if kind == "Q4_1" else (8, 4)
+    assert float((decoded(before, bits) - before).abs().max()) < 1e-6 * size
+    assert float((decoded(before, other) - before).abs().max()) > 1e-4 * size
+
+
+def test_sums_over_blocks_take_the_rest_of_a_row_as_its_last_block() -> None:
+    x = np.arange(80, dtype=np.float32)
+    assert (x @ block_sums(80)).tolist() == [x[:32].sum(), x[32:64].sum(), x[64:].sum()]
 
 
 def pair(bits: int) -> tuple[OnnxLM, TorchLM]:
@@ -62,7 +86,8 @@ def pair(bits: int) -> tuple[OnnxLM, TorchLM]:
     by_hand = copy.deepcopy(model)
     for module in by_hand.modules():
         if isinstance(module, torch.nn.Linear):
-            module.weight.copy_(rounded_by_hand(module.weight, bits))
+            is_head = module is by_hand.get_output_embeddings()
+            module.weight.copy_(rounded_by_hand(module.weight, 8 if is_head else bits))
     return rounded_target(over_onnx(model), bits), TorchLM(by_hand)
 
 
