@@ -1,0 +1,142 @@
+"""What replay says of a text's loops is what the production loop does, outcome by outcome."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from spsbench.decode.enumeration import Scene, paths
+from spsbench.decode.replay import Floats, accepted_by_token, anchored, loops_over, stopped
+from spsbench.decode.sampling import warp
+from spsbench.decode.table import TableModel
+from spsbench.decode.theory import expected_tokens
+from spsbench.drafters.model import ModelDrafter
+from spsbench.records import SamplingParams
+from spsbench.testing import scenes
+
+SAMPLINGS = (
+    SamplingParams(),
+    SamplingParams(greedy=True),
+    SamplingParams(temperature=0.7, top_k=3),
+    SamplingParams(top_p=0.8),
+)
+
+
+def row(model: TableModel, context: Sequence[int], sampling: SamplingParams) -> Floats:
+    model.rollback(0)
+    found: Floats = warp(model.score(torch.tensor(list(context)), last=1), sampling)[0].double().numpy()
+    return found
+
+
+def of_text(scene: Scene, text: Sequence[int]) -> tuple[float, Floats]:
+    """(the target's probability of the text, [n, K] chances) by the drafter's own rows or proposals."""
+    chance, chances = 1.0, np.zeros((len(text), scene.k))
+    for t, token in enumerate(text):
+        chance *= row(scene.target, [*scene.prompt, *text[:t]], scene.sampling)[token]
+    drafter = scene.make()
+    if isinstance(drafter, ModelDrafter):
+        model = drafter.model
+        assert isinstance(model, TableModel)
+        by_token = np.zeros(len(text))
+        for t, token in enumerate(text):
+            context = [*scene.prompt, *text[:t]]
+            q, p = (row(m, context, scene.sampling)[token] for m in (scene.target, model))
+            by_token[t] = min(1.0, p / q) if q else 0.0
+        return chance, anchored(by_token, scene.k)
+    drafter.begin(scene.prompt)
+    for t in range(len(text)):
+        proposed = drafter.draft([*scene.prompt, *text[:t]], scene.k, torch.zeros(scene.k)).tokens.tolist()
+        for j, token in enumerate(proposed[: len(text) - t]):
+            chances[t, j] = token == text[t + j]
+        drafter.observe([*scene.prompt, *text[: t + 1]], 0)
+    return chance, chances
+
+
+def law_by_replay(scene: Scene, vocab_size: int) -> dict[tuple[int, ...], float]:
+    """The chance of what a loop emits: of the text, times that of the loop given the text."""
+    law: dict[tuple[int, ...], float] = {}
+    for length in range(1, scene.k + 2):
+        for text in product(range(vocab_size), repeat=length):
+            chance, chances = of_text(scene, text)
+            law[text] = chance * loops_over(chances).ends[0, length - 1] if chance else 0.0
+    return law
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("drafter", ["model", "lookup", "suffix"])
+@pytest.mark.parametrize(("vocab_size", "k"), [(2, 4), (3, 3), (4, 2)])
+def test_text_and_pattern_together_are_the_loops_own(
+    drafter: str, vocab_size: int, k: int, sampling: SamplingParams
+) -> None:
+    from spsbench.decode.rejection import accept_draft
+
+    found = scenes(drafter, accept_draft, vocab_size, [k], [sampling])
+    for scene in (s for s in found if not s.before):
+        law: dict[tuple[int, ...], float] = defaultdict(float)
+        for path in paths(scene):
+            law[path.tokens] += path.chance
+        expected = law_by_replay(scene, vocab_size)
+        for tokens, chance in expected.items():
+            assert law[tokens] == pytest.approx(chance, abs=1e-12), (tokens, scene)
+
+
+def test_a_wrong_row_is_noticed() -> None:
+    """The control: one row late, as an off-by-one in teacher forcing would be."""
+    by_token = np.array([0.9, 0.2, 0.7, 0.5])
+    right, late = (loops_over(anchored(r, 2)).loops for r in (by_token, np.roll(by_token, 1)))
+    assert right != pytest.approx(late, abs=1e-3)
+
+
+def by_hand(chances: Floats, t: int = 0) -> dict[tuple[int, ...], float]:
+    """Every way through the text, as the kept tokens of its loops, one branch at a time."""
+    n, k = chances.shape
+    if t >= n:
+        return {(): 1.0}
+    found: dict[tuple[int, ...], float] = defaultdict(float)
+    for accepted in range(k + 1):
+        chance = math.prod(chances[t, :accepted]) * (1 - chances[t, accepted] if accepted < k else 1.0)
+        kept = min(accepted + 1, n - t)
+        for rest, behind in by_hand(chances, t + accepted + 1).items():
+            found[(kept, *rest)] += chance * behind
+    return found
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_loops_of_a_text_are_those_of_all_ways_through_it(k: int) -> None:
+    chances = np.random.default_rng(k).uniform(size=(6, k))
+    found, ways = loops_over(chances), by_hand(chances)
+    assert sum(ways.values()) == pytest.approx(1.0)
+    assert found.loops == pytest.approx(sum(len(way) * chance for way, chance in ways.items()))
+    counts, emitted = np.zeros(7), np.zeros(k + 1)
+    for way, chance in ways.items():
+        counts[len(way)] += chance
+        for kept in way:
+            emitted[kept - 1] += chance
+    assert found.counts() == pytest.approx(counts)
+    assert found.emitted() == pytest.approx(emitted)
+    assert found.emitted() @ np.arange(1, k + 2) == pytest.approx(6)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_one_alpha_everywhere_is_leviathans_formula_on_a_long_text(alpha: float) -> None:
+    n, k = 20_000, 4
+    found = loops_over(np.full((n, k), alpha))
+    assert n / found.loops == pytest.approx(expected_tokens(alpha, k), rel=1e-3)
+
+
+def test_a_draft_that_stops_accepts_nothing_further() -> None:
+    chances = np.ones((6, 3))
+    found = loops_over(stopped(chances, np.array([1, 3, 0, 3, 3, 3])))
+    assert found.ends[0].tolist() == [0, 1, 0, 0]
+    assert found.starts.tolist() == [1, 0, 1, 1, 0, 0]
+
+
+def test_a_text_that_its_target_cannot_have_written_is_refused() -> None:
+    with pytest.raises(ValueError, match="probability 0 under its target"):
+        accepted_by_token(np.array([-1.0, -np.inf]), np.array([-1.0, -1.0]))
