@@ -84,15 +84,13 @@ def accepted_by_token(log_target: Floats, log_draft: Floats) -> Floats:
     """[n] min(1, p / q) of a text's tokens.
 
     Args:
-        log_target: [n] log q of each; above -inf, since the target wrote it.
+        log_target: [n] log q of each. At -inf, where rounding moved a token out of the nucleus that it was
+            drawn from, whatever can be drafted counts as accepted.
         log_draft: [n] log p of each.
-
-    Raises:
-        ValueError: a token has probability 0 under the target.
     """
-    if not bool(np.all(log_target > -np.inf)):
-        raise ValueError("a token of the text has probability 0 under its target")
-    return np.exp(np.minimum(log_draft - log_target, 0.0))
+    over = log_draft - np.where(log_target > -np.inf, log_target, 0.0)
+    possible = np.exp(np.minimum(over, 0.0))
+    return np.where(log_target > -np.inf, possible, (log_draft > -np.inf).astype(np.float64))
 
 
 def anchored(by_token: Floats, k: int) -> Floats:

@@ -11,6 +11,7 @@ from torch import Tensor
 from spsbench.decode import rows
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
+from spsbench.drafters.forced import Forced, ForcedText, by_chain, by_proposals
 from spsbench.drafters.kind import HIDDEN, WEIGHTS, Context, DrafterKind
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
@@ -98,6 +99,10 @@ class EagleDrafter(ModelDrafter):
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         return super().draft(tokens, k, u) if len(tokens) > 1 else _nothing(u)
 
+    def forced(self, text: ForcedText, k: int) -> Forced:
+        """See ``Replayable``: K rows a token, since each rests on where the loop began."""
+        return by_chain(self, text, k)
+
     def forward_bytes(self) -> int:
         """Bytes of weights that one forward for one token reads; a draft of K tokens takes K forwards."""
         return self.model.forward_bytes()
@@ -132,6 +137,10 @@ class MedusaDrafter:
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Nothing is kept from one loop to the next."""
+
+    def forced(self, text: ForcedText, k: int) -> Forced:
+        """See ``Replayable``."""
+        return by_proposals(self, text, k)
 
     def forward_bytes(self) -> int:
         """Bytes of weights that a draft reads, of however many tokens."""

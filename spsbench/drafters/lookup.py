@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
+from spsbench.drafters.forced import Forced, ForcedText, by_proposals
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.errors import UsageError
 from spsbench.plugins import Options
@@ -46,6 +47,10 @@ class LookupDrafter:
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Nothing to forget: only decided tokens are indexed, and the next draft does it."""
+
+    def forced(self, text: ForcedText, k: int) -> Forced:
+        """See ``Replayable``."""
+        return by_proposals(self, text, k)
 
     def _index(self, tokens: Sequence[int]) -> None:
         """Remember the place behind each n-gram that a token follows; later ones replace earlier ones."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from spsbench.decode import rows
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rejection import Draft
+from spsbench.drafters.forced import Forced, ForcedText, by_model
 from spsbench.drafters.kind import DRAFT, Context, DrafterKind
 from spsbench.drafters.policy import Margin, Policy, lookahead_of
 from spsbench.plugins import Options
@@ -67,6 +68,10 @@ class ModelDrafter:
                 break
         self._drafted = len(picks)
         return Draft(torch.cat(picks), rows.joined(told))
+
+    def forced(self, text: ForcedText, k: int) -> Forced:
+        """See ``Replayable``; without a policy."""
+        return by_model(self, text, k)
 
     @staticmethod
     def _ends(margin: Margin, row: rows.Rows, token: Tensor) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 from spsbench.decode import sampling as law
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
+from spsbench.drafters.forced import Forced, ForcedText, by_single_tokens
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.errors import UsageError
 from spsbench.plugins import Options
@@ -185,6 +186,10 @@ class NgramDrafter:
         """Take rejected tokens out of the counts."""
         while len(self._own.tokens) >= len(tokens):
             self._unigrams[self._own.pop()] -= 1
+
+    def forced(self, text: ForcedText, k: int) -> Forced:
+        """See ``Replayable``."""
+        return by_single_tokens(self, text, k)
 
     def _count(self, tokens: Sequence[int], behind: bool = False) -> None:
         """Count what is new in a sequence, or all of it ``behind`` what was counted."""

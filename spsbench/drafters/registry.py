@@ -12,6 +12,7 @@ from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.decode.rows import Rows
 from spsbench.drafters import early_exit, heads, lookup, model, ngram, quantised, suffix, union
+from spsbench.drafters.forced import Forced, ForcedText, forced
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.errors import SpsbenchError
 from spsbench.plugins import find
@@ -49,6 +50,9 @@ class CheckedDrafter:
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         self._called(lambda: self._drafter.observe(tokens, accepted))
+
+    def forced(self, text: ForcedText, k: int) -> Forced:
+        return forced(self._drafter, text, k, self._name)
 
     def _called(self, call: Callable[[], Answer]) -> Answer:
         try:

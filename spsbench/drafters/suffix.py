@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
+from spsbench.drafters.forced import Forced, ForcedText, by_proposals
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.errors import UsageError
 from spsbench.plugins import Options
@@ -143,6 +144,20 @@ class SuffixDrafter:
         """Copy up to k tokens; the numbers are left alone."""
         self._read(tokens)
         return Draft(torch.tensor(self._copied(k), dtype=torch.int64, device=u.device), None)
+
+    def forced(self, text: ForcedText, k: int) -> Forced:
+        """See ``Replayable``; not with ``across``, where proposals depend on the order of all texts.
+
+        Raises:
+            UsageError: ``across`` is on.
+        """
+        if self._across:
+            raise UsageError(
+                "suffix:across=true cannot be replayed: it proposes what earlier sequences of the run wrote.",
+                flag="--drafter",
+                remedy="Take across=false, or measure it with spsbench run.",
+            )
+        return by_proposals(self, text, k)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Read what was decided; nothing is ever read that could be taken back."""

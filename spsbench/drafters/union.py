@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor
 
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
+from spsbench.drafters.forced import Forced, ForcedText, forced
 from spsbench.drafters.kind import DRAFT, Context, DrafterKind
 from spsbench.errors import UsageError
 from spsbench.models.source import ModelSource
@@ -50,6 +52,15 @@ class UnionDrafter:
         """All hear what was decided; of the others' drafts nothing stands."""
         for member in self._members:
             member.observe(tokens, accepted if member is self._proposer else 0)
+
+    def forced(self, text: ForcedText, k: int) -> Forced:
+        """See ``Replayable``: before every token the drafts of the first member that has one."""
+        chances, drafted = np.zeros((len(text.tokens), k)), np.zeros(len(text.tokens), np.int64)
+        for member in self._members:
+            found = forced(member, text, k, f"union of {type(member).__name__}")
+            free = (drafted == 0) & (found.drafted > 0)
+            chances[free], drafted[free] = found.chances[free], found.drafted[free]
+        return Forced(chances, drafted)
 
 
 def _build(options: Options, context: Context) -> Drafter:
