@@ -23,6 +23,7 @@ from spsbench.cli.listing import list_, pairs, protocols, tasks
 from spsbench.cli.merge import merge
 from spsbench.cli.options import EXIT_CODES
 from spsbench.cli.paper import paper
+from spsbench.cli.replay import replay
 from spsbench.cli.report import report
 from spsbench.cli.run import run
 from spsbench.cli.score import score
@@ -52,6 +53,7 @@ MEASURE, MAKE, LOOK_UP, MANAGE, TOOLS = "Measure", "Make", "Look things up", "Ma
 app.command("run", rich_help_panel=MEASURE, epilog=EXIT_CODES)(run)
 app.command("sweep-k", rich_help_panel=MEASURE, epilog=EXIT_CODES)(sweep_k)
 app.command("bench", rich_help_panel=MEASURE)(bench)
+app.command("replay", rich_help_panel=MEASURE, epilog=EXIT_CODES)(replay)
 app.command("report", rich_help_panel=MEASURE)(report)
 app.command("compare", rich_help_panel=MEASURE)(compare)
 app.command("paper", rich_help_panel=MEASURE)(paper)

@@ -55,8 +55,9 @@ class TextLoops:
             over = 0.0
             for accepted in range(most):
                 mass = begun * self.ends[:, accepted]
-                following[accepted + 1 :] += mass[: n - accepted - 1]
-                over += float(mass[max(n - accepted - 1, 0) :].sum())
+                within = max(n - accepted - 1, 0)
+                following[accepted + 1 :] += mass[:within]
+                over += float(mass[within:].sum())
             found[number], begun = over, following
         return found
 

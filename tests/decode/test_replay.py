@@ -95,7 +95,7 @@ def by_hand(chances: Floats, t: int = 0) -> dict[tuple[int, ...], float]:
     return found
 
 
-@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("k", [1, 2, 4, 9])
 def test_loops_of_a_text_are_those_of_all_ways_through_it(k: int) -> None:
     chances = np.random.default_rng(k).uniform(size=(6, k))
     found, ways = loops_over(chances), by_hand(chances)

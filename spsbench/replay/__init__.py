@@ -1,0 +1,1 @@
+"""What any drafter and any K would give on texts that the target wrote already."""

@@ -1,0 +1,75 @@
+"""What a drafter and a K come to over all texts: tokens per loop, and the loops of a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spsbench.decode.replay import Floats
+from spsbench.records import Interval, Spec
+from spsbench.replay.replaying import Replayed
+from spsbench.replay.texts import TargetText
+from spsbench.stats.bootstrap import pooled_interval
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One drafter with one K, predicted.
+
+    Attributes:
+        drafter, k: what it is.
+        tokens_per_loop: over all texts, with the interval over prompts.
+        r_prime: as a share of K+1 (Chen et al. 2023).
+        emitted: [K+1] the share of loops that emit 1 to K+1 tokens.
+        loops: of a sequence, its P50, P90 and P99.
+    """
+
+    drafter: Spec
+    k: int
+    tokens_per_loop: Interval
+    emitted: Floats
+    loops: tuple[int, int, int]
+
+    @property
+    def r_prime(self) -> float:
+        """Tokens per loop over K+1."""
+        return self.tokens_per_loop.estimate / (self.k + 1)
+
+
+QUANTILES = (0.5, 0.9, 0.99)
+
+
+def cell(replayed: Replayed, texts: Sequence[TargetText], k: int) -> Cell:
+    """Predict one cell.
+
+    Args:
+        replayed: a drafter over these texts.
+        texts: at least one.
+        k: up to the K that it was replayed with.
+    """
+    names = list(dict.fromkeys(text.name for text in texts))
+    tokens, loops = np.zeros(len(names)), np.zeros(len(names))
+    emitted, longest = np.zeros(k + 1), max(len(text.tokens) for text in texts)
+    counts = np.zeros(longest + 1)
+    for text, law in zip(texts, replayed.loops(k), strict=True):
+        prompt = names.index(text.name)
+        tokens[prompt] += len(text.tokens)
+        loops[prompt] += law.loops
+        emitted += law.emitted()
+        counts[: len(text.tokens) + 1] += law.counts()
+    low, high = pooled_interval([tokens, loops], lambda sums: np.asarray(sums[0] / sums[1]))
+    return Cell(
+        replayed.drafter,
+        k,
+        Interval(float(tokens.sum() / loops.sum()), low, high),
+        emitted / emitted.sum(),
+        _quantiles(counts),
+    )
+
+
+def _quantiles(counts: Floats) -> tuple[int, int, int]:
+    below = np.cumsum(counts) / counts.sum()
+    p50, p90, p99 = (int(np.searchsorted(below, share - 1e-12)) for share in QUANTILES)
+    return p50, p90, p99

@@ -1,0 +1,101 @@
+"""Drafters over texts of the target: one pass each, all K at once, and nothing generated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.replay import Floats, TextLoops, loops_over, stopped
+from spsbench.drafters.forced import Forced, ForcedText, StatesUpTo, forced
+from spsbench.drafters.kind import HIDDEN, Context
+from spsbench.drafters.registry import build_drafter, drafter_kind
+from spsbench.engines.rescore import teacher_force
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.pair import Pair
+from spsbench.records import SamplingParams, Spec
+from spsbench.replay.texts import TargetText
+
+
+@dataclass
+class Replayed:
+    """One drafter over every text.
+
+    Attributes:
+        drafter: as it was named.
+        forced: of each text, at the largest K.
+    """
+
+    drafter: Spec
+    forced: list[Forced] = field(default_factory=list)
+
+    def loops(self, k: int) -> Iterator[TextLoops]:
+        """The law of the loops over each text."""
+        for chances, drafted in self.forced:
+            yield loops_over(stopped(chances[:, :k], drafted))
+
+
+Told = Callable[[int], None]
+
+
+@torch.inference_mode()
+def replay(
+    texts: Sequence[TargetText],
+    pair: Pair,
+    sampling: SamplingParams,
+    drafters: Sequence[Spec],
+    k: int,
+    told: Told = lambda done: None,
+) -> list[Replayed]:
+    """What each drafter would have proposed over every text, and with what chance it would have stood.
+
+    Args:
+        texts: written by the pair's target under this sampling.
+        pair: the models.
+        sampling: of target and drafts.
+        drafters: each once.
+        k: the largest lookahead that is asked for.
+        told: hears how many texts are done.
+
+    Raises:
+        UsageError: a drafter cannot be replayed.
+    """
+    reads_states = any(HIDDEN in drafter_kind(spec.name).needs_of(spec) for spec in drafters)
+    keeping = pair.target.with_features("--drafter") if reads_states else None
+    states = None if keeping is None else StatesUpTo(keeping)
+    corpus = tuple(dict.fromkeys(text.prompt for text in texts))
+    context = Context(
+        target=keeping or pair.target,
+        draft=pair.draft,
+        sampling=sampling,
+        device=pair.device,
+        vocab_size=pair.target.vocab_size,
+        corpus=lambda: corpus,
+        hidden=states,
+    )
+    built: list[tuple[Replayed, Drafter]] = [(Replayed(s), build_drafter(s, context)) for s in drafters]
+    for done, text in enumerate(texts, start=1):
+        given = _given(text, pair.target, sampling, keeping, states)
+        for found, drafter in built:
+            found.forced.append(forced(drafter, given, k, str(found.drafter)))
+        told(done)
+    return [found for found, _ in built]
+
+
+def _given(
+    text: TargetText,
+    target: CausalLM,
+    sampling: SamplingParams,
+    keeping: CausalLM | None,
+    states: StatesUpTo | None,
+) -> ForcedText:
+    reading = teacher_force(target, None, text.prompt, text.tokens, sampling)
+    own = reading.q.gather(-1, reading.tokens.unsqueeze(-1)).squeeze(-1)
+    if keeping is not None:
+        keeping.rollback(0)
+        keeping.score(torch.tensor([*text.prompt, *text.tokens], device=keeping.device)[:-1], last=1)
+    log_target: Floats = own.double().log().cpu().numpy().astype(np.float64)
+    return ForcedText(text.prompt, text.tokens, log_target, states)
