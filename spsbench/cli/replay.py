@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +17,8 @@ from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
     from spsbench.models.pair import Pair
-    from spsbench.records import Spec
-    from spsbench.replay.cells import Cell
+    from spsbench.records import Interval, Spec
+    from spsbench.replay.study import Found
     from spsbench.replay.texts import Written
     from spsbench.report.tables import Table
 
@@ -27,7 +28,10 @@ Name = Annotated[
     _option("--sampling", "NAME", options.FIRST, "Of the texts. Default: the run's first."),
 ]
 
-_MEASURED = "measured"
+Budget = Annotated[
+    str | None,
+    _option("--budget", "SECONDS", options.FIRST, "For timing loops here; 0 predicts no times. Default: 30."),
+]
 
 
 def replay(
@@ -38,6 +42,7 @@ def replay(
     draft_revision: options.DraftRevision = None,
     k: Ks = None,
     sampling: Name = None,
+    budget: Budget = None,
     threads: options.Threads = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -61,26 +66,33 @@ def replay_run(directory: Path, params: Mapping[str, Any]) -> None:
         UnavailableError: its models cannot be had.
     """
     from spsbench.config import parse_ks
-    from spsbench.replay.cells import cell
-    from spsbench.replay.replaying import replay
+    from spsbench.replay.study import study
     from spsbench.replay.texts import texts_of
 
     quiet = params["quiet"]
     ks = [k for k in parse_ks(params["k"] or "1..8") if k]
     if not ks:
         raise UsageError("0 is ArS, which is what is replayed.", flag="--k", remedy="Give a K from 1 on.")
+    budget_s, drafters = _seconds(params["budget"]), _drafters(params["drafter"])
     say(f"Reading {directory}", quiet=quiet)
     written = texts_of(directory, params["sampling"])
-    drafters = _drafters(params["drafter"])
-    pair = _loaded(written, params)
-    say(f"Reading {len(written.texts)} texts with {', '.join(map(str, drafters))}", quiet=quiet)
-    found = replay(written.texts, pair, written.sampling, drafters, max(ks))
-    cells = [cell(replayed, written.texts, k) for replayed in found for k in ks]
-    measured = _measured(directory, written)
+    found = study(
+        written, _loaded(written, params), drafters, ks, budget_s, lambda text: say(text, quiet=quiet)
+    )
     if params["json"]:
-        print_json(_facts(written, cells, measured))
+        print_json(_facts(written, found))
     else:
-        out().print(Group(_title(written), "", _table(cells, measured).as_rich()))
+        out().print(Group(_title(written), "", _table(found).as_rich(), "", _note(found)))
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        seconds = float(text or 30)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise UsageError(f"{text!r} is no time.", flag="--budget", remedy="Give seconds, 0 for no timing.")
+    return seconds
 
 
 def _drafters(text: str | None) -> list[Spec]:
@@ -122,26 +134,7 @@ def _loaded(written: Written, params: Mapping[str, Any]) -> Pair:
     return load_pair(source, dtypes, device, backend, None if asked == "auto" else int(asked))
 
 
-def _measured(directory: Path, written: Written) -> dict[tuple[str, int], float]:
-    """Tokens per loop of the run's own SpS arms, by drafter and K."""
-    from spsbench.axes import FIXED, MODIFIED_REJECTION
-    from spsbench.store import read_frames
-
-    frames = read_frames(directory)
-    own = [arm for arm in written.info["arms"] if arm["method"] == "sps"]
-    found = {}
-    for arm in own:
-        plain = arm["rule"] == MODIFIED_REJECTION and arm["policy"] == FIXED
-        if plain and arm["sampling"] == written.sampling_name and arm["engine"] == "eager":
-            loops = frames.loops[frames.loops["arm"] == arm["arm"]]
-            if len(loops):
-                found[str(arm["drafter"]), int(arm["k"])] = float(loops["emitted"].mean())
-    return found
-
-
-def _facts(
-    written: Written, cells: Sequence[Cell], measured: Mapping[tuple[str, int], float]
-) -> dict[str, Any]:
+def _facts(written: Written, found: Sequence[Found]) -> dict[str, Any]:
     return {
         "run": str(written.directory),
         "sampling": written.sampling_name,
@@ -149,17 +142,16 @@ def _facts(
         "tokens": written.tokens,
         "cells": [
             {
-                "drafter": str(cell.drafter),
-                "k": cell.k,
-                "tokens_per_loop": cell.tokens_per_loop.estimate,
-                "low": cell.tokens_per_loop.low,
-                "high": cell.tokens_per_loop.high,
-                "r_prime": cell.r_prime,
-                "emitted": cell.emitted.tolist(),
-                "loops": dict(zip(("p50", "p90", "p99"), cell.loops, strict=True)),
-                _MEASURED: measured.get((str(cell.drafter), cell.k)),
+                "drafter": str(one.cell.drafter),
+                "k": one.cell.k,
+                "tokens_per_loop": asdict(one.cell.tokens_per_loop),
+                "r_prime": one.cell.r_prime,
+                "emitted": one.cell.emitted.tolist(),
+                "loops": dict(zip(("p50", "p90", "p99"), one.cell.loops, strict=True)),
+                "predicted": None if one.predicted is None else asdict(one.predicted),
+                "measured_tokens_per_loop": one.measured,
             }
-            for cell in cells
+            for one in found
         ],
     }
 
@@ -171,23 +163,37 @@ def _title(written: Written) -> str:
     )
 
 
-def _table(cells: Sequence[Cell], measured: Mapping[tuple[str, int], float]) -> Table:
-    from spsbench.report.tables import Heading, Table, left, right
+def _table(found: Sequence[Found]) -> Table:
+    from spsbench.report.tables import Heading, Row, Table, left, right
 
-    rows: list[Any] = []
-    for cell in cells:
-        if not rows or cells[cells.index(cell) - 1].drafter != cell.drafter:
-            rows.append(Heading(str(cell.drafter)))
-        found, seen = cell.tokens_per_loop, measured.get((str(cell.drafter), cell.k))
-        ends = "" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]"
+    rows: list[Row | Heading] = []
+    before = None
+    for one in found:
+        if one.cell.drafter != before:
+            before = one.cell.drafter
+            rows.append(Heading(str(before)))
+        p50, _, p99 = one.cell.loops
+        told = one.predicted
         rows.append(
             [
-                f"K={cell.k}",
-                f"{found.estimate:.2f}{ends}",
-                f"{cell.r_prime:.2f}",
-                *(str(count) for count in cell.loops),
-                "" if seen is None else f"{seen:.2f}",
+                f"K={one.cell.k}",
+                _with_ends(one.cell.tokens_per_loop),
+                "" if one.measured is None else f"{one.measured:.2f}",
+                f"{p50}, {p99}",
+                "" if told is None else f"{told.ms_per_token.estimate:.3g}",
+                "" if told is None else _with_ends(told.speedup, "x"),
             ]
         )
-    titles = ("tokens/loop [95%]", "r'", "loops P50", "P90", "P99", _MEASURED)
+    titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
     return Table([left(), *map(right, titles)], rows)
+
+
+def _with_ends(value: Interval, unit: str = "") -> str:
+    ends = "" if value.low is None else f" [{value.low:.2f}, {value.high:.2f}]"
+    return f"{value.estimate:.2f}{unit}{ends}"
+
+
+def _note(found: Sequence[Found]) -> str:
+    timed = any(one.predicted is not None for one in found)
+    times = " Times are of loops run here." if timed else ""
+    return f"Predicted: no sequence was generated for these numbers.{times}"

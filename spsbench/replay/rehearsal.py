@@ -1,0 +1,90 @@
+"""What a loop of each cell takes here: a few are run for real, in turns, behind the texts' own beginnings."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spsbench.decode.replay import Floats
+from spsbench.engines.base import Engine
+from spsbench.records import Request, SamplingParams
+from spsbench.replay.texts import TargetText
+
+_LOOPS = 10
+"""Of a cell in a round: few, so that the rounds are many and no cell has a moment of its own."""
+LEAST_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class LoopTimes:
+    """Times of one cell's loops.
+
+    Attributes:
+        rounds: [m] in which round each was run.
+        contexts: [m] tokens before it.
+        seconds: [m] what it took.
+    """
+
+    rounds: Floats
+    contexts: Floats
+    seconds: Floats
+
+    def line(self, counts: Floats) -> tuple[float, float]:
+        """(seconds of a loop at context 0, seconds a token of context more), by least squares.
+
+        Args:
+            counts: [rounds] how often each round counts.
+        """
+        weights = counts[self.rounds.astype(np.int64)]
+        total = weights.sum()
+        context = float(weights @ self.contexts / total)
+        mean = float(weights @ self.seconds / total)
+        centred = self.contexts - context
+        spread = float(weights @ centred**2)
+        slope = float(weights @ (centred * self.seconds)) / spread if spread > 0 else 0.0
+        slope = max(slope, 0.0)  # more to attend to is never faster: a falling line is noise
+        return mean - slope * context, slope
+
+
+def rehearse(
+    engines: Mapping[str, Engine],
+    most_tokens: Mapping[str, int],
+    texts: Sequence[TargetText],
+    sampling: SamplingParams,
+    window: int,
+    budget_s: float,
+    seed: int = 0,
+) -> dict[str, LoopTimes]:
+    """Run some loops of every cell, in turns and in an order shuffled anew each round.
+
+    Args:
+        engines: by cell.
+        most_tokens: that a loop of each cell emits, K+1.
+        texts: of the target; a round begins somewhere in one of them.
+        sampling: of the texts.
+        window: the longest sequence of the pair, in tokens.
+        budget_s: seconds after which no further round begins, if ``LEAST_ROUNDS`` are done.
+        seed: of places, numbers and order.
+    """
+    shuffler, order = random.Random(seed), list(engines)
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in engines}
+    started, number = time.perf_counter(), -1  # the first round is warm-up
+    while number < LEAST_ROUNDS or time.perf_counter() - started < budget_s:
+        text = shuffler.choice(texts)
+        prompt = (*text.prompt, *text.tokens[: shuffler.randrange(len(text.tokens))])
+        shuffler.shuffle(order)
+        for name in order:
+            limit = max(1, min(_LOOPS * most_tokens[name], window - len(prompt) - most_tokens[name]))
+            request = Request(prompt, limit, (), sampling, seed=seed + number, fixed_length=True)
+            generation = engines[name].generate(request)
+            context = len(prompt)
+            for loop in generation.loops or ():
+                if number >= 0:
+                    found[name].append((number, context, loop.loop_s))
+                context += loop.emitted
+        number += 1
+    return {name: LoopTimes(*np.array(loops).T) for name, loops in found.items()}
