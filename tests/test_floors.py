@@ -41,7 +41,7 @@ FLOORS: dict[str, float] = {
     "runner": 7,
     "verify": 8,
     "bench": 8,
-    "replay": 8,
+    "replay": 8.5,  # texts are judged as an audit does
     "distill": 8.5,  # a forecast times forwards
     "cli": 9,
     "api": 9.5,

@@ -144,6 +144,7 @@ def by_chain(drafter: Any, text: ForcedText, k: int) -> Forced:
     assert text.hidden is not None, "no hidden states"
     model, n = drafter.model, len(text.tokens)
     chances, drafted = np.zeros((n, k)), np.full(n, k)
+    text.hidden.length = len(text.prompt) - 1
     drafter.begin(text.prompt)
     for t in range(n):
         before = text.before(t)

@@ -13,11 +13,14 @@ from spsbench.decode.replay import Floats, TextLoops, loops_over, stopped
 from spsbench.drafters.forced import Forced, ForcedText, StatesUpTo, forced
 from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.registry import build_drafter, drafter_kind
-from spsbench.engines.rescore import teacher_force
+from spsbench.engines.rescore import Reading, teacher_force
+from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.records import SamplingParams, Spec
 from spsbench.replay.texts import TargetText
+from spsbench.stats.losslessness import ALARM
+from spsbench.verify.audit import Audit, Foreign
 
 
 @dataclass
@@ -61,7 +64,7 @@ def replay(
         told: hears how many texts are done.
 
     Raises:
-        UsageError: a drafter cannot be replayed.
+        UsageError: a drafter cannot be replayed, or the texts are not distributed as the target says.
     """
     reads_states = any(HIDDEN in drafter_kind(spec.name).needs_of(spec) for spec in drafters)
     keeping = pair.target.with_features("--drafter") if reads_states else None
@@ -77,22 +80,32 @@ def replay(
         hidden=states,
     )
     built: list[tuple[Replayed, Drafter]] = [(Replayed(s), build_drafter(s, context)) for s in drafters]
+    judge = Audit(pair.target, None)
     for done, text in enumerate(texts, start=1):
-        given = _given(text, pair.target, sampling, keeping, states)
+        reading = teacher_force(pair.target, None, text.prompt, text.tokens, sampling)
+        judge.add(Foreign(done, text.prompt, text.tokens, sampling, retokenised=False), reading)
+        given = _given(text, reading, keeping, states)
         for found, drafter in built:
             found.forced.append(forced(drafter, given, k, str(found.drafter)))
         told(done)
+    _require_fitting(judge)
     return [found for found, _ in built]
 
 
+def _require_fitting(judge: Audit) -> None:
+    """Refuse texts that the target did not write, or not under this sampling: nothing holds for them."""
+    facts = judge.judged()
+    if facts["verdict"] == ALARM:
+        raise UsageError(
+            f"these texts do not fit this target under this sampling: {'; '.join(facts['reasons'])}.",
+            flag="RUN",
+            remedy="Run ArS again with these models and this sampling.",
+        )
+
+
 def _given(
-    text: TargetText,
-    target: CausalLM,
-    sampling: SamplingParams,
-    keeping: CausalLM | None,
-    states: StatesUpTo | None,
+    text: TargetText, reading: Reading, keeping: CausalLM | None, states: StatesUpTo | None
 ) -> ForcedText:
-    reading = teacher_force(target, None, text.prompt, text.tokens, sampling)
     own = reading.q.gather(-1, reading.tokens.unsqueeze(-1)).squeeze(-1)
     if keeping is not None:
         keeping.rollback(0)

@@ -18,7 +18,7 @@ import torch
 from pydantic import ValidationError
 
 from spsbench.decode.evidence import Sums, added
-from spsbench.engines.rescore import score_stats, teacher_force
+from spsbench.engines.rescore import Reading, score_stats, teacher_force
 from spsbench.errors import UsageError
 from spsbench.execution.samples import rows
 from spsbench.models.causal_lm import CausalLM
@@ -176,9 +176,11 @@ class Audit:
 
     def read(self, text: Foreign) -> None:
         """Score one text, within the models' windows, and add it to the sums of its prompt."""
-        reading = teacher_force(
-            self._target, self._draft, text.prompt, text.completion, text.sampling, self._dtype
-        )
+        given = text.prompt, text.completion, text.sampling, self._dtype
+        self.add(text, teacher_force(self._target, self._draft, *given))
+
+    def add(self, text: Foreign, reading: Reading) -> None:
+        """Add a text that was scored already."""
         key = hashlib.sha256(repr(text.prompt).encode()).hexdigest()
         self._sums[key] = added(self._sums.get(key, {}), score_stats(reading, self._seed + text.line))
         self._tokens_of[key] += len(text.completion)
