@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 import spsbench
+from spsbench.cli.advise import advise
 from spsbench.cli.audit import audit
 from spsbench.cli.bench import bench
 from spsbench.cli.compare import compare
@@ -52,6 +53,7 @@ app = typer.Typer(
 MEASURE, MAKE, LOOK_UP, MANAGE, TOOLS = "Measure", "Make", "Look things up", "Manage", "Tools"
 app.command("run", rich_help_panel=MEASURE, epilog=EXIT_CODES)(run)
 app.command("sweep-k", rich_help_panel=MEASURE, epilog=EXIT_CODES)(sweep_k)
+app.command("advise", rich_help_panel=MEASURE, epilog=EXIT_CODES)(advise)
 app.command("bench", rich_help_panel=MEASURE)(bench)
 app.command("replay", rich_help_panel=MEASURE, epilog=EXIT_CODES)(replay)
 app.command("report", rich_help_panel=MEASURE)(report)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,7 @@ from spsbench.errors import UsageError
 if TYPE_CHECKING:
     from spsbench.models.pair import Pair
     from spsbench.records import Interval, Spec
-    from spsbench.replay.study import Found
+    from spsbench.replay.study import Study
     from spsbench.replay.texts import Written
     from spsbench.report.tables import Table
 
@@ -73,21 +73,26 @@ def replay_run(directory: Path, params: Mapping[str, Any]) -> None:
     ks = [k for k in parse_ks(params["k"] or "1..8") if k]
     if not ks:
         raise UsageError("0 is ArS, which is what is replayed.", flag="--k", remedy="Give a K from 1 on.")
-    budget_s, drafters = _seconds(params["budget"]), _drafters(params["drafter"])
+    budget_s, drafters = seconds_of(params["budget"], 30.0), _drafters(params["drafter"])
     say(f"Reading {directory}", quiet=quiet)
     written = texts_of(directory, params["sampling"])
     found = study(
-        written, _loaded(written, params), drafters, ks, budget_s, lambda text: say(text, quiet=quiet)
+        written, loaded(written, params), drafters, ks, budget_s, lambda text: say(text, quiet=quiet)
     )
     if params["json"]:
-        print_json(_facts(written, found))
+        print_json(_facts(found))
     else:
         out().print(Group(_title(written), "", _table(found).as_rich(), "", _note(found)))
 
 
-def _seconds(text: str | None) -> float:
+def seconds_of(text: str | None, default: float) -> float:
+    """What ``--budget`` gives.
+
+    Raises:
+        UsageError: it is no time.
+    """
     try:
-        seconds = float(text or 30)
+        seconds = default if text is None else float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
@@ -105,7 +110,7 @@ def _drafters(text: str | None) -> list[Spec]:
     return specs
 
 
-def _loaded(written: Written, params: Mapping[str, Any]) -> Pair:
+def loaded(written: Written, params: Mapping[str, Any]) -> Pair:
     """The run's target, and its draft or the one that was named.
 
     Raises:
@@ -134,7 +139,8 @@ def _loaded(written: Written, params: Mapping[str, Any]) -> Pair:
     return load_pair(source, dtypes, device, backend, None if asked == "auto" else int(asked))
 
 
-def _facts(written: Written, found: Sequence[Found]) -> dict[str, Any]:
+def _facts(study: Study) -> dict[str, Any]:
+    written = study.written
     return {
         "run": str(written.directory),
         "sampling": written.sampling_name,
@@ -148,10 +154,10 @@ def _facts(written: Written, found: Sequence[Found]) -> dict[str, Any]:
                 "r_prime": one.cell.r_prime,
                 "emitted": one.cell.emitted.tolist(),
                 "loops": dict(zip(("p50", "p90", "p99"), one.cell.loops, strict=True)),
-                "predicted": None if one.predicted is None else asdict(one.predicted),
+                "predicted": None if (told := study.predicted(one)) is None else asdict(told),
                 "measured_tokens_per_loop": one.measured,
             }
-            for one in found
+            for one in study.found
         ],
     }
 
@@ -163,17 +169,17 @@ def _title(written: Written) -> str:
     )
 
 
-def _table(found: Sequence[Found]) -> Table:
+def _table(study: Study) -> Table:
     from spsbench.report.tables import Heading, Row, Table, left, right
 
     rows: list[Row | Heading] = []
     before = None
-    for one in found:
+    for one in study.found:
         if one.cell.drafter != before:
             before = one.cell.drafter
             rows.append(Heading(str(before)))
         p50, _, p99 = one.cell.loops
-        told = one.predicted
+        told = study.predicted(one)
         rows.append(
             [
                 f"K={one.cell.k}",
@@ -193,7 +199,6 @@ def _with_ends(value: Interval, unit: str = "") -> str:
     return f"{value.estimate:.2f}{unit}{ends}"
 
 
-def _note(found: Sequence[Found]) -> str:
-    timed = any(one.predicted is not None for one in found)
-    times = " Times are of loops run here." if timed else ""
+def _note(study: Study) -> str:
+    times = "" if study.ars is None else " Times are of loops run here."
     return f"Predicted: no sequence was generated for these numbers.{times}"

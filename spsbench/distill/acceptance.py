@@ -48,7 +48,7 @@ class HeldOut:
 
 @torch.inference_mode()
 def held_out(
-    teacher: Teacher, student: Any, texts: Mapping[str, Sequence[Sampled]], tokens: int
+    teacher: Teacher, student: Any, texts: Mapping[str, Sequence[Sampled]], tokens: int, most: int
 ) -> list[HeldOut]:
     """Measure a student.
 
@@ -57,6 +57,7 @@ def held_out(
         student: see ``students``.
         texts: held-out sequences by kind.
         tokens: of a batch.
+        most: positions of a kind after which no further batch is looked at; always the same ones come first.
     """
     found = []
     for kind, sequences in sorted(texts.items()):
@@ -71,6 +72,8 @@ def held_out(
                     sums.append([])
                 sums[depth] += shares
                 count += len(shares) if depth == 0 else 0
+            if count >= most:
+                break
         found.append(HeldOut(kind, [sum(values) / len(values) for values in sums if values], count))
     return found
 

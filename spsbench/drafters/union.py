@@ -66,18 +66,18 @@ class UnionDrafter:
 def _build(options: Options, context: Context) -> Drafter:
     from spsbench.drafters.registry import build_drafter
 
-    for kind in _kinds(options):
+    for spec, kind in _members(options):
         if DRAFT in kind.needs and context.draft is None:
             raise UsageError(
-                f"union:of has {kind.name!r}, which needs a draft model, and the run has none.",
+                f"union:of has {spec.name!r}, which needs a draft model, and the run has none.",
                 flag="--drafter",
                 remedy="Name a draft model with --draft, or take it out of the union.",
             )
-    return UnionDrafter([build_drafter(Spec(kind.name), context) for kind in _kinds(options)])
+    return UnionDrafter([build_drafter(spec, context) for spec, _ in _members(options)])
 
 
-def _kinds(options: Options) -> list[DrafterKind]:
-    """The members, each with its default options: their colons would be taken for the union's."""
+def _members(options: Options) -> list[tuple[Spec, DrafterKind]]:
+    """Each with its default options: their colons would be taken for the union's."""
     from spsbench.drafters.registry import drafter_kind
 
     names = str(options["of"]).split("+")
@@ -85,21 +85,21 @@ def _kinds(options: Options) -> list[DrafterKind]:
         raise UsageError(
             "union:of=union is not valid.", flag="--drafter", remedy="Name other drafters, e.g. lookup+model."
         )
-    return [drafter_kind(name) for name in names]
+    return [(Spec(name), drafter_kind(name)) for name in names]
 
 
 def _needs(options: Options) -> frozenset[str]:
-    return frozenset().union(*(kind.needs for kind in _kinds(options)))
+    return frozenset().union(*(kind.needs for _, kind in _members(options)))
 
 
 def _content(options: Options) -> str | None:
-    found = [kind.content_of(Spec(kind.name)) for kind in _kinds(options)]
+    found = [kind.content_of(spec) for spec, kind in _members(options)]
     return "+".join(content for content in found if content is not None) or None
 
 
 def _suits(options: Options, target: ModelSource) -> None:
-    for kind in _kinds(options):
-        kind.require_target(Spec(kind.name), target)
+    for spec, kind in _members(options):
+        kind.require_target(spec, target)
 
 
 KIND = DrafterKind(

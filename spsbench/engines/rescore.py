@@ -100,17 +100,23 @@ def teacher_force(
     """
     sequence = torch.tensor([*prompt, *tokens], device=target.device)
     logits = target.score_uncached(sequence[:-1], last=len(tokens))
-    q = warp(logits, sampling)
+    q = _warped(logits, sampling)
     # The draft-only arm has the draft as its target: one forward serves both.
     drafts = logits if draft is target else None
     if draft is not None and drafts is None:
         drafts = draft.score_uncached(sequence[:-1], last=len(tokens))
-    p = None if drafts is None else warp(drafts, sampling)
+    p = None if drafts is None else _warped(drafts, sampling)
     emitted = sequence[len(prompt) :]
     outside = q.gather(-1, emitted.unsqueeze(-1)).squeeze(-1) <= 0
     slack = max(_SLACK.get(kind, _COARSE_SLACK) for kind in (dtype or target.dtype, target.dtype))
     near = _at_the_edge(logits.float(), emitted, sampling, slack)
     return Reading(emitted, logits, drafts, q, p, outside & ~near, outside & near)
+
+
+def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
+    """[n, V] warped a few rows at a time: sorting a large vocabulary takes several times its memory."""
+    rows = max(1, _CHUNK_ELEMENTS // logits.shape[-1])
+    return torch.cat([warp(part, sampling) for part in torch.split(logits, rows)])
 
 
 def score_stats(reading: Reading, seed: int) -> Sums:

@@ -66,6 +66,7 @@ class Pair:
         tokenizer: shared by both.
         device: of both.
         info: dtypes, sizes and self-test results, for the run's record.
+        is_one: whether the draft is the target itself: its rows then say nothing that the target's do not.
     """
 
     target: CausalLM
@@ -73,6 +74,7 @@ class Pair:
     tokenizer: Tokenizer
     device: torch.device
     info: dict[str, Any]
+    is_one: bool = False
 
 
 def find_pair(config: PairConfig) -> PairSource:
@@ -193,7 +195,7 @@ def load_pair(
         }
         models.append(model)
     info["threads"] = threads or torch.get_num_threads()
-    return Pair(models[0], models[1], source.tokenizer, device, info)
+    return Pair(models[0], models[1], source.tokenizer, device, info, source.is_one(dtypes))
 
 
 def _experts(model: CausalLM) -> dict[str, Any]:

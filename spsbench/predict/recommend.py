@@ -16,7 +16,7 @@ K by paired differences of time per token, since intervals that overlap decide n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -168,8 +168,7 @@ def _recommend(tables: Mapping[int, pd.DataFrame], samples: Mapping[int, pd.Data
     common = set.intersection(*(set(table.index) for table in tables.values()))
     if len(common) < FEWEST_PROMPTS:
         return None
-    ordered = sorted(common, key=_lot)
-    choosing, judging = ordered[::2], ordered[1::2]
+    choosing, judging = halves(common)
     speed = {k: _per_token(table.loc[choosing]) for k, table in tables.items()}
     chosen = min(speed, key=lambda k: (speed[k], k))
     judged = {k: table.loc[judging].to_numpy(dtype=np.float64).T for k, table in tables.items()}
@@ -185,6 +184,12 @@ def _recommend(tables: Mapping[int, pd.DataFrame], samples: Mapping[int, pd.Data
         "alternatives": others,
         "tail_s": tails,
     }
+
+
+def halves(examples: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Prompts to choose on and prompts to judge on, by their names and a seed alone."""
+    ordered = sorted(examples, key=_lot)
+    return ordered[::2], ordered[1::2]
 
 
 def _lot(example: str) -> bytes:

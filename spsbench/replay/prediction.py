@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from spsbench.decode.replay import Floats, TextLoops
 from spsbench.records import Interval
-from spsbench.replay.rehearsal import LoopTimes
+from spsbench.replay.rehearsal import COLD, LoopTimes
 from spsbench.replay.texts import TargetText
 from spsbench.stats.bootstrap import LEVEL, RESAMPLES, SEED
 
@@ -22,28 +22,38 @@ class Work:
         tokens: [prompts] of its texts.
         loops: [prompts] expected.
         contexts: [prompts] tokens before a loop, summed over its loops.
+        begun: [prompts, COLD] expected first, second... loops: how many texts have so many.
     """
 
     tokens: Floats
     loops: Floats
     contexts: Floats
+    begun: Floats
 
-    def per_token(self, counts: Floats, line: tuple[float, float]) -> float:
-        """Seconds a token, if each prompt counts so often and a loop takes what a line says."""
+    def part(self, prompts: Sequence[int]) -> Work:
+        """Of some of the prompts, by their numbers."""
+        return Work(self.tokens[prompts], self.loops[prompts], self.contexts[prompts], self.begun[prompts])
+
+    def per_token(self, counts: Floats, line: tuple[float, float], cold: Floats) -> float:
+        """Seconds a token, if each prompt counts so often and a loop takes what the line says."""
         at_zero, slope = line
         seconds = at_zero * (counts @ self.loops) + slope * (counts @ self.contexts)
-        return float(seconds / (counts @ self.tokens))
+        return float((seconds + counts @ self.begun @ cold) / (counts @ self.tokens))
 
 
 def work_of(texts: Sequence[TargetText], laws: Iterable[TextLoops] | None = None) -> Work:
     """Of loops over texts; of ArS, a loop a token, without laws."""
     names = list(dict.fromkeys(text.name for text in texts))
-    sums = np.zeros((3, len(names)))
-    starts = ([np.ones(len(text.tokens)) for text in texts]) if laws is None else [law.starts for law in laws]
-    for text, begun in zip(texts, starts, strict=True):
-        before = len(text.prompt) + np.arange(len(text.tokens))
-        sums[:, names.index(text.name)] += np.array([len(text.tokens), begun.sum(), begun @ before])
-    return Work(*sums)
+    sums, firsts = np.zeros((3, len(names))), np.zeros((len(names), COLD))
+    given: list[TextLoops | None] = [None] * len(texts) if laws is None else list(laws)
+    for text, law in zip(texts, given, strict=True):
+        n, prompt = len(text.tokens), names.index(text.name)
+        starts = np.ones(n) if law is None else law.starts
+        before = len(text.prompt) + np.arange(n)
+        sums[:, prompt] += np.array([n, starts.sum(), starts @ before])
+        counts = np.eye(n + 1)[n] if law is None else law.counts()
+        firsts[prompt] += [counts[place + 1 :].sum() for place in range(COLD)]
+    return Work(sums[0], sums[1], sums[2], firsts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +69,48 @@ class Predicted:
     speedup: Interval
 
 
-def predict(own: Work, ars: Work, own_times: LoopTimes, ars_times: LoopTimes) -> Predicted:
-    """Predict one cell.
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Work with the times of its loops.
 
-    Args:
-        own, ars: of the same texts.
-        own_times, ars_times: of the same rounds.
+    Attributes:
+        work: of some prompts.
+        times: of some rounds.
     """
-    prompts, rounds = len(own.tokens), int(ars_times.rounds.max()) + 1
-    everything = np.ones(prompts), np.ones(rounds)
+
+    work: Work
+    times: LoopTimes
+
+    def part(self, prompts: Sequence[int]) -> Timed:
+        """Of some of the prompts, by their numbers."""
+        return Timed(self.work.part(prompts), self.times)
+
+    def seconds(self, prompts: Floats, rounds: Floats) -> float:
+        """A token's, if prompts and rounds count so often."""
+        return self.work.per_token(prompts, self.times.line(rounds), self.times.cold(rounds))
+
+
+def predict(own: Timed, ars: Timed) -> Predicted:
+    """Predict one cell, from the same prompts and rounds as ArS."""
+    per_token = _interval([own], lambda seconds: 1e3 * seconds[0])
+    return Predicted(per_token, faster(ars, own))
+
+
+def faster(slow: Timed, fast: Timed) -> Interval:
+    """How many times one's time per token the other's is, of the same prompts and rounds."""
+    return _interval([slow, fast], lambda seconds: seconds[0] / seconds[1])
+
+
+def _interval(of: Sequence[Timed], statistic: Callable[[Sequence[float]], float]) -> Interval:
+    """Of a statistic of seconds a token; prompts and rounds are resampled together."""
+    prompts, rounds = len(of[0].work.tokens), int(of[0].times.rounds.max()) + 1
+    point = statistic([timed.seconds(np.ones(prompts), np.ones(rounds)) for timed in of])
     rng = np.random.default_rng(SEED)
-    draws = [_both(own, ars, own_times, ars_times, *everything)]
+    drawn = []
     for _ in range(RESAMPLES):
-        counted = (
+        counts = [
             np.bincount(rng.integers(0, n, n), minlength=n).astype(np.float64) for n in (prompts, rounds)
-        )
-        draws.append(_both(own, ars, own_times, ars_times, *counted))
-    point, drawn = np.array(draws[0]), np.array(draws[1:])
-    ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    found = [Interval(float(point[i]), float(ends[0, i]), float(ends[1, i])) for i in range(2)]
-    return Predicted(*found)
-
-
-def _both(
-    own: Work, ars: Work, own_times: LoopTimes, ars_times: LoopTimes, prompts: Floats, rounds: Floats
-) -> tuple[float, float]:
-    """(ms/token of the cell, its speedup)."""
-    ours = own.per_token(prompts, own_times.line(rounds))
-    theirs = ars.per_token(prompts, ars_times.line(rounds))
-    return 1e3 * ours, theirs / ours
+        ]
+        drawn.append(statistic([timed.seconds(*counts) for timed in of]))
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(point, float(low), float(high))

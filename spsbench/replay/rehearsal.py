@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from spsbench.decode.replay import Floats
 from spsbench.engines.base import Engine
-from spsbench.records import Request, SamplingParams
+from spsbench.records import Generation, Request, SamplingParams
 from spsbench.replay.texts import TargetText
 
-_LOOPS = 10
+_LOOPS = 14
 """Of a cell in a round: few, so that the rounds are many and no cell has a moment of its own."""
+COLD = 4
+"""The first loops of a sequence, which find the caches full of what came before, are apart."""
 LEAST_ROUNDS = 6
 
 
@@ -25,21 +27,23 @@ class LoopTimes:
 
     Attributes:
         rounds: [m] in which round each was run.
+        places: [m] how many loops of its sequence came before it.
         contexts: [m] tokens before it.
         seconds: [m] what it took.
     """
 
     rounds: Floats
+    places: Floats
     contexts: Floats
     seconds: Floats
 
     def line(self, counts: Floats) -> tuple[float, float]:
-        """(seconds of a loop at context 0, seconds a token of context more), by least squares.
+        """(seconds of a loop at context 0, seconds a token of context more), by least squares, of warm ones.
 
         Args:
             counts: [rounds] how often each round counts.
         """
-        weights = counts[self.rounds.astype(np.int64)]
+        weights = counts[self.rounds.astype(np.int64)] * (self.places >= COLD)
         total = weights.sum()
         context = float(weights @ self.contexts / total)
         mean = float(weights @ self.seconds / total)
@@ -49,6 +53,18 @@ class LoopTimes:
         slope = max(slope, 0.0)  # more to attend to is never faster: a falling line is noise
         return mean - slope * context, slope
 
+    def cold(self, counts: Floats) -> Floats:
+        """[COLD] seconds that the first loops of a sequence take beyond the line.
+
+        Args:
+            counts: see ``line``.
+        """
+        at_zero, slope = self.line(counts)
+        beyond = self.seconds - at_zero - slope * self.contexts
+        weights = counts[self.rounds.astype(np.int64)]
+        of_place = [weights * (self.places == place) for place in range(COLD)]
+        return np.array([float(own @ beyond) / own.sum() if own.sum() else 0.0 for own in of_place])
+
 
 def rehearse(
     engines: Mapping[str, Engine],
@@ -57,6 +73,7 @@ def rehearse(
     sampling: SamplingParams,
     window: int,
     budget_s: float,
+    between: Callable[[Request, Generation], None] = lambda request, generation: None,
     seed: int = 0,
 ) -> dict[str, LoopTimes]:
     """Run some loops of every cell, in turns and in an order shuffled anew each round.
@@ -68,10 +85,11 @@ def rehearse(
         sampling: of the texts.
         window: the longest sequence of the pair, in tokens.
         budget_s: seconds after which no further round begins, if ``LEAST_ROUNDS`` are done.
+        between: done between two sequences, as a run does it: it leaves the caches as it does.
         seed: of places, numbers and order.
     """
     shuffler, order = random.Random(seed), list(engines)
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in engines}
+    found: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in engines}
     started, number = time.perf_counter(), -1  # the first round is warm-up
     while number < LEAST_ROUNDS or time.perf_counter() - started < budget_s:
         text = shuffler.choice(texts)
@@ -82,9 +100,10 @@ def rehearse(
             request = Request(prompt, limit, (), sampling, seed=seed + number, fixed_length=True)
             generation = engines[name].generate(request)
             context = len(prompt)
-            for loop in generation.loops or ():
+            for place, loop in enumerate(generation.loops or ()):
                 if number >= 0:
-                    found[name].append((number, context, loop.loop_s))
+                    found[name].append((number, place, context, loop.loop_s))
                 context += loop.emitted
+            between(request, generation)
         number += 1
     return {name: LoopTimes(*np.array(loops).T) for name, loops in found.items()}

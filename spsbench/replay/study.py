@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from spsbench.axes import FIXED, MODIFIED_REJECTION
+from spsbench.decode.replay import TextLoops
 from spsbench.engines.base import Engine
+from spsbench.engines.rescore import teacher_force
 from spsbench.models.pair import Pair
-from spsbench.records import Arm, Spec
+from spsbench.records import Arm, Generation, Request, Spec
 from spsbench.replay.cells import Cell, cell
-from spsbench.replay.prediction import Predicted, Work, predict, work_of
+from spsbench.replay.prediction import Predicted, Timed, predict, work_of
 from spsbench.replay.rehearsal import LoopTimes, rehearse
-from spsbench.replay.replaying import Replayed, replay
+from spsbench.replay.replaying import replay
 from spsbench.replay.texts import Written
 from spsbench.runner.backends import EAGER, Backends
 from spsbench.store import read_frames
@@ -26,19 +28,38 @@ class Found:
 
     Attributes:
         cell: its loops over the texts.
-        predicted: its times here; None if nothing was timed.
+        timed: its work with times of loops here; None if nothing was timed.
         measured: tokens per loop of the run's own arm like it; None if it has none.
     """
 
     cell: Cell
-    predicted: Predicted | None
+    timed: Timed | None
     measured: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Every cell.
+
+    Attributes:
+        written: the texts.
+        found: in the order of drafters and K.
+        ars: the baseline's work with its times; None if nothing was timed.
+    """
+
+    written: Written
+    found: tuple[Found, ...]
+    ars: Timed | None
+
+    def predicted(self, one: Found) -> Predicted | None:
+        """Of a cell, over all texts."""
+        return None if one.timed is None or self.ars is None else predict(one.timed, self.ars)
 
 
 def study(
     written: Written, pair: Pair, drafters: Sequence[Spec], ks: Sequence[int], budget_s: float, told: Told
-) -> list[Found]:
-    """Predict every drafter with every K.
+) -> Study:
+    """Replay every drafter with every K, and time loops of each.
 
     Args:
         written: the texts.
@@ -59,15 +80,15 @@ def study(
     if budget_s > 0:
         told(f"Timing loops for {budget_s:g} s")
         times = _times(written, pair, [cell for _, cell in cells], budget_s)
-    ars = work_of(written.texts)
-    return [
+    found = tuple(
         Found(
             cell,
-            _predicted(written, found, cell, ars, times) if times else None,
+            _timed(written, cell, times, replayed.loops(cell.k)),
             measured.get((str(cell.drafter), cell.k)),
         )
-        for found, cell in cells
-    ]
+        for replayed, cell in cells
+    )
+    return Study(written, found, _timed(written, None, times))
 
 
 def measured_lengths(written: Written) -> dict[tuple[str, int], float]:
@@ -96,11 +117,20 @@ def _times(written: Written, pair: Pair, cells: Sequence[Cell], budget_s: float)
     arms = [_arm(written), *(_arm(written, cell) for cell in cells)]
     engines: dict[str, Engine] = {arm.name: backends.build(arm) for arm in arms}
     most = {arm.name: arm.k + 1 for arm in arms}
-    return rehearse(engines, most, written.texts, written.sampling, window, budget_s, written.config.seed)
+
+    def read(request: Request, generation: Generation) -> None:
+        teacher_force(pair.target, pair.draft, request.prompt_ids, generation.tokens, request.sampling)
+
+    seed = written.config.seed
+    return rehearse(engines, most, written.texts, written.sampling, window, budget_s, read, seed)
 
 
-def _predicted(
-    written: Written, found: Replayed, cell: Cell, ars: Work, times: dict[str, LoopTimes]
-) -> Predicted:
-    own = work_of(written.texts, found.loops(cell.k))
-    return predict(own, ars, times[_arm(written, cell).name], times[_arm(written).name])
+def _timed(
+    written: Written,
+    cell: Cell | None,
+    times: dict[str, LoopTimes],
+    laws: Iterable[TextLoops] | None = None,
+) -> Timed | None:
+    """A cell's work, or that of ArS without one, with its times if there are any."""
+    own = times.get(_arm(written, cell).name)
+    return None if own is None else Timed(work_of(written.texts, laws), own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from spsbench.runner.schedule import Turn, turns
 from spsbench.store import RunStore, differences
 from spsbench.summary_types import Conditions, Summary
 
+_WARM_UP_TOKENS = 64
 _MODES = {GRAPHED: "graphs"}  # others than ours run the stock model
 
 
@@ -244,10 +245,11 @@ def _sample(turn: Turn, generation: Generation, error: str | None, lost: dict[st
 
 
 def _warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> None:
-    """One full sequence an arm, thrown away: the first of a shape is slow and no arm should pay it."""
+    """Some tokens of every arm, thrown away: the first of a shape is slow and no arm should pay it."""
     if plan.config.warmup:
         for arm, engine in engines.items():
             turn = Turn(first.prompt, first.sample_index, arm, 0, first.seed)
             # What breaks a drafter here breaks it again where it is recorded, and the other arms go on.
             with suppress(DrafterFault):
-                engine.generate(_request(plan, turn, trace=False))
+                request = _request(plan, turn, trace=False)
+                engine.generate(replace(request, max_new_tokens=min(plan.max_new_tokens, _WARM_UP_TOKENS)))

@@ -43,6 +43,7 @@ PROOF_SAMPLING = SamplingParams()
 _SEQUENCES = 40
 _PROMPT_SHARE = 0.5
 _LEAST_AN_ARM = 4
+_MOST_TOKENS = 128
 
 _FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError)
 
@@ -62,7 +63,10 @@ class Listener(Protocol):
 def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
     """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
     target = pair.draft if arm.method == "draft" else pair.target
-    reading = rescore.teacher_force(target, pair.draft, prompt.ids, generation.tokens, arm.sampling)
+    # A target that is its own draft is read once, unless it drafts.
+    drafts = arm.method == "sps" and arm.drafter.name == MODEL
+    draft = None if pair.is_one and not drafts else pair.draft
+    reading = rescore.teacher_force(target, draft, prompt.ids, generation.tokens, arm.sampling)
     sums = rescore.rescored(reading, seed)
     if _can_rederive(arm):
         certain = arm.method == "sps" and drafter_kind(arm.drafter.name).point_mass
@@ -155,7 +159,7 @@ def draw_proof(plan: Plan, pair: Pair, backends: Backends) -> Proof:
 def _row(plan: Plan, prompt: Prompt, arm: Arm, engine: Engine, pair: Pair) -> _Drawn:
     """One sequence as a row of ``samples``; a failure is one of them."""
     seed = derive_seed(plan.config.seed, prompt.example_id, 0, f"proof {arm.name}")
-    limits = (plan.max_new_tokens, plan.stop, arm.sampling)
+    limits = (min(plan.max_new_tokens, _MOST_TOKENS), plan.stop, arm.sampling)
     request = Request(prompt.ids, *limits, seed, plan.config.fixed_length)
     try:
         generation = engine.generate(request)

@@ -11,11 +11,11 @@ import torch
 
 from spsbench.distill.acceptance import HeldOut, held_out
 from spsbench.distill.batches import Batch, batches_of
+from spsbench.distill.prompts import SAMPLINGS
 from spsbench.distill.sampler import Sampled, Writer
 from spsbench.distill.students import EagleHead, SmallModel
 from spsbench.distill.teacher import Teacher
 from spsbench.distill.training import FLAT_UNTIL, Progress, Training, rate
-from spsbench.records import SamplingParams
 
 CPU = torch.device("cpu")
 PLANNED = 24
@@ -25,7 +25,7 @@ PLANNED = 24
 def texts(model: Any) -> list[Sampled]:
     prompts = [[256, token] for token in range(24)]
     writer = Writer(model, [257], 258)
-    return writer.write(prompts, 24, SamplingParams(), torch.Generator().manual_seed(0))
+    return writer.write(prompts, 24, SAMPLINGS["chat"], torch.Generator().manual_seed(0))
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def trained(teacher: Teacher, texts: list[Sampled], folder: Path, stop_at: int =
 def test_a_student_is_accepted_more_often_after_its_training(
     teacher: Teacher, texts: list[Sampled], tmp_path: Path
 ) -> None:
-    before = held_out(teacher, SmallModel(teacher, 1), {"chat": texts}, 256)[0]
-    after = held_out(teacher, trained(teacher, texts, tmp_path), {"chat": texts}, 256)[0]
+    before = held_out(teacher, SmallModel(teacher, 1), {"chat": texts}, 256, 10_000)[0]
+    after = held_out(teacher, trained(teacher, texts, tmp_path), {"chat": texts}, 256, 10_000)[0]
     assert after.alpha > before.alpha + 0.02
 
 
@@ -110,7 +110,7 @@ def test_wanted_probabilities_are_the_targets_own(teacher: Teacher, texts: list[
     found = batch.wanted(1, teacher.head_rows(torch.float32)).exp()
     with torch.inference_mode():
         logits = teacher.model(input_ids=batch.tokens).logits[:, :-1][batch.continued[:, 1:]]
-    expected = logits.softmax(-1)[:, teacher.vocabulary]
+    expected = (logits / batch.temperature).softmax(-1)[:, teacher.vocabulary]
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 

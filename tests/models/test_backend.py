@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +125,10 @@ def test_a_truncated_file_is_refused(folder: Path) -> None:
 
 
 def test_a_pair_that_does_not_fit_while_it_is_loaded_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its weights are there twice while they are packed, one model after the other."""
-    source = pair_of(folder)
+    source = pair_of(folder, shutil.copytree(folder, tmp_path / "draft"))
     size = weights.weight_bytes(source.target, "float32", "--target") or 0
     monkeypatch.setattr(weights, "available_bytes", lambda device: 3 * size)
     load(source)

@@ -1,0 +1,260 @@
+"""``spsbench advise``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from spsbench.cli import options
+from spsbench.cli.console import out, print_json, say
+from spsbench.cli.options import _option
+from spsbench.cli.replay import seconds_of
+from spsbench.errors import SpsbenchError, UsageError
+from spsbench.paths import results_dir
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from spsbench.models.pair import PairSource
+    from spsbench.records import Interval, Spec
+    from spsbench.replay.advice import Advice, Candidate
+    from spsbench.runner import Plan
+    from spsbench.summary_types import RatioInterval
+
+Ks = Annotated[str | None, _option("--k", "LIST", options.FIRST, "Lookaheads to choose from. Default: 1..8.")]
+Drafters = Annotated[
+    str | None,
+    _option("--drafter", "LIST", options.FIRST, "Drafters to choose from. Default: all that this pair has."),
+]
+Budget = Annotated[
+    str | None, _option("--budget", "SECONDS", options.FIRST, "For timing loops. Default: 60.")
+]
+NoCheck = Annotated[bool, _option("--no-check", "", options.WHAT, "Do not run what is advised.")]
+
+_PROMPTS, _CHECKED = 24, 8
+
+
+def advise(
+    context: typer.Context,
+    task: options.Task = None,
+    pair: options.Pair = None,
+    target: options.Target = None,
+    draft: options.Draft = None,
+    data: options.Data = None,
+    limit: options.Limit = None,
+    k: Ks = None,
+    drafter: Drafters = None,
+    sampling: options.Sampling = None,
+    budget: Budget = None,
+    out: options.Out = None,
+    prompts: options.Prompts = None,
+    no_check: NoCheck = False,
+    revision: options.Revision = None,
+    draft_revision: options.DraftRevision = None,
+    temperature: options.Temperature = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    max_new_tokens: options.MaxNewTokens = None,
+    seed: options.Seed = None,
+    threads: options.Threads = None,
+    backend: options.Backend = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Which drafter and which K for these prompts? Predicted from ArS texts, then checked live.
+
+    Example: spsbench advise prompts.jsonl --target package:smollm2
+    """
+    advise_on(context.params)
+
+
+def advise_on(params: Mapping[str, Any]) -> None:
+    """Write ArS texts, replay every drafter over them, choose, and run what was chosen.
+
+    Raises:
+        UsageError, UnavailableError: before anything is loaded.
+    """
+    from spsbench.cli.progress import watching
+    from spsbench.config import parse_ks
+    from spsbench.predict.recommend import FEWEST_PROMPTS
+    from spsbench.replay.advice import advise
+    from spsbench.replay.study import study
+    from spsbench.replay.texts import texts_of
+    from spsbench.runner import execute
+    from spsbench.store import fresh_directory
+
+    quiet = params["quiet"]
+    ks = [k for k in parse_ks(params["k"] or "1..8") if k]
+    budget_s = seconds_of(params["budget"], 60.0)
+    if budget_s == 0:
+        raise UsageError("advice needs times.", flag="--budget", remedy="Give more than 0 seconds.")
+    say("Checking task, data and models", quiet=quiet)
+    ready = _plan(params)
+    if len(ready.prompts) < FEWEST_PROMPTS:
+        raise UsageError(
+            f"{len(ready.prompts)} prompts are too few to choose and to judge on.",
+            flag="--limit",
+            remedy=f"Give at least {FEWEST_PROMPTS}.",
+        )
+    drafters = _drafters(params["drafter"], ready.source)
+    directory: Path = params["out"] or fresh_directory(results_dir(), "advise", ready.config.pair.name)
+    with watching(quiet=quiet) as watcher:
+        execute(ready, directory, resume=params["out"] is not None, watcher=watcher)
+    from spsbench.cli.replay import loaded
+
+    written = texts_of(directory, ready.arms[0].sampling_name)
+    pair = loaded(written, {"draft": None, "draft_revision": None, "threads": params["threads"]})
+    advice = advise(study(written, pair, drafters, ks, budget_s, lambda text: say(text, quiet=quiet)))
+    del pair
+    live = None
+    if advice.best.found is not None and not params["no_check"]:
+        say("Running what is advised", quiet=quiet)
+        live = _check(ready, advice, directory / "check", quiet=quiet)
+    if params["json"]:
+        print_json(_facts(directory, advice, live))
+    else:
+        out().print(_screen(written.info["task_label"], written.sampling_name, advice, live))
+
+
+def _plan(params: Mapping[str, Any]) -> Plan:
+    """ArS alone on the prompts."""
+    from spsbench.cli.measure import read_settings
+    from spsbench.runner import plan
+
+    blank = dict.fromkeys(("resume", "config", "set", "protocol", "fail_on"), None)
+    given = {
+        name: value for name, value in params.items() if name not in ("k", "drafter", "budget", "no_check")
+    }
+    given["limit"] = params["limit"] or str(_PROMPTS)
+    switches = {"no_score": True, "no_proof": True, "arms": "ars"}
+    return plan(read_settings(blank | given | switches))
+
+
+def _drafters(text: str | None, source: PairSource) -> list[Spec]:
+    """Those that were named, or all that can be had for this pair."""
+    from spsbench.drafters.registry import drafter_kind
+    from spsbench.records import Spec
+
+    if text is not None:
+        specs = [Spec.parse(name) for name in text.split(",")]
+        for spec in specs:
+            drafter_kind(spec.name).settled(spec)
+            drafter_kind(spec.name).require_target(spec, source.target)
+        return specs
+    names = ["lookup", "suffix"]
+    if not source.is_one(("", "")):
+        names += ["model", "union:of=lookup+model"]
+    found = [Spec.parse(name) for name in names]
+    for name in ("heads", "heads:bits=8", "union:of=lookup+heads"):
+        spec = Spec.parse(name)
+        try:
+            drafter_kind(spec.name).settled(spec)
+            drafter_kind(spec.name).require_target(spec, source.target)
+        except SpsbenchError:
+            continue
+        found.append(spec)
+    return [*found, *map(Spec.parse, ("quantised", "quantised:bits=4"))]
+
+
+def _check(ready: Plan, advice: Advice, directory: Path, *, quiet: bool) -> RatioInterval | None:
+    """The advised arm beside ArS on a few of the judging prompts."""
+    from spsbench.cli.progress import watching
+    from spsbench.records import Arm
+    from spsbench.runner import execute
+
+    assert advice.best.found is not None
+    cell = advice.best.found.cell
+    ars = ready.arms[0]
+    arm = Arm("sps", cell.k, ars.engine, ars.sampling_name, ars.sampling, cell.drafter)
+    chosen = [prompt for prompt in ready.prompts if prompt.example_id in advice.judging][:_CHECKED]
+    again = replace(ready, arms=(ars, arm), prompts=tuple(chosen))
+    with watching(quiet=quiet) as watcher:
+        outcome = execute(again, directory, resume=True, watcher=watcher)
+    row = next(row for row in outcome.summary["rows"] if row["method"] == "sps")
+    return row["speedup"]
+
+
+def _facts(directory: Path, advice: Advice, live: RatioInterval | None) -> dict[str, Any]:
+    return {
+        "run": str(directory),
+        "chosen_on": len(advice.choosing),
+        "judged_on": len(advice.judging),
+        "advised": _of(advice.best),
+        "close_k": list(advice.close),
+        "others": [_of(other) for other in advice.others],
+        "live": live,
+        "within": _within(advice, live),
+    }
+
+
+def _of(candidate: Candidate) -> dict[str, Any]:
+    found = candidate.found
+    return {
+        "drafter": None if found is None else str(found.cell.drafter),
+        "k": 0 if found is None else found.cell.k,
+        "speedup": asdict(candidate.speedup),
+        "slower": asdict(candidate.slower),
+    }
+
+
+def _within(advice: Advice, live: RatioInterval | None) -> bool | None:
+    """Whether the prediction and the live run have a speedup in common."""
+    told = advice.best.speedup
+    if live is None or live["low"] is None or live["high"] is None or told.low is None or told.high is None:
+        return None
+    return live["low"] <= told.high and told.low <= live["high"]
+
+
+def _screen(label: str, sampling: str, advice: Advice, live: RatioInterval | None) -> RenderableType:
+    from rich.console import Group
+
+    from spsbench.report.tables import Table, left, right
+
+    rows = [
+        [_name(each), _with_ends(each.speedup), "" if each is advice.best else f"{_percent(each.slower)}"]
+        for each in (advice.best, *advice.others)
+    ]
+    table = Table([left(whole=True), right("speedup [95%]"), right("slower by [95%]")], rows)
+    return Group(
+        f"{label}, {sampling}: chosen on {len(advice.choosing)} prompts, judged on {len(advice.judging)}",
+        "",
+        table.as_rich(),
+        "",
+        *_sentences(advice, live),
+    )
+
+
+def _sentences(advice: Advice, live: RatioInterval | None) -> Sequence[str]:
+    name = _name(advice.best)
+    if advice.best.found is None:
+        return [f"Advised: {name}; nothing was predicted to be faster."]
+    close = f" K={', '.join(map(str, advice.close))} not clearly slower." if advice.close else ""
+    told = [f"Advised: {name}, {_with_ends(advice.best.speedup)} predicted.{close}"]
+    within = _within(advice, live)
+    if live is not None and within is not None:
+        ran = f"{live['ratio']:.2f}x [{live['low']:.2f}, {live['high']:.2f}]"
+        verdict = "agrees with" if within else "does NOT agree with"
+        told.append(f"Run live beside ArS: {ran}, which {verdict} the prediction.")
+    return told
+
+
+def _name(candidate: Candidate) -> str:
+    found = candidate.found
+    return "ArS" if found is None else f"{found.cell.drafter}, K={found.cell.k}"
+
+
+def _with_ends(value: Interval) -> str:
+    ends = "" if value.low is None else f" [{value.low:.2f}, {value.high:.2f}]"
+    return f"{value.estimate:.2f}x{ends}"
+
+
+def _percent(slower: Interval) -> str:
+    ends = (
+        "" if slower.low is None or slower.high is None else f" [{slower.low - 1:.0%}, {slower.high - 1:.0%}]"
+    )
+    return f"{slower.estimate - 1:.0%}{ends}"

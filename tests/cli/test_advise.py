@@ -1,0 +1,54 @@
+"""``spsbench advise``: a choice, judged on other prompts and run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commandline import Cli
+
+ONE = ("--threads", "1", "--quiet")
+FEW = ("--limit", "8", "--k", "2,4", "--drafter", "lookup,model", "--budget", "0.1")
+
+
+def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, tmp_path: Path) -> None:
+    result = cli("advise", "xsum", *FEW, *ONE, "--json", "--out", tmp_path / "advice")
+    assert result.code == 0, result.err
+    facts = json.loads(result.out)
+    assert facts["chosen_on"] == facts["judged_on"] == 4
+    named = [facts["advised"]["drafter"], *(other["drafter"] for other in facts["others"])]
+    assert sorted(map(str, named)) == ["None", "lookup", "model"]
+    assert facts["advised"]["slower"]["estimate"] == pytest.approx(1.0)
+    ran = facts["live"]
+    assert (ran is None) == (facts["advised"]["drafter"] is None)
+    # What was written for the advice is a run like any other.
+    again = cli("replay", tmp_path / "advice", "--k", "2", "--budget", "0", "--threads", "1")
+    assert again.code == 0, again.err
+
+
+def test_the_screen_fits_a_terminal_and_says_what_was_advised(cli: Cli, tmp_path: Path) -> None:
+    result = cli("advise", "xsum", *FEW, *ONE, "--no-check", "--out", tmp_path / "advice")
+    assert result.code == 0, result.err
+    assert "Advised: " in result.out
+    assert "Run live" not in result.out
+    assert max(map(len, result.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--limit", "4"), 2, "too few to choose and to judge on"),
+        (("--budget", "0"), 2, "advice needs times"),
+        (("--drafter", "heads"), 2, "was made for package:smollm2"),
+        (("--drafter", "suffix:across=true"), 2, "cannot be replayed"),
+        (("--k", "x"), 2, "--k"),
+    ],
+)
+def test_what_cannot_be_advised_on_is_refused(
+    cli: Cli, tmp_path: Path, flags: tuple[str, ...], code: int, said: str
+) -> None:
+    given = ("advise", "xsum", "--limit", "8", "--max-new-tokens", "30", *ONE, "--out", tmp_path / "advice")
+    result = cli(*given, *flags)
+    assert result.code == code, result.err
+    assert said in result.err.replace("\n", " ")
