@@ -1,7 +1,7 @@
 """The target with its weights rounded to 8 or 4 bits as its own draft: nearly the same law, fewer bytes.
 
-Its gain is where weights are read from memory: a forward of SmolLM2-135M takes .35 (4 bits) to .45 (8) of
-float32's time. Weights are rounded by blocks of 32, see ``models.rounding``, and activations to 8 bits inside
+Its gain is where weights are read from memory: a forward of SmolLM2-135M takes .4 to .5 of float32's time,
+by context. Weights are rounded by blocks of 32, see ``models.rounding``, and activations to 8 bits inside
 each product; what a GGUF file held in 4 bits loses nothing by 4 bits here. The draft's law is what that
 forward computes, whatever its rounding: the rows that it reports are those that it sampled from.
 """
