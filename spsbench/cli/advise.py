@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spsbench.cli import options
+from spsbench.cli import options, values
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.options import _option
-from spsbench.cli.replay import seconds_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
 
@@ -36,6 +35,12 @@ Budget = Annotated[
 NoCheck = Annotated[bool, _option("--no-check", "", options.WHAT, "Do not run what is advised.")]
 
 _PROMPTS, _CHECKED = 24, 8
+_NOT_OFFERED: dict[str, Any] = {
+    **dict.fromkeys(("resume", "config", "set", "protocol", "fail_on")),
+    "no_score": True,
+    "no_proof": True,
+    "arms": "ars",
+}
 
 
 def advise(
@@ -80,7 +85,6 @@ def advise_on(params: Mapping[str, Any]) -> None:
         UsageError, UnavailableError: before anything is loaded.
     """
     from spsbench.cli.progress import watching
-    from spsbench.config import parse_ks
     from spsbench.predict.recommend import FEWEST_PROMPTS
     from spsbench.replay.advice import advise
     from spsbench.replay.study import study
@@ -89,8 +93,9 @@ def advise_on(params: Mapping[str, Any]) -> None:
     from spsbench.store import fresh_directory
 
     quiet = params["quiet"]
-    ks = [k for k in parse_ks(params["k"] or "1..8") if k]
-    budget_s = seconds_of(params["budget"], 60.0)
+    ks = values.lookaheads(params["k"] or "1..8")
+    named = None if params["drafter"] is None else values.drafters(params["drafter"])
+    budget_s = values.seconds(params["budget"], 60.0)
     if budget_s == 0:
         raise UsageError("advice needs times.", flag="--budget", remedy="Give more than 0 seconds.")
     say("Checking task, data and models", quiet=quiet)
@@ -101,7 +106,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
             flag="--limit",
             remedy=f"Give at least {FEWEST_PROMPTS}.",
         )
-    drafters = _drafters(params["drafter"], ready.source)
+    drafters = _drafters(named, ready.source)
     directory: Path = params["out"] or fresh_directory(results_dir(), "advise", ready.config.pair.name)
     with watching(quiet=quiet) as watcher:
         execute(ready, directory, resume=params["out"] is not None, watcher=watcher)
@@ -126,26 +131,21 @@ def _plan(params: Mapping[str, Any]) -> Plan:
     from spsbench.cli.measure import read_settings
     from spsbench.runner import plan
 
-    blank = dict.fromkeys(("resume", "config", "set", "protocol", "fail_on"), None)
-    given = {
-        name: value for name, value in params.items() if name not in ("k", "drafter", "budget", "no_check")
-    }
-    given["limit"] = params["limit"] or str(_PROMPTS)
-    switches = {"no_score": True, "no_proof": True, "arms": "ars"}
-    return plan(read_settings(blank | given | switches))
+    given = dict(params) | _NOT_OFFERED | {"limit": params["limit"] or str(_PROMPTS)}
+    for name in ("k", "drafter", "budget", "no_check"):
+        del given[name]
+    return plan(read_settings(given))
 
 
-def _drafters(text: str | None, source: PairSource) -> list[Spec]:
+def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:
     """Those that were named, or all that can be had for this pair."""
     from spsbench.drafters.registry import drafter_kind
     from spsbench.records import Spec
 
-    if text is not None:
-        specs = [Spec.parse(name) for name in text.split(",")]
-        for spec in specs:
-            drafter_kind(spec.name).settled(spec)
+    if named is not None:
+        for spec in named:
             drafter_kind(spec.name).require_target(spec, source.target)
-        return specs
+        return named
     names = ["lookup", "suffix"]
     if not source.is_one(("", "")):
         names += ["model", "union:of=lookup+model"]
@@ -214,9 +214,10 @@ def _screen(label: str, sampling: str, advice: Advice, live: RatioInterval | Non
     from rich.console import Group
 
     from spsbench.report.tables import Table, left, right
+    from spsbench.report.wording import interval
 
     rows = [
-        [_name(each), _with_ends(each.speedup), "" if each is advice.best else f"{_percent(each.slower)}"]
+        [_name(each), interval(each.speedup, "x"), "" if each is advice.best else f"{_percent(each.slower)}"]
         for each in (advice.best, *advice.others)
     ]
     table = Table([left(whole=True), right("speedup [95%]"), right("slower by [95%]")], rows)
@@ -230,27 +231,23 @@ def _screen(label: str, sampling: str, advice: Advice, live: RatioInterval | Non
 
 
 def _sentences(advice: Advice, live: RatioInterval | None) -> Sequence[str]:
+    from spsbench.report.wording import interval, speedup
+
     name = _name(advice.best)
     if advice.best.found is None:
         return [f"Advised: {name}; nothing was predicted to be faster."]
     close = f" K={', '.join(map(str, advice.close))} not clearly slower." if advice.close else ""
-    told = [f"Advised: {name}, {_with_ends(advice.best.speedup)} predicted.{close}"]
+    told = [f"Advised: {name}, {interval(advice.best.speedup, 'x')} predicted.{close}"]
     within = _within(advice, live)
     if live is not None and within is not None:
-        ran = f"{live['ratio']:.2f}x [{live['low']:.2f}, {live['high']:.2f}]"
         verdict = "agrees with" if within else "does NOT agree with"
-        told.append(f"Run live beside ArS: {ran}, which {verdict} the prediction.")
+        told.append(f"Run live beside ArS: {speedup(live)}, which {verdict} the prediction.")
     return told
 
 
 def _name(candidate: Candidate) -> str:
     found = candidate.found
     return "ArS" if found is None else f"{found.cell.drafter}, K={found.cell.k}"
-
-
-def _with_ends(value: Interval) -> str:
-    ends = "" if value.low is None else f" [{value.low:.2f}, {value.high:.2f}]"
-    return f"{value.estimate:.2f}x{ends}"
 
 
 def _percent(slower: Interval) -> str:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from spsbench.cli import options
+from spsbench.cli import options, values
 from spsbench.cli.console import out, print_json, say
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
@@ -220,13 +220,9 @@ def bench_pair(params: Mapping[str, Any]) -> None:
 
 def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:
     from spsbench.bench.study import BenchConfig
-    from spsbench.config import parse_ks
 
-    ks = tuple(k for k in parse_ks(params["k"] or DEFAULT_KS) if k > 0)
-    if not ks:
-        raise UsageError("no lookahead is left.", flag="--k", remedy="Give whole numbers from 1, e.g. 1..8.")
     return BenchConfig(
-        ks=ks,
+        ks=values.lookaheads(params["k"] or DEFAULT_KS),
         context=int(_number(params["context_tokens"], "--context", 1, DEFAULT_CONTEXT, whole=True)),
         budget_s=_number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS),
         sampling=sampling,

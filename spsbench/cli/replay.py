@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Group
 
-from spsbench.cli import options
+from spsbench.cli import options, values
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.options import _option
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
     from spsbench.models.pair import Pair
-    from spsbench.records import Interval, Spec
     from spsbench.replay.study import Study
     from spsbench.replay.texts import Written
     from spsbench.report.tables import Table
@@ -65,15 +64,12 @@ def replay_run(directory: Path, params: Mapping[str, Any]) -> None:
         UsageError: the run cannot be replayed, or not with these drafters.
         UnavailableError: its models cannot be had.
     """
-    from spsbench.config import parse_ks
     from spsbench.replay.study import study
     from spsbench.replay.texts import texts_of
 
     quiet = params["quiet"]
-    ks = [k for k in parse_ks(params["k"] or "1..8") if k]
-    if not ks:
-        raise UsageError("0 is ArS, which is what is replayed.", flag="--k", remedy="Give a K from 1 on.")
-    budget_s, drafters = seconds_of(params["budget"], 30.0), _drafters(params["drafter"])
+    ks, drafters = values.lookaheads(params["k"] or "1..8"), values.drafters(params["drafter"] or "model")
+    budget_s = values.seconds(params["budget"], 30.0)
     say(f"Reading {directory}", quiet=quiet)
     written = texts_of(directory, params["sampling"])
     found = study(
@@ -83,31 +79,6 @@ def replay_run(directory: Path, params: Mapping[str, Any]) -> None:
         print_json(_facts(found))
     else:
         out().print(Group(_title(written), "", _table(found).as_rich(), "", _note(found)))
-
-
-def seconds_of(text: str | None, default: float) -> float:
-    """What ``--budget`` gives.
-
-    Raises:
-        UsageError: it is no time.
-    """
-    try:
-        seconds = default if text is None else float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise UsageError(f"{text!r} is no time.", flag="--budget", remedy="Give seconds, 0 for no timing.")
-    return seconds
-
-
-def _drafters(text: str | None) -> list[Spec]:
-    from spsbench.drafters.registry import drafter_kind
-    from spsbench.records import Spec
-
-    specs = list(dict.fromkeys(Spec.parse(name) for name in (text or "model").split(",")))
-    for spec in specs:
-        drafter_kind(spec.name).settled(spec)
-    return specs
 
 
 def loaded(written: Written, params: Mapping[str, Any]) -> Pair:
@@ -171,6 +142,7 @@ def _title(written: Written) -> str:
 
 def _table(study: Study) -> Table:
     from spsbench.report.tables import Heading, Row, Table, left, right
+    from spsbench.report.wording import interval
 
     rows: list[Row | Heading] = []
     before = None
@@ -183,20 +155,15 @@ def _table(study: Study) -> Table:
         rows.append(
             [
                 f"K={one.cell.k}",
-                _with_ends(one.cell.tokens_per_loop),
+                interval(one.cell.tokens_per_loop),
                 "" if one.measured is None else f"{one.measured:.2f}",
                 f"{p50}, {p99}",
                 "" if told is None else f"{told.ms_per_token.estimate:.3g}",
-                "" if told is None else _with_ends(told.speedup, "x"),
+                "" if told is None else interval(told.speedup, "x"),
             ]
         )
     titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
     return Table([left(), *map(right, titles)], rows)
-
-
-def _with_ends(value: Interval, unit: str = "") -> str:
-    ends = "" if value.low is None else f" [{value.low:.2f}, {value.high:.2f}]"
-    return f"{value.estimate:.2f}{unit}{ends}"
 
 
 def _note(study: Study) -> str:

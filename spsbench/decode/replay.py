@@ -46,19 +46,22 @@ class TextLoops:
 
     def counts(self) -> Floats:
         """[n+1] the distribution of the number of loops."""
+        n = len(self.starts)
+        begun = np.append(self.begun(n), 0.0)
+        return np.append(0.0, begun[:-1] - begun[1:])
+
+    def begun(self, count: int) -> Floats:
+        """[count] the chance that the text has a first loop, a second one, ..."""
         n, most = self.ends.shape
-        found = np.zeros(n + 1)
-        begun = np.zeros(n)
-        begun[0] = 1.0
-        for number in range(1, n + 1):
+        found, at = np.zeros(count), np.zeros(n)  # at: where the loop of a number begins
+        at[0] = 1.0
+        for number in range(count):
+            found[number] = at.sum()
             following = np.zeros(n)
-            over = 0.0
-            for accepted in range(most):
-                mass = begun * self.ends[:, accepted]
-                within = max(n - accepted - 1, 0)
-                following[accepted + 1 :] += mass[:within]
-                over += float(mass[within:].sum())
-            found[number], begun = over, following
+            for accepted in range(min(most, n)):
+                within = n - accepted - 1
+                following[accepted + 1 :] += at[:within] * self.ends[:within, accepted]
+            at = following
         return found
 
 

@@ -16,6 +16,7 @@ from textwrap import dedent
 
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.records import SamplingParams
+from spsbench.tasks.humaneval import begun_function
 from spsbench.tasks.prompts import read_prompts_file
 
 CHAT, CODE = "chat", "code"
@@ -26,7 +27,6 @@ SAMPLINGS = {CHAT: _USUAL, CODE: _USUAL}
 REQUESTS = SamplingParams(temperature=0.8, top_p=0.9)
 """How the target's own requests are sampled: what is improbable for a user is mostly no request."""
 
-_COMPLETE = "Complete the following Python function.\n\n```python\n{head}\n```"
 _LONGEST_HEAD = 600
 _NOT_LIBRARY = frozenset({"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"})
 
@@ -90,20 +90,15 @@ def asked(tokenizer: Tokenizer, kind: str, text: str) -> Prompt:
 
 
 def begun(tokenizer: Tokenizer, head: str, body: str = "") -> Prompt:
-    """A function to be completed; a chat model's answer is begun with the fence and the head itself.
-
-    Without the head's last newline: tokenizers join it with the indentation that follows.
+    """A function to be completed, asked as ``humaneval`` asks.
 
     Args:
         tokenizer: the target's.
         head: signature and docstring.
         body: what is to follow them, for a text that is read and not continued.
     """
+    ids = begun_function(tokenizer, head, body) if tokenizer.has_chat_template else None
     text = head.rstrip() + (f"\n{body}" if body else "")
-    ids = None
-    if tokenizer.has_chat_template:
-        answer = f"```python\n{text}" + ("\n```" if body else "")
-        ids = tokenizer.begun_chat(_COMPLETE.format(head=head.rstrip()), answer)
     return Prompt(CODE, head.rstrip(), ids or tokenizer.encode(text, special=True))
 
 

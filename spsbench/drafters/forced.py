@@ -20,6 +20,8 @@ from spsbench.records import SamplingParams
 
 Integers = npt.NDArray[np.int64]
 
+_CPU = torch.device("cpu")
+
 
 class StatesUpTo:
     """A target's hidden states as they were when it had read less.
@@ -50,12 +52,19 @@ class ForcedText:
         tokens: [n] what follows it.
         log_target: [n] log q of each, warped.
         hidden: the target's states over all of it, for drafters that read them.
+        device: where the models are.
     """
 
     prompt: Sequence[int]
     tokens: Sequence[int]
     log_target: Floats
     hidden: StatesUpTo | None = None
+    device: torch.device = _CPU
+
+    @property
+    def ids(self) -> Tensor:
+        """[p + n] of the prompt and what follows, on the device."""
+        return torch.tensor([*self.prompt, *self.tokens], device=self.device)
 
     def before(self, t: int) -> list[int]:
         """What is decided before token t."""
@@ -101,40 +110,41 @@ def forced(drafter: Drafter, text: ForcedText, k: int, name: str) -> Forced:
 def by_model(drafter: Any, text: ForcedText, k: int) -> Forced:
     """Of a draft model: one forward over the whole text."""
     model, sampling = drafter.model, drafter.sampling
-    n, ids = len(text.tokens), [*text.prompt, *text.tokens]
+    ids, n = text.ids, len(text.tokens)
     model.rollback(0)
-    logits = model.score(torch.tensor(ids[:-1]), last=n)
-    return _rows_alone(_chances(logits, text.tokens, text.log_target, sampling), k)
+    logits = model.score(ids[:-1], last=n)
+    return _rows_alone(_chances(logits, ids[-n:], text.log_target, sampling), k)
 
 
 def by_single_tokens(drafter: Drafter, text: ForcedText, k: int) -> Forced:
     """Of a drafter whose rows follow from the tokens before them alone: its draft of one token everywhere."""
     drafter.begin(text.prompt)
-    log_draft = np.empty(len(text.tokens))
+    p, u = [], torch.zeros(1, device=text.device)
     for t, token in enumerate(text.tokens):
-        found = drafter.draft(text.before(t), 1, torch.zeros(1)).own_rows
+        found = drafter.draft(text.before(t), 1, u).own_rows
         assert found is not None, "no rows"
-        log_draft[t] = _log(found.probability(0, token))
+        p.append(found.probability(0, token))
         drafter.observe(text.before(t + 1), 0)
-    return _rows_alone(accepted_by_token(text.log_target, log_draft), k)
+    return _rows_alone(_accepted(text.log_target, p), k)
 
 
 def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> Forced:
     """Of a drafter whose tokens do not depend on each other: what it proposes before every token."""
-    n = len(text.tokens)
+    n, u = len(text.tokens), torch.zeros(k, device=text.device)
     chances, drafted = np.zeros((n, k)), np.zeros(n, np.int64)
     drafter.begin(text.prompt)
     for t in range(n):
         before = text.before(t)
         if text.hidden is not None:
             text.hidden.length = len(before) - 1
-        draft = drafter.draft(before, k, torch.zeros(k))
+        draft = drafter.draft(before, k, u)
         drafted[t] = len(draft.tokens)
-        told = draft.own_rows
-        wanted = text.tokens[t : t + len(draft.tokens)]
-        for j, (token, proposed) in enumerate(zip(wanted, draft.tokens.tolist(), strict=False)):
-            chance = float(token == proposed) if told is None else told.probability(j, token)
-            chances[t, j] = accepted_by_token(text.log_target[t + j : t + j + 1], np.array([_log(chance)]))[0]
+        told, own = draft.own_rows, slice(t, t + len(draft.tokens))
+        p = [
+            float(token == proposed) if told is None else told.probability(j, token)
+            for j, (token, proposed) in enumerate(zip(text.tokens[own], draft.tokens.tolist(), strict=False))
+        ]
+        chances[t, : len(p)] = _accepted(text.log_target[own], p)
         drafter.observe(text.before(t + 1), 0)
     return Forced(chances, drafted)
 
@@ -142,23 +152,24 @@ def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> Forced:
 def by_chain(drafter: Any, text: ForcedText, k: int) -> Forced:
     """Of a head on the target's states: from every token on, behind what it would have predicted."""
     assert text.hidden is not None, "no hidden states"
-    model, n = drafter.model, len(text.tokens)
+    model, n, ids = drafter.model, len(text.tokens), text.ids
     chances, drafted = np.zeros((n, k)), np.full(n, k)
     text.hidden.length = len(text.prompt) - 1
     drafter.begin(text.prompt)
     for t in range(n):
-        before = text.before(t)
-        text.hidden.length = len(before) - 1
-        if len(before) < 2:
+        decided = len(text.prompt) + t
+        text.hidden.length = decided - 1
+        if decided < 2:
             drafted[t] = 0
             continue
-        model.rollback(len(before) - 1)
-        pending = torch.tensor(before[model.length :])
+        model.rollback(decided - 1)
+        pending = ids[model.length : decided]
         for j in range(min(k, n - t)):
-            own = slice(t + j, t + j + 1)
+            token = ids[decided + j : decided + j + 1]
+            log_target = text.log_target[t + j : t + j + 1]
             logits = model.score(pending, last=1)
-            chances[t, j] = _chances(logits, text.tokens[own], text.log_target[own], drafter.sampling)[0]
-            pending = torch.tensor(text.tokens[own])
+            chances[t, j] = _chances(logits, token, log_target, drafter.sampling)[0]
+            pending = token
     return Forced(chances, drafted)
 
 
@@ -166,11 +177,12 @@ def _rows_alone(by_token: Floats, k: int) -> Forced:
     return Forced(anchored(by_token, k), np.full(len(by_token), k))
 
 
-def _chances(logits: Tensor, tokens: Sequence[int], log_target: Floats, sampling: SamplingParams) -> Floats:
-    """[n] min(1, p / q) of tokens, from a draft's logits before each [n, V]."""
-    p = rows.warped(logits, sampling).at(torch.tensor(tokens)).double()
-    return accepted_by_token(log_target, p.log().cpu().numpy())
+def _chances(logits: Tensor, tokens: Tensor, log_target: Floats, sampling: SamplingParams) -> Floats:
+    """[n] min(1, p / q) of tokens [n], from a draft's logits before each [n, V]."""
+    return _accepted(log_target, rows.warped(logits, sampling).at(tokens).tolist())
 
 
-def _log(chance: float) -> float:
-    return float(np.log(chance)) if chance > 0 else -np.inf
+def _accepted(log_target: Floats, p: Sequence[float]) -> Floats:
+    """[n] min(1, p / q) of the first tokens, of which a draft gives probabilities."""
+    with np.errstate(divide="ignore"):
+        return accepted_by_token(log_target[: len(p)], np.log(np.array(p, np.float64)))

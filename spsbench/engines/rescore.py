@@ -107,7 +107,7 @@ def teacher_force(
         drafts = draft.score_uncached(sequence[:-1], last=len(tokens))
     p = None if drafts is None else _warped(drafts, sampling)
     emitted = sequence[len(prompt) :]
-    outside = q.gather(-1, emitted.unsqueeze(-1)).squeeze(-1) <= 0
+    outside = own_entries(q, emitted) <= 0
     slack = max(_SLACK.get(kind, _COARSE_SLACK) for kind in (dtype or target.dtype, target.dtype))
     near = _at_the_edge(logits.float(), emitted, sampling, slack)
     return Reading(emitted, logits, drafts, q, p, outside & ~near, outside & near)
@@ -238,7 +238,7 @@ def token_evidence(
         draft_logits: [n, V] what ``p`` was warped from; None without a draft model.
         chunk_elements: how many elements of a row block are looked at together.
     """
-    log_target = _floats(_own(q, tokens).log())
+    log_target = _floats(own_entries(q, tokens).log())
     if p is None or draft_logits is None:
         unknown = array("f", [float("nan")]) * len(tokens)
         return TokenEvidence(
@@ -251,14 +251,14 @@ def token_evidence(
     ranks = [_ranks(draft_logits[part], tokens[part]) for part in parts]
     return TokenEvidence(
         log_target=log_target,
-        log_draft=_floats(_own(p, tokens).log()),
+        log_draft=_floats(own_entries(p, tokens).log()),
         draft_rank=array("i", torch.cat(ranks).tolist()),
         draft_max=_floats(torch.cat(tops)),
         draft_entropy=_floats(torch.cat(entropies)),
     )
 
 
-def _own(rows: Tensor, tokens: Tensor) -> Tensor:
+def own_entries(rows: Tensor, tokens: Tensor) -> Tensor:
     """[n] each token's own entry in its row."""
     return rows.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from spsbench.predict.recommend import FEWEST_PROMPTS, halves
 from spsbench.records import Interval
 from spsbench.replay.prediction import Timed, faster
@@ -57,7 +55,7 @@ def advise(study: Study) -> Advice:
         raise ValueError(f"{len(names)} prompts are too few to choose and to judge on, or nothing was timed")
     sides = halves(names)
     choosing, judging = ([names.index(name) for name in side] for side in sides)
-    ranked = sorted(_timed(study), key=lambda pair: _ms(pair[1].part(choosing)))
+    ranked = sorted(_timed(study), key=lambda pair: pair[1].part(choosing).mean_s())
     best, best_timed = ranked[0]
     ars = study.ars.part(judging)
 
@@ -88,8 +86,3 @@ def _timed(study: Study) -> Sequence[tuple[Found | None, Timed]]:
 
 def _name(found: Found | None) -> str:
     return "ArS" if found is None else str(found.cell.drafter)
-
-
-def _ms(timed: Timed) -> float:
-    rounds = int(timed.times.rounds.max()) + 1
-    return 1e3 * timed.seconds(np.ones(len(timed.work.tokens)), np.ones(rounds))

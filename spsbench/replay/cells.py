@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spsbench.decode.replay import Floats
+from spsbench.decode.replay import Floats, TextLoops
 from spsbench.records import Interval, Spec
-from spsbench.replay.replaying import Replayed
 from spsbench.replay.texts import TargetText
 from spsbench.stats.bootstrap import pooled_interval
 
@@ -41,19 +40,19 @@ class Cell:
 QUANTILES = (0.5, 0.9, 0.99)
 
 
-def cell(replayed: Replayed, texts: Sequence[TargetText], k: int) -> Cell:
+def cell(drafter: Spec, k: int, texts: Sequence[TargetText], laws: Sequence[TextLoops]) -> Cell:
     """Predict one cell.
 
     Args:
-        replayed: a drafter over these texts.
+        drafter, k: what it is.
         texts: at least one.
-        k: up to the K that it was replayed with.
+        laws: of the loops over each text.
     """
     names = list(dict.fromkeys(text.name for text in texts))
     tokens, loops = np.zeros(len(names)), np.zeros(len(names))
     emitted, longest = np.zeros(k + 1), max(len(text.tokens) for text in texts)
     counts = np.zeros(longest + 1)
-    for text, law in zip(texts, replayed.loops(k), strict=True):
+    for text, law in zip(texts, laws, strict=True):
         prompt = names.index(text.name)
         tokens[prompt] += len(text.tokens)
         loops[prompt] += law.loops
@@ -61,7 +60,7 @@ def cell(replayed: Replayed, texts: Sequence[TargetText], k: int) -> Cell:
         counts[: len(text.tokens) + 1] += law.counts()
     low, high = pooled_interval([tokens, loops], lambda sums: np.asarray(sums[0] / sums[1]))
     return Cell(
-        replayed.drafter,
+        drafter,
         k,
         Interval(float(tokens.sum() / loops.sum()), low, high),
         emitted / emitted.sum(),

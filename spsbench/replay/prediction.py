@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,8 +51,7 @@ def work_of(texts: Sequence[TargetText], laws: Iterable[TextLoops] | None = None
         starts = np.ones(n) if law is None else law.starts
         before = len(text.prompt) + np.arange(n)
         sums[:, prompt] += np.array([n, starts.sum(), starts @ before])
-        counts = np.eye(n + 1)[n] if law is None else law.counts()
-        firsts[prompt] += [counts[place + 1 :].sum() for place in range(COLD)]
+        firsts[prompt] += np.arange(COLD) < n if law is None else law.begun(COLD)
     return Work(sums[0], sums[1], sums[2], firsts)
 
 
@@ -87,30 +86,38 @@ class Timed:
 
     def seconds(self, prompts: Floats, rounds: Floats) -> float:
         """A token's, if prompts and rounds count so often."""
-        return self.work.per_token(prompts, self.times.line(rounds), self.times.cold(rounds))
+        line = self.times.line(rounds)
+        return self.work.per_token(prompts, line, self.times.cold(rounds, line))
+
+    def mean_s(self) -> float:
+        """Seconds a token, every prompt and round counted once."""
+        return self.seconds(np.ones(len(self.work.tokens)), np.ones(self.times.count))
 
 
 def predict(own: Timed, ars: Timed) -> Predicted:
     """Predict one cell, from the same prompts and rounds as ArS."""
-    per_token = _interval([own], lambda seconds: 1e3 * seconds[0])
-    return Predicted(per_token, faster(ars, own))
+    ours, theirs = _resampled([own, ars])
+    return Predicted(_interval(1e3 * ours), _interval(theirs / ours))
 
 
 def faster(slow: Timed, fast: Timed) -> Interval:
     """How many times one's time per token the other's is, of the same prompts and rounds."""
-    return _interval([slow, fast], lambda seconds: seconds[0] / seconds[1])
+    slower, quicker = _resampled([slow, fast])
+    return _interval(slower / quicker)
 
 
-def _interval(of: Sequence[Timed], statistic: Callable[[Sequence[float]], float]) -> Interval:
-    """Of a statistic of seconds a token; prompts and rounds are resampled together."""
-    prompts, rounds = len(of[0].work.tokens), int(of[0].times.rounds.max()) + 1
-    point = statistic([timed.seconds(np.ones(prompts), np.ones(rounds)) for timed in of])
+def _resampled(of: Sequence[Timed]) -> Floats:
+    """[len(of), 1 + RESAMPLES] seconds a token: the estimate, then prompts and rounds resampled together."""
+    sizes = len(of[0].work.tokens), of[0].times.count
     rng = np.random.default_rng(SEED)
-    drawn = []
+    drawn = [[timed.mean_s() for timed in of]]
     for _ in range(RESAMPLES):
-        counts = [
-            np.bincount(rng.integers(0, n, n), minlength=n).astype(np.float64) for n in (prompts, rounds)
-        ]
-        drawn.append(statistic([timed.seconds(*counts) for timed in of]))
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(point, float(low), float(high))
+        counts = [np.bincount(rng.integers(0, n, n), minlength=n).astype(np.float64) for n in sizes]
+        drawn.append([timed.seconds(*counts) for timed in of])
+    return np.array(drawn).T
+
+
+def _interval(values: Floats) -> Interval:
+    """Of an estimate and what resamples gave in its place."""
+    low, high = np.quantile(values[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(values[0]), float(low), float(high))

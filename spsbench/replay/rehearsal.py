@@ -53,13 +53,19 @@ class LoopTimes:
         slope = max(slope, 0.0)  # more to attend to is never faster: a falling line is noise
         return mean - slope * context, slope
 
-    def cold(self, counts: Floats) -> Floats:
-        """[COLD] seconds that the first loops of a sequence take beyond the line.
+    @property
+    def count(self) -> int:
+        """Of rounds."""
+        return int(self.rounds.max()) + 1
+
+    def cold(self, counts: Floats, line: tuple[float, float]) -> Floats:
+        """[COLD] seconds that the first loops of a sequence take beyond a line.
 
         Args:
             counts: see ``line``.
+            line: of these counts.
         """
-        at_zero, slope = self.line(counts)
+        at_zero, slope = line
         beyond = self.seconds - at_zero - slope * self.contexts
         weights = counts[self.rounds.astype(np.int64)]
         of_place = [weights * (self.places == place) for place in range(COLD)]

@@ -13,7 +13,7 @@ from spsbench.decode.replay import Floats, TextLoops, loops_over, stopped
 from spsbench.drafters.forced import Forced, ForcedText, StatesUpTo, forced
 from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.registry import build_drafter, drafter_kind
-from spsbench.engines.rescore import Reading, teacher_force
+from spsbench.engines.rescore import Reading, own_entries, teacher_force
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
@@ -106,9 +106,9 @@ def _require_fitting(judge: Audit) -> None:
 def _given(
     text: TargetText, reading: Reading, keeping: CausalLM | None, states: StatesUpTo | None
 ) -> ForcedText:
-    own = reading.q.gather(-1, reading.tokens.unsqueeze(-1)).squeeze(-1)
+    own = own_entries(reading.q, reading.tokens)
     if keeping is not None:
         keeping.rollback(0)
         keeping.score(torch.tensor([*text.prompt, *text.tokens], device=keeping.device)[:-1], last=1)
     log_target: Floats = own.double().log().cpu().numpy().astype(np.float64)
-    return ForcedText(text.prompt, text.tokens, log_target, states)
+    return ForcedText(text.prompt, text.tokens, log_target, states, reading.tokens.device)

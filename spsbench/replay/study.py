@@ -74,19 +74,16 @@ def study(
     """
     told(f"Reading {len(written.texts)} texts with {', '.join(map(str, drafters))}")
     replayed = replay(written.texts, pair, written.sampling, drafters, max(ks))
-    cells = [(found, cell(found, written.texts, k)) for found in replayed for k in ks]
+    laws = {(each.drafter, k): list(each.loops(k)) for each in replayed for k in ks}
+    cells = {key: cell(*key, written.texts, own) for key, own in laws.items()}
     measured = measured_lengths(written)
     times: dict[str, LoopTimes] = {}
     if budget_s > 0:
         told(f"Timing loops for {budget_s:g} s")
-        times = _times(written, pair, [cell for _, cell in cells], budget_s)
+        times = _times(written, pair, list(cells.values()), budget_s)
     found = tuple(
-        Found(
-            cell,
-            _timed(written, cell, times, replayed.loops(cell.k)),
-            measured.get((str(cell.drafter), cell.k)),
-        )
-        for replayed, cell in cells
+        Found(own, _timed(written, own, times, laws[key]), measured.get((str(own.drafter), own.k)))
+        for key, own in cells.items()
     )
     return Study(written, found, _timed(written, None, times))
 

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from spsbench.axes import label, place
 from spsbench.predict.roofline import DISPATCH_BOUND, weak_baseline
-from spsbench.report.wording import MANY, metric_title, milliseconds, speedup
+from spsbench.records import Interval
+from spsbench.report.wording import MANY, interval, metric_title, milliseconds, speedup
 from spsbench.summary_types import (
     AdaptiveGain,
     ArmFactors,
@@ -249,6 +250,6 @@ def advantages(summary: Summary) -> list[str]:
         if found["ratio"] is None:
             sentences.append(f"{head}no ratio, {found['reason']}.")
         else:
-            interval = "" if found["low"] is None else f" [{found['low']:.2f}, {found['high']:.2f}]"
-            sentences.append(f"{head}{found['ratio']:.2f}x{interval}.")
+            ratio = Interval(found["ratio"], found["low"], found["high"])
+            sentences.append(f"{head}{interval(ratio, 'x')}.")
     return sentences

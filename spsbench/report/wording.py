@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypedDict
 
 from spsbench.axes import Method, label
+from spsbench.records import Interval
 from spsbench.summary_types import Acceptance, ArmRow, LoopTime, RatioInterval, Summary
 
 # An underscore within a word is no markup on GitHub and reads better bare.
@@ -92,8 +93,13 @@ def speedup(value: RatioInterval | None) -> str:
     """``1.92x [1.85, 1.99]``; without brackets where there is no interval."""
     if value is None:
         return NOTHING
-    interval = "" if value["low"] is None else f" [{value['low']:.2f}, {value['high']:.2f}]"
-    return f"{value['ratio']:.2f}x{interval}"
+    return interval(Interval(value["ratio"], value["low"], value["high"]), "x")
+
+
+def interval(value: Interval, unit: str = "") -> str:
+    """``4.10 [3.95, 4.21]``, with a unit behind the estimate; without brackets where there are no ends."""
+    ends = "" if value.low is None else f" [{value.low:.2f}, {value.high:.2f}]"
+    return f"{value.estimate:.2f}{unit}{ends}"
 
 
 def row_speedup(row: Timed) -> str:

@@ -158,11 +158,26 @@ def _problem(prompt: Prompt) -> dict[str, str]:
     return {"task_id": prompt.example_id, "prompt": text, "test": test, "entry_point": entry_point}
 
 
+def begun_function(tokenizer: TextTokenizer, head: str, body: str = "") -> list[int] | None:
+    """Token ids of a chat that shows a function and whose answer is begun with it.
+
+    Args:
+        tokenizer: of the model that is asked.
+        head: signature and docstring.
+        body: what is to follow, up to the end of the fence, for an answer that is read and not continued.
+
+    Returns:
+        None where the template does not lead straight to an answer.
+    """
+    head = _head(head)
+    rest = f"\n{body}{_END_OF_FENCE}" if body else ""
+    return tokenizer.begun_chat(_REQUEST.format(head=head), _BEGUN.format(head=head) + rest)
+
+
 def _begun(example: Example, tokenizer: TextTokenizer) -> Prompt | None:
     """A chat whose answer is begun with the function's head; None where the template has no place for it."""
     text = str(example.fields["prompt"])
-    head = _head(text)
-    ids = tokenizer.begun_chat(_REQUEST.format(head=head), _BEGUN.format(head=head))
+    ids = begun_function(tokenizer, text)
     if ids is None:
         return None
     return Prompt(example.example_id, text, tuple(ids), example.reference, chat=True, begun=True)

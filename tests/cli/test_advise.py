@@ -43,6 +43,7 @@ def test_the_screen_fits_a_terminal_and_says_what_was_advised(cli: Cli, tmp_path
         (("--drafter", "heads"), 2, "was made for package:smollm2"),
         (("--drafter", "suffix:across=true"), 2, "cannot be replayed"),
         (("--k", "x"), 2, "--k"),
+        (("--k", "0"), 2, "no lookahead is left"),
     ],
 )
 def test_what_cannot_be_advised_on_is_refused(

@@ -100,6 +100,7 @@ def test_the_screen_says_what_is_predicted_and_what_was_run(cli: Cli, measured: 
         (("--drafter", "suffix:across=true"), 2, "cannot be replayed"),
         (("--drafter", "heads"), 2, "was made for package:smollm2"),
         (("--drafter", "nobody"), 2, "nobody"),
+        (("--k", "0"), 2, "no lookahead is left"),
         (("--draft", "nowhere"), 3, "nowhere"),
     ],
 )

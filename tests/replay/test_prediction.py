@@ -64,7 +64,7 @@ def test_cold_loops_are_charged_once_a_text() -> None:
         np.concatenate([warm.rounds, np.zeros(COLD)]), places, contexts, np.concatenate([warm.seconds, slow])
     )
     assert cold.line(np.ones(8)) == pytest.approx((0.03, 2e-4))
-    assert cold.cold(np.ones(8)) == pytest.approx(0.01 * np.arange(COLD, 0, -1))
+    assert cold.cold(np.ones(8), cold.line(np.ones(8))) == pytest.approx(0.01 * np.arange(COLD, 0, -1))
     more = sum(
         0.01 * (COLD - place) * law.counts()[place + 1 :].sum() for law in laws for place in range(COLD)
     )
