@@ -34,7 +34,7 @@ DRAFTED_SHARE = 0.8
 BINS = 10
 """Cells of the randomised probability-integral transform, uniform under q."""
 
-_CHUNK_ELEMENTS = 1 << 22
+_CHUNK_ELEMENTS = 1 << 20
 
 Sums = dict[str, float]
 

@@ -27,7 +27,7 @@ from spsbench.decode.own_law import Law, own_law
 from spsbench.records import Loop, SamplingParams
 
 _BLOCK = 1024  # uniform numbers are drawn in blocks; a loop's lie in one block
-_CHUNK_ELEMENTS = 1 << 22
+_CHUNK_ELEMENTS = 1 << 20
 _NOTHING = 1e-12  # mass that float64 leaves where there is none
 
 Margin = Callable[[Tensor, Tensor], Tensor]

@@ -208,7 +208,7 @@ def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack
         top_k=sampling.top_k + 1 if sampling.top_k else 0,
         top_p=min(1.0, sampling.top_p + slack),
     )
-    return warp(logits, wider).gather(-1, tokens.unsqueeze(-1)).squeeze(-1) > 0
+    return own_entries(_warped(logits, wider), tokens) > 0
 
 
 def _transform_numbers(n: int, seed: int, like: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ def _transform_numbers(n: int, seed: int, like: Tensor) -> Tensor:
 
 
 # Elements of a row block: a whole sequence of a large vocabulary would take gigabytes beside its rows.
-_CHUNK_ELEMENTS = 1 << 22
+_CHUNK_ELEMENTS = 1 << 20
 
 
 @torch.inference_mode()

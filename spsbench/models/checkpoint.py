@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 from torch import nn
+
+from spsbench.models.pages import in_own_pages
 
 Floats = npt.NDArray[np.float32]
 
@@ -194,15 +195,6 @@ def _files(folder: Path) -> list[Path]:
         # A hub model is downloaded file by file: with some missing, the size is unknown.
         return files if all(file.is_file() for file in files) else []
     return [folder / _SINGLE] if (folder / _SINGLE).is_file() else []
-
-
-def in_own_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """An array of zeros whose memory the system has back when it is let go.
-
-    The allocator would keep what passes through it while a model is loaded: it would stay in memory twice.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    return np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
 
 
 def _widened(stored: npt.NDArray[Any]) -> Floats:

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper
 
 from spsbench.models.blueprint import Blueprint
-from spsbench.models.checkpoint import Floats, StoredWeights, in_own_pages
+from spsbench.models.checkpoint import Floats, StoredWeights
+from spsbench.models.pages import in_own_pages
 from spsbench.models.rounding import BLOCK, block_sums, rounded_4, rounded_8
 
 Weights = dict[str, npt.NDArray[Any]]
