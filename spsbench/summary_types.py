@@ -640,6 +640,37 @@ class ConditionPart(TypedDict):
     contention: Contention
 
 
+class StoppedArm(TypedDict):
+    """The interval of an SpS arm's 95% confidence sequence at the end; ``half_width`` is relative."""
+
+    arm: str
+    baseline: str
+    prompts: int
+    ratio: float
+    low: float | None
+    high: float | None
+    half_width: float | None
+
+
+class Stopping(TypedDict):
+    """How a run with ``until`` or ``budget_s`` ended; both are null for one that was continued without.
+
+    ``reason`` is null while it has not ended. ``prompts`` were measured with all their sequences, of
+    ``pool``. ``anytime``: it was ever asked to stop by the width of its intervals, so its speedups have
+    those of a confidence sequence. ``measured_s`` is the time of all its sequences.
+    """
+
+    until: str | None
+    precision: float | None
+    budget_s: float | None
+    reason: Literal["precision", "budget", "prompts"] | None
+    prompts: int
+    pool: int
+    measured_s: float
+    anytime: bool
+    arms: list[StoppedArm]
+
+
 class Labels(TypedDict):
     """What was run; ``data`` is its provenance, as in run.json."""
 
@@ -650,6 +681,7 @@ class Labels(TypedDict):
     data: dict[str, Any] | None
     headline_metric: str | None
     extract: NotRequired[str]
+    stopping: NotRequired[Stopping]
 
 
 class Diagnostics(TypedDict):

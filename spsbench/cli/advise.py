@@ -30,7 +30,7 @@ Drafters = Annotated[
     _option("--drafter", "LIST", options.FIRST, "Drafters to choose from. Default: all that this pair has."),
 ]
 Budget = Annotated[
-    str | None, _option("--budget", "SECONDS", options.FIRST, "For timing loops. Default: 60.")
+    str | None, _option("--budget", "TIME", options.FIRST, "For timing loops, e.g. 5min. Default: 60.")
 ]
 NoCheck = Annotated[bool, _option("--no-check", "", options.WHAT, "Do not run what is advised.")]
 

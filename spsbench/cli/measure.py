@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import out, print_json, say
+from spsbench.cli.values import seconds
 from spsbench.errors import GateFailed, IncompleteError, UsageError
 from spsbench.paths import results_dir
 from spsbench.records import number
@@ -36,6 +37,7 @@ _ABOUT_THE_COMMAND = {
         "no_proof",
         "expect",
         "allow_mixed",
+        "budget",
     ),
 }
 _NUMBERS = (
@@ -69,6 +71,8 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
         flags["score"] = False
     if params.get("no_proof"):
         flags["proof"] = False
+    if (budget := params.get("budget")) is not None:
+        flags["budget"] = seconds(budget, 0.0)
     # What is no number stays a text, for the configuration to refuse.
     flags |= {name: number(flags[name]) for name in _NUMBERS if name in flags}
     if params["resume"] is not None:
@@ -156,6 +160,7 @@ def measure(params: Mapping[str, Any]) -> None:
 
     config = read_settings(params)
     expected = _expected(params["expect"])
+    _require_fixed_prompts(config, expected)
     quiet: bool = params["quiet"]
     say("Checking task, data and models", quiet=quiet)
     from spsbench.runner import execute, plan
@@ -190,6 +195,16 @@ def _expected(text: str | None) -> str | None:
         flag="--expect",
         remedy="Give the 16 digits that a run prints as the hash of all token ids, or at least 8 of them.",
     )
+
+
+def _require_fixed_prompts(config: RunConfig, expected: str | None) -> None:
+    """Refuse a hash of tokens where times decide how many prompts are run."""
+    if expected is not None and (config.until or config.budget_s):
+        raise UsageError(
+            "with --until or --budget times decide how many prompts are run, and the hash is of all of them.",
+            flag="--expect",
+            remedy="Give --limit in their place.",
+        )
 
 
 def _require_tokens(summary: Summary, expected: str | None) -> None:

@@ -73,6 +73,20 @@ Shard = Annotated[
     str | None,
     _option("--shard", "I/N", WHAT, "Only the I-th of N parts; `spsbench merge` puts them together."),
 ]
+Until = Annotated[
+    str | None,
+    _option(
+        *("--until", "ci=X%", WHAT),
+        "Stop when the 95% interval of every speedup is within X% of it; valid although the run looks on.",
+    ),
+]
+Budget = Annotated[
+    str | None,
+    _option(
+        *("--budget", "TIME", WHAT),
+        "Stop after so much measuring, behind a whole prompt: 300, 90s, 5min, 2h.",
+    ),
+]
 Arms = Annotated[str | None, _option("--arms", "LIST", WHAT, "Of ars, sps, draft. Default: ars,sps.")]
 K = Annotated[
     str | None,

@@ -37,6 +37,7 @@ def measure_processes(params: Mapping[str, Any]) -> None:
             remedy="Give --out with the same directory: what is finished there is kept.",
         )
     config = read_settings({name: value for name, value in params.items() if name != "processes"})
+    _require_fixed_prompts(config)
     out: Path = params["out"] or fresh_directory(results_dir(), config.task, config.pair.name)
     out.mkdir(parents=True, exist_ok=True)
     settings = out / "settings.yaml"
@@ -45,6 +46,17 @@ def measure_processes(params: Mapping[str, Any]) -> None:
         say(f"Process {index + 1} of {count}", quiet=params["quiet"])
         _measure_one(settings, out / f"process-{index}", quiet=params["quiet"])
     _conclude(out, count, config, as_json=params["json"])
+
+
+def _require_fixed_prompts(config: RunConfig) -> None:
+    """Refuse what would give each process another number of prompts."""
+    for flag, value in (("--until", config.until), ("--budget", config.budget_s)):
+        if value is not None:
+            raise UsageError(
+                f"{value} is given together with --processes, which must all run the same prompts.",
+                flag=flag,
+                remedy="Give --limit in its place, or leave --processes out.",
+            )
 
 
 def _count(text: str) -> int:

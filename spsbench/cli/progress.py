@@ -125,6 +125,11 @@ class LogProgress:
         self._total, self._done = total, done
         self._line(f"Measuring {total} sequences" + (f", {done} of them are there already" if done else ""))
 
+    def expecting(self, total: int | None, sentence: str) -> None:
+        self._total = self._total if total is None else max(total, self._done + 1)
+        if sentence:
+            self._line(sentence)
+
     def finished(self, sample: Sample) -> None:
         self._tallies.add(sample)
         before, self._done = self._done, self._done + 1
@@ -174,6 +179,12 @@ class BarProgress:
         self._tallies = Tallies(arms)
         self._bar.update(self._task, total=total, completed=done)
         self._live.start(refresh=True)
+
+    def expecting(self, total: int | None, sentence: str) -> None:
+        if total is not None:
+            self._bar.update(self._task, total=total)
+        if sentence:
+            self._console.print(Text(sentence, style="dim"))
 
     def finished(self, sample: Sample) -> None:
         self._tallies.add(sample)

@@ -29,7 +29,12 @@ Name = Annotated[
 
 Budget = Annotated[
     str | None,
-    _option("--budget", "SECONDS", options.FIRST, "For timing loops here; 0 predicts no times. Default: 30."),
+    _option(
+        "--budget",
+        "TIME",
+        options.FIRST,
+        "For timing loops here, e.g. 5min; 0 predicts no times. Default: 30.",
+    ),
 ]
 
 

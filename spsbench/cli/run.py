@@ -29,6 +29,8 @@ def run(
     protocol: options.Protocol = None,
     samples: options.Samples = None,
     shard: options.Shard = None,
+    until: options.Until = None,
+    budget: options.Budget = None,
     arms: options.Arms = None,
     config: options.Config = None,
     set: options.Set = None,

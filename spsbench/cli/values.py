@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from spsbench.errors import UsageError
@@ -40,16 +41,22 @@ def drafters(text: str) -> list[Spec]:
     return specs
 
 
+_UNIT_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_TIME = re.compile(r"(?P<number>[^a-z]+) ?(?P<unit>s|min|h)", re.ASCII)
+
+
 def seconds(text: str | None, default: float) -> float:
-    """What ``--budget`` gives.
+    """What ``--budget`` gives: ``300``, ``90s``, ``5min``, ``1.5h``; a number alone is in seconds.
 
     Raises:
         UsageError: it is no time.
     """
+    match = _TIME.fullmatch((text or "").strip())
+    number, unit_s = (match["number"], _UNIT_S[match["unit"]]) if match else (text, 1.0)
     try:
-        found = default if text is None else float(text)
+        found = default if number is None else float(number) * unit_s
     except ValueError:
         found = math.nan
     if not 0 <= found < math.inf:
-        raise UsageError(f"{text!r} is no time.", flag="--budget", remedy="Give seconds, 0 for no timing.")
+        raise UsageError(f"{text!r} is no time.", flag="--budget", remedy="Give seconds, or 90s, 5min, 2h.")
     return found

@@ -84,6 +84,19 @@ def _ks(value: Any) -> Any:
     return [value] if type(value) is int else value
 
 
+_UNTIL = re.compile(r"ci=([0-9]{1,2}(?:\.[0-9]{1,6})?)%")
+WIDEST_PERCENT = 50
+"""The widest half-width that ``until`` may ask for; beyond it an interval says next to nothing."""
+
+
+def _until(value: str) -> str:
+    """Let ``ci=X%`` pass, with X above 0 and at most ``WIDEST_PERCENT``."""
+    match = _UNTIL.fullmatch(value.replace(" ", ""))
+    if match is None or not 0 < float(match[1]) <= WIDEST_PERCENT:
+        raise ValueError("no such precision")
+    return match[0]
+
+
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(values))
 
@@ -179,6 +192,8 @@ class RunConfig(Limits):
         proof: draw some sequences at temperature 1 for the proof of losslessness alone.
         extract: how code is taken from an answer; auto begins the answers of a chat, so that they are code.
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
+        until: ``ci=X%``: stop when every speedup is known to X% of its value.
+        budget_s: stop after so many seconds of measuring.
     """
 
     @model_validator(mode="before")
@@ -236,6 +251,18 @@ class RunConfig(Limits):
         default=None, description="i/n with i from 1 to n, e.g. 1/4"
     )
     warmup: Flag = Field(default=True, description="true or false")
+    until: Annotated[str, AfterValidator(_until)] | None = Field(
+        default=None, description=f"ci=X% with X above 0 and at most {WIDEST_PERCENT}, e.g. ci=1%"
+    )
+    budget_s: float | None = Field(
+        default=None, gt=0, strict=True, description="a time above 0: seconds, or with a unit as in 5min"
+    )
+
+    @property
+    def precision(self) -> float | None:
+        """The half-width that ``until`` asks for, as a share of the estimate."""
+        match = _UNTIL.fullmatch(self.until or "")
+        return None if match is None else float(match[1]) / 100.0
 
     @property
     def shard_index(self) -> tuple[int, int]:

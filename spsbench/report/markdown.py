@@ -19,6 +19,7 @@ from spsbench.report import (
     proof,
     sections_latency,
     sections_why,
+    stopping,
     wording,
 )
 from spsbench.report.naming import in_full
@@ -36,10 +37,12 @@ STANDING_CAVEATS = (
     "Speedup is the ratio of pooled decoding time per token, prefill apart; end to end counts prefill too.",
     "Equal metrics are no proof of equal distributions; `spsbench verify` tests the sampler.",
 )
-ONE_PROCESS = (
-    "The speedup's 95% interval resamples prompts, paired (BCa). One process is one draw: memory layout, "
-    "clocks and autotuning vary between processes, and the interval does not contain that."
+_ONE_DRAW = (
+    "One process is one draw: memory layout, clocks and autotuning vary between processes, and the interval "
+    "does not contain that."
 )
+ONE_PROCESS = f"The speedup's 95% interval resamples prompts, paired (BCa). {_ONE_DRAW}"
+STOPPED = f"The speedup's 95% interval is that of a confidence sequence over prompts, paired. {_ONE_DRAW}"
 SEVERAL_PROCESSES = "The speedup's 95% interval resamples processes and prompts, crossed."
 
 
@@ -78,6 +81,7 @@ def _results(summary: Summary, run: Run) -> list[str]:
         return ["## Results", "", "Nothing was measured."]
     table = results(rows, wording.headline_metric(summary), in_full())
     told = [text for text in (wording.extraction(summary), wording.left_out(summary)) if text]
+    told = [*stopping.sentences(summary), *told]
     return ["## Results", "", *table.as_markdown(), *(line for text in told for line in ("", escape(text)))]
 
 
@@ -158,7 +162,8 @@ def _value(name: str, value: Any) -> str:
 
 def _caveats(summary: Summary, run: Run) -> list[str]:
     several = any(row.get("processes", 1) > 1 for row in summary["rows"])
-    interval = SEVERAL_PROCESSES if several else ONE_PROCESS
+    found = summary.get("stopping")
+    interval = STOPPED if found and found["anytime"] else SEVERAL_PROCESSES if several else ONE_PROCESS
     lines = [*map(escape, summary["warnings"]), *STANDING_CAVEATS, interval]
     return ["## Caveats", "", *(f"* {line}" for line in lines)]
 

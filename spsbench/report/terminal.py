@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from spsbench.axes import label
-from spsbench.report import categories, conditions, judgement, wording
+from spsbench.report import categories, conditions, judgement, stopping, wording
 from spsbench.report.naming import fitting, in_full
 from spsbench.report.results import acceptance, results, times
 from spsbench.report.tables import Styled, Table, left
@@ -40,6 +40,8 @@ def screen(summary: Summary) -> RenderableType:
     parts += [Padding(table.as_rich(), _INDENT), Text(), *_by_condition(summary)]
     for sentence in [*conditions.headline(summary), *judgement.headline(summary)]:
         parts.append(Padding(_text(sentence, style="bold"), _INDENT))
+    for sentence in stopping.sentences(summary):
+        parts.append(Padding(_text(sentence, style="dim"), _INDENT))
     speculative = [row for row in rows if row["acceptance"]]
     if speculative:
         parts += [Text(), Padding(_acceptance(speculative), _INDENT)]

@@ -70,6 +70,32 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
     return arms
 
 
+def require_stoppable(config: RunConfig, arms: Sequence[Arm]) -> None:
+    """Refuse ``until`` without a speedup to judge, and what ends a run early in a shard.
+
+    Raises:
+        UsageError: naming the option and the remedy.
+    """
+    for flag, value in (("--until", config.until), ("--budget", config.budget_s)):
+        if value is not None and config.shard is not None:
+            raise UsageError(
+                f"{value} is given together with shard {config.shard}; shards end at the same prompt.",
+                flag=flag,
+                remedy="Give --limit in its place, or run without --shard.",
+            )
+    if config.until is None:
+        return
+    baselines = {arm.sampling_name for arm in arms if arm.method == "ars"}
+    speculative = {arm.sampling_name for arm in arms if arm.method == "sps"}
+    if not speculative or speculative - baselines:
+        lacking = "an ArS arm to compare with" if speculative else "an SpS arm"
+        raise UsageError(
+            f"{config.until} is about speedups, and the run lacks {lacking}.",
+            flag="--until",
+            remedy="Run with --arms ars,sps and a K above 0, or stop by --limit or --budget.",
+        )
+
+
 def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
     """Refuse policies that leave no speculative arm, where speculation was asked for."""
     wanted = "sps" in config.methods and any(config.ks) and any("sps" in ENGINES[e] for e in config.engines)

@@ -6,7 +6,7 @@ times. A run that goes on under others would pool the speeds of two configuratio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,19 @@ def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
     }
 
 
-def require_unchanged(directory: Path, plan: Plan, turns: Sequence[Turn], now: Conditions) -> None:
+def require_unchanged(
+    directory: Path, plan: Plan, due: Callable[[RunStore], Sequence[Turn]], now: Conditions
+) -> None:
     """Refuse to continue a run under other conditions than its last sequence was measured under.
 
     Nothing is written, so that a refused attempt leaves the run as it was. A directory without a run,
     a run of another identity or one that lacks nothing is not this function's business.
+
+    Args:
+        directory: of the run.
+        plan: what is asked now.
+        due: the turns that the run in a store still lacks.
+        now: of ``conditions_of``.
 
     Raises:
         UsageError: with one line per difference, and the flag that allows it.
@@ -57,10 +65,10 @@ def require_unchanged(directory: Path, plan: Plan, turns: Sequence[Turn], now: C
     if not (directory / "run.json").is_file():
         return
     with RunStore.open(directory) as store:
-        info, done = store.run_info(), store.done()
-    same_run = not differences(info.get("identity"), plain(plan.identity()))
-    if not same_run or not done or all(turn.key in done for turn in turns):
-        return
+        info = store.run_info()
+        same_run = not differences(info.get("identity"), plain(plan.identity()))
+        if not same_run or not store.done() or not due(store):
+            return
     before = _last(info.get("conditions"))
     lines = differences(before, plain(_resolved(now, before)))
     if lines:

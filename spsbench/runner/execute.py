@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -15,13 +17,17 @@ from spsbench.engines.base import Engine
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.models.memory import cache_bytes, measured_bandwidth
 from spsbench.models.pair import Pair, load_pair
+from spsbench.paths import results_dir
 from spsbench.records import Arm, Generation, Request, Sample
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
 from spsbench.runner.conditions import AUTO, conditions_of, recorded_threads, require_unchanged, settle
+from spsbench.runner.expectation import SPENT, duration, of_earlier_run
 from spsbench.runner.finalize import finalize, peak_memory_bytes, score
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import prove, read_again
 from spsbench.runner.schedule import Turn, turns
+from spsbench.runner.stopping import StoppingRule, note, stopping_rule
+from spsbench.stats.anytime import EXPECTABLE
 from spsbench.store import RunStore, differences
 from spsbench.summary_types import Conditions, Summary
 
@@ -44,6 +50,10 @@ class Watcher(Protocol):
         """Measuring of all arms begins; ``done`` of ``total`` sequences are there from before."""
         ...
 
+    def expecting(self, total: int | None, sentence: str) -> None:
+        """A run that may end early will take ``total`` sequences (None: unknown); ``sentence`` may be ''."""
+        ...
+
     def finished(self, sample: Sample) -> None:
         """A sequence is done and on the disk."""
         ...
@@ -64,7 +74,8 @@ class Outcome:
     Attributes:
         directory: where everything lies.
         summary: the content of ``summary.json``.
-        complete: whether every planned sequence is there and none failed.
+        complete: whether every sequence is there and none failed: of all prompts, or of those up to where
+            ``until`` or ``budget_s`` ended the run.
     """
 
     directory: Path
@@ -93,20 +104,38 @@ def execute(
     settings, info = plan.config.model_dump(mode="json"), plan.info()
     now = conditions_of(plan, info["environment"])
     if resume and not allow_mixed:
-        require_unchanged(directory, plan, list(_turns(plan)), now)
+        require_unchanged(directory, plan, partial(_due, plan), now)
     with opener(
         directory, identity=plan.identity(), config=settings, info=info, prompts=plan.prompts
     ) as store:
-        missing = [turn for turn in _turns(plan) if turn.key not in store.done()]
+        rule = stopping_rule(plan, store)
+        missing = _due(plan, store, rule)
         if missing or store.run_info().get("proof", "none was begun") is None:
-            _generate(plan, store, missing, watcher, now)
+            _generate(plan, store, missing, watcher, now, rule)
+        if rule is not None:
+            note(rule, store, ended=True)
         if plan.config.score:
             score(plan.task, store, watcher.scoring)
         summary = finalize(store, plan.source.tokenizer)
     return Outcome(directory, summary, bool(summary["complete"]))
 
 
-def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher, now: Conditions) -> None:
+def _due(plan: Plan, store: RunStore, rule: StoppingRule | None = None) -> list[Turn]:
+    """The turns that a run still lacks."""
+    done = store.done()
+    missing = [turn for turn in _turns(plan) if turn.key not in done]
+    rule = rule or stopping_rule(plan, store)
+    return missing if rule is None else rule.due(missing)
+
+
+def _generate(
+    plan: Plan,
+    store: RunStore,
+    missing: list[Turn],
+    watcher: Watcher,
+    now: Conditions,
+    rule: StoppingRule | None,
+) -> None:
     """Load the pair and write every missing sequence into the store, each as soon as it is there."""
     watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
     if plan.fallback:
@@ -127,7 +156,7 @@ def _generate(plan: Plan, store: RunStore, missing: list[Turn], watcher: Watcher
     store.note(models=pair.info, **modes, **memory, engine_fallbacks=backends.fallbacks)
     if missing:
         condition = settle(store, now | {"threads": pair.info["threads"]})
-        _measure_all(plan, store, engines, missing, pair, watcher, condition)
+        _measure_all(plan, store, engines, missing, pair, watcher, condition, rule)
     prove(plan, store, pair, backends, watcher)
 
 
@@ -149,16 +178,48 @@ def _measure_all(
     pair: Pair,
     watcher: Watcher,
     condition: int,
+    rule: StoppingRule | None,
 ) -> None:
-    """Warm up, and write every missing sequence into the store."""
+    """Warm up, and write every missing sequence into the store, or as many as ``rule`` lets be run."""
     watcher.started(plan.total, plan.total - len(missing), plan.arms)
     _warm_up(plan, engines, missing[0])
     store.note(proof=None)
-    for sample in measure(plan, engines, missing, pair):
+    if rule is not None:
+        note(rule, store, ended=False)
+        _foretell(plan, store, rule, watcher)
+    for sample in measure(plan, engines, missing if rule is None else rule.until_over(missing), pair):
         sample.condition = condition
         store.append(sample)
         watcher.finished(sample)
+        if rule is not None:
+            _follow(plan, rule, sample, watcher)
+    if rule is not None:
+        note(rule, store, ended=True)
     store.note(peak_memory_bytes=peak_memory_bytes())
+
+
+def _foretell(plan: Plan, store: RunStore, rule: StoppingRule, watcher: Watcher) -> None:
+    """Say at the start what is known of how many prompts a run will take."""
+    sequences = plan.samples * len(plan.arms)
+    if (own := rule.expectation()) is not None:
+        watcher.expecting(own.prompts * sequences, own.sentence())
+    elif (earlier := of_earlier_run(plan, results_dir(), store.directory)) is not None:
+        found, directory = earlier
+        said = f"{found.sentence()} This is by {directory}." if found.sentence() else ""
+        watcher.expecting(found.prompts * sequences, said)
+    elif plan.config.until is not None:
+        watcher.expecting(None, f"How many prompts it takes is known after {EXPECTABLE} prompts.")
+    elif plan.config.budget_s is not None:
+        watcher.expecting(None, f"Measuring ends after {duration(plan.config.budget_s)}.")
+
+
+def _follow(plan: Plan, rule: StoppingRule, sample: Sample, watcher: Watcher) -> None:
+    """Count a sequence, and behind a whole prompt say how many are expected by now."""
+    before = rule.prompts
+    rule.add(sample)
+    if rule.prompts > before and (found := rule.expectation()) is not None:
+        said = found.sentence() if rule.prompts == EXPECTABLE else ""
+        watcher.expecting(found.prompts * plan.samples * len(plan.arms), said)
 
 
 def load(plan: Plan, *, threads: int | None = None) -> Pair:
@@ -193,7 +254,7 @@ def _memory(device: torch.device, threads: int) -> dict[str, float | None]:
     return {"bandwidth_bytes_per_s": bandwidth, "cache_bytes": cache_bytes(device)}
 
 
-def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: Pair) -> Iterator[Sample]:
+def measure(plan: Plan, engines: dict[Arm, Engine], missing: Iterable[Turn], pair: Pair) -> Iterator[Sample]:
     """Generate the missing sequences, one sample each; a failure is a recorded failure.
 
     Each is read again by an uncached forward, between two sequences.
@@ -202,16 +263,21 @@ def measure(plan: Plan, engines: dict[Arm, Engine], missing: list[Turn], pair: P
     for turn in missing:
         trace = turn.prompt.example_id in traced and turn.sample_index == 0
         engine = engines[turn.arm]
-        before = taken()
+        before, began_s = taken(), time.perf_counter()
         try:
             generation = engine.generate(_request(plan, turn, trace))
             lost = taken_since(before)
             read_again(turn.arm, turn.prompt, generation, turn.seed, pair)
-            yield _sample(turn, generation, None, lost)
+            yield _sample(turn, generation, None, lost | _since(began_s))
         except (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
             failed = Generation([], "", None, 0.0, 0.0, "error")
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            yield _sample(turn, failed, reason, taken_since(before))
+            yield _sample(turn, failed, reason, taken_since(before) | _since(began_s))
+
+
+def _since(began_s: float) -> dict[str, float]:
+    """What a sequence took as a whole, for ``--budget``; no table of times has it."""
+    return {SPENT: time.perf_counter() - began_s}
 
 
 def _turns(plan: Plan) -> Iterator[Turn]:

@@ -21,7 +21,7 @@ from spsbench.metrics.registry import records
 from spsbench.models.pair import PairSource, find_pair, pair_backend, resolve_device
 from spsbench.models.weights import ROUNDED, require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
-from spsbench.runner.arms import arms_of
+from spsbench.runner.arms import arms_of, require_stoppable
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.catalogue import load_task
@@ -202,6 +202,7 @@ def plan(config: RunConfig) -> Plan:
     """
     task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract)
     arms = arms_of(config, task.samplings, task.default_sampling)
+    require_stoppable(config, arms)
     sandbox = _sandbox(config, task)
     device = resolve_device(config.device)
     source = find_pair(config.pair)

@@ -26,7 +26,7 @@ from spsbench.stats.speedup import PairedTimes
 
 FEWEST = 20
 """Prompts below which there is no interval. In simulated runs whose ratios are strongly skewed the sequence
-covers the truth at all lengths from 20 on at once in 94 to 96% of them, and where a run stops by width in 98%
+covers the truth at all lengths from 20 on at once in 93 to 96% of them, and where a run stops by width in 98%
 or more (``tests/stats/test_anytime.py``)."""
 
 TIGHTEST = 100

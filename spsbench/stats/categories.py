@@ -25,6 +25,7 @@ def by_category(
     rows: Sequence[ArmRow],
     *,
     trusted: bool = True,
+    anytime: bool = False,
 ) -> list[CategoryPart]:
     """Every arm's row for each category; nothing unless there are several.
 
@@ -33,6 +34,7 @@ def by_category(
         loops_by_arm: rows of ``loops`` of each arm.
         rows: the arms' rows of the summary; a category's baseline is that of the whole.
         trusted: whether the times may have an interval.
+        anytime: of ``paired_speedup``.
 
     Returns:
         categories by name, prompts without one last.
@@ -41,7 +43,7 @@ def by_category(
     for category in _categories(by_arm):
         own = {arm: _part(samples, category) for arm, samples in by_arm.items()}
         asked = {example for samples in own.values() for example in samples["example_id"]}
-        found = [_row(row, own, loops_by_arm, trusted) for row in rows if row["arm"] in own]
+        found = [_row(row, own, loops_by_arm, trusted, anytime) for row in rows if row["arm"] in own]
         parts.append({"category": category, "prompts": len(asked), "rows": found})
     return parts
 
@@ -60,7 +62,11 @@ def _part(samples: pd.DataFrame, category: str | None) -> pd.DataFrame:
 
 
 def _row(
-    row: ArmRow, own: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame], trusted: bool
+    row: ArmRow,
+    own: Mapping[str, pd.DataFrame],
+    loops_by_arm: Mapping[str, pd.DataFrame],
+    trusted: bool,
+    anytime: bool,
 ) -> CategoryRow:
     samples, baseline = own[row["arm"]], row["baseline"]
     done = finished(samples)
@@ -74,15 +80,17 @@ def _row(
         "tokens": tokens,
         "ms_per_token": None if per_token is None else 1e3 * per_token,
         "baseline": baseline,
-        "speedup": None if baseline is None else _speedup(own[baseline], samples, trusted),
+        "speedup": None if baseline is None else _speedup(own[baseline], samples, trusted, anytime),
         "tokens_per_loop": _tokens_per_loop(loops_by_arm.get(row["arm"]), done),
         "metrics": metrics(done),
         "lossless": row["lossless"],
     }
 
 
-def _speedup(baseline: pd.DataFrame, samples: pd.DataFrame, trusted: bool) -> RatioInterval | None:
-    found = paired_speedup(baseline, samples)
+def _speedup(
+    baseline: pd.DataFrame, samples: pd.DataFrame, trusted: bool, anytime: bool
+) -> RatioInterval | None:
+    found = paired_speedup(baseline, samples, anytime=anytime)
     if found is None:
         return None
     paired = set(finished(baseline)["example_id"]) & set(finished(samples)["example_id"])

@@ -73,8 +73,14 @@ def reasons(a: Mapping[str, Any], b: Mapping[str, Any], arms: Sequence[str]) -> 
     return Reasons(
         (*_differing(RULES, ours, theirs), *_rules(a, b), *_samplings(ours, theirs, arms)),
         tuple(_hardware(a, b)),
-        (*_differing(SETTINGS, ours, theirs), *_software(a, b)),
+        (*_differing(SETTINGS, ours, theirs), *_software(a, b), *_stopped(a, b)),
     )
+
+
+def _stopped(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    for name, run in (("A", a), ("B", b)):
+        if (run.get("stopping") or {}).get("anytime"):
+            yield f"{name} stopped by the width of its intervals; those here are for a fixed number"
 
 
 def _differing(titles: Mapping[str, str], a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:

@@ -37,10 +37,22 @@ SUSPICIOUS_Z = 4.0
 
 
 def warnings(
-    rows: Sequence[ArmRow], losslessness: Losslessness | None = None, parity: Parity | None = None
+    rows: Sequence[ArmRow],
+    losslessness: Losslessness | None = None,
+    parity: Parity | None = None,
+    *,
+    anytime: bool = False,
 ) -> list[str]:
-    """The sentences that a summary gives reason for, none twice."""
-    sentences = [*_few_prompts(rows), *(text for row in rows for text in _of_row(row))]
+    """The sentences that a summary gives reason for, none twice.
+
+    Args:
+        rows, losslessness, parity: of the summary.
+        anytime: whether speedups have the intervals of a confidence sequence, which has none for few prompts.
+    """
+    sentences = [
+        *([] if anytime else _few_prompts(rows)),
+        *(text for row in rows for text in _of_row(row, anytime)),
+    ]
     if losslessness is not None:
         sentences += [text for arm in losslessness["arms"] for text in _of_evidence(arm)]
     if parity is not None:
@@ -93,7 +105,7 @@ def _few_prompts(rows: Sequence[ArmRow]) -> Iterator[str]:
         )
 
 
-def _of_row(row: ArmRow) -> Iterator[str]:
+def _of_row(row: ArmRow, anytime: bool) -> Iterator[str]:
     name = f"{label(row)}, {row['sampling']}"
     if row["failed"]:
         total = row["failed"] + row["sequences"]
@@ -107,15 +119,16 @@ def _of_row(row: ArmRow) -> Iterator[str]:
         yield f"{name}: no ArS arm to compare with, so no speedup. Run with --arms ars,sps."
     elif row["speedup"] is None and row["baseline"] is not None:
         yield f"{name}: no prompt was finished by it and by ArS, so no speedup. Continue with --resume."
-    yield from _of_timing(row, name)
+    yield from _of_timing(row, name, anytime)
 
 
-def _of_timing(row: ArmRow, name: str) -> Iterator[str]:
+def _of_timing(row: ArmRow, name: str, anytime: bool) -> Iterator[str]:
+    interval = "the interval of a run of fixed length" if anytime else "its interval"
     if row["drifted"] and row["speedup_halves"] is not None:
         first, second = row["speedup_halves"]
         yield (
             f"{name}: the speedup was {first:.2f}x in the first half of the run and {second:.2f}x in the "
-            "second, outside its interval. Repeat on a quiet machine; one steady run in twenty does "
+            f"second, outside {interval}. Repeat on a quiet machine; one steady run in twenty does "
             "this by chance."
         )
     score = row["acceptance_z"]
@@ -236,7 +249,10 @@ def _without_times(summary: Summary) -> Summary:
     """What does not depend on the conditions."""
     steady: list[ArmRow] = [{**row, "drifted": False} for row in summary["rows"]]
     rest = (summary["losslessness"], summary["parity"])
-    of_drift = set(warnings(summary["rows"], *rest)) - set(warnings(steady, *rest))
+    stopping = summary.get("stopping")
+    anytime = stopping is not None and stopping["anytime"]
+    said, without = (warnings(rows, *rest, anytime=anytime) for rows in (summary["rows"], steady))
+    of_drift = set(said) - set(without)
     return {
         **summary,
         "rows": [_row_without_times(row) for row in steady],

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.records import Speedup
+from spsbench.stats.anytime import anytime_speedup
 from spsbench.stats.bootstrap import RESAMPLES, SEED, ratio
 from spsbench.stats.speedup import pair, paired_sums, speedup
 
@@ -42,8 +43,17 @@ class ProcessTimes:
         return np.stack([self.baseline_s, self.baseline_tokens, self.arm_s, self.arm_tokens])
 
 
-def paired_speedup(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> Speedup | None:
-    """Over the prompts of one process, or over several processes and their prompts; see ``speedup``."""
+def paired_speedup(
+    baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False, anytime: bool = False
+) -> Speedup | None:
+    """Over the prompts of one process, or over several processes and their prompts; see ``speedup``.
+
+    Args:
+        baseline, arm, prefill: of ``paired_sums``.
+        anytime: the run may have stopped because of its intervals; see ``anytime_speedup``.
+    """
+    if anytime:
+        return anytime_speedup(pair(baseline, arm, prefill=prefill))
     if "process" in arm and arm["process"].nunique() > 1:
         return speedup_over_processes(pair_processes(baseline, arm, prefill=prefill))
     return speedup(pair(baseline, arm, prefill=prefill))
