@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spsbench.stats.anytime import FEWEST
 from spsbench.summary_types import Stopping, Summary
 
 ANYTIME = (
@@ -9,14 +10,21 @@ ANYTIME = (
     "when a run stops because they are narrow."
 )
 
+TOO_FEW = f"Below {FEWEST} prompts there is no interval that stays valid when a run stops by its width."
+
 
 def sentences(summary: Summary) -> list[str]:
     """How the run ended and what its intervals are; nothing for a run of a fixed number of prompts."""
     found = summary.get("stopping")
     if found is None:
         return []
-    said = _ended(found, _widths(summary))
-    return [*([said] if said else []), *([ANYTIME] if found["anytime"] else [])]
+    widths = _widths(summary)
+    said = [_ended(found, widths)]
+    if found["anytime"] and widths:
+        said.append(ANYTIME)
+    elif found["anytime"] and found["prompts"] < FEWEST:
+        said.append(TOO_FEW)
+    return [sentence for sentence in said if sentence]
 
 
 def _ended(found: Stopping, widths: list[float]) -> str:
@@ -25,7 +33,7 @@ def _ended(found: Stopping, widths: list[float]) -> str:
     known, precision = _known(widths), found["precision"]
     asked = "" if precision is None else f", asked was {_share(precision)}"
     if found["reason"] == "precision":
-        return f"Stopped after {counted}: {known or 'every speedup is known well enough'}{asked}."
+        return f"Stopped after {counted}: {known}{asked}." if known else f"Stopped after {counted}{asked}."
     if found["reason"] == "budget":
         budget = f"Budget of {found['budget_s']:g} s reached after {counted}"
         return f"{budget}: {known}{asked}." if known else f"{budget}{asked}."

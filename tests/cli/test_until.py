@@ -212,6 +212,9 @@ def test_a_budget_limits_a_precision(cli: Cli, tmp_path: Path) -> None:
     # Of so few prompts there is no confidence sequence, and an ordinary interval is not put in its place.
     assert summary["rows"][1]["speedup"]["low"] is None
     assert summary["complete"]
+    report = (tmp_path / "run" / "report.md").read_text()
+    assert "Budget of 180 s reached after 9 of 40 prompts, asked was ±5%." in report
+    assert "Below 20 prompts there is no interval that stays valid" in report
 
 
 @pytest.mark.usefixtures("_ten_seconds_each")
