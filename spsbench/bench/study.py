@@ -76,6 +76,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
         "modes": modes,
         **memory,
         "forwards": forwards,
+        "rounds": {role: {"rows": own.rows, "seconds": own.seconds.tolist()} for role, own in times.items()},
         "payoff": found,
         "verdict": verdict(found),
         "forced": None if synthetic is None else _forced(target, draft, times, config, synthetic),

@@ -12,6 +12,7 @@ import typer
 from spsbench.cli import options, values
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.options import _option
+from spsbench.cli.written import pairs_of, sought_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
 
@@ -28,6 +29,10 @@ Ks = Annotated[str | None, _option("--k", "LIST", options.FIRST, "Lookaheads to 
 Drafters = Annotated[
     str | None,
     _option("--drafter", "LIST", options.FIRST, "Drafters to choose from. Default: all that this pair has."),
+]
+Drafts = Annotated[
+    list[str] | None,
+    _option("--draft", "MODEL", options.FIRST, "Draft; given more than once, the best is chosen."),
 ]
 Budget = Annotated[
     str | None, _option("--budget", "TIME", options.FIRST, "For timing loops, e.g. 5min. Default: 60.")
@@ -48,7 +53,7 @@ def advise(
     task: options.Task = None,
     pair: options.Pair = None,
     target: options.Target = None,
-    draft: options.Draft = None,
+    draft: Drafts = None,
     data: options.Data = None,
     limit: options.Limit = None,
     k: Ks = None,
@@ -110,12 +115,10 @@ def advise_on(params: Mapping[str, Any]) -> None:
     directory: Path = params["out"] or fresh_directory(results_dir(), "advise", ready.config.pair.name)
     with watching(quiet=quiet) as watcher:
         execute(ready, directory, resume=params["out"] is not None, watcher=watcher)
-    from spsbench.cli.replay import loaded
-
     written = texts_of(directory, ready.arms[0].sampling_name)
-    pair = loaded(written, {"draft": None, "draft_revision": None, "threads": params["threads"]})
-    advice = advise(study(written, pair, drafters, ks, budget_s, lambda text: say(text, quiet=quiet)))
-    del pair
+    sought = sought_of(drafters, pairs_of(written, params))
+    advice = advise(study(written, sought, ks, budget_s, lambda text: say(text, quiet=quiet)))
+    del sought
     live = None
     if advice.best.found is not None and not params["no_check"]:
         say("Running what is advised", quiet=quiet)
@@ -123,7 +126,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
     if params["json"]:
         print_json(_facts(directory, advice, live))
     else:
-        out().print(_screen(written.info["task_label"], written.sampling_name, advice, live))
+        out().print(_screen(written.label, written.sampling_name, advice, live))
 
 
 def _plan(params: Mapping[str, Any]) -> Plan:
@@ -132,6 +135,7 @@ def _plan(params: Mapping[str, Any]) -> Plan:
     from spsbench.runner import plan
 
     given = dict(params) | _NOT_OFFERED | {"limit": params["limit"] or str(_PROMPTS)}
+    given["draft"] = params["draft"][0] if params["draft"] else None
     for name in ("k", "drafter", "budget", "no_check"):
         del given[name]
     return plan(read_settings(given))
@@ -172,11 +176,23 @@ def _check(ready: Plan, advice: Advice, directory: Path, *, quiet: bool) -> Rati
     ars = ready.arms[0]
     arm = Arm("sps", cell.k, ars.engine, ars.sampling_name, ars.sampling, cell.drafter)
     chosen = [prompt for prompt in ready.prompts if prompt.example_id in advice.judging][:_CHECKED]
-    again = replace(ready, arms=(ars, arm), prompts=tuple(chosen))
+    again = replace(_with_draft(ready, cell.draft), arms=(ars, arm), prompts=tuple(chosen))
     with watching(quiet=quiet) as watcher:
         outcome = execute(again, directory, resume=True, watcher=watcher)
     row = next(row for row in outcome.summary["rows"] if row["method"] == "sps")
     return row["speedup"]
+
+
+def _with_draft(ready: Plan, name: str) -> Plan:
+    """The plan with a draft of that name in place of its own; an empty name changes nothing."""
+    from spsbench.config import ModelRef
+    from spsbench.models.pair import find_pair
+
+    if not name:
+        return ready
+    ref = ModelRef(id=name, revision=ready.config.pair.draft.revision)
+    config = ready.config.model_copy(update={"pair": ready.config.pair.model_copy(update={"draft": ref})})
+    return replace(ready, config=config, source=find_pair(config.pair))
 
 
 def _facts(directory: Path, advice: Advice, live: RatioInterval | None) -> dict[str, Any]:
@@ -196,6 +212,7 @@ def _of(candidate: Candidate) -> dict[str, Any]:
     found = candidate.found
     return {
         "drafter": None if found is None else str(found.cell.drafter),
+        "draft": None if found is None else found.cell.draft or None,
         "k": 0 if found is None else found.cell.k,
         "speedup": asdict(candidate.speedup),
         "slower": asdict(candidate.slower),
@@ -247,7 +264,7 @@ def _sentences(advice: Advice, live: RatioInterval | None) -> Sequence[str]:
 
 def _name(candidate: Candidate) -> str:
     found = candidate.found
-    return "ArS" if found is None else f"{found.cell.drafter}, K={found.cell.k}"
+    return "ArS" if found is None else f"{found.cell.name}, K={found.cell.k}"
 
 
 def _percent(slower: Interval) -> str:

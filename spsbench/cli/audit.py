@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spsbench.cli import options
+from spsbench.cli import options, values
 from spsbench.cli.console import out, print_json, say
 from spsbench.errors import GateFailed, UsageError
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from spsbench.models.causal_lm import CausalLM
     from spsbench.models.source import ModelSource
-    from spsbench.records import SamplingParams
     from spsbench.verify.audit import Audit
 
 
@@ -99,7 +98,7 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
         GateFailed: they are not distributed as the target says.
     """
     quiet: bool = params["quiet"]
-    sampling, theirs = _sampling(params), _dtype(params["samples_dtype"], "--samples-dtype")
+    sampling, theirs = values.sampling(params), _dtype(params["samples_dtype"], "--samples-dtype")
     _dtype(params["dtype"], "--dtype")
     seed = _seed(params["seed"])
     say(f"Checking {path} and the models", quiet=quiet)
@@ -187,27 +186,6 @@ def _impossible(facts: Mapping[str, Any]) -> str:
         f"{text}; the first: line {first['line']}, token {first['index']} of the completion "
         f"(id {first['token_id']}), {first['gap']:.3g} below the best logit"
     )
-
-
-def _sampling(params: Mapping[str, Any]) -> SamplingParams:
-    from spsbench.verify.audit import sampling_of
-
-    names = ("temperature", "top_p", "top_k")
-    said: dict[str, Any] = {name: _number(params[name]) for name in names if params[name] is not None}
-    if params["greedy"]:
-        said["greedy"] = True
-    try:
-        return sampling_of(said)
-    except ValueError as problem:
-        flag = next((f"--{name.replace('_', '-')}" for name in names if str(problem).startswith(name)), None)
-        raise UsageError(f"{problem}.", flag=flag) from problem
-
-
-def _number(text: str) -> float | str:
-    try:
-        return int(text) if text.lstrip("-").isdigit() else float(text)
-    except ValueError:
-        return text
 
 
 def _seed(text: str | None) -> int:

@@ -203,7 +203,7 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     if device.type == "cpu":
         import torch
 
-        torch.set_num_threads(_threads(params["threads"]) or suitable_threads(target.parameters))
+        torch.set_num_threads(values.threads(params["threads"]) or suitable_threads(target.parameters))
     say(f"Timing forwards behind {asked.context} tokens", quiet=quiet)
     facts = {
         "target": _told(names[0], target, random_weights),
@@ -223,11 +223,11 @@ def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:
 
     return BenchConfig(
         ks=values.lookaheads(params["k"] or DEFAULT_KS),
-        context=int(_number(params["context_tokens"], "--context", 1, DEFAULT_CONTEXT, whole=True)),
-        budget_s=_number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS),
+        context=int(values.number(params["context_tokens"], "--context", 1, DEFAULT_CONTEXT, whole=True)),
+        budget_s=values.number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS),
         sampling=sampling,
         acceptance=_acceptance(params),
-        seed=int(_number(params["seed"], "--seed", 0, 0, whole=True)),
+        seed=int(values.number(params["seed"], "--seed", 0, 0, whole=True)),
     )
 
 
@@ -239,7 +239,7 @@ def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
     if params["alpha"] is not None:
         if run is not None:
             raise UsageError("both say what is accepted.", flag="--alpha", remedy="Leave one of the two out.")
-        alpha = _number(params["alpha"], "--alpha", 0, 0)
+        alpha = values.number(params["alpha"], "--alpha", 0, 0)
         if alpha > 1:
             raise UsageError(f"{alpha} is no probability.", flag="--alpha", remedy="Give a number up to 1.")
         return SyntheticAcceptance([alpha])
@@ -257,19 +257,6 @@ def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
     return found
 
 
-def _number(text: str | None, flag: str, least: float, default: float, *, whole: bool = False) -> float:
-    if text is None:
-        return default
-    try:
-        value = int(text) if whole else float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value < float("inf"):
-        kind = "whole number" if whole else "number"
-        raise UsageError(f"{text!r} will not do.", flag=flag, remedy=f"Give a {kind} from {least}.")
-    return value
-
-
 def _dtype(name: str | None) -> str:
     from spsbench.models.weights import DTYPES
 
@@ -278,10 +265,6 @@ def _dtype(name: str | None) -> str:
             f"{name!r} is unknown.", flag="--dtype", remedy=f"Choose from auto, {', '.join(DTYPES)}."
         )
     return name or "auto"
-
-
-def _threads(text: str | None) -> int | None:
-    return None if text in (None, "auto") else int(_number(text, "--threads", 1, 1, whole=True))
 
 
 Models: TypeAlias = "tuple[tuple[str, str], CausalLM, CausalLM]"
@@ -303,7 +286,7 @@ def _loaded(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: t
     require_memory(source.target, source.draft, (dtype, dtype), device, backend)
     _tell(fallback, params)
     names = (source.target.name, source.draft.name)
-    threads = _threads(params["threads"])
+    threads = values.threads(params["threads"])
     target = load(source.target, dtype, device, source.vocab_size, "--target", backend, threads)
     threads = threads or suitable_threads(target.parameters)
     draft = load(source.draft, dtype, device, source.vocab_size, "--draft", backend, threads, target)
@@ -356,7 +339,7 @@ def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: to
     reasons = [(name, config_not_covered(c, dtype, device)) for name, c in zip(names, configs, strict=True)]
     backend, fallback = choose_backend(chosen_backend(params["backend"]), reasons, [dtype], device)
     _tell(fallback, params)
-    threads = _threads(params["threads"])
+    threads = values.threads(params["threads"])
     target = random_model(configs[0], dtype, device, shared, backend, threads, asked.seed)
     threads = threads or suitable_threads(target.parameters)
     draft = random_model(configs[1], dtype, device, shared, backend, threads, asked.seed)

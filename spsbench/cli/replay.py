@@ -11,22 +11,35 @@ import typer
 from rich.console import Group
 
 from spsbench.cli import options, values
+from spsbench.cli.audit import Greedy, Temperature, TopK, TopP
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.options import _option
-from spsbench.errors import UsageError
+from spsbench.cli.written import pairs_of, sought_of, times_of, written_of
 
 if TYPE_CHECKING:
-    from spsbench.models.pair import Pair
+    from spsbench.replay.calibration import Calibration
     from spsbench.replay.study import Study
     from spsbench.replay.texts import Written
     from spsbench.report.tables import Table
 
+Source = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="RUN",
+        help="Directory of a run, or texts of another engine as JSON lines, as `audit` takes them. "
+        "Default: the latest in results/.",
+        show_default=False,
+    ),
+]
 Ks = Annotated[str | None, _option("--k", "LIST", options.FIRST, "Lookahead: 4, 2,4 or 1..8. Default: 1..8.")]
 Name = Annotated[
     str | None,
     _option("--sampling", "NAME", options.FIRST, "Of the texts. Default: the run's first."),
 ]
-
+Drafts = Annotated[
+    list[str] | None,
+    _option("--draft", "MODEL", options.FIRST, "Draft; given more than once, they are compared."),
+]
 Budget = Annotated[
     str | None,
     _option(
@@ -36,95 +49,80 @@ Budget = Annotated[
         "For timing loops here, e.g. 5min; 0 predicts no times. Default: 30.",
     ),
 ]
+Times = Annotated[
+    Path | None,
+    _option("--times", "FILE", options.FIRST, "Another machine's, of `spsbench bench --json` there."),
+]
 
 
 def replay(
     context: typer.Context,
-    run: options.Run = None,
+    run: Source = None,
     drafter: options.Drafter = None,
-    draft: options.Draft = None,
-    draft_revision: options.DraftRevision = None,
+    draft: Drafts = None,
     k: Ks = None,
     sampling: Name = None,
     budget: Budget = None,
+    times: Times = None,
+    pair: options.Pair = None,
+    target: options.Target = None,
+    revision: options.Revision = None,
+    draft_revision: options.DraftRevision = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    top_k: TopK = None,
+    greedy: Greedy = False,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    backend: options.Backend = None,
     threads: options.Threads = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Predict any drafter and any K from the ArS texts of a run; nothing is generated.
+    """Predict any drafter and any K from texts that the target wrote; nothing is generated.
 
     Example: spsbench replay results/RUN --drafter model,lookup --k 1..8
     """
     from spsbench.paths import results_dir
     from spsbench.store import latest
 
-    replay_run(run or latest(results_dir()), context.params)
+    replay_texts(run or latest(results_dir()), context.params)
 
 
-def replay_run(directory: Path, params: Mapping[str, Any]) -> None:
-    """Replay drafters over a run's ArS texts.
+def replay_texts(source: Path, params: Mapping[str, Any]) -> None:
+    """Replay drafters over the ArS texts of a run or a file.
 
     Raises:
-        UsageError: the run cannot be replayed, or not with these drafters.
+        UsageError: they cannot be replayed, or not with these drafters.
         UnavailableError: its models cannot be had.
     """
     from spsbench.replay.study import study
-    from spsbench.replay.texts import texts_of
 
     quiet = params["quiet"]
     ks, drafters = values.lookaheads(params["k"] or "1..8"), values.drafters(params["drafter"] or "model")
-    budget_s = values.seconds(params["budget"], 30.0)
-    say(f"Reading {directory}", quiet=quiet)
-    written = texts_of(directory, params["sampling"])
-    found = study(
-        written, loaded(written, params), drafters, ks, budget_s, lambda text: say(text, quiet=quiet)
-    )
+    times = times_of(params, 30.0, drafters)
+    say(f"Reading {source}", quiet=quiet)
+    written = written_of(source, params, drafters)
+    sought = sought_of(drafters, pairs_of(written, params))
+    found = study(written, sought, ks, times, lambda text: say(text, quiet=quiet))
     if params["json"]:
         print_json(_facts(found))
     else:
-        out().print(Group(_title(written), "", _table(found).as_rich(), "", _note(found)))
-
-
-def loaded(written: Written, params: Mapping[str, Any]) -> Pair:
-    """The run's target, and its draft or the one that was named.
-
-    Raises:
-        UsageError: the target is no longer what wrote the texts.
-    """
-    from spsbench.config import ModelRef
-    from spsbench.models.pair import find_pair, load_pair, pair_backend, resolve_device
-
-    config = written.config
-    wanted = config.pair
-    if params["draft"] is not None:
-        named = ModelRef(id=params["draft"], revision=params["draft_revision"])
-        wanted = wanted.model_copy(update={"draft": named})
-    source = find_pair(wanted)
-    before, now = written.info["identity"]["pair"]["target"], source.target.identity()
-    if before != now:
-        raise UsageError(
-            f"the target is now {now['fingerprint']}, and {before['fingerprint']} wrote these texts.",
-            flag="RUN",
-            remedy="Run it again with this target.",
-        )
-    device = resolve_device(config.device)
-    dtypes = config.model_dtype, config.draft_model_dtype
-    backend, _ = pair_backend(config.backend, source, dtypes, device)
-    asked = params["threads"] or config.threads
-    return load_pair(source, dtypes, device, backend, None if asked == "auto" else int(asked))
+        out().print(Group(_title(written), "", _table(found).as_rich(), "", _note(found, times)))
 
 
 def _facts(study: Study) -> dict[str, Any]:
     written = study.written
     return {
-        "run": str(written.directory),
+        "source": str(written.source),
         "sampling": written.sampling_name,
         "texts": len(written.texts),
         "tokens": written.tokens,
         "cells": [
             {
                 "drafter": str(one.cell.drafter),
+                "draft": one.cell.draft or None,
                 "k": one.cell.k,
                 "tokens_per_loop": asdict(one.cell.tokens_per_loop),
                 "r_prime": one.cell.r_prime,
@@ -140,7 +138,7 @@ def _facts(study: Study) -> dict[str, Any]:
 
 def _title(written: Written) -> str:
     return (
-        f"{written.info['task_label']}, {written.sampling_name}: replayed over {len(written.texts)} texts, "
+        f"{written.label}, {written.sampling_name}: replayed over {len(written.texts)} texts, "
         f"{written.tokens:,} tokens"
     )
 
@@ -152,9 +150,9 @@ def _table(study: Study) -> Table:
     rows: list[Row | Heading] = []
     before = None
     for one in study.found:
-        if one.cell.drafter != before:
-            before = one.cell.drafter
-            rows.append(Heading(str(before)))
+        if one.cell.name != before:
+            before = one.cell.name
+            rows.append(Heading(before))
         p50, _, p99 = one.cell.loops
         told = study.predicted(one)
         rows.append(
@@ -171,6 +169,11 @@ def _table(study: Study) -> Table:
     return Table([left(), *map(right, titles)], rows)
 
 
-def _note(study: Study) -> str:
-    times = "" if study.ars is None else " Times are of loops run here."
-    return f"Predicted: no sequence was generated for these numbers.{times}"
+def _note(study: Study, times: float | Calibration) -> str:
+    told = "Predicted: no sequence was generated for these numbers."
+    if study.ars is None:
+        return told
+    if isinstance(times, float):
+        return f"{told} Times are of loops run here."
+    forwards = f"Times are of forwards alone, {times.told}, behind {times.context:,} tokens"
+    return f"{told} {forwards}; what else a loop does is not in them."

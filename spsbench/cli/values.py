@@ -1,15 +1,16 @@
-"""What several commands ask for in text: lookaheads without 0, drafters, a time."""
+"""What several commands ask for in text: lookaheads without 0, drafters, numbers, a sampling."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from spsbench.records import Spec
+    from spsbench.records import SamplingParams, Spec
 
 
 def lookaheads(text: str) -> tuple[int, ...]:
@@ -60,3 +61,56 @@ def seconds(text: str | None, default: float) -> float:
     if not 0 <= found < math.inf:
         raise UsageError(f"{text!r} is no time.", flag="--budget", remedy="Give seconds, or 90s, 5min, 2h.")
     return found
+
+
+def number(text: str | None, flag: str, least: float, default: float, *, whole: bool = False) -> float:
+    """A number from ``least`` on, or the default where none was given.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if text is None:
+        return default
+    try:
+        value = int(text) if whole else float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value < float("inf"):
+        kind = "whole number" if whole else "number"
+        raise UsageError(f"{text!r} will not do.", flag=flag, remedy=f"Give a {kind} from {least}.")
+    return value
+
+
+def threads(text: str | None) -> int | None:
+    """How many threads; None for as many as suit.
+
+    Raises:
+        UsageError: neither ``auto`` nor a whole number from 1.
+    """
+    return None if text in (None, "auto") else int(number(text, "--threads", 1, 1, whole=True))
+
+
+def sampling(params: Mapping[str, Any]) -> SamplingParams:
+    """How texts were drawn, of ``--temperature``, ``--top-p``, ``--top-k`` and ``--greedy``.
+
+    Raises:
+        UsageError: one of them is no such value.
+    """
+    from spsbench.verify.audit import sampling_of
+
+    names = ("temperature", "top_p", "top_k")
+    said: dict[str, Any] = {name: _read(params[name]) for name in names if params[name] is not None}
+    if params["greedy"]:
+        said["greedy"] = True
+    try:
+        return sampling_of(said)
+    except ValueError as problem:
+        flag = next((f"--{name.replace('_', '-')}" for name in names if str(problem).startswith(name)), None)
+        raise UsageError(f"{problem}.", flag=flag) from problem
+
+
+def _read(text: str) -> float | str:
+    try:
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        return text

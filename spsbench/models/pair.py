@@ -150,6 +150,7 @@ def load_pair(
     device: torch.device,
     backend: str,
     threads: int | None = None,
+    beside: Pair | None = None,
 ) -> Pair:
     """Load both models and run the self-test of each.
 
@@ -159,43 +160,61 @@ def load_pair(
         device: to load them onto.
         backend: of ``choose_backend``.
         threads: of the CPU; None for as many as suit the target's size.
+        beside: a loaded pair of the same target, which is not loaded again.
 
     Raises:
         UsageError: the weights do not fit on the device, or a model fails its self-test.
         UnavailableError: a checkpoint is damaged or incomplete, or a package is missing.
     """
     require_memory(source.target, None if source.is_one(dtypes) else source.draft, dtypes, device, backend)
-    models: list[CausalLM] = []
-    info: dict[str, Any] = {}
-    parts = zip(("target", "draft"), (source.target, source.draft), dtypes, strict=True)
-    for role, part, dtype in parts:
-        under = models[0] if models else None
-        if under is not None and source.is_one(dtypes):
-            model = under.twin()
-        else:
-            model = load(part, dtype, device, source.vocab_size, f"--{role}", backend, threads, under)
-        if device.type == "cpu":
-            threads = threads or suitable_threads(model.parameters)  # the draft runs on the target's
-            # Over ONNX Runtime nothing large is left to torch, whose threads would wait for that pool's.
-            torch.set_num_threads(threads if backend == TORCH else 1)
-        test = require_exact_rollback(model, part.name)
-        info[role] = {
-            **part.identity(),
-            "model_type": part.config.model_type,
-            "quantization": part.quantization,
-            **({} if part.dequantised is None else {"dequantised": part.dequantised}),
-            "dtype": model.weights,
-            "backend": model.backend,
-            "parameters": model.parameters,
-            "forward_bytes": model.forward_bytes(),
-            "kv_bytes_per_token": model.kv_bytes_per_token,
-            **_experts(model),
-            **({} if model.vocabulary is None else {"vocabulary": len(model.vocabulary)}),
-            "self_test": asdict(test),
-        }
-        models.append(model)
+    target, told = _target(source, dtypes[0], device, backend, threads, beside)
+    if device.type == "cpu":
+        threads = threads or suitable_threads(target.parameters)  # the draft runs on the target's
+        # Over ONNX Runtime nothing large is left to torch, whose threads would wait for that pool's.
+        torch.set_num_threads(threads if backend == TORCH else 1)
+    if source.is_one(dtypes):
+        draft = target.twin()
+    else:
+        draft = load(source.draft, dtypes[1], device, source.vocab_size, "--draft", backend, threads, target)
+    info: dict[str, Any] = {
+        "target": told or _tested(target, source.target),
+        "draft": _tested(draft, source.draft),
+    }
     info["threads"] = threads or torch.get_num_threads()
-    return Pair(models[0], models[1], source.tokenizer, device, info, source.is_one(dtypes))
+    return Pair(target, draft, source.tokenizer, device, info, source.is_one(dtypes))
+
+
+def _target(
+    source: PairSource,
+    dtype: str,
+    device: torch.device,
+    backend: str,
+    threads: int | None,
+    beside: Pair | None,
+) -> tuple[CausalLM, dict[str, Any] | None]:
+    """The target, and what is known of it if it was loaded already."""
+    if beside is not None and beside.target.vocab_size == source.vocab_size:
+        return beside.target, beside.info["target"]
+    return load(source.target, dtype, device, source.vocab_size, "--target", backend, threads), None
+
+
+def _tested(model: CausalLM, part: ModelSource) -> dict[str, Any]:
+    """What a run says of a model that passes its self-test."""
+    test = require_exact_rollback(model, part.name)
+    return {
+        **part.identity(),
+        "model_type": part.config.model_type,
+        "quantization": part.quantization,
+        **({} if part.dequantised is None else {"dequantised": part.dequantised}),
+        "dtype": model.weights,
+        "backend": model.backend,
+        "parameters": model.parameters,
+        "forward_bytes": model.forward_bytes(),
+        "kv_bytes_per_token": model.kv_bytes_per_token,
+        **_experts(model),
+        **({} if model.vocabulary is None else {"vocabulary": len(model.vocabulary)}),
+        "self_test": asdict(test),
+    }
 
 
 def _experts(model: CausalLM) -> dict[str, Any]:

@@ -85,4 +85,4 @@ def _timed(study: Study) -> Sequence[tuple[Found | None, Timed]]:
 
 
 def _name(found: Found | None) -> str:
-    return "ArS" if found is None else str(found.cell.drafter)
+    return "ArS" if found is None else found.cell.name

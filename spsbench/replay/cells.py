@@ -19,6 +19,7 @@ class Cell:
 
     Attributes:
         drafter, k: what it is.
+        draft: the name of the draft model, where several are compared; else empty.
         tokens_per_loop: over all texts, with the interval over prompts.
         r_prime: as a share of K+1 (Chen et al. 2023).
         emitted: [K+1] the share of loops that emit 1 to K+1 tokens.
@@ -26,10 +27,16 @@ class Cell:
     """
 
     drafter: Spec
+    draft: str
     k: int
     tokens_per_loop: Interval
     emitted: Floats
     loops: tuple[int, int, int]
+
+    @property
+    def name(self) -> str:
+        """Of the drafter, with its draft model where several are compared."""
+        return f"{self.drafter} of {self.draft}" if self.draft else str(self.drafter)
 
     @property
     def r_prime(self) -> float:
@@ -40,11 +47,11 @@ class Cell:
 QUANTILES = (0.5, 0.9, 0.99)
 
 
-def cell(drafter: Spec, k: int, texts: Sequence[TargetText], laws: Sequence[TextLoops]) -> Cell:
+def cell(drafter: Spec, draft: str, k: int, texts: Sequence[TargetText], laws: Sequence[TextLoops]) -> Cell:
     """Predict one cell.
 
     Args:
-        drafter, k: what it is.
+        drafter, draft, k: what it is, see ``Cell``.
         texts: at least one.
         laws: of the loops over each text.
     """
@@ -61,6 +68,7 @@ def cell(drafter: Spec, k: int, texts: Sequence[TargetText], laws: Sequence[Text
     low, high = pooled_interval([tokens, loops], lambda sums: np.asarray(sums[0] / sums[1]))
     return Cell(
         drafter,
+        draft,
         k,
         Interval(float(tokens.sum() / loops.sum()), low, high),
         emitted / emitted.sum(),

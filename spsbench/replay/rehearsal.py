@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from spsbench.decode.replay import Floats
 from spsbench.engines.base import Engine
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.replay.texts import TargetText
+
+Cell = TypeVar("Cell", bound=Hashable)
 
 _LOOPS = 14
 """Of a cell in a round: few, so that the rounds are many and no cell has a moment of its own."""
@@ -73,15 +76,15 @@ class LoopTimes:
 
 
 def rehearse(
-    engines: Mapping[str, Engine],
-    most_tokens: Mapping[str, int],
+    engines: Mapping[Cell, Engine],
+    most_tokens: Mapping[Cell, int],
     texts: Sequence[TargetText],
     sampling: SamplingParams,
     window: int,
     budget_s: float,
     between: Callable[[Request, Generation], None] = lambda request, generation: None,
     seed: int = 0,
-) -> dict[str, LoopTimes]:
+) -> dict[Cell, LoopTimes]:
     """Run some loops of every cell, in turns and in an order shuffled anew each round.
 
     Args:
@@ -95,7 +98,7 @@ def rehearse(
         seed: of places, numbers and order.
     """
     shuffler, order = random.Random(seed), list(engines)
-    found: dict[str, list[tuple[float, float, float, float]]] = {name: [] for name in engines}
+    found: dict[Cell, list[tuple[float, float, float, float]]] = {name: [] for name in engines}
     started, number = time.perf_counter(), -1  # the first round is warm-up
     while number < LEAST_ROUNDS or time.perf_counter() - started < budget_s:
         text = shuffler.choice(texts)

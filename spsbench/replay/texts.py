@@ -1,16 +1,19 @@
-"""Texts that a target wrote: the ArS sequences of a run."""
+"""Texts that a target wrote: the ArS sequences of a run, or a file of another engine's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spsbench.axes import FIXED, MODIFIED_REJECTION
 from spsbench.config import RunConfig, resolve
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
-from spsbench.store import RunStore
+from spsbench.runner.backends import EAGER
+from spsbench.store import RunStore, read_frames
+from spsbench.verify.audit import Foreign, Reader, described
 
 FEWEST_TOKENS = 200
 """With fewer tokens nothing is said: an interval over them would be as wide as what it is about."""
@@ -37,19 +40,23 @@ class Written:
     """The texts of one sampling.
 
     Attributes:
-        directory: of the run.
-        config: of the run.
-        info: its ``run.json``.
+        source: the run's directory, or the file.
+        config: which models read them, and how.
+        label: what they are, in a few words.
         sampling_name, sampling: how they were drawn.
-        texts: in the order of the journal.
+        texts: in the order of the journal or of the file.
+        identity: of the pair that the run had; None for a file, which does not say.
+        measured: tokens per loop of the run's own SpS arms under this sampling, by drafter and K.
     """
 
-    directory: Path
+    source: Path
     config: RunConfig
-    info: dict[str, Any]
+    label: str
     sampling_name: str
     sampling: SamplingParams
     texts: tuple[TargetText, ...]
+    identity: Mapping[str, Any] | None
+    measured: Mapping[tuple[str, int], float]
 
     @property
     def tokens(self) -> int:
@@ -79,17 +86,76 @@ def texts_of(directory: Path, sampling: str | None = None) -> Written:
     found = Written(
         directory,
         resolve({}, directory / "config.yaml"),
-        info,
+        str(info["task_label"]),
         str(arm["sampling"]),
         SamplingParams(**arm["params"]),
         texts,
+        info["identity"]["pair"],
+        _measured(directory, info["arms"], str(arm["sampling"])),
     )
-    if found.tokens < FEWEST_TOKENS:
+    _require_enough(found, "RUN", "Continue it with a larger --limit.")
+    return found
+
+
+def texts_in(path: Path, reader: Reader, config: RunConfig) -> Written:
+    """The texts of a file that another engine wrote; those of one prompt belong together.
+
+    Args:
+        path: JSON lines, as ``audit`` takes them.
+        reader: with the target's tokenizer, and the sampling of lines that do not say theirs.
+        config: which models read them.
+
+    Raises:
+        UsageError: a line is no such text, lines differ in their sampling, or there is too little text.
+        UnavailableError: the file cannot be read.
+    """
+    found = list(reader.read(path))
+    samplings = list(dict.fromkeys(text.sampling for text in found)) or [reader.sampling]
+    if len(samplings) > 1:
         raise UsageError(
-            f"{directory} has {found.tokens} tokens of ArS, and replay needs {FEWEST_TOKENS}.",
-            flag="RUN",
-            remedy="Continue it with a larger --limit.",
+            f"{path} has texts of several samplings: {', '.join(map(described, samplings))}.",
+            flag="SAMPLES",
+            remedy="Give a file of one.",
         )
+    (sampling,) = samplings
+    written = Written(path, config, path.name, described(sampling), sampling, _named(found), None, {})
+    _require_enough(written, "SAMPLES", "Give more of them.")
+    return written
+
+
+def _named(found: Sequence[Foreign]) -> tuple[TargetText, ...]:
+    """Each under the number of its prompt, from 1."""
+    numbers: dict[tuple[int, ...], int] = {}
+    counts: dict[int, int] = {}
+    texts = []
+    for text in found:
+        number = numbers.setdefault(text.prompt, len(numbers) + 1)
+        counts[number] = counts.get(number, -1) + 1
+        texts.append(TargetText(str(number), counts[number], text.prompt, text.completion))
+    return tuple(texts)
+
+
+def _require_enough(written: Written, flag: str, remedy: str) -> None:
+    if written.tokens < FEWEST_TOKENS:
+        raise UsageError(
+            f"{written.source} has {written.tokens} tokens of ArS, and replay needs {FEWEST_TOKENS}.",
+            flag=flag,
+            remedy=remedy,
+        )
+
+
+def _measured(
+    directory: Path, arms: Sequence[Mapping[str, Any]], sampling: str
+) -> dict[tuple[str, int], float]:
+    """See ``Written.measured``."""
+    loops = read_frames(directory).loops
+    found = {}
+    for arm in arms:
+        plain = (arm["rule"], arm["policy"], arm["engine"]) == (MODIFIED_REJECTION, FIXED, EAGER)
+        if arm["method"] == "sps" and plain and arm["sampling"] == sampling:
+            own = loops[loops["arm"] == arm["arm"]]
+            if len(own):
+                found[str(arm["drafter"]), int(arm["k"])] = float(own["emitted"].mean())
     return found
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from commandline import Cli
 
+from spsbench.paths import mini_dir
+
 ONE = ("--threads", "1", "--quiet")
 FEW = ("--limit", "8", "--k", "2,4", "--drafter", "lookup,model", "--budget", "0.1")
 
@@ -25,6 +27,20 @@ def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, tmp_path: Path) -> None:
     # What was written for the advice is a run like any other.
     again = cli("replay", tmp_path / "advice", "--k", "2", "--budget", "0", "--threads", "1")
     assert again.code == 0, again.err
+
+
+def test_the_better_draft_is_chosen_and_run(cli: Cli, tmp_path: Path) -> None:
+    """A draft whose every token is a forward as long as the target's cannot win."""
+    asked = ("--draft", mini_dir() / "target", "--draft", mini_dir() / "draft", "--drafter", "model")
+    few = ("--target", mini_dir() / "target", "--limit", "8", "--k", "4", "--budget", "0.1", "--data", "mini")
+    result = cli("advise", "xsum", *asked, *few, *ONE, "--json", "--out", tmp_path / "advice")
+    assert result.code == 0, result.err
+    facts = json.loads(result.out)
+    others = {other["draft"] for other in facts["others"]}
+    assert str(mini_dir() / "target") in others
+    if facts["advised"]["draft"] is not None:
+        told = json.loads((tmp_path / "advice" / "check" / "run.json").read_text())
+        assert told["identity"]["pair"]["draft"]["name"] == str(mini_dir() / "draft")
 
 
 def test_the_screen_fits_a_terminal_and_says_what_was_advised(cli: Cli, tmp_path: Path) -> None:

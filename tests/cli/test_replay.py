@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from commandline import Cli
@@ -13,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from spsbench.models.torch_lm import TorchLM
 from spsbench.paths import mini_dir
+from spsbench.replay.texts import texts_of
 
 ALONE = ("--threads", "1", "--no-score", "--no-proof", "--set", "warmup=false", "--quiet")
 DRAFTERS = "model,lookup,union,bigram"
@@ -94,7 +98,6 @@ def test_the_screen_says_what_is_predicted_and_what_was_run(cli: Cli, measured: 
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("--k", "0"), 2, "0 is ArS"),
         (("--budget", "-1"), 2, "no time"),
         (("--sampling", "greedy"), 2, "It has nucleus"),
         (("--drafter", "suffix:across=true"), 2, "cannot be replayed"),
@@ -102,6 +105,10 @@ def test_the_screen_says_what_is_predicted_and_what_was_run(cli: Cli, measured: 
         (("--drafter", "nobody"), 2, "nobody"),
         (("--k", "0"), 2, "no lookahead is left"),
         (("--draft", "nowhere"), 3, "nowhere"),
+        (("--target", "elsewhere"), 2, "says that itself"),
+        (("--greedy",), 2, "says that itself"),
+        (("--times", "nowhere.json"), 3, "cannot be read"),
+        (("--times", __file__), 2, "holds no times"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(
@@ -110,6 +117,97 @@ def test_what_cannot_be_replayed_is_refused(
     result = cli("replay", measured, "--threads", "1", *flags)
     assert result.code == code, result.err
     assert said in " ".join(result.err.split())
+
+
+def in_a_file(run: Path, path: Path) -> dict[str, Any]:
+    """The run's ArS texts as another engine would hand them over; returns how they were drawn."""
+    written = texts_of(run)
+    lines = [{"prompt_ids": text.prompt, "completion_ids": text.tokens} for text in written.texts]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return asdict(written.sampling)
+
+
+def test_texts_of_another_engine_are_replayed_like_those_of_a_run(
+    cli: Cli, measured: Path, tmp_path: Path
+) -> None:
+    drawn = in_a_file(measured, tmp_path / "texts.jsonl")
+    asked = (
+        "--drafter",
+        "model,bigram",
+        "--k",
+        "2,5",
+        "--budget",
+        "0",
+        "--threads",
+        "1",
+        "--json",
+        "--quiet",
+    )
+    ours = cli("replay", measured, *asked)
+    how = ("--pair", "mini", "--temperature", str(drawn["temperature"]), "--top-p", str(drawn["top_p"]))
+    theirs = cli("replay", tmp_path / "texts.jsonl", *how, *asked)
+    assert theirs.code == 0, theirs.err
+    left_out = {"measured_tokens_per_loop": None}
+    cells = [[cell | left_out for cell in json.loads(found.out)["cells"]] for found in (ours, theirs)]
+    assert cells[0] == cells[1]
+    assert cli("replay", tmp_path / "texts.jsonl", "--sampling", "nucleus").code == 2
+    other = cli("replay", tmp_path / "texts.jsonl", "--pair", "mini", "--temperature", "0.3", "--budget", "0")
+    assert other.code == 2
+    assert "do not fit this target" in " ".join(other.err.split())
+
+
+def test_a_file_of_several_samplings_is_refused(cli: Cli, tmp_path: Path) -> None:
+    lines = [
+        {"prompt_ids": [5], "completion_ids": [6] * 150, "sampling": {"temperature": t}} for t in (1.0, 0.5)
+    ]
+    (tmp_path / "texts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    result = cli("replay", tmp_path / "texts.jsonl", "--pair", "mini")
+    assert result.code == 2
+    assert "several samplings" in " ".join(result.err.split())
+
+
+def test_drafts_are_compared(cli: Cli, measured: Path) -> None:
+    own, perfect = mini_dir() / "draft", mini_dir() / "target"
+    asked = ("--draft", own, "--draft", perfect, "--drafter", "lookup,model", "--k", "2", "--threads", "1")
+    result = cli("replay", measured, *asked, "--budget", "0.1", "--json", "--quiet")
+    assert result.code == 0, result.err
+    cells = {(cell["drafter"], cell["draft"]): cell for cell in json.loads(result.out)["cells"]}
+    assert list(cells) == [("lookup", None), ("model", str(own)), ("model", str(perfect))]
+    # The target as its own draft is never rejected; only an output's end cuts a loop short.
+    assert cells["model", str(perfect)]["tokens_per_loop"]["estimate"] > 2.9
+    assert cells["model", str(own)]["tokens_per_loop"]["estimate"] < 2.9
+    # The run's own arms had its own draft.
+    assert cells["model", str(own)]["measured_tokens_per_loop"] is not None
+    assert cells["model", str(perfect)]["measured_tokens_per_loop"] is None
+    assert all(cell["predicted"]["speedup"]["low"] > 0 for cell in cells.values())
+
+
+def test_times_of_another_machine(cli: Cli, measured: Path, tmp_path: Path) -> None:
+    timed = ("bench", "--k", "2,3", "--seconds", "0.2", "--threads", "1", "--json")
+    (tmp_path / "times.json").write_text(cli(*timed).out)
+    facts = json.loads((tmp_path / "times.json").read_text())
+    asked = ("replay", measured, "--times", tmp_path / "times.json", "--threads", "1", "--quiet")
+    result = cli(*asked, "--drafter", "model,lookup", "--k", "2,3", "--json")
+    assert result.code == 0, result.err
+    rounds = {role: np.array(own["seconds"]) for role, own in facts["rounds"].items()}
+    column = facts["rounds"]["target"]["rows"].index
+    target, draft = rounds["target"][:, [column(n) for n in (1, 3, 4)]], rounds["draft"][:, 0]
+    length = min(len(target), len(draft))
+    step, *loops = target[:length].mean(0)
+    for cell in json.loads(result.out)["cells"]:
+        drafting = cell["k"] * draft[:length].mean() if cell["drafter"] == "model" else 0
+        gain = cell["tokens_per_loop"]["estimate"] * step / (loops[cell["k"] - 2] + drafting)
+        assert cell["predicted"]["speedup"]["estimate"] == pytest.approx(gain)
+    assert "forwards alone" in " ".join(cli(*asked, "--k", "2").out.split())
+    for flags, said in (
+        (("--k", "9"), "and not for 10"),
+        (("--budget", "1"), "nothing is timed here"),
+        (("--drafter", "quantised"), "no times of quantised"),
+        (("--draft", mini_dir() / "target"), "weights, not"),
+    ):
+        refused = cli(*asked, *flags)
+        assert refused.code == 2, flags
+        assert said in " ".join(refused.err.split())
 
 
 def test_too_little_text_and_no_text_are_refused(cli: Cli, tmp_path: Path) -> None:
