@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spsbench.decode.theory import alpha_iid, expected_tokens
 from spsbench.models.causal_lm import CausalLM
+from spsbench.predict.whatif import WhatIf, alpha_needed, independent
 
 Floats = npt.NDArray[np.float64]
 
@@ -118,12 +118,11 @@ def payoff(target: Forwards, draft: Forwards, ks: Sequence[int]) -> dict[str, An
     costs = {k: bench_loop_cost(target, draft, k) for k in ks}
     grid = []
     for alpha in ALPHAS:
-        speedups = {k: expected_tokens(alpha, k) / cost for k, cost in costs.items()}
-        best = max(speedups, key=lambda k: (speedups[k], -k))
-        grid.append({"alpha": alpha, "speedups": speedups, "best_k": best if speedups[best] > 1 else 0})
+        loop = WhatIf(independent(alpha), costs.__getitem__)
+        grid.append({"alpha": alpha, "speedups": {k: loop.speedup(k) for k in ks}, "best_k": loop.best_k(ks)})
     return {
         "costs": costs,
-        "break_even": {k: _break_even(cost, k) for k, cost in costs.items()},
+        "break_even": {k: alpha_needed(k, cost) for k, cost in costs.items()},
         "grid": grid,
     }
 
@@ -138,7 +137,3 @@ def verdict(found: dict[str, Any]) -> str:
     best = usual["best_k"]
     at = f"at alpha 0.8 the best K is {best}: {usual['speedups'][best]:.2f}x" if best else "not at alpha 0.8"
     return f"Speculation can pay here from alpha {needed[k]:.2f} on (K={k}); {at}, by the forwards alone."
-
-
-def _break_even(cost: float, k: int) -> float | None:
-    return None if cost > k + 1 else alpha_iid(max(cost, 1.0), k)

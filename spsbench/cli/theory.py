@@ -39,15 +39,17 @@ def predict(alpha: float, c: float, ks: Sequence[int]) -> dict[str, Any]:
     Raises:
         UsageError: alpha outside [0, 1] or c below 0.
     """
-    from spsbench.decode.theory import best_k, expected_tokens, minimum_gain, walltime_factor
+    from spsbench.decode.theory import expected_tokens, minimum_gain, walltime_factor
+    from spsbench.predict.whatif import KS, leviathan
 
-    best = best_k(alpha, c)
+    gain = minimum_gain(alpha, c)  # checks both
+    best = leviathan(alpha, c).best_k(KS)
     return {
         "alpha": alpha,
         "c": c,
         "best_k": best,
         "best_speedup": walltime_factor(alpha, c, best),
-        "minimum_gain": minimum_gain(alpha, c),
+        "minimum_gain": gain,
         "rows": [
             {
                 "k": k,

@@ -1,4 +1,4 @@
-"""What the papers predict: tokens per loop, speed against K, and the best K.
+"""What the papers predict: tokens per loop, and speed against K.
 
 Letters of Leviathan et al. 2022 in the house's words: ``alpha`` is the probability that one draft
 token is accepted, ``k`` the lookahead (their gamma), ``c`` the time of one draft run over the time
@@ -72,16 +72,6 @@ def operations_factor(alpha: float, c_operations: float, k: int) -> float:
     """
     _check(k, alpha, c_operations)
     return (k * c_operations + k + 1.0) / expected_tokens(alpha, k)
-
-
-def best_k(alpha: float, c: float, max_k: int = 64) -> int:
-    """The K up to ``max_k`` with the largest walltime factor; the smallest on a tie, 0 if none gains.
-
-    Raises:
-        UsageError: alpha outside [0, 1], c below 0 or ``max_k`` below 0.
-    """
-    _check(max_k, alpha, c)
-    return max(range(max_k + 1), key=lambda k: (walltime_factor(alpha, c, k), -k))
 
 
 def minimum_gain(alpha: float, c: float) -> float:

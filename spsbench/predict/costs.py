@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from spsbench.axes import MODEL, identity, series, series_axes
 from spsbench.decode import theory
+from spsbench.predict.whatif import KS, leviathan
 from spsbench.summary_types import Acceptance, ArmPrediction, ArmRow, LoopLine, Prediction, SeriesPrediction
 
 Floats = npt.NDArray[np.float64]
@@ -127,7 +128,7 @@ def _arm(
     k, speedup = row["k"], row["speedup"]
     alpha = _probability(acceptance.get("alpha_leviathan"))
     c, source = draft_over_target(row, group)
-    predicted = None if alpha is None or c is None else theory.walltime_factor(alpha, c, k)
+    predicted = None if alpha is None or c is None else leviathan(alpha, c).speedup(k)
     chen = None if c is None else theory.chen_speedup(acceptance["r_prime"], k, 1.0, c)
     measured = None if speedup is None else speedup["ratio"]
     return {
@@ -166,15 +167,16 @@ def _sampling(group: Sequence[ArmRow], arms: list[ArmPrediction]) -> SeriesPredi
     }
     if alpha is None or c is None:
         return found
-    best = theory.best_k(alpha, c)
+    loop = leviathan(alpha, c)
+    best = loop.best_k(KS)
     last = max(arm["k"] for arm in arms)
     ks = range((max(_MOST_K, last) if len(arms) > 1 else last) + 1)
     return {
         **found,
         "best_k": best,
-        "best_speedup": theory.walltime_factor(alpha, c, best),
+        "best_speedup": loop.speedup(best),
         "minimum_gain": theory.minimum_gain(alpha, c),
-        "curve": [{"k": k, "speedup": theory.walltime_factor(alpha, c, k)} for k in ks],
+        "curve": [{"k": k, "speedup": loop.speedup(k)} for k in ks],
     }
 
 

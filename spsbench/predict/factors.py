@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spsbench.axes import identity, label, series
-from spsbench.decode.theory import alpha_iid, expected_tokens
+from spsbench.decode.theory import expected_tokens
 from spsbench.predict.costs import loop_cost
+from spsbench.predict.whatif import KS, MOST_K, AgainstK, WhatIf, alpha_needed, c_allowed, independent
 from spsbench.stats.speedup import ArmSums, arm_sums, in_both, loops_of
 from spsbench.summary_types import ArmFactors, ArmRow, BreakEven, Factor
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-MOST_K = 64
-"""Larger lookaheads are not looked at."""
+_FREE = 1e-9
+"""What a loop costs at least, in ArS steps: a steep line falls below 0 at small K."""
 
 
 def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> BreakEven:
@@ -45,37 +46,33 @@ def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None
         ``measured_alpha`` and ``measured_c``.
     """
     step, loop = ars.seconds / ars.tokens, sps.seconds / sps.loops
-    emitted = sps.tokens / sps.loops
+    emitted, cost = sps.tokens / sps.loops, loop / step
     kept = emitted / expected_tokens(sps.alpha, k)
-    needed = loop / step / kept
     measured_c = allowed_c = None
     slope = None if slope_ms is None else slope_ms / 1e3
     target = ars.verify_s / ars.loops
     if ars.sees_phases and sps.sees_phases and target > 0:
-        drafting = sps.draft_s / sps.loops
         drafted = sps.drafted / sps.loops or float(k)
-        slope = drafting / drafted if slope is None else slope
-        allowed_c = (emitted * step - (loop - drafting)) / drafted / target
-        measured_c = drafting / drafted / target
-    largest = None if slope is None else _largest_k(k, sps.alpha, kept, step, loop, slope)
+        drafting = sps.draft_s / sps.loops / drafted
+        slope = drafting if slope is None else slope
+        measured_c = drafting / target
+        allowed = c_allowed(drafting / step, drafted, emitted, cost)
+        allowed_c = None if allowed is None else allowed * step / target
+    largest = None if slope is None else _largest_k(k, independent(sps.alpha, kept), cost, slope / step)
     return {
         "measured_alpha": sps.alpha,
-        "alpha": alpha_iid(max(needed, 1.0), k) if needed <= k + 1.0 else None,
+        "alpha": alpha_needed(k, cost, kept),
         "measured_c": measured_c,
-        "c": allowed_c if allowed_c is not None and allowed_c > 0 else None,
+        "c": allowed_c,
         "k": largest,
         "k_found": largest is not None and largest < MOST_K,
     }
 
 
-def _largest_k(k: int, alpha: float, kept: float, step: float, loop: float, slope: float) -> int:
-    """The largest K up to ``MOST_K`` whose modelled speedup is above 1; 0 if none is."""
-    gaining = [
-        other
-        for other in range(1, MOST_K + 1)
-        if expected_tokens(alpha, other) * kept * step > max(loop + (other - k) * slope, 0.0)
-    ]
-    return max(gaining, default=0)
+def _largest_k(k: int, tokens: AgainstK, cost: float, slope: float) -> int:
+    """The largest K up to ``MOST_K`` that gains, if one more K costs ``slope`` ArS steps; 0 if none does."""
+    loop = WhatIf(tokens, lambda other: max(cost + (other - k) * slope, _FREE))
+    return loop.largest_k(KS)
 
 
 ACCEPTANCE, CORRELATION, END = "acceptance", "correlation", "end"

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from spsbench.axes import FIXED, place, series, series_axes, unusual
 from spsbench.predict.costs import LoopCost, loop_cost
+from spsbench.predict.whatif import WhatIf
 from spsbench.stats.bootstrap import pooled_interval, ratio
 from spsbench.stats.speedup import column, finished, pair, speedup
 from spsbench.summary_types import (
@@ -96,23 +97,21 @@ def _bound(
 ) -> Hindsight | None:
     widest = max(arms, key=lambda row: row["k"])
     accepted = column(loops_by_arm[widest["arm"]], "accepted")
-    per_token = {
-        row["k"]: float(cost.at(row["k"])) / found["mean_acceptance_length"]
-        for row in arms
-        if (found := row["acceptance"])
-    }
-    per_token[0] = float(cost.at(0))
+    lengths = {row["k"]: found["mean_acceptance_length"] for row in arms if (found := row["acceptance"])}
     if cost.intercept_ms <= 0 or cost.slope_ms < 0:
         return None  # the times are too noisy for a line
-    best = min(per_token, key=per_token.__getitem__)
+    step = float(cost.at(0))
+    loop = WhatIf((lengths | {0: 1.0}).__getitem__, lambda k: float(cost.at(k)) / step)
+    best = loop.best_k(lengths)
+    fixed = step / loop.speedup(best)
     # Where drafting never pays, the oracle does not draft.
-    oracle = min(float(cost.at(accepted).sum() / (accepted + 1.0).sum()), per_token[best])
+    oracle = min(float(cost.at(accepted).sum() / (accepted + 1.0).sum()), fixed)
     return {
         **series_axes(widest),
         "best_k": best,
-        "fixed_ms_per_token": per_token[best],
+        "fixed_ms_per_token": fixed,
         "oracle_ms_per_token": oracle,
-        "gain_bound": per_token[best] / oracle,
+        "gain_bound": fixed / oracle,
         "max_k": widest["k"],
         "censored": float(np.mean(accepted >= widest["k"])),
         "adaptive": [],

@@ -74,24 +74,6 @@ def test_more_is_computed_than_with_ars(alpha: float, c_operations: float, k: in
     assert theory.operations_factor(alpha, c_operations, k) >= 1.0 - 1e-12
 
 
-@given(alphas, ratios)
-def test_best_k_beats_every_other_and_the_bound(alpha: float, c: float) -> None:
-    k = theory.best_k(alpha, c, max_k=20)
-    best = theory.walltime_factor(alpha, c, k)
-    assert all(theory.walltime_factor(alpha, c, other) <= best for other in range(21))
-    assert best >= theory.minimum_gain(alpha, c) - 1e-12
-
-
-@pytest.mark.parametrize(("alpha", "c"), [(0.3, 0.3), (0.0, 0.0), (0.2, 0.9), (1.0, 1.0)])
-def test_no_k_gains_unless_alpha_exceeds_c(alpha: float, c: float) -> None:
-    assert theory.best_k(alpha, c) == 0
-    assert theory.minimum_gain(alpha, c) == 1.0
-
-
-def test_best_k_of_a_perfect_free_draft_is_the_largest_allowed() -> None:
-    assert theory.best_k(1.0, 0.0, max_k=9) == 9
-
-
 def test_minimum_gain() -> None:
     assert theory.minimum_gain(0.8, 0.05) == pytest.approx(1.8 / 1.05)
 
