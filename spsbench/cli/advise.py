@@ -37,9 +37,19 @@ Drafts = Annotated[
 Budget = Annotated[
     str | None, _option("--budget", "TIME", options.FIRST, "For timing loops, e.g. 5min. Default: 60.")
 ]
+Objective = Annotated[
+    str | None,
+    _option("--objective", "NAME", options.FIRST, "mean: time a token (default). p99: of slow sequences."),
+]
+Memory = Annotated[
+    str | None, _option("--memory", "SIZE", options.FIRST, "For weights and caches, e.g. 4GB.")
+]
 NoCheck = Annotated[bool, _option("--no-check", "", options.WHAT, "Do not run what is advised.")]
 
 _PROMPTS, _CHECKED = 24, 8
+_SHORTLIST = 3
+"""Of each drafter so many K are timed in full: all of them would take a large model hours."""
+
 _NOT_OFFERED: dict[str, Any] = {
     **dict.fromkeys(("resume", "config", "set", "protocol", "fail_on")),
     "no_score": True,
@@ -60,6 +70,8 @@ def advise(
     drafter: Drafters = None,
     sampling: options.Sampling = None,
     budget: Budget = None,
+    objective: Objective = None,
+    memory: Memory = None,
     out: options.Out = None,
     prompts: options.Prompts = None,
     no_check: NoCheck = False,
@@ -101,6 +113,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
     ks = values.lookaheads(params["k"] or "1..8")
     named = None if params["drafter"] is None else values.drafters(params["drafter"])
     budget_s = values.seconds(params["budget"], 60.0)
+    objective, memory = _objective(params["objective"]), values.memory_bytes(params["memory"])
     if budget_s == 0:
         raise UsageError("advice needs times.", flag="--budget", remedy="Give more than 0 seconds.")
     say("Checking task, data and models", quiet=quiet)
@@ -117,7 +130,8 @@ def advise_on(params: Mapping[str, Any]) -> None:
         execute(ready, directory, resume=params["out"] is not None, watcher=watcher)
     written = texts_of(directory, ready.arms[0].sampling_name)
     sought = sought_of(drafters, pairs_of(written, params))
-    advice = advise(study(written, sought, ks, budget_s, lambda text: say(text, quiet=quiet)))
+    found = study(written, sought, ks, budget_s, lambda text: say(text, quiet=quiet), _SHORTLIST)
+    advice = advise(found, objective, memory)
     del sought
     live = None
     if advice.best.found is not None and not params["no_check"]:
@@ -129,6 +143,16 @@ def advise_on(params: Mapping[str, Any]) -> None:
         out().print(_screen(written.label, written.sampling_name, advice, live))
 
 
+def _objective(text: str | None) -> str:
+    from spsbench.replay.advice import MEAN, OBJECTIVES
+
+    if text not in (None, *OBJECTIVES):
+        raise UsageError(
+            f"{text!r} is unknown.", flag="--objective", remedy=f"Choose from {', '.join(OBJECTIVES)}."
+        )
+    return text or MEAN
+
+
 def _plan(params: Mapping[str, Any]) -> Plan:
     """ArS alone on the prompts."""
     from spsbench.cli.measure import read_settings
@@ -136,7 +160,7 @@ def _plan(params: Mapping[str, Any]) -> Plan:
 
     given = dict(params) | _NOT_OFFERED | {"limit": params["limit"] or str(_PROMPTS)}
     given["draft"] = params["draft"][0] if params["draft"] else None
-    for name in ("k", "drafter", "budget", "no_check"):
+    for name in ("k", "drafter", "budget", "objective", "memory", "no_check"):
         del given[name]
     return plan(read_settings(given))
 
@@ -202,7 +226,9 @@ def _facts(directory: Path, advice: Advice, live: RatioInterval | None) -> dict[
         "judged_on": len(advice.judging),
         "advised": _of(advice.best),
         "close_k": list(advice.close),
+        "too_large": list(advice.too_large),
         "others": [_of(other) for other in advice.others],
+        "break_even": None if advice.even is None else asdict(advice.even),
         "live": live,
         "within": _within(advice, live),
     }
@@ -216,6 +242,8 @@ def _of(candidate: Candidate) -> dict[str, Any]:
         "k": 0 if found is None else found.cell.k,
         "speedup": asdict(candidate.speedup),
         "slower": asdict(candidate.slower),
+        "p99_s": candidate.p99_s,
+        "bytes": candidate.bytes,
     }
 
 
@@ -234,10 +262,17 @@ def _screen(label: str, sampling: str, advice: Advice, live: RatioInterval | Non
     from spsbench.report.wording import interval
 
     rows = [
-        [_name(each), interval(each.speedup, "x"), "" if each is advice.best else f"{_percent(each.slower)}"]
+        [
+            _name(each),
+            interval(each.speedup, "x"),
+            "" if each is advice.best else _percent(each.slower),
+            f"{each.p99_s:.2f}",
+        ]
         for each in (advice.best, *advice.others)
     ]
-    table = Table([left(whole=True), right("speedup [95%]"), right("slower by [95%]")], rows)
+    table = Table(
+        [left(whole=True), right("speedup [95%]"), right("slower by [95%]"), right("P99 [s]")], rows
+    )
     return Group(
         f"{label}, {sampling}: chosen on {len(advice.choosing)} prompts, judged on {len(advice.judging)}",
         "",
@@ -255,6 +290,13 @@ def _sentences(advice: Advice, live: RatioInterval | None) -> Sequence[str]:
         return [f"Advised: {name}; nothing was predicted to be faster."]
     close = f" K={', '.join(map(str, advice.close))} not clearly slower." if advice.close else ""
     told = [f"Advised: {name}, {interval(advice.best.speedup, 'x')} predicted.{close}"]
+    if advice.even is not None and advice.even.c_allowed is not None:
+        told.append(
+            f"ArS if drafting a token takes more than {advice.even.c_allowed:.2f} ArS steps "
+            f"(now {advice.even.c:.2f})."
+        )
+    if advice.too_large:
+        told.append(f"Left out, too large for --memory: {', '.join(advice.too_large)}.")
     within = _within(advice, live)
     if live is not None and within is not None:
         verdict = "agrees with" if within else "does NOT agree with"

@@ -18,6 +18,7 @@ from spsbench.cli.written import pairs_of, sought_of, times_of, written_of
 
 if TYPE_CHECKING:
     from spsbench.replay.calibration import Calibration
+    from spsbench.replay.prediction import Even
     from spsbench.replay.study import Study
     from spsbench.replay.texts import Written
     from spsbench.report.tables import Table
@@ -109,7 +110,9 @@ def replay_texts(source: Path, params: Mapping[str, Any]) -> None:
     if params["json"]:
         print_json(_facts(found))
     else:
-        out().print(Group(_title(written), "", _table(found).as_rich(), "", _note(found, times)))
+        out().print(
+            Group(_title(written), "", _table(found).as_rich(), "", *_evens(found), _note(found, times))
+        )
 
 
 def _facts(study: Study) -> dict[str, Any]:
@@ -128,6 +131,7 @@ def _facts(study: Study) -> dict[str, Any]:
                 "r_prime": one.cell.r_prime,
                 "emitted": one.cell.emitted.tolist(),
                 "loops": dict(zip(("p50", "p90", "p99"), one.cell.loops, strict=True)),
+                "break_even": None if (even := study.even(one)) is None else asdict(even),
                 "predicted": None if (told := study.predicted(one)) is None else asdict(told),
                 "measured_tokens_per_loop": one.measured,
             }
@@ -167,6 +171,31 @@ def _table(study: Study) -> Table:
         )
     titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
     return Table([left(), *map(right, titles)], rows)
+
+
+def _evens(study: Study) -> list[str]:
+    """A line for the fastest K of each drafter: how far it is from break-even."""
+    best: dict[str, tuple[float, str]] = {}
+    for one in study.found:
+        told, even = study.predicted(one), study.even(one)
+        if told is not None and even is not None:
+            speed, name = told.speedup.estimate, one.cell.name
+            if name not in best or speed > best[name][0]:
+                best[name] = speed, f"{name}, K={one.cell.k} {even_words(even)}"
+    lines = [line for _, line in best.values()]
+    return [*lines, ""] if lines else []
+
+
+def even_words(even: Even) -> str:
+    """``gains from alpha .31 on, and while drafting a token takes less than .55 ArS steps (now .11).``"""
+    if even.alpha is None:
+        return f"takes {even.cost:.2f} ArS steps a loop, which no alpha pays for."
+    if even.c_allowed is None:
+        return f"takes {even.cost:.2f} ArS steps a loop, and gains from alpha {even.alpha:.2f} on."
+    return (
+        f"gains from alpha {even.alpha:.2f} on, and while drafting a token takes less than "
+        f"{even.c_allowed:.2f} ArS steps (now {even.c:.2f})."
+    )
 
 
 def _note(study: Study, times: float | Calibration) -> str:

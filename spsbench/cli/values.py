@@ -81,6 +81,23 @@ def number(text: str | None, flag: str, least: float, default: float, *, whole: 
     return value
 
 
+_UNITS = {"": 1.0, "MB": 1e6, "GB": 1e9, "MIB": 2.0**20, "GIB": 2.0**30}
+
+
+def memory_bytes(text: str | None) -> float:
+    """``4GB`` or ``900MiB`` as bytes; without a limit infinity.
+
+    Raises:
+        UsageError: it is no size.
+    """
+    if text is None:
+        return math.inf
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if found is None or found[2].upper() not in _UNITS:
+        raise UsageError(f"{text!r} is no size.", flag="--memory", remedy="Give 4GB or 900MB.")
+    return float(found[1]) * _UNITS[found[2].upper()]
+
+
 def threads(text: str | None) -> int | None:
     """How many threads; None for as many as suit.
 

@@ -32,6 +32,11 @@ class UnionDrafter:
         self._members = members
         self._proposer: Drafter | None = None
 
+    @property
+    def members(self) -> Sequence[Drafter]:
+        """In the order in which they are asked."""
+        return self._members
+
     def begin(self, prompt: Sequence[int]) -> None:
         """Every member reads the prompt: any may be asked in the first loop."""
         self._proposer = None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from spsbench.errors import UsageError
 from spsbench.predict.recommend import FEWEST_PROMPTS, halves
 from spsbench.records import Interval
-from spsbench.replay.prediction import Timed, faster
+from spsbench.replay.prediction import Even, Timed, faster
 from spsbench.replay.study import Found, Study
+
+_TAIL = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +23,15 @@ class Candidate:
         found: the cell; None for ArS.
         speedup: over ArS.
         slower: how many times the advised one's time a token it takes; 1 for that one.
+        p99_s: seconds that 99% of the sequences stay below.
+        bytes: of weights and caches.
     """
 
     found: Found | None
     speedup: Interval
     slower: Interval
+    p99_s: float
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,8 @@ class Advice:
         others: the best K of every other drafter and ArS, the fastest first, by the choosing half.
         close: further K of the advised drafter that are not clearly slower.
         choosing, judging: names of prompts.
+        even: where the advised cell would be as fast as ArS; None for ArS.
+        too_large: names of drafters that the memory does not hold.
     """
 
     best: Candidate
@@ -42,12 +52,24 @@ class Advice:
     close: tuple[int, ...]
     choosing: tuple[str, ...]
     judging: tuple[str, ...]
+    even: Even | None
+    too_large: tuple[str, ...]
 
 
-def advise(study: Study) -> Advice:
+MEAN, P99 = "mean", "p99"
+OBJECTIVES = MEAN, P99
+
+
+def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) -> Advice:
     """Choose among the cells of a study that was timed.
 
+    Args:
+        study: with times.
+        objective: ``mean`` for the time a token, ``p99`` for the time that 99% of the sequences stay below.
+        memory_bytes: cells that hold more are left out.
+
     Raises:
+        UsageError: not even the target fits into the memory.
         ValueError: nothing was timed, or there are fewer than ``FEWEST_PROMPTS`` prompts.
     """
     names = list(dict.fromkeys(text.name for text in study.written.texts))
@@ -55,13 +77,21 @@ def advise(study: Study) -> Advice:
         raise ValueError(f"{len(names)} prompts are too few to choose and to judge on, or nothing was timed")
     sides = halves(names)
     choosing, judging = ([names.index(name) for name in side] for side in sides)
-    ranked = sorted(_timed(study), key=lambda pair: pair[1].part(choosing).mean_s())
+    _require_room(study, memory_bytes)
+
+    def worth(pair: tuple[Found | None, Timed]) -> float:
+        own = pair[1].part(choosing)
+        return own.mean_s() if objective == MEAN else own.quantile_s(_TAIL)
+
+    ranked = sorted(_timed(study, memory_bytes), key=worth)
     best, best_timed = ranked[0]
     ars = study.ars.part(judging)
 
     def candidate(found: Found | None, timed: Timed) -> Candidate:
         own = timed.part(judging)
-        return Candidate(found, faster(ars, own), faster(own, best_timed.part(judging)))
+        slower = faster(own, best_timed.part(judging))
+        size = study.ars_bytes if found is None else found.bytes
+        return Candidate(found, faster(ars, own), slower, own.quantile_s(_TAIL), size)
 
     first: dict[str, Candidate] = {}
     close: list[int] = []
@@ -74,13 +104,29 @@ def advise(study: Study) -> Advice:
         elif name not in first:
             first[name] = candidate(found, timed)
     return Advice(
-        candidate(best, best_timed), tuple(first.values()), tuple(sorted(close)), *map(tuple, sides)
+        candidate(best, best_timed),
+        tuple(first.values()),
+        tuple(sorted(close)),
+        tuple(sides[0]),
+        tuple(sides[1]),
+        None if best is None else study.even(best),
+        tuple(dict.fromkeys(one.cell.name for one in study.found if one.bytes > memory_bytes)),
     )
 
 
-def _timed(study: Study) -> Sequence[tuple[Found | None, Timed]]:
+def _require_room(study: Study, memory_bytes: float) -> None:
+    if study.ars_bytes > memory_bytes:
+        raise UsageError(
+            f"the target alone needs {study.ars_bytes / 1e9:.2f} GB with its cache.",
+            flag="--memory",
+            remedy="Give more, or a smaller target.",
+        )
+
+
+def _timed(study: Study, memory_bytes: float) -> Sequence[tuple[Found | None, Timed]]:
     assert study.ars is not None
-    cells = [(one, one.timed) for one in study.found if one.timed is not None]
+    fitting = [one for one in study.found if one.bytes <= memory_bytes]
+    cells = [(one, one.timed) for one in fitting if one.timed is not None]
     return [(None, study.ars), *cells]
 
 

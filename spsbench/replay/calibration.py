@@ -61,7 +61,8 @@ class Calibration:
 
     def ars(self) -> LoopTimes:
         """Of ArS: a forward of one token."""
-        return self._loops(self._forward("target", 1))
+        step = self._forward("target", 1)
+        return self._loops(step, np.zeros_like(step))
 
     def loops(self, drafter: Spec, k: int) -> LoopTimes:
         """Of SpS: a forward of K+1 tokens, and K of the draft model where one drafts.
@@ -70,9 +71,10 @@ class Calibration:
             UsageError: the file lacks that many rows, or nothing of this drafter.
         """
         self.require_covered(drafter)
-        seconds = self._forward("target", k + 1)
-        drafts = DRAFT in drafter_kind(drafter.name).needs_of(drafter)
-        return self._loops(seconds + k * self._forward("draft", 1) if drafts else seconds)
+        drafting = k * self._forward("draft", 1)
+        if DRAFT not in drafter_kind(drafter.name).needs_of(drafter):
+            drafting = np.zeros_like(drafting)
+        return self._loops(self._forward("target", k + 1), drafting)
 
     def require_covered(self, drafter: Spec) -> None:
         """Refuse a drafter of whose work the file says nothing.
@@ -115,10 +117,10 @@ class Calibration:
             )
         return found
 
-    def _loops(self, seconds: Floats) -> LoopTimes:
+    def _loops(self, verifying: Floats, drafting: Floats) -> LoopTimes:
         """One loop a round, none of them cold."""
-        same = np.ones(len(seconds))
-        return LoopTimes(np.arange(len(seconds), dtype=np.float64), COLD * same, self.context * same, seconds)
+        same, rounds = np.ones(len(verifying)), np.arange(len(verifying), dtype=np.float64)
+        return LoopTimes(rounds, COLD * same, self.context * same, verifying + drafting, drafting)
 
 
 def read_times(path: Path) -> Calibration:

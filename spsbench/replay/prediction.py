@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from spsbench.decode.replay import Floats, TextLoops
+from spsbench.predict.whatif import alpha_needed, c_allowed
 from spsbench.records import Interval
 from spsbench.replay.rehearsal import COLD, LoopTimes
 from spsbench.replay.texts import TargetText
 from spsbench.stats.bootstrap import LEVEL, RESAMPLES, SEED
+
+
+@dataclass(frozen=True)
+class TextWork:
+    """What decoding one text takes.
+
+    Attributes:
+        prompt: the number of its prompt.
+        counts: [n+1] the distribution of its loops.
+        context: tokens before a loop, on average over the expected ones.
+    """
+
+    prompt: int
+    counts: Floats
+    context: float
 
 
 @dataclass(frozen=True)
@@ -23,16 +39,23 @@ class Work:
         loops: [prompts] expected.
         contexts: [prompts] tokens before a loop, summed over its loops.
         begun: [prompts, COLD] expected first, second... loops: how many texts have so many.
+        texts: each by itself.
     """
 
     tokens: Floats
     loops: Floats
     contexts: Floats
     begun: Floats
+    texts: tuple[TextWork, ...]
 
     def part(self, prompts: Sequence[int]) -> Work:
         """Of some of the prompts, by their numbers."""
-        return Work(self.tokens[prompts], self.loops[prompts], self.contexts[prompts], self.begun[prompts])
+        places = {prompt: place for place, prompt in enumerate(prompts)}
+        texts = tuple(
+            replace(text, prompt=places[text.prompt]) for text in self.texts if text.prompt in places
+        )
+        own = np.asarray(prompts)
+        return Work(self.tokens[own], self.loops[own], self.contexts[own], self.begun[own], texts)
 
     def per_token(self, counts: Floats, line: tuple[float, float], cold: Floats) -> float:
         """Seconds a token, if each prompt counts so often and a loop takes what the line says."""
@@ -40,19 +63,37 @@ class Work:
         seconds = at_zero * (counts @ self.loops) + slope * (counts @ self.contexts)
         return float((seconds + counts @ self.begun @ cold) / (counts @ self.tokens))
 
+    def quantile_s(self, share: float, line: tuple[float, float], cold: Floats) -> float:
+        """Seconds that so large a share of the texts stays below, if a loop takes what the line says."""
+        at_zero, slope = line
+        extra = np.concatenate([[0.0], np.cumsum(cold)])
+        seconds = [
+            np.arange(len(text.counts)) * (at_zero + slope * text.context)
+            + extra[np.minimum(np.arange(len(text.counts)), COLD)]
+            for text in self.texts
+        ]
+        every, weights = np.concatenate(seconds), np.concatenate([text.counts for text in self.texts])
+        order = np.argsort(every)
+        below = np.cumsum(weights[order]) / weights.sum()
+        place = int(np.searchsorted(below, share - 1e-12))
+        return float(every[order][min(place, len(order) - 1)])
+
 
 def work_of(texts: Sequence[TargetText], laws: Iterable[TextLoops] | None = None) -> Work:
     """Of loops over texts; of ArS, a loop a token, without laws."""
     names = list(dict.fromkeys(text.name for text in texts))
     sums, firsts = np.zeros((3, len(names))), np.zeros((len(names), COLD))
     given: list[TextLoops | None] = [None] * len(texts) if laws is None else list(laws)
+    each: list[TextWork] = []
     for text, law in zip(texts, given, strict=True):
         n, prompt = len(text.tokens), names.index(text.name)
         starts = np.ones(n) if law is None else law.starts
         before = len(text.prompt) + np.arange(n)
         sums[:, prompt] += np.array([n, starts.sum(), starts @ before])
         firsts[prompt] += np.arange(COLD) < n if law is None else law.begun(COLD)
-    return Work(sums[0], sums[1], sums[2], firsts)
+        counts = np.eye(n + 1)[n] if law is None else law.counts()
+        each.append(TextWork(prompt, counts, float(starts @ before / starts.sum())))
+    return Work(sums[0], sums[1], sums[2], firsts, tuple(each))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +133,38 @@ class Timed:
     def mean_s(self) -> float:
         """Seconds a token, every prompt and round counted once."""
         return self.seconds(np.ones(len(self.work.tokens)), np.ones(self.times.count))
+
+    def quantile_s(self, share: float) -> float:
+        """Seconds that so large a share of the sequences stays below."""
+        rounds = np.ones(self.times.count)
+        line = self.times.line(rounds)
+        return self.work.quantile_s(share, line, self.times.cold(rounds, line))
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """Where a cell would be as fast as ArS, all else being as it is.
+
+    Attributes:
+        cost: of a loop now, in ArS steps.
+        alpha: that would be enough, tests being independent; None if none is.
+        c: what drafting a token takes now, in ArS steps.
+        c_allowed: what it may take; None if not even a free draft gains.
+    """
+
+    cost: float
+    alpha: float | None
+    c: float
+    c_allowed: float | None
+
+
+def break_even(own: Timed, ars: Timed, k: int) -> Even:
+    """Of a cell with lookahead K."""
+    work, step = own.work, ars.mean_s()
+    tokens = float(work.tokens.sum() / work.loops.sum())
+    cost = own.mean_s() * tokens / step
+    c = float(own.times.drafting.mean()) / k / step
+    return Even(cost, alpha_needed(k, cost), c, c_allowed(c, k, tokens, cost))
 
 
 def predict(own: Timed, ars: Timed) -> Predicted:

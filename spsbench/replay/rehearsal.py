@@ -33,12 +33,14 @@ class LoopTimes:
         places: [m] how many loops of its sequence came before it.
         contexts: [m] tokens before it.
         seconds: [m] what it took.
+        drafting: [m] what of it was drafting.
     """
 
     rounds: Floats
     places: Floats
     contexts: Floats
     seconds: Floats
+    drafting: Floats
 
     def line(self, counts: Floats) -> tuple[float, float]:
         """(seconds of a loop at context 0, seconds a token of context more), by least squares, of warm ones.
@@ -84,6 +86,7 @@ def rehearse(
     budget_s: float,
     between: Callable[[Request, Generation], None] = lambda request, generation: None,
     seed: int = 0,
+    least_rounds: int = LEAST_ROUNDS,
 ) -> dict[Cell, LoopTimes]:
     """Run some loops of every cell, in turns and in an order shuffled anew each round.
 
@@ -93,14 +96,15 @@ def rehearse(
         texts: of the target; a round begins somewhere in one of them.
         sampling: of the texts.
         window: the longest sequence of the pair, in tokens.
-        budget_s: seconds after which no further round begins, if ``LEAST_ROUNDS`` are done.
+        budget_s: seconds after which no further round begins, if ``least_rounds`` are done.
         between: done between two sequences, as a run does it: it leaves the caches as it does.
         seed: of places, numbers and order.
+        least_rounds: at least 1.
     """
     shuffler, order = random.Random(seed), list(engines)
-    found: dict[Cell, list[tuple[float, float, float, float]]] = {name: [] for name in engines}
+    found: dict[Cell, list[tuple[float, ...]]] = {name: [] for name in engines}
     started, number = time.perf_counter(), -1  # the first round is warm-up
-    while number < LEAST_ROUNDS or time.perf_counter() - started < budget_s:
+    while number < least_rounds or time.perf_counter() - started < budget_s:
         text = shuffler.choice(texts)
         prompt = (*text.prompt, *text.tokens[: shuffler.randrange(len(text.tokens))])
         shuffler.shuffle(order)
@@ -111,7 +115,7 @@ def rehearse(
             context = len(prompt)
             for place, loop in enumerate(generation.loops or ()):
                 if number >= 0:
-                    found[name].append((number, place, context, loop.loop_s))
+                    found[name].append((number, place, context, loop.loop_s, loop.draft_s or 0.0))
                 context += loop.emitted
             between(request, generation)
         number += 1

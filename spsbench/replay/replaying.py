@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from spsbench.decode.protocols import Drafter
 from spsbench.decode.replay import Floats, TextLoops, loops_over, stopped
 from spsbench.drafters.forced import Forced, ForcedText, StatesUpTo, forced
 from spsbench.drafters.kind import HIDDEN, Context
@@ -18,6 +17,7 @@ from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.records import SamplingParams, Spec
+from spsbench.replay.memory import drafter_bytes
 from spsbench.replay.texts import TargetText
 from spsbench.stats.losslessness import ALARM
 from spsbench.verify.audit import Audit, Foreign
@@ -29,10 +29,12 @@ class Replayed:
 
     Attributes:
         drafter: as it was named.
+        bytes: that it holds beside the target, at the longest text.
         forced: of each text, at the largest K.
     """
 
     drafter: Spec
+    bytes: int
     forced: list[Forced] = field(default_factory=list)
 
     def loops(self, k: int) -> Iterator[TextLoops]:
@@ -79,7 +81,9 @@ def replay(
         corpus=lambda: corpus,
         hidden=states,
     )
-    built: list[tuple[Replayed, Drafter]] = [(Replayed(s), build_drafter(s, context)) for s in drafters]
+    longest = max(len(text.prompt) + len(text.tokens) for text in texts)
+    drafting = [(spec, build_drafter(spec, context)) for spec in drafters]
+    built = [(Replayed(spec, drafter_bytes(drafter, longest)), drafter) for spec, drafter in drafting]
     judge = Audit(pair.target, None)
     for done, text in enumerate(texts, start=1):
         reading = teacher_force(pair.target, None, text.prompt, text.tokens, sampling)

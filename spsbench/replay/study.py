@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from spsbench.decode.replay import TextLoops
 from spsbench.drafters.kind import DRAFT
 from spsbench.drafters.registry import drafter_kind
@@ -14,9 +16,10 @@ from spsbench.models.pair import Pair
 from spsbench.records import Arm, Generation, Request, Spec
 from spsbench.replay.calibration import Calibration
 from spsbench.replay.cells import Cell, cell
-from spsbench.replay.prediction import Predicted, Timed, predict, work_of
-from spsbench.replay.rehearsal import LoopTimes, rehearse
-from spsbench.replay.replaying import replay
+from spsbench.replay.memory import model_bytes
+from spsbench.replay.prediction import Even, Predicted, Timed, break_even, predict, work_of
+from spsbench.replay.rehearsal import LEAST_ROUNDS, LoopTimes, rehearse
+from spsbench.replay.replaying import Replayed, replay
 from spsbench.replay.texts import Written
 from spsbench.runner.backends import EAGER, Backends
 
@@ -51,11 +54,13 @@ class Found:
         cell: its loops over the texts.
         timed: its work with times of loops; None if there are none.
         measured: tokens per loop of the run's own arm like it; None if it has none.
+        bytes: of weights and caches, the target's among them, at the longest text.
     """
 
     cell: Cell
     timed: Timed | None
     measured: float | None
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +71,21 @@ class Study:
         written: the texts.
         found: in the order of drafters and K.
         ars: the baseline's work with its times; None if nothing was timed.
+        ars_bytes: of the target's weights and cache at the longest text.
     """
 
     written: Written
     found: tuple[Found, ...]
     ars: Timed | None
+    ars_bytes: int
 
     def predicted(self, one: Found) -> Predicted | None:
         """Of a cell, over all texts."""
         return None if one.timed is None or self.ars is None else predict(one.timed, self.ars)
+
+    def even(self, one: Found) -> Even | None:
+        """Where a cell would be as fast as ArS."""
+        return None if one.timed is None or self.ars is None else break_even(one.timed, self.ars, one.cell.k)
 
 
 def study(
@@ -83,6 +94,7 @@ def study(
     ks: Sequence[int],
     times: float | Calibration,
     told: Told,
+    shortlist: int | None = None,
 ) -> Study:
     """Replay every drafter with every K, and give each the time of its loops.
 
@@ -92,12 +104,14 @@ def study(
         ks: lookaheads from 1.
         times: seconds for timing loops of all cells here, 0 for none; or times of another machine.
         told: hears what begins.
+        shortlist: of each drafter time only so many K, the fastest by one round; None times all.
 
     Raises:
         UsageError: a drafter cannot be replayed, or another machine's times say nothing of it.
     """
     told(f"Reading {len(written.texts)} texts with {', '.join(map(str, _drafters(sought)))}")
-    laws = _laws(written, sought, ks)
+    replayed = _replayed(written, sought, max(ks))
+    laws = {(each, k): list(replayed[each].loops(k)) for each in sought for k in ks}
     cells = {key: _cell(written, key, own) for key, own in laws.items()}
     taken: Mapping[_Key | None, LoopTimes] = {}
     if isinstance(times, Calibration):
@@ -105,12 +119,18 @@ def study(
         taken = {None: times.ars()} | {key: times.loops(*_asked(key)) for key in cells}
     elif times > 0:
         told(f"Timing loops for {times:g} s")
-        taken = _times(written, list(cells), times)
+        taken = _times(written, cells, times, shortlist)
+    ars_bytes = model_bytes(sought[0].pair.target, written.longest)
     found = tuple(
-        Found(own, _timed(written, taken.get(key), laws[key]), _measured(written, key))
+        Found(
+            own,
+            _timed(written, taken.get(key), laws[key]),
+            _measured(written, key),
+            ars_bytes + replayed[key[0]].bytes,
+        )
         for key, own in cells.items()
     )
-    return Study(written, found, _timed(written, taken.get(None)))
+    return Study(written, found, _timed(written, taken.get(None)), ars_bytes)
 
 
 _Key = tuple[Sought, int]
@@ -132,15 +152,14 @@ def _drafters(sought: Sequence[Sought]) -> list[Spec]:
     return list(dict.fromkeys(each.drafter for each in sought))
 
 
-def _laws(written: Written, sought: Sequence[Sought], ks: Sequence[int]) -> dict[_Key, list[TextLoops]]:
-    """Of every cell; the drafters of one pair read the texts together."""
-    found: dict[_Key, list[TextLoops]] = {}
+def _replayed(written: Written, sought: Sequence[Sought], k: int) -> dict[Sought, Replayed]:
+    """Each over every text; the drafters of one pair read the texts together."""
+    found: dict[Sought, Replayed] = {}
     for pair in {id(each.pair): each.pair for each in sought}.values():
         own = [each for each in sought if each.pair is pair]
-        replayed = replay(written.texts, pair, written.sampling, [each.drafter for each in own], max(ks))
-        for each, texts in zip(own, replayed, strict=True):
-            found |= {(each, k): list(texts.loops(k)) for k in ks}
-    return {(each, k): found[each, k] for each in sought for k in ks}
+        drafters = [each.drafter for each in own]
+        found |= zip(own, replay(written.texts, pair, written.sampling, drafters, k), strict=True)
+    return found
 
 
 def _cell(written: Written, key: _Key, laws: Sequence[TextLoops]) -> Cell:
@@ -158,24 +177,56 @@ def _measured(written: Written, key: _Key) -> float | None:
     return written.measured.get((str(sought.drafter), k))
 
 
-def _times(written: Written, cells: Sequence[_Key], budget_s: float) -> dict[_Key | None, LoopTimes]:
-    """Loops of ArS and of every cell, run here in turns."""
+def _times(
+    written: Written, cells: Mapping[_Key, Cell], budget_s: float, shortlist: int | None
+) -> Mapping[_Key | None, LoopTimes]:
+    """Loops of ArS and of the cells, run here in turns."""
     pairs = {id(sought.pair): sought.pair for sought, _ in cells}
     window = min(model.context_window for pair in pairs.values() for model in (pair.target, pair.draft))
-    corpus = tuple({text.prompt: None for text in written.texts})
-    backends = {number: Backends(pair, window, corpus=corpus) for number, pair in pairs.items()}
-    first = cells[0][0].pair
-    engines: dict[_Key | None, Engine] = {None: backends[id(first)].build(_arm(written))}
-    for key in cells:
-        sought, k = key
-        engines[key] = backends[id(sought.pair)].build(_arm(written, sought.drafter, k))
-    most = {key: 1 if key is None else key[1] + 1 for key in engines}
+    first = next(iter(pairs.values()))
 
     def read(request: Request, generation: Generation) -> None:
         teacher_force(first.target, first.draft, request.prompt_ids, generation.tokens, request.sampling)
 
-    seed = written.config.seed
-    return rehearse(engines, most, written.texts, written.sampling, window, budget_s, read, seed)
+    def rehearsed(keys: Iterable[_Key | None], budget_s: float, rounds: int) -> dict[_Key | None, LoopTimes]:
+        most = {key: 1 if key is None else key[1] + 1 for key in keys}
+        own = {key: engines[key] for key in most}
+        law, seed = written.sampling, written.config.seed
+        return rehearse(own, most, written.texts, law, window, budget_s, read, seed, rounds)
+
+    engines = _engines(written, list(cells), pairs, window)
+    keys = list(cells)
+    if shortlist is not None:
+        keys = _fastest(cells, rehearsed(keys, 0.0, 1), shortlist)
+    return rehearsed([None, *keys], budget_s, LEAST_ROUNDS)
+
+
+def _fastest(
+    cells: Mapping[_Key, Cell], rough: Mapping[_Key | None, LoopTimes], shortlist: int
+) -> list[_Key]:
+    """Of each drafter so many K, by the median loop of one round over the tokens that it should emit."""
+
+    def per_token(key: _Key) -> float:
+        return float(np.median(rough[key].seconds)) / cells[key].tokens_per_loop.estimate
+
+    kept: list[_Key] = []
+    for sought in dict.fromkeys(sought for sought, _ in cells):
+        own = [key for key in cells if key[0] is sought]
+        kept += sorted(sorted(own, key=per_token)[:shortlist], key=lambda key: key[1])
+    return kept
+
+
+def _engines(
+    written: Written, keys: Sequence[_Key], pairs: Mapping[int, Pair], window: int
+) -> dict[_Key | None, Engine]:
+    """Of ArS and of every cell."""
+    corpus = tuple({text.prompt: None for text in written.texts})
+    backends = {number: Backends(pair, window, corpus=corpus) for number, pair in pairs.items()}
+    engines: dict[_Key | None, Engine] = {None: next(iter(backends.values())).build(_arm(written))}
+    for key in keys:
+        sought, k = key
+        engines[key] = backends[id(sought.pair)].build(_arm(written, sought.drafter, k))
+    return engines
 
 
 def _arm(written: Written, drafter: Spec | None = None, k: int = 0) -> Arm:

@@ -63,6 +63,11 @@ class Written:
         """Of all texts."""
         return sum(len(text.tokens) for text in self.texts)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text and its prompt."""
+        return max(len(text.prompt) + len(text.tokens) for text in self.texts)
+
 
 def texts_of(directory: Path, sampling: str | None = None) -> Written:
     """The ArS sequences of a run.

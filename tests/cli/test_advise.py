@@ -43,6 +43,22 @@ def test_the_better_draft_is_chosen_and_run(cli: Cli, tmp_path: Path) -> None:
         assert told["identity"]["pair"]["draft"]["name"] == str(mini_dir() / "draft")
 
 
+def test_what_does_not_fit_into_the_memory_is_left_out(cli: Cli, tmp_path: Path) -> None:
+    asked = (*FEW, *ONE, "--max-new-tokens", "40", "--no-check", "--json")
+    free = json.loads(cli("advise", "xsum", *asked, "--out", tmp_path / "free").out)
+    sizes = {each["drafter"]: each["bytes"] for each in (free["advised"], *free["others"])}
+    assert sizes[None] == sizes["lookup"] < sizes["model"]
+    tight = ("--memory", f"{(sizes[None] + sizes['model']) / 2e6}MB", "--objective", "p99")
+    found = json.loads(cli("advise", "xsum", *asked, *tight, "--out", tmp_path / "tight").out)
+    assert free["too_large"] == []
+    assert found["too_large"] == ["model"]
+    assert {found["advised"]["drafter"], *(other["drafter"] for other in found["others"])} == {None, "lookup"}
+    assert found["advised"]["p99_s"] > 0
+    none = cli("advise", "xsum", *asked, "--memory", "1MB", "--out", tmp_path / "none")
+    assert none.code == 2
+    assert "the target alone needs" in " ".join(none.err.split())
+
+
 def test_the_screen_fits_a_terminal_and_says_what_was_advised(cli: Cli, tmp_path: Path) -> None:
     result = cli("advise", "xsum", *FEW, *ONE, "--no-check", "--out", tmp_path / "advice")
     assert result.code == 0, result.err
@@ -60,6 +76,8 @@ def test_the_screen_fits_a_terminal_and_says_what_was_advised(cli: Cli, tmp_path
         (("--drafter", "suffix:across=true"), 2, "cannot be replayed"),
         (("--k", "x"), 2, "--k"),
         (("--k", "0"), 2, "no lookahead is left"),
+        (("--objective", "median"), 2, "Choose from mean, p99"),
+        (("--memory", "much"), 2, "is no size"),
     ],
 )
 def test_what_cannot_be_advised_on_is_refused(

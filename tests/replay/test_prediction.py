@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from spsbench.decode.replay import loops_over
+from spsbench.decode.theory import expected_tokens
 from spsbench.records import SamplingParams
-from spsbench.replay.prediction import Timed, predict, work_of
+from spsbench.replay.prediction import Timed, break_even, predict, work_of
 from spsbench.replay.rehearsal import COLD, LoopTimes, rehearse
 from spsbench.replay.texts import TargetText
 from spsbench.testing import fake_engine
@@ -23,7 +26,7 @@ def times(at_zero: float, slope: float, noise: float = 0.0) -> LoopTimes:
     rounds, contexts = np.repeat(np.arange(8.0), 5), rng.uniform(5, 60, 40)
     seconds = at_zero + slope * contexts + noise * rng.normal(size=40)
     places = np.tile(np.arange(COLD, COLD + 5.0), 8)
-    return LoopTimes(rounds, places, contexts, seconds)
+    return LoopTimes(rounds, places, contexts, seconds, 0.2 * seconds)
 
 
 def test_a_line_is_found_and_a_falling_one_is_taken_as_level() -> None:
@@ -60,16 +63,16 @@ def test_cold_loops_are_charged_once_a_text() -> None:
     places = np.concatenate([warm.places, np.arange(COLD)])
     contexts = np.concatenate([warm.contexts, np.full(COLD, 10.0)])
     slow = 0.03 + 2e-4 * 10 + 0.01 * np.arange(COLD, 0, -1)
-    cold = LoopTimes(
-        np.concatenate([warm.rounds, np.zeros(COLD)]), places, contexts, np.concatenate([warm.seconds, slow])
-    )
+    seconds = np.concatenate([warm.seconds, slow])
+    rounds = np.concatenate([warm.rounds, np.zeros(COLD)])
+    cold = LoopTimes(rounds, places, contexts, seconds, 0.0 * seconds)
     assert cold.line(np.ones(8)) == pytest.approx((0.03, 2e-4))
     assert cold.cold(np.ones(8), cold.line(np.ones(8))) == pytest.approx(0.01 * np.arange(COLD, 0, -1))
     more = sum(
         0.01 * (COLD - place) * law.counts()[place + 1 :].sum() for law in laws for place in range(COLD)
     )
-    seconds = [Timed(own, one).seconds(np.ones(6), np.ones(8)) for one in (warm, cold)]
-    assert seconds[1] - seconds[0] == pytest.approx(more / own.tokens.sum())
+    taken = [Timed(own, one).seconds(np.ones(6), np.ones(8)) for one in (warm, cold)]
+    assert taken[1] - taken[0] == pytest.approx(more / own.tokens.sum())
 
 
 def test_the_interval_grows_with_the_noise_of_the_times() -> None:
@@ -91,3 +94,29 @@ def test_cells_take_turns_and_have_the_same_rounds() -> None:
     assert len(found["ars"].seconds) == 6 * 14
     assert found["ars"].contexts.min() >= 5
     assert (found["sps"].seconds > 0).all()
+
+
+def test_a_loop_at_its_break_even_is_as_fast_as_ars() -> None:
+    laws = [loops_over(np.full((len(text.tokens), 3), 0.7)) for text in TEXTS]
+    ars = Timed(work_of(TEXTS), times(0.02, 0.0))
+    own = Timed(work_of(TEXTS, laws), times(0.03, 0.0))
+    even = break_even(own, ars, 3)
+    assert even.cost == pytest.approx(1.5)
+    assert even.alpha is not None
+    assert expected_tokens(even.alpha, 3) == pytest.approx(1.5)
+    assert even.c == pytest.approx(0.2 * 0.03 / 3 / 0.02)
+    assert even.c_allowed is not None
+    dearer = times(0.03 + 3 * 0.02 * (even.c_allowed - even.c), 0.0)
+    assert predict(replace(own, times=dearer), ars).speedup.estimate == pytest.approx(1.0)
+
+
+def test_the_tail_is_that_of_the_loops_that_a_text_may_take() -> None:
+    laws = [loops_over(np.full((len(text.tokens), 3), 0.7)) for text in TEXTS]
+    own = Timed(work_of(TEXTS, laws), times(0.03, 0.0))
+    counts = sum(law.counts() for law in laws)
+    below = np.cumsum(counts) / len(laws)
+    for share in (0.5, 0.9, 0.99):
+        assert own.quantile_s(share) == pytest.approx(0.03 * int(np.searchsorted(below, share)))
+    assert Timed(work_of(TEXTS), times(0.02, 0.0)).quantile_s(0.99) == pytest.approx(0.02 * 20)
+    part = own.work.part([4, 1])
+    assert [text.prompt for text in part.texts] == [1, 0]
