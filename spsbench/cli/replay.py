@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Group
 
-from spsbench.cli import options, values
+from spsbench.cli import options, policies, values
 from spsbench.cli.audit import Greedy, Temperature, TopK, TopP
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.options import _option
 from spsbench.cli.written import pairs_of, sought_of, times_of, written_of
+from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
     from spsbench.replay.calibration import Calibration
@@ -62,6 +63,7 @@ def replay(
     drafter: options.Drafter = None,
     draft: Drafts = None,
     k: Ks = None,
+    policy: options.Policy = None,
     sampling: Name = None,
     budget: Budget = None,
     times: Times = None,
@@ -103,15 +105,30 @@ def replay_texts(source: Path, params: Mapping[str, Any]) -> None:
     quiet = params["quiet"]
     ks, drafters = values.lookaheads(params["k"] or "1..8"), values.drafters(params["drafter"] or "model")
     times = times_of(params, 30.0, drafters)
+    asked = policies.asked(params["policy"], drafters)
+    if asked is not None:
+        ks = tuple(range(1, max(ks) + 1))
+        _require_one_draft(params["draft"])
     say(f"Reading {source}", quiet=quiet)
     written = written_of(source, params, drafters)
     sought = sought_of(drafters, pairs_of(written, params))
-    found = study(written, sought, ks, times, lambda text: say(text, quiet=quiet))
+    readers = {} if asked is None else asked.readers(written.config.seed)
+    under = () if asked is None else asked.timed
+    found = study(
+        written, sought, ks, times, lambda text: say(text, quiet=quiet), readers=readers, under=under
+    )
+    curves = policies.curves(found, asked, readers)
     if params["json"]:
-        print_json(_facts(found))
+        print_json(_facts(found) | policies.facts(curves))
     else:
-        out().print(
-            Group(_title(written), "", _table(found).as_rich(), "", *_evens(found), _note(found, times))
+        shown = (_table(found).as_rich(), *policies.shown(curves))
+        out().print(Group(_title(written), "", *shown, "", *_evens(found), _note(found, times)))
+
+
+def _require_one_draft(drafts: Sequence[str] | None) -> None:
+    if drafts and len(drafts) > 1:
+        raise UsageError(
+            "policies are replayed with one draft.", flag="--policy", remedy="Give --draft once."
         )
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -86,14 +88,15 @@ class Momentum:
     """
 
     margin = None
-    _START, _MORE, _LESS = 5, 2, 1
+    START = 5
+    _MORE, _LESS = 2, 1
 
     def __init__(self) -> None:
-        self._wanted = self._START
+        self._wanted = self.START
 
     def begin(self) -> None:
         """Start at 5 again."""
-        self._wanted = self._START
+        self._wanted = self.START
 
     def lookahead(self, k: int) -> int:
         """What is wanted, at most K; growth beyond K is not saved up."""
@@ -102,8 +105,18 @@ class Momentum:
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Grow after full acceptance, else shrink, to no less than 1."""
-        step = self._MORE if accepted == drafted else -self._LESS
-        self._wanted = max(self._wanted + step, 1)
+        self._wanted = self.after(self._wanted, stood=accepted == drafted)
+
+    @classmethod
+    def after(cls, wanted: int, *, stood: bool) -> int:
+        """What is wanted behind a loop that drafted as many, all of which stood or not."""
+        return max(wanted + (cls._MORE if stood else -cls._LESS), 1)
+
+    @classmethod
+    def table(cls, k: int) -> npt.NDArray[np.int64]:
+        """[K, 2] the lookahead behind one of 1 to K: after a rejection, after none."""
+        each = [[min(cls.after(w, stood=stood), k) for stood in (False, True)] for w in range(1, k + 1)]
+        return np.array(each, np.int64)
 
 
 def _within(value: float, low: float, high: float, name: str) -> float:

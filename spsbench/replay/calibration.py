@@ -62,7 +62,7 @@ class Calibration:
     def ars(self) -> LoopTimes:
         """Of ArS: a forward of one token."""
         step = self._forward("target", 1)
-        return self._loops(step, np.zeros_like(step))
+        return self._loops(step, np.zeros_like(step), 0)
 
     def loops(self, drafter: Spec, k: int) -> LoopTimes:
         """Of SpS: a forward of K+1 tokens, and K of the draft model where one drafts.
@@ -74,7 +74,7 @@ class Calibration:
         drafting = k * self._forward("draft", 1)
         if DRAFT not in drafter_kind(drafter.name).needs_of(drafter):
             drafting = np.zeros_like(drafting)
-        return self._loops(self._forward("target", k + 1), drafting)
+        return self._loops(self._forward("target", k + 1), drafting, k)
 
     def require_covered(self, drafter: Spec) -> None:
         """Refuse a drafter of whose work the file says nothing.
@@ -117,10 +117,11 @@ class Calibration:
             )
         return found
 
-    def _loops(self, verifying: Floats, drafting: Floats) -> LoopTimes:
+    def _loops(self, verifying: Floats, drafting: Floats, drafted: int) -> LoopTimes:
         """One loop a round, none of them cold."""
         same, rounds = np.ones(len(verifying)), np.arange(len(verifying), dtype=np.float64)
-        return LoopTimes(rounds, COLD * same, self.context * same, verifying + drafting, drafting)
+        seconds = verifying + drafting
+        return LoopTimes(rounds, COLD * same, self.context * same, seconds, drafting, drafted * same)
 
 
 def read_times(path: Path) -> Calibration:

@@ -34,6 +34,7 @@ class LoopTimes:
         contexts: [m] tokens before it.
         seconds: [m] what it took.
         drafting: [m] what of it was drafting.
+        drafted: [m] tokens that it drafted.
     """
 
     rounds: Floats
@@ -41,6 +42,7 @@ class LoopTimes:
     contexts: Floats
     seconds: Floats
     drafting: Floats
+    drafted: Floats
 
     def line(self, counts: Floats) -> tuple[float, float]:
         """(seconds of a loop at context 0, seconds a token of context more), by least squares, of warm ones.
@@ -115,7 +117,8 @@ def rehearse(
             context = len(prompt)
             for place, loop in enumerate(generation.loops or ()):
                 if number >= 0:
-                    found[name].append((number, place, context, loop.loop_s, loop.draft_s or 0.0))
+                    drafting = loop.draft_s or 0.0
+                    found[name].append((number, place, context, loop.loop_s, drafting, loop.drafted))
                 context += loop.emitted
             between(request, generation)
         number += 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -11,7 +12,9 @@ import torch
 from spsbench.decode.replay import Floats, TextLoops, loops_over, stopped
 from spsbench.drafters.forced import Forced, ForcedText, StatesUpTo, forced
 from spsbench.drafters.kind import HIDDEN, Context
+from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import build_drafter, drafter_kind
+from spsbench.drafters.stopping import StopReader
 from spsbench.engines.rescore import Reading, own_entries, teacher_force
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
@@ -44,6 +47,8 @@ class Replayed:
 
 
 Told = Callable[[int], None]
+Readers = Mapping[Spec, StopReader]
+NO_READERS: Readers = MappingProxyType({})
 
 
 @torch.inference_mode()
@@ -54,6 +59,7 @@ def replay(
     drafters: Sequence[Spec],
     k: int,
     told: Told = lambda done: None,
+    readers: Readers = NO_READERS,
 ) -> list[Replayed]:
     """What each drafter would have proposed over every text, and with what chance it would have stood.
 
@@ -64,6 +70,7 @@ def replay(
         drafters: each once.
         k: the largest lookahead that is asked for.
         told: hears how many texts are done.
+        readers: of the rows of some of the drafters, for policies; each fills its own.
 
     Raises:
         UsageError: a drafter cannot be replayed, or the texts are not distributed as the target says.
@@ -90,7 +97,12 @@ def replay(
         judge.add(Foreign(done, text.prompt, text.tokens, sampling, retokenised=False), reading)
         given = _given(text, reading, keeping, states)
         for found, drafter in built:
-            found.forced.append(forced(drafter, given, k, str(found.drafter)))
+            reader = readers.get(found.drafter)
+            if reader is None:
+                found.forced.append(forced(drafter, given, k, str(found.drafter)))
+            else:
+                assert isinstance(drafter, ModelDrafter), "its rows are not known"
+                found.forced.append(reader.forced(drafter, given, reading.q, k))
         told(done)
     _require_fitting(judge)
     return [found for found, _ in built]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from spsbench.axes import FIXED
 from spsbench.decode.replay import TextLoops
 from spsbench.drafters.kind import DRAFT
 from spsbench.drafters.registry import drafter_kind
@@ -19,11 +21,12 @@ from spsbench.replay.cells import Cell, cell
 from spsbench.replay.memory import model_bytes
 from spsbench.replay.prediction import Even, Predicted, Timed, break_even, predict, work_of
 from spsbench.replay.rehearsal import LEAST_ROUNDS, LoopTimes, rehearse
-from spsbench.replay.replaying import Replayed, replay
-from spsbench.replay.texts import Written
+from spsbench.replay.replaying import NO_READERS, Readers, Replayed, replay
+from spsbench.replay.texts import AsRun, Ran, Written
 from spsbench.runner.backends import EAGER, Backends
 
 Told = Callable[[str], None]
+DrafterPolicy = tuple[Spec, Spec]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -72,12 +75,16 @@ class Study:
         found: in the order of drafters and K.
         ars: the baseline's work with its times; None if nothing was timed.
         ars_bytes: of the target's weights and cache at the longest text.
+        policy_times: of loops of drafters under policies, at the largest K; empty if nothing was timed.
+        ran: what the run's own arms with these drafters did.
     """
 
     written: Written
     found: tuple[Found, ...]
     ars: Timed | None
     ars_bytes: int
+    policy_times: Mapping[DrafterPolicy, LoopTimes]
+    ran: Mapping[AsRun, Ran]
 
     def predicted(self, one: Found) -> Predicted | None:
         """Of a cell, over all texts."""
@@ -95,6 +102,8 @@ def study(
     times: float | Calibration,
     told: Told,
     shortlist: int | None = None,
+    readers: Readers = NO_READERS,
+    under: Sequence[DrafterPolicy] = (),
 ) -> Study:
     """Replay every drafter with every K, and give each the time of its loops.
 
@@ -105,41 +114,51 @@ def study(
         times: seconds for timing loops of all cells here, 0 for none; or times of another machine.
         told: hears what begins.
         shortlist: of each drafter time only so many K, the fastest by one round; None times all.
+        readers: see ``replay``; of drafters that are sought with one pair alone.
+        under: drafters with policies whose loops are timed beside the others, at the largest K.
 
     Raises:
         UsageError: a drafter cannot be replayed, or another machine's times say nothing of it.
     """
     told(f"Reading {len(written.texts)} texts with {', '.join(map(str, _drafters(sought)))}")
-    replayed = _replayed(written, sought, max(ks))
-    laws = {(each, k): list(replayed[each].loops(k)) for each in sought for k in ks}
+    replayed = _replayed(written, sought, max(ks), readers)
+    laws = {_Key(each, k): list(replayed[each].loops(k)) for each in sought for k in ks}
     cells = {key: _cell(written, key, own) for key, own in laws.items()}
     taken: Mapping[_Key | None, LoopTimes] = {}
+    adapting: dict[DrafterPolicy, _Key] = {}
     if isinstance(times, Calibration):
         _require_models(times, sought)
-        taken = {None: times.ars()} | {key: times.loops(*_asked(key)) for key in cells}
+        taken = {None: times.ars()} | {key: times.loops(key.sought.drafter, key.k) for key in cells}
     elif times > 0:
         told(f"Timing loops for {times:g} s")
-        taken = _times(written, cells, times, shortlist)
+        adapting = {each: _under(sought, *each, max(ks)) for each in under}
+        taken = _times(written, cells, times, shortlist, list(adapting.values()))
     ars_bytes = model_bytes(sought[0].pair.target, written.longest)
     found = tuple(
         Found(
             own,
             _timed(written, taken.get(key), laws[key]),
             _measured(written, key),
-            ars_bytes + replayed[key[0]].bytes,
+            ars_bytes + replayed[key.sought].bytes,
         )
         for key, own in cells.items()
     )
-    return Study(written, found, _timed(written, taken.get(None)), ars_bytes)
+    policy_times = {each: taken[key] for each, key in adapting.items()}
+    return Study(
+        written, found, _timed(written, taken.get(None)), ars_bytes, policy_times, _ran(written, sought)
+    )
 
 
-_Key = tuple[Sought, int]
-"""A drafter and a K; ArS is None where times are kept."""
+class _Key(NamedTuple):
+    """What loops are timed of; ArS is None where times are kept."""
+
+    sought: Sought
+    k: int
+    policy: Spec = Spec(FIXED)
 
 
-def _asked(key: _Key) -> tuple[Spec, int]:
-    sought, k = key
-    return sought.drafter, k
+def _under(sought: Sequence[Sought], drafter: Spec, policy: Spec, k: int) -> _Key:
+    return _Key(next(each for each in sought if each.drafter == drafter), k, policy)
 
 
 def _require_models(times: Calibration, sought: Sequence[Sought]) -> None:
@@ -152,36 +171,48 @@ def _drafters(sought: Sequence[Sought]) -> list[Spec]:
     return list(dict.fromkeys(each.drafter for each in sought))
 
 
-def _replayed(written: Written, sought: Sequence[Sought], k: int) -> dict[Sought, Replayed]:
+def _replayed(written: Written, sought: Sequence[Sought], k: int, readers: Readers) -> dict[Sought, Replayed]:
     """Each over every text; the drafters of one pair read the texts together."""
     found: dict[Sought, Replayed] = {}
     for pair in {id(each.pair): each.pair for each in sought}.values():
         own = [each for each in sought if each.pair is pair]
         drafters = [each.drafter for each in own]
-        found |= zip(own, replay(written.texts, pair, written.sampling, drafters, k), strict=True)
+        read = replay(written.texts, pair, written.sampling, drafters, k, readers=readers)
+        found |= zip(own, read, strict=True)
     return found
 
 
 def _cell(written: Written, key: _Key, laws: Sequence[TextLoops]) -> Cell:
-    sought, k = key
-    return cell(sought.drafter, sought.draft, k, written.texts, laws)
+    return cell(key.sought.drafter, key.sought.draft, key.k, written.texts, laws)
 
 
 def _measured(written: Written, key: _Key) -> float | None:
     """Tokens per loop of the run's own arm like this, if it had this draft."""
-    sought, k = key
-    if sought.needs_draft and written.identity is not None:
-        ran, here = written.identity["draft"], sought.pair.info["draft"]
-        if ran["fingerprint"] != here["fingerprint"]:
-            return None
-    return written.measured.get((str(sought.drafter), k))
+    ran = _ran(written, [key.sought]).get((str(key.sought.drafter), key.k, str(key.policy)))
+    return None if ran is None else ran.tokens_per_loop
+
+
+def _ran(written: Written, sought: Sequence[Sought]) -> dict[AsRun, Ran]:
+    """What the run's own arms did, of drafters that are sought with the run's own draft."""
+    own = {str(each.drafter) for each in sought if not each.needs_draft or _has_draft_of(written, each.pair)}
+    return {name: ran for name, ran in written.ran.items() if name[0] in own}
+
+
+def _has_draft_of(written: Written, pair: Pair) -> bool:
+    if written.identity is None:
+        return False
+    return bool(written.identity["draft"]["fingerprint"] == pair.info["draft"]["fingerprint"])
 
 
 def _times(
-    written: Written, cells: Mapping[_Key, Cell], budget_s: float, shortlist: int | None
+    written: Written,
+    cells: Mapping[_Key, Cell],
+    budget_s: float,
+    shortlist: int | None,
+    more: Sequence[_Key],
 ) -> Mapping[_Key | None, LoopTimes]:
-    """Loops of ArS and of the cells, run here in turns."""
-    pairs = {id(sought.pair): sought.pair for sought, _ in cells}
+    """Loops of ArS, of the cells and of more, run here in turns."""
+    pairs = {id(key.sought.pair): key.sought.pair for key in cells}
     window = min(model.context_window for pair in pairs.values() for model in (pair.target, pair.draft))
     first = next(iter(pairs.values()))
 
@@ -189,16 +220,16 @@ def _times(
         teacher_force(first.target, first.draft, request.prompt_ids, generation.tokens, request.sampling)
 
     def rehearsed(keys: Iterable[_Key | None], budget_s: float, rounds: int) -> dict[_Key | None, LoopTimes]:
-        most = {key: 1 if key is None else key[1] + 1 for key in keys}
+        most = {key: 1 if key is None else key.k + 1 for key in keys}
         own = {key: engines[key] for key in most}
         law, seed = written.sampling, written.config.seed
         return rehearse(own, most, written.texts, law, window, budget_s, read, seed, rounds)
 
-    engines = _engines(written, list(cells), pairs, window)
+    engines = _engines(written, [*cells, *more], pairs, window)
     keys = list(cells)
     if shortlist is not None:
         keys = _fastest(cells, rehearsed(keys, 0.0, 1), shortlist)
-    return rehearsed([None, *keys], budget_s, LEAST_ROUNDS)
+    return rehearsed([None, *keys, *more], budget_s, LEAST_ROUNDS)
 
 
 def _fastest(
@@ -210,9 +241,9 @@ def _fastest(
         return float(np.median(rough[key].seconds)) / cells[key].tokens_per_loop.estimate
 
     kept: list[_Key] = []
-    for sought in dict.fromkeys(sought for sought, _ in cells):
-        own = [key for key in cells if key[0] is sought]
-        kept += sorted(sorted(own, key=per_token)[:shortlist], key=lambda key: key[1])
+    for sought in dict.fromkeys(key.sought for key in cells):
+        own = [key for key in cells if key.sought is sought]
+        kept += sorted(sorted(own, key=per_token)[:shortlist], key=lambda key: key.k)
     return kept
 
 
@@ -222,18 +253,13 @@ def _engines(
     """Of ArS and of every cell."""
     corpus = tuple({text.prompt: None for text in written.texts})
     backends = {number: Backends(pair, window, corpus=corpus) for number, pair in pairs.items()}
-    engines: dict[_Key | None, Engine] = {None: next(iter(backends.values())).build(_arm(written))}
-    for key in keys:
-        sought, k = key
-        engines[key] = backends[id(sought.pair)].build(_arm(written, sought.drafter, k))
-    return engines
-
-
-def _arm(written: Written, drafter: Spec | None = None, k: int = 0) -> Arm:
     name, sampling = written.sampling_name, written.sampling
-    if drafter is None:
-        return Arm("ars", 0, EAGER, name, sampling)
-    return Arm("sps", k, EAGER, name, sampling, drafter)
+    ars = Arm("ars", 0, EAGER, name, sampling)
+    engines: dict[_Key | None, Engine] = {None: next(iter(backends.values())).build(ars)}
+    for key in keys:
+        arm = Arm("sps", key.k, EAGER, name, sampling, key.sought.drafter, policy=key.policy)
+        engines[key] = backends[id(key.sought.pair)].build(arm)
+    return engines
 
 
 def _timed(

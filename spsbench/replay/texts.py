@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.axes import FIXED, MODIFIED_REJECTION
+from spsbench.axes import MODIFIED_REJECTION
 from spsbench.config import RunConfig, resolve
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
@@ -35,6 +35,23 @@ class TargetText:
     tokens: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What an arm of the run did.
+
+    Attributes:
+        tokens_per_loop: mean.
+        drafted_per_loop: mean; a run does not count what is drafted behind an accepted EOS.
+    """
+
+    tokens_per_loop: float
+    drafted_per_loop: float
+
+
+AsRun = tuple[str, int, str]
+"""Drafter, K and policy of an arm, as a run names them."""
+
+
 @dataclass(frozen=True)
 class Written:
     """The texts of one sampling.
@@ -46,7 +63,7 @@ class Written:
         sampling_name, sampling: how they were drawn.
         texts: in the order of the journal or of the file.
         identity: of the pair that the run had; None for a file, which does not say.
-        measured: tokens per loop of the run's own SpS arms under this sampling, by drafter and K.
+        ran: what the run's own SpS arms under this sampling did.
     """
 
     source: Path
@@ -56,7 +73,7 @@ class Written:
     sampling: SamplingParams
     texts: tuple[TargetText, ...]
     identity: Mapping[str, Any] | None
-    measured: Mapping[tuple[str, int], float]
+    ran: Mapping[AsRun, Ran]
 
     @property
     def tokens(self) -> int:
@@ -96,7 +113,7 @@ def texts_of(directory: Path, sampling: str | None = None) -> Written:
         SamplingParams(**arm["params"]),
         texts,
         info["identity"]["pair"],
-        _measured(directory, info["arms"], str(arm["sampling"])),
+        _ran(directory, info["arms"], str(arm["sampling"])),
     )
     _require_enough(found, "RUN", "Continue it with a larger --limit.")
     return found
@@ -149,18 +166,16 @@ def _require_enough(written: Written, flag: str, remedy: str) -> None:
         )
 
 
-def _measured(
-    directory: Path, arms: Sequence[Mapping[str, Any]], sampling: str
-) -> dict[tuple[str, int], float]:
-    """See ``Written.measured``."""
+def _ran(directory: Path, arms: Sequence[Mapping[str, Any]], sampling: str) -> dict[AsRun, Ran]:
+    """See ``Written.ran``."""
     loops = read_frames(directory).loops
     found = {}
     for arm in arms:
-        plain = (arm["rule"], arm["policy"], arm["engine"]) == (MODIFIED_REJECTION, FIXED, EAGER)
-        if arm["method"] == "sps" and plain and arm["sampling"] == sampling:
-            own = loops[loops["arm"] == arm["arm"]]
-            if len(own):
-                found[str(arm["drafter"]), int(arm["k"])] = float(own["emitted"].mean())
+        plain = (arm["rule"], arm["engine"], arm["sampling"]) == (MODIFIED_REJECTION, EAGER, sampling)
+        own = loops[loops["arm"] == arm["arm"]]
+        if arm["method"] == "sps" and plain and len(own):
+            name = str(arm["drafter"]), int(arm["k"]), str(arm["policy"])
+            found[name] = Ran(float(own["emitted"].mean()), float(own["drafted"].mean()))
     return found
 
 

@@ -26,7 +26,7 @@ def times(at_zero: float, slope: float, noise: float = 0.0) -> LoopTimes:
     rounds, contexts = np.repeat(np.arange(8.0), 5), rng.uniform(5, 60, 40)
     seconds = at_zero + slope * contexts + noise * rng.normal(size=40)
     places = np.tile(np.arange(COLD, COLD + 5.0), 8)
-    return LoopTimes(rounds, places, contexts, seconds, 0.2 * seconds)
+    return LoopTimes(rounds, places, contexts, seconds, 0.2 * seconds, 0 * seconds)
 
 
 def test_a_line_is_found_and_a_falling_one_is_taken_as_level() -> None:
@@ -65,7 +65,7 @@ def test_cold_loops_are_charged_once_a_text() -> None:
     slow = 0.03 + 2e-4 * 10 + 0.01 * np.arange(COLD, 0, -1)
     seconds = np.concatenate([warm.seconds, slow])
     rounds = np.concatenate([warm.rounds, np.zeros(COLD)])
-    cold = LoopTimes(rounds, places, contexts, seconds, 0.0 * seconds)
+    cold = LoopTimes(rounds, places, contexts, seconds, 0 * seconds, 0 * seconds)
     assert cold.line(np.ones(8)) == pytest.approx((0.03, 2e-4))
     assert cold.cold(np.ones(8), cold.line(np.ones(8))) == pytest.approx(0.01 * np.arange(COLD, 0, -1))
     more = sum(

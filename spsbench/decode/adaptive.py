@@ -1,0 +1,235 @@
+"""The loops over a text of the target when a policy decides how many tokens a loop drafts.
+
+A policy ends a draft by the draft's own rows and the tokens drawn from them. Up to the first rejection these
+tokens are the text's: how many a loop keeps, and so the number of loops, follows from the text exactly.
+The rejected token y is not the text's. Given that the target wrote x in its place, y has the law
+max(p - q, 0) / sum max(p - q, 0) and does not depend on x: P(y drafted and rejected, x written) is
+max(p - q, 0)(y) times max(q - p, 0)(x) over the sum of either (Chen et al. 2023, Theorem 1). So whether the
+draft ends behind y is known in law as well. What is drafted behind y is never kept and only costs time; it
+follows rows behind y, which no row of the text gives. It is bounded here: one token, or all up to K.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spsbench.decode.replay import Floats, anchored, loops_over, stopped
+
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class StateLoops:
+    """The loops over a text of n tokens under a policy with S states, in expectation.
+
+    Attributes:
+        starts: [S, n] the chance that a loop begins before each token in each state.
+        ends: [S, n, K+1] how such a loop goes on: the chance that so many drafts are accepted.
+        moves: [S, K+1] the state of the next loop.
+        first: the state of the first loop.
+    """
+
+    starts: Floats
+    ends: Floats
+    moves: Integers
+    first: int
+
+    def placed(self, count: int) -> Floats:
+        """[count, S, n] where the first loops of the text begin, loop by loop."""
+        found = np.zeros((count, *self.starts.shape))
+        if count:
+            found[0, self.first, 0] = 1.0
+        n = self.starts.shape[1]
+        for number in range(1, count):
+            at = found[number - 1]
+            for state, move in enumerate(self.moves):
+                for accepted, following in enumerate(move[:n]):
+                    within = n - accepted - 1
+                    carried = at[state, :within] * self.ends[state, :within, accepted]
+                    found[number, following, accepted + 1 :] += carried
+        return found
+
+
+def loops_in_states(ends: Floats, moves: Integers, first: int) -> StateLoops:
+    """The law of loops whose state follows from the one before and from what it accepted.
+
+    Args:
+        ends, moves, first: see ``StateLoops``.
+    """
+    states, n, most = ends.shape
+    starts, ahead = np.zeros((states, n + most)), np.arange(1, most + 1)
+    starts[first, 0] = 1.0
+    for t in range(n):
+        for state in range(states):
+            starts[moves[state], t + ahead] += starts[state, t] * ends[state, t]
+    return StateLoops(starts[:, :n], ends, moves, first)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedLoops:
+    """Loops over a text by how many tokens they draft, in expectation.
+
+    Attributes:
+        loops: [n, K+1] loops that begin before each token and draft 0 to K tokens.
+        first: [count, K+1] the same of the text's first loops, wherever they begin.
+    """
+
+    loops: Floats
+    first: Floats
+
+
+def drafted_loops(law: StateLoops, drafted: Floats, count: int) -> DraftedLoops:
+    """What loops draft.
+
+    Args:
+        law: where they begin.
+        drafted: [S, n, K+1] the chance that a loop which begins there drafts 0 to K tokens.
+        count: of first loops to be told apart.
+    """
+    return DraftedLoops(
+        np.einsum("sn,snm->nm", law.starts, drafted), np.einsum("psn,snm->pm", law.placed(count), drafted)
+    )
+
+
+def fixed_loops(accepted: Floats, k: int) -> tuple[StateLoops, Floats]:
+    """(law, drafted) of K tokens in every loop.
+
+    Args:
+        accepted: [n] ``min(1, p / q)`` of the text's tokens.
+        k: lookahead.
+    """
+    found = loops_over(anchored(accepted, k))
+    law = _one_state(found.starts, found.ends)
+    drafted = np.zeros_like(law.ends)
+    drafted[..., k] = 1.0
+    return law, drafted
+
+
+def momentum_loops(accepted: Floats, following: Integers, first: int) -> tuple[StateLoops, Floats]:
+    """(law, drafted) of a lookahead that follows from the one before and from whether all of it stood.
+
+    Args:
+        accepted: [n] ``min(1, p / q)`` of the text's tokens.
+        following: [K, 2] the next lookahead behind one of 1 to K: after a rejection, after none.
+        first: the first loop's lookahead.
+    """
+    k = len(following)
+    ends = np.zeros((k, len(accepted), k + 1))
+    moves = np.repeat(following[:, :1] - 1, k + 1, 1)
+    drafted = np.zeros_like(ends)
+    for lookahead in range(1, k + 1):
+        state = lookahead - 1
+        ends[state, :, : lookahead + 1] = loops_over(anchored(accepted, lookahead)).ends
+        moves[state, lookahead] = following[state, 1] - 1
+        drafted[state, :, lookahead] = 1.0
+    return loops_in_states(ends, moves, first - 1), drafted
+
+
+class Rollouts(NamedTuple):
+    """Drafts that were sampled on behind a rejected token.
+
+    Attributes:
+        positions: [m] of the rejected tokens in the text; n is behind its end.
+        weights: [m] one over the chance that the position was chosen.
+        further: [m] tokens drafted behind the rejected one until the policy ends the draft, at most K - 1.
+    """
+
+    positions: Integers
+    weights: Floats
+    further: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedLoops:
+    """The loops under a policy that ends drafts by rows and tokens of the draft.
+
+    Attributes:
+        law: where loops begin and what they accept: exact.
+        most: [n] tokens that a loop drafts as long as they are the text's.
+        low, high: [1, n, K+1] the chance that a loop drafts 0 to K tokens, if a draft that goes on behind a
+            rejected token ends behind the next one, or never: every law of the drafted lies between.
+    """
+
+    law: StateLoops
+    most: Integers
+    low: Floats
+    high: Floats
+
+    def sampled(self, rollouts: Rollouts) -> Floats:
+        """[1, n, K+1] an unbiased estimate in place of the bounds: ``low`` and what rollouts draft beyond."""
+        found = self.low.copy()
+        n, width = self.law.ends.shape[1:]
+        k = width - 1
+        accepted = np.arange(k)
+        for position, weight, further in zip(*rollouts, strict=True):
+            begun = position - accepted
+            inside = (begun >= 0) & (begun < n)
+            inside[inside] &= accepted[inside] < self.most[begun[inside]]
+            drafted = np.minimum(accepted + 1 + further, k)
+            base = np.minimum(accepted + 2, k)
+            own = inside & (drafted > base)
+            chance = weight * self.law.ends[0, begun[own], accepted[own]]
+            np.add.at(found[0], (begun[own], drafted[own]), chance)
+            np.add.at(found[0], (begun[own], base[own]), -chance)
+        return found
+
+
+def stopped_loops(accepted: Floats, stops: Booleans, rejected: Floats, k: int) -> StoppedLoops:
+    """The loops of drafts that end early.
+
+    Args:
+        accepted: [n] ``min(1, p / q)`` of the text's tokens.
+        stops: [n] whether a draft ends behind each of them, if it was drafted.
+        rejected: [n+1] the chance that it ends behind the rejected token, where the text's was rejected
+            for another; the last entry is of what is drafted behind the text.
+        k: the most that a loop drafts.
+    """
+    most = drafted_ahead(stops, k)
+    found = loops_over(stopped(anchored(accepted, k), most))
+    law = _one_state(found.starts, found.ends)
+    low, high = drafted_bounds(found.ends, most, rejected)
+    return StoppedLoops(law, most, low[None], high[None])
+
+
+def drafted_ahead(stops: Booleans, k: int) -> Integers:
+    """[n] tokens that a loop which begins before each token drafts, if all of them are the text's."""
+    n = len(stops)
+    places = np.arange(n)
+    first = np.minimum.accumulate(np.where(stops, places, n + k)[::-1])[::-1]
+    found: Integers = np.minimum(first - places + 1, k)
+    return found
+
+
+def drafted_bounds(ends: Floats, most: Integers, rejected: Floats) -> tuple[Floats, Floats]:
+    """What loops draft, if a draft that goes on behind a rejected token ends behind the next one, or never.
+
+    Args:
+        ends: [n, K+1] how loops go on.
+        most: [n] see ``drafted_ahead``.
+        rejected: [n+1] see ``stopped_loops``.
+
+    Returns:
+        [n, K+1] each: see ``low`` and ``high`` of ``StoppedLoops``.
+    """
+    n, width = ends.shape
+    k, accepted, places = width - 1, np.arange(width - 1), np.arange(n)
+    chance = np.where(accepted < most[:, None], ends[:, :k], 0.0)
+    stop = rejected[np.minimum(places[:, None] + accepted, n)]
+    stop = np.where(accepted + 1 < k, stop, 1.0)  # behind K tokens nothing is left to decide
+    low = np.zeros_like(ends)
+    low[places, most] = ends[places, most]
+    low[:, 1:] += chance * stop
+    high = low.copy()
+    going_on = chance * (1 - stop)
+    low[:, 2:] += going_on[:, : k - 1]
+    high[:, k] += going_on.sum(1)
+    return low, high
+
+
+def _one_state(starts: Floats, ends: Floats) -> StateLoops:
+    return StateLoops(starts[None], ends[None], np.zeros((1, ends.shape[1]), np.int64), 0)

@@ -1,0 +1,251 @@
+"""A draft model's rows over a text, read once for every rule that ends a draft by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spsbench.decode import rows
+from spsbench.decode.adaptive import Booleans, Integers, Rollouts
+from spsbench.decode.protocols import LanguageModel
+from spsbench.decode.replay import Floats, accepted_by_token, anchored
+from spsbench.decode.rows import Rows
+from spsbench.drafters.forced import Forced, ForcedText
+from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.policy import Entropy, policy_kind
+from spsbench.records import SamplingParams, Spec
+
+STOP_BELOW, ENTROPY = "stop-below", "entropy"
+
+_ROLLOUTS = 16
+"""Positions of a text behind which drafts are sampled on, about."""
+
+Numbers = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """A policy that ends a draft by one row and the token drawn from it, by its threshold.
+
+    Attributes:
+        spec: ``stop-below:tau=...`` or ``entropy:h=...``, with its threshold.
+    """
+
+    spec: Spec
+
+    @property
+    def threshold(self) -> float:
+        """tau, or h."""
+        name = "tau" if self.spec.name == STOP_BELOW else "h"
+        return float(policy_kind(self.spec.name).settled(self.spec)[name])
+
+    @property
+    def never(self) -> bool:
+        """Whether it ends no draft: no probability is below 0."""
+        return self.spec.name == STOP_BELOW and self.threshold <= 0
+
+    def ends(self, seen: RowFacts) -> Booleans:
+        """[...] whether a draft ends there; by the policy's own margin, in the precision of the rows."""
+        if self.spec.name == STOP_BELOW:
+            return np.asarray(seen.probability - self.threshold < 0)
+        return np.asarray(self.threshold - seen.entropy < 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """What rules look at, in the precision of the rows.
+
+    Attributes:
+        probability: [...] of the drafted token in its own row.
+        entropy: [...] of that row, in nats; NaN if no rule asks.
+    """
+
+    probability: Numbers
+    entropy: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedText:
+    """One text of n tokens, read by a draft model under R rules.
+
+    Attributes:
+        accepted: [n] ``min(1, p / q)`` of its tokens.
+        stops: [R, n] whether a draft ends behind each of them, if it was drafted.
+        rejected: [R, n+1] the chance that it ends behind the token that was rejected for the text's; the
+            last entry is of a token that is drafted behind the text.
+        rollouts: one for each rule: the same drafts, ended by each.
+    """
+
+    accepted: Floats
+    stops: Booleans
+    rejected: Floats
+    rollouts: tuple[Rollouts, ...]
+
+
+class StopReader:
+    """Reads texts with a draft model, for every rule at once.
+
+    Args:
+        rules: ways to end a draft.
+        seed: of the drafts that are sampled on behind rejected tokens.
+        rollouts: about how many of them a text.
+
+    Attributes:
+        texts: in the order in which they were read.
+    """
+
+    def __init__(self, rules: Sequence[StopRule], seed: int = 0, rollouts: int = _ROLLOUTS) -> None:
+        self.rules = tuple(rules)
+        self.texts: list[DraftedText] = []
+        self._count = rollouts
+        self._reads_entropy = any(rule.spec.name == ENTROPY for rule in rules)
+        self._random = torch.Generator().manual_seed(seed)
+
+    def forced(self, drafter: ModelDrafter, text: ForcedText, q: Tensor, k: int) -> Forced:
+        """As ``ModelDrafter.forced``, from the same single forward over the text.
+
+        Args:
+            drafter: whose rows are read; its policy is not asked.
+            text: of the target.
+            q: [n, V] the target's warped rows.
+            k: the most that a loop drafts.
+        """
+        model, sampling = drafter.model, drafter.sampling
+        n, ids = len(text.tokens), text.ids
+        model.rollback(0)
+        p = rows.warped(model.score(ids, last=n + 1), sampling)
+        own = p.at(ids[-n:])
+        with np.errstate(divide="ignore"):
+            accepted = accepted_by_token(text.log_target, np.log(own.double().cpu().numpy()))
+        entropy = self._entropies(p)
+        facts = RowFacts(own.cpu().numpy(), entropy[:n])
+        stops = np.array([rule.ends(facts) for rule in self.rules], np.bool_).reshape(-1, n)
+        residuals = [_residual(p, q, position, text.device) for position in range(n + 1)]
+        rejected = np.array([self._ended(*each) for each in zip(residuals, entropy, strict=True)])
+        behind = _Behind(model, sampling, len(text.prompt), residuals, p, k, text.device)
+        rollouts = self._rolled_out(behind, accepted) if k > 1 and self.rules else ()
+        self.texts.append(DraftedText(accepted, stops, rejected.reshape(n + 1, len(self.rules)).T, rollouts))
+        return Forced(anchored(accepted, k), np.full(n, k))
+
+    def _entropies(self, p: Rows) -> Numbers:
+        """[len(p)] in nats, as the policy computes them; NaN if no rule asks."""
+        if not self._reads_entropy:
+            return np.full(len(p), np.nan)
+        found: Numbers = (-Entropy(0.0).margin(p.dense(), torch.empty(0))).cpu().numpy()
+        return found
+
+    def _ended(self, residual: _Residual, entropy: Any) -> list[float]:
+        """[R] the chance that a draft ends behind a rejected token."""
+        facts = RowFacts(residual.probability, np.broadcast_to(entropy, residual.probability.shape))
+        return [float(residual.share @ rule.ends(facts)) for rule in self.rules]
+
+    def _rolled_out(self, behind: _Behind, accepted: Floats) -> tuple[Rollouts, ...]:
+        """Drafts that are sampled on behind some positions, likelier where a rejection is likelier."""
+        chances = np.append(_inclusion(1 - accepted, self._count), 1.0)
+        offset = float(torch.rand((), generator=self._random, dtype=torch.float64))
+        edges = np.floor(np.append(0.0, chances.cumsum()) + offset)
+        chosen = np.flatnonzero(np.diff(edges) > 0)
+        further = np.zeros((len(self.rules), len(chosen)), np.int64)
+        for place in range(len(chosen) - 1, -1, -1):  # from the end: what was read before stays cached
+            further[:, place] = self._further(behind, int(chosen[place]))
+        return tuple(Rollouts(chosen, 1 / chances[chosen], each) for each in further)
+
+    def _further(self, behind: _Behind, position: int) -> Integers:
+        """[R] tokens drafted behind a rejected one until each rule ends the draft."""
+        found = np.zeros(len(self.rules), np.int64)
+        u = torch.rand(behind.k, generator=self._random, dtype=torch.float64)
+        for drafted, (row, token) in enumerate(behind.drafts(position, u), start=1):
+            facts = RowFacts(row.at(token).cpu().numpy(), self._entropies(row))
+            going_on = ~np.array([rule.ends(facts)[0] for rule in self.rules]) & (found == drafted - 1)
+            found[going_on] += 1
+            if drafted == behind.k - 1 or not going_on.any():
+                break
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Residual:
+    """The law of the token that is rejected at a position, over its support.
+
+    Attributes:
+        tokens: [m] ids.
+        probability: [m] in the draft's row, in its precision.
+        share: [m] of the law; adds up to 1.
+    """
+
+    tokens: Integers
+    probability: Numbers
+    share: Floats
+
+
+def _residual(p: Rows, q: Tensor, position: int, device: torch.device) -> _Residual:
+    """Of ``max(p - q, 0)`` at a position; behind the text, and where rounding leaves nothing, of p."""
+    row = p.pick(torch.tensor(position, device=device)).dense()[0].cpu().numpy()
+    over = row.astype(np.float64)
+    if position < len(q):
+        rest = np.maximum(over - q[position].double().cpu().numpy(), 0.0)
+        over = rest if rest.any() else over
+    tokens = np.flatnonzero(over)
+    return _Residual(tokens, row[tokens], over[tokens] / over.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """Drafts on from any position of a text that a model has read, without an end but K.
+
+    Attributes:
+        model: has read all of prompt and text.
+        sampling: of its rows.
+        prompt: tokens before the text.
+        residuals: [n+1] the law of the token that is drafted and rejected at each position.
+        p: [n+1] rows of the draft along the text.
+        k: the most that a loop drafts.
+        device: where the model is.
+    """
+
+    model: LanguageModel
+    sampling: SamplingParams
+    prompt: int
+    residuals: Sequence[_Residual]
+    p: Rows
+    k: int
+    device: torch.device
+
+    def drafts(self, position: int, u: Tensor) -> Iterator[tuple[Rows, Tensor]]:
+        """(row, token [1]) of the rejected token and of those behind it, up to K in all.
+
+        Args:
+            position: must not be larger than that of an earlier call.
+            u: [K] uniform numbers.
+        """
+        residual = self.residuals[position]
+        reached = np.cumsum(residual.share)
+        drawn = min(int(reached.searchsorted(float(u[0]) * reached[-1], side="right")), len(reached) - 1)
+        token = torch.tensor([int(residual.tokens[drawn])], device=self.device)
+        self.model.rollback(self.prompt + position)
+        yield self.p.pick(torch.tensor(position, device=self.device)), token
+        room = self.model.context_window - self.prompt - position
+        for number in range(1, min(self.k, room)):
+            row = rows.warped(self.model.score(token, last=1), self.sampling)
+            token = row.draw(u[number : number + 1].to(self.device))
+            yield row, token
+
+
+def _inclusion(sizes: Floats, count: int) -> Floats:
+    """[n] chances to be chosen, at most 1 and otherwise in proportion to sizes, that add up to ``count``.
+
+    Where fewer than ``count`` have a size, all of these are chosen.
+    """
+    chances = np.zeros_like(sizes)
+    while (open_ := (sizes > 0) & (chances < 1)).any():
+        left = count - float((chances >= 1).sum())
+        chances[open_] = np.minimum(1.0, max(left, 0.0) * sizes[open_] / sizes[open_].sum())
+        if (chances[open_] < 1).all():
+            break
+    return chances
