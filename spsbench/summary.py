@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spsbench.axes import ArmIdentity, identity, unusual
 from spsbench.predict.costs import prediction
 from spsbench.predict.factors import why
 from spsbench.predict.recommend import hindsight, recommendation
+from spsbench.predict.replayed import replayed
 from spsbench.predict.roofline import ceiling
 from spsbench.records import SCHEMA_VERSION, Speedup
 from spsbench.stats.acceptance import acceptance, disagreement
@@ -72,6 +74,7 @@ def diagnostics(
     loops_by_arm: Mapping[str, pd.DataFrame],
     rows: Sequence[ArmRow],
     info: Mapping[str, Any],
+    evidence: pd.DataFrame | None = None,
 ) -> Diagnostics:
     """The parts of ``summary.json`` that explain its rows; each null where it has nothing to say.
 
@@ -83,6 +86,7 @@ def diagnostics(
         loops_by_arm: rows of ``loops`` of each arm.
         rows: the arms' rows of the summary.
         info: of ``summarise``.
+        evidence: rows of ``evidence``; without them nothing is replayed.
     """
     loops = {
         arm: loops_of(part, finished(by_arm[arm]), len(by_arm[arm]))
@@ -90,7 +94,7 @@ def diagnostics(
         if arm in by_arm
     }
     found: Diagnostics = {
-        "prediction": prediction(rows, info),
+        "prediction": prediction(rows, info, {} if evidence is None else replayed(evidence, rows)),
         "why": why(by_arm, loops_by_arm, rows),
         "ceiling": ceiling(by_arm, rows, info),
         "tails": tails(by_arm, loops, rows),
@@ -114,7 +118,12 @@ PHASES = ("draft", "verify", "sample", "other", "loop")
 _METHOD_ORDER = {"ars": 0, "sps": 1, "draft": 2}
 
 
-def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> Summary:
+def summarise(
+    samples: pd.DataFrame,
+    loops: pd.DataFrame,
+    info: Mapping[str, Any],
+    evidence: pd.DataFrame | None = None,
+) -> Summary:
     """The content of summary.json, from the tables of a run.
 
     Args:
@@ -126,14 +135,18 @@ def summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any
             ``synthetic``, ``pair``, ``data``, ``headline_metric``, ``metrics``; and, for all arms or as a
             dict by arm, ``expected_sequences``, ``verification_rule``, ``peak_memory_bytes``,
             ``target_mode``, ``draft_mode``.
+        evidence: one row per token that was read again, the columns of ``evidence.parquet``; without it
+            nothing is replayed.
 
     Returns:
         a dict of JSON's own types: null where a number does not exist, never NaN.
     """
-    return separated(samples, loops, info, _summarise)
+    return separated(samples, loops, info, partial(_summarise, evidence=evidence))
 
 
-def _summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any]) -> Summary:
+def _summarise(
+    samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any], evidence: pd.DataFrame | None
+) -> Summary:
     """The same for sequences of one and the same conditions."""
     by_arm = {str(arm): part for arm, part in samples.groupby("arm", sort=False)}
     loops_of = {str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {}
@@ -165,7 +178,7 @@ def _summarise(samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, An
         "by_category": plain(by_category(by_arm, loops_of, rows, trusted=taken["trusted"], anytime=anytime)),
         "parity": quality,
         "losslessness": judged,
-        **_explained(by_arm, loops_of, rows, info, trusted=taken["trusted"]),
+        **_explained(by_arm, loops_of, rows, info, evidence, trusted=taken["trusted"]),
         "contention": plain(taken),
         "token_sha256": token_hash(samples),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
@@ -204,11 +217,12 @@ def _explained(
     loops_of: Mapping[str, pd.DataFrame],
     rows: list[ArmRow],
     info: Mapping[str, Any],
+    evidence: pd.DataFrame | None,
     *,
     trusted: bool,
 ) -> Diagnostics:
     """``diagnostics``; times that are not to be trusted explain and recommend nothing."""
-    found = diagnostics(by_arm, loops_of, rows, info)
+    found = diagnostics(by_arm, loops_of, rows, info, evidence)
     return found if trusted else {**found, "recommendation": None, "why": None}
 
 

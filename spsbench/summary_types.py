@@ -345,8 +345,20 @@ class Losslessness(TypedDict):
 # --- prediction ---
 
 
+class LoopLength(TypedDict):
+    """Tokens per loop; without ``low`` and ``high`` where no interval can be had."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+
+
 class ArmPrediction(ArmIdentity):
-    """Predicted and measured speedup of one arm; a residual is measured - predicted."""
+    """Predicted and measured speedup of one arm; a residual is measured - predicted.
+
+    ``tokens_per_loop_measured`` counts a loop's tokens before an output's end cuts them, as alpha does;
+    ``tokens_per_loop_kept`` and the replayed one count what is kept.
+    """
 
     alpha: float | None
     c: float | None
@@ -359,6 +371,8 @@ class ArmPrediction(ArmIdentity):
     chen: float | None
     chen_residual: float | None
     tokens_per_loop_predicted: float | None
+    tokens_per_loop_replayed: LoopLength | None
+    tokens_per_loop_kept: float | None
     tokens_per_loop_measured: float
     operations_factor: float | None
 

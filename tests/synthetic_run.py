@@ -6,7 +6,9 @@ are those that Chen et al. 2023 imply (14.1 ms a target step, 1.8 ms a draft ste
 
 from __future__ import annotations
 
+import math
 import tempfile
+from array import array
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -22,6 +24,7 @@ from spsbench.records import (
     Prompt,
     Sample,
     SamplingParams,
+    TokenEvidence,
     TracedToken,
 )
 from spsbench.report.figures import Gallery, draw
@@ -152,7 +155,16 @@ def _generation(arm: Arm, ease: float, ids: list[int], rng: np.random.Generator,
         decode_s=sum(loop.loop_s for loop in loops) + 1e-4,
         finish_reason="length",
         trace=traced if trace else None,
+        token_evidence=_read_again(ease, len(ids)) if arm.method == "ars" else None,
     )
+
+
+def _read_again(ease: float, tokens: int) -> TokenEvidence:
+    """As if every token had the probability one half, and a draft of it passed with probability ``ease``."""
+    half = array("f", [math.log(0.5)]) * tokens
+    draft = array("f", [math.log(0.5 * ease)]) * tokens
+    most = array("f", [0.5]) * tokens
+    return TokenEvidence(half, draft, array("i", [0]) * tokens, most, most[:])
 
 
 def _loop(arm: Arm, ease: float, rng: np.random.Generator) -> list[str]:
@@ -187,7 +199,7 @@ def read_run(directory: Path) -> Measured:
     """A run as the reports see it."""
     with RunStore.open(directory) as store:
         frames, info = store.frames(), store.run_info()
-    summary = summarise(frames.samples, frames.loops, info)
+    summary = summarise(frames.samples, frames.loops, info, frames.evidence)
     return Measured(directory.name, summary, info, frames.samples, frames.loops, frames.tokens)
 
 

@@ -74,7 +74,7 @@ def audit(
     samples_dtype: SamplesDtype = None,
     seed: options.Seed = None,
     device: options.Device = None,
-    dtype: options.Dtype = None,
+    dtype: options.UnroundedDtype = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,

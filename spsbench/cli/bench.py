@@ -71,7 +71,7 @@ def bench(
     seconds: Seconds = None,
     seed: options.Seed = None,
     device: options.Device = None,
-    dtype: options.Dtype = None,
+    dtype: options.UnroundedDtype = None,
     threads: options.Threads = None,
     backend: options.Backend = None,
     json: options.Json = False,

@@ -165,6 +165,9 @@ Device = Annotated[str | None, _option("--device", "NAME", MACHINE, "auto, cpu, 
 Dtype = Annotated[
     str | None, _option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16, float16, int8 or int4.")
 ]
+UnroundedDtype = Annotated[
+    str | None, _option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16 or float16.")
+]
 Threads = Annotated[
     str | None, _option("--threads", "auto|N", MACHINE, "CPU threads. Default: auto, by the target's size.")
 ]

@@ -83,7 +83,7 @@ def derive(directory: Path) -> tuple[Measured, Gallery]:
 
     with RunStore.open(directory) as store:
         frames, info = store.frames(), store.run_info()
-        summary = summarise(frames.samples, frames.loops, info)
+        summary = summarise(frames.samples, frames.loops, info, frames.evidence)
         measured = Measured(
             name=directory.resolve().name,
             summary=summary,

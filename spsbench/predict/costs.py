@@ -18,7 +18,15 @@ import numpy.typing as npt
 from spsbench.axes import MODEL, identity, series, series_axes
 from spsbench.decode import theory
 from spsbench.predict.whatif import KS, leviathan
-from spsbench.summary_types import Acceptance, ArmPrediction, ArmRow, LoopLine, Prediction, SeriesPrediction
+from spsbench.summary_types import (
+    Acceptance,
+    ArmPrediction,
+    ArmRow,
+    LoopLength,
+    LoopLine,
+    Prediction,
+    SeriesPrediction,
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -100,21 +108,29 @@ _MOST_K = 16
 """The predicted curve of a sweep runs at least this far."""
 
 
-def prediction(rows: Sequence[ArmRow], info: Mapping[str, Any]) -> Prediction | None:
+def prediction(
+    rows: Sequence[ArmRow], info: Mapping[str, Any], replays: Mapping[str, LoopLength] | None = None
+) -> Prediction | None:
     """Predictions for every SpS arm, and the best K per sampling and engine.
 
     Args:
         rows: of the summary, with ``acceptance`` holding ``alpha_leviathan``.
         info: of ``summarise``; ``models`` with the ``parameters`` of both gives the operations factor.
+        replays: tokens per loop by arm, of ``replayed``.
 
     Returns:
         ``arms`` (see ``_arm``) and ``samplings`` (see ``_sampling``); None without an SpS arm.
     """
     arms: list[ArmPrediction] = []
     samplings: list[SeriesPrediction] = []
+    told = replays or {}
     for group in series(rows):
         operations = _operations_ratio(info)
-        found = [_arm(row, accepted, group, operations) for row in group if (accepted := row["acceptance"])]
+        found = [
+            _arm(row, accepted, group, operations, told.get(row["arm"]))
+            for row in group
+            if (accepted := row["acceptance"])
+        ]
         if found:
             arms += found
             samplings.append(_sampling(group, found))
@@ -122,7 +138,11 @@ def prediction(rows: Sequence[ArmRow], info: Mapping[str, Any]) -> Prediction | 
 
 
 def _arm(
-    row: ArmRow, acceptance: Acceptance, group: Sequence[ArmRow], operations: float | None
+    row: ArmRow,
+    acceptance: Acceptance,
+    group: Sequence[ArmRow],
+    operations: float | None,
+    replayed: LoopLength | None,
 ) -> ArmPrediction:
     """One arm: ``predicted`` by Leviathan, ``chen`` by Chen, and ``residual`` = measured - predicted."""
     k, speedup = row["k"], row["speedup"]
@@ -144,6 +164,8 @@ def _arm(
         "chen": chen,
         "chen_residual": _difference(measured, chen),
         "tokens_per_loop_predicted": None if alpha is None else theory.expected_tokens(alpha, k),
+        "tokens_per_loop_replayed": replayed,
+        "tokens_per_loop_kept": row["tokens_per_loop"],
         "tokens_per_loop_measured": acceptance["mean_acceptance_length"],
         "operations_factor": None
         if alpha is None or operations is None

@@ -7,11 +7,20 @@ from typing import Any
 
 from spsbench.predict.factors import ACCEPTANCE, CORRELATION, DRAFTING, END, LOOP_TIME, REST, VERIFYING
 from spsbench.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND
+from spsbench.records import Interval
 from spsbench.report import judgement, wording
 from spsbench.report.naming import in_full
 from spsbench.report.tables import Table, left, right
 from spsbench.report.wording import escape
-from spsbench.summary_types import ArmCeiling, ArmFactors, ArmPrediction, Ceiling, SeriesPrediction, Summary
+from spsbench.summary_types import (
+    ArmCeiling,
+    ArmFactors,
+    ArmPrediction,
+    Ceiling,
+    LoopLength,
+    SeriesPrediction,
+    Summary,
+)
 
 Run = Mapping[str, Any]
 
@@ -33,7 +42,8 @@ THEORY_NOTE = (
     "Leviathan et al. 2022: (1 - alpha^(K+1)) / (1 - alpha) / (K c + 1), with alpha by teacher forcing on "
     "ArS text (`alpha_leviathan`). Chen et al. 2023: r'(K+1) t_target / (K t_draft + t_target), with the "
     "measured r'. Residual: measured - predicted. Both take verifying K+1 tokens as one target step. "
-    "Operations: arithmetic per token as a multiple of ArS, by parameters."
+    "Operations: arithmetic per token as a multiple of ArS, by parameters. By replay: tokens per loop as the "
+    "ArS texts alone tell them for this K, with the 95% interval over prompts, beside the measured ones."
 )
 
 
@@ -79,7 +89,10 @@ def theory(summary: Summary, run: Run) -> list[str]:
     found = summary.get("prediction")
     if not found:
         return []
-    titles = ("alpha", "c", "measured", "Leviathan", "residual", "Chen", "residual", "operations factor")
+    titles = (
+        *("alpha", "c", "measured", "Leviathan", "residual", "Chen", "residual", "operations factor"),
+        *("tokens/loop", "by replay"),
+    )
     table = in_full().table([*map(right, titles)], found["arms"], _predicted)
     lines = ["## Theory", "", *table.as_markdown(), ""]
     told = [text for sampling in found["samplings"] if (text := _best(sampling) + _loop(sampling))]
@@ -96,7 +109,15 @@ def _predicted(arm: ArmPrediction) -> list[str]:
         wording.number(arm["chen"], 2),
         _signed(arm["chen_residual"]),
         wording.number(arm["operations_factor"], 2),
+        wording.number(arm["tokens_per_loop_kept"], 2),
+        _length(arm["tokens_per_loop_replayed"]),
     ]
+
+
+def _length(found: LoopLength | None) -> str:
+    if found is None:
+        return wording.NOTHING
+    return wording.interval(Interval(found["estimate"], found["low"], found["high"]))
 
 
 def _best(found: SeriesPrediction) -> str:

@@ -81,7 +81,7 @@ def finalize(store: RunStore, tokenizer: TokenReader | None) -> Summary:
     if tokenizer is not None:
         store.note(token_texts=token_texts(frames.tokens["token_id"].unique(), tokenizer))
     info = store.run_info()
-    summary = summarise(frames.samples, frames.loops, info)
+    summary = summarise(frames.samples, frames.loops, info, frames.evidence)
     write_summary(store.directory, summary)
     store.write_report(render(summary, info))
     return summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spsbench.report.figures import figure1, lengths, phases, positions, speedup, tails
+from spsbench.report.figures import figure1, lengths, phases, positions, replayed, speedup, tails
 from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet
 from spsbench.report.measured import Measured
 
@@ -17,6 +17,7 @@ _FIGURES: dict[str, Callable[[Measured], Drawing]] = {
     "Where a loop's time goes": phases.draw,
     "Acceptance": positions.draw,
     "Tokens per loop": lengths.draw,
+    "Tokens per loop by replay": replayed.draw,
     "Tails": tails.draw,
 }
 

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 from synthetic_run import gallery, measured
 
-from spsbench.report.figures import draw, figure1, lengths, phases, positions, speedup, style, tails
+from spsbench.report.figures import (
+    draw,
+    figure1,
+    lengths,
+    phases,
+    positions,
+    replayed,
+    speedup,
+    style,
+    tails,
+)
 from spsbench.report.figures.style import Drawing, FigureSkipped, printed, quiet
 from spsbench.report.measured import Measured
 
@@ -136,7 +146,11 @@ def test_percentiles_and_slower_prompts() -> None:
 def test_one_lookahead_gives_the_sensible_rest() -> None:
     drawn = draw(measured(ks=(0, 4), samplings=("nucleus",)))
     assert [plate.name for plate in drawn.plates] == ["loop_time", "acceptance", "tokens_per_loop", "tails"]
-    assert [title for title, _ in drawn.left_out] == ["Figure 1", "Speedup against K"]
+    assert [title for title, _ in drawn.left_out] == [
+        "Figure 1",
+        "Speedup against K",
+        "Tokens per loop by replay",
+    ]
 
 
 def test_ars_alone_and_nothing_at_all_are_named() -> None:
@@ -146,7 +160,7 @@ def test_ars_alone_and_nothing_at_all_are_named() -> None:
     empty = measured(prompts=0)
     nothing = draw(empty)
     assert nothing.plates == ()
-    assert len(nothing.left_out) == 6
+    assert len(nothing.left_out) == 7
 
 
 def test_without_phases_their_figure_is_left_out() -> None:
@@ -159,7 +173,7 @@ def test_without_phases_their_figure_is_left_out() -> None:
 
 
 def test_synthetic_data_is_stamped_on_every_figure() -> None:
-    assert len(gallery().plates) == 6
+    assert len(gallery().plates) == 7
     for plate in gallery().plates:
         assert "SYNTHETIC" in plate.svg
         assert "xsum-fixture (synthetic), pair simulated, 12 prompts" in plate.svg
@@ -170,3 +184,21 @@ def test_real_data_is_not_stamped_and_names_are_no_markup() -> None:
     real = printed(phases.draw(dataclasses.replace(measured(), summary=summary)))
     assert "SYNTHETIC" not in real.svg
     assert "$x$ &lt;b&gt;&amp;amp;" in real.svg
+
+
+def test_tokens_per_loop_by_replay_stand_beside_the_measured_ones() -> None:
+    axes = replayed.draw(measured()).figure.axes[0]
+    arms = [arm for arm in measured().summary["prediction"]["arms"] if arm["sampling"] == "nucleus"]
+    told, kept, independent = axes.get_lines()
+    assert told.get_ydata().tolist() == [arm["tokens_per_loop_replayed"]["estimate"] for arm in arms]
+    assert kept.get_ydata().tolist() == [arm["tokens_per_loop_kept"] for arm in arms]
+    # Simulated texts of the same ease as the simulated loops; 12 prompts of 24 tokens.
+    assert np.allclose(told.get_ydata(), kept.get_ydata(), rtol=0.15)
+    assert len(independent.get_ydata()) == len(arms) == 3
+
+
+def test_a_run_without_read_texts_has_no_such_figure() -> None:
+    without = [{**arm, "tokens_per_loop_replayed": None} for arm in measured().summary["prediction"]["arms"]]
+    summary = {**measured().summary, "prediction": {**measured().summary["prediction"], "arms": without}}
+    with pytest.raises(FigureSkipped, match="fewer than two"):
+        replayed.draw(dataclasses.replace(measured(), summary=summary))

@@ -1,0 +1,217 @@
+"""The proof of replay: every cell predicted from one ArS run, then run for real on the same prompts.
+
+    python -m benchmarks.replay [--pair mini|smollm2] [--prompts 40] [--max-new-tokens 128] [--budget 120]
+        [--out results/replay]
+
+A cell is a drafter with a K on one task and sampling. ArS runs first; replay reads its texts and times loops;
+then ArS and every cell run side by side with another seed. Deviations are predicted over measured. Prompts
+are shared, texts are not, and both sides are samples: beside a deviation stands its standard error. A speedup
+counts as covered where the 95% interval of the quotient of both, taken as independent, holds 1. The embedded
+pair and its tasks are synthetic. Run it on a quiet machine: minutes on the embedded pair, half an hour else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spsbench.environment import describe_environment
+from spsbench.report.tables import Table, left, right
+
+_TASKS = {"mini": ("xsum", "humaneval"), "smollm2": ("humaneval", "examples/chat.jsonl")}
+_DRAFTERS = {
+    "mini": "model,lookup,bigram,union,quantised",
+    "smollm2": "heads:bits=8,quantised,lookup,suffix,union:of=lookup+heads",
+}
+_KS = "2,5"
+_SAMPLINGS: dict[str, tuple[str, ...]] = {"task": (), "T=1": ("--temperature", "1", "--top-p", "1")}
+_MOST_LENGTH, _MOST_SPEED = 0.02, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with the standard error of its logarithm, read off its 95% interval."""
+
+    value: float
+    error: float
+
+    @classmethod
+    def of(cls, value: float, low: float | None, high: float | None) -> Estimate:
+        """From an interval; without one the error is not known."""
+        error = math.nan if low is None or high is None else math.log(high / low) / (2 * 1.96)
+        return cls(value, error)
+
+    def over(self, other: Estimate) -> Estimate:
+        """The quotient, both being independent."""
+        return Estimate(self.value / other.value, math.hypot(self.error, other.error))
+
+    @property
+    def holds_1(self) -> bool:
+        """Whether 1 lies in the 95% interval."""
+        return abs(math.log(self.value)) <= 1.96 * self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One cell, predicted and measured."""
+
+    task: str
+    sampling: str
+    drafter: str
+    k: int
+    length: tuple[Estimate, Estimate]
+    speedup: tuple[Estimate, Estimate]
+
+
+def main() -> None:
+    """Predict, run, compare, print."""
+    given = _arguments()
+    facts = describe_environment()
+    print(
+        f"{facts['cpu']['model']}, {given.threads} threads, load {facts['load_1m']:.1f}, pair {given.pair}\n"
+    )
+    proofs: list[Proof] = []
+    spent = {"ArS": 0.0, "replay": 0.0, "grid": 0.0}
+    for task in _TASKS[given.pair]:
+        for sampling, flags in _SAMPLINGS.items():
+            if sampling in given.samplings:
+                proofs += _cells(given, task, sampling, flags, spent)
+    print("\n".join(_table(proofs).as_markdown()))
+    print("\n".join(_verdict(proofs, spent)))
+
+
+def _cells(
+    given: argparse.Namespace, task: str, sampling: str, flags: tuple[str, ...], spent: dict[str, float]
+) -> Iterator[Proof]:
+    out = given.out / given.pair / Path(task).stem / sampling
+    common = (
+        "--pair",
+        given.pair,
+        "--limit",
+        given.prompts,
+        "--max-new-tokens",
+        given.max_new_tokens,
+        *flags,
+    )
+    common += ("--threads", given.threads, "--no-score", "--no-proof", "--quiet")
+    drafters = ("--drafter", _DRAFTERS[given.pair], "--k", _KS)
+    spent["ArS"] += _called("run", task, *common, "--arms", "ars", "--seed", "1", "--out", out / "ars")[0]
+    asked = ("--budget", given.budget, "--threads", given.threads, "--json", "--quiet")
+    seconds, told = _called("replay", out / "ars", *drafters, *asked)
+    spent["replay"] += seconds
+    seconds, ran = _called("run", task, *common, *drafters, "--seed", "2", "--out", out / "live", "--json")
+    spent["grid"] += seconds
+    arms = {(row["drafter"], row["k"]): row for row in json.loads(ran)["rows"] if row["method"] == "sps"}
+    lengths = _lengths(out / "live")
+    for cell in json.loads(told)["cells"]:
+        row = arms[cell["drafter"], cell["k"]]
+        predicted = cell["predicted"]["speedup"]
+        speed = row["speedup"]
+        yield Proof(
+            task,
+            sampling,
+            cell["drafter"],
+            cell["k"],
+            (_read(cell["tokens_per_loop"]), lengths[row["arm"]]),
+            (_read(predicted), Estimate.of(speed["ratio"], speed["low"], speed["high"])),
+        )
+
+
+def _lengths(run: Path) -> dict[str, Estimate]:
+    """Tokens per loop of every arm, with its error over prompts."""
+    import numpy as np
+
+    from spsbench.stats.bootstrap import pooled_interval
+    from spsbench.store import read_frames
+
+    found = {}
+    for arm, loops in read_frames(run).loops.groupby("arm"):
+        sums = loops.groupby("example_id")["emitted"].agg(["sum", "count"]).to_numpy(dtype=np.float64).T
+        interval = pooled_interval(list(sums), lambda drawn: np.asarray(drawn[0] / drawn[1]))
+        found[str(arm)] = Estimate.of(float(sums[0].sum() / sums[1].sum()), *interval)
+    return found
+
+
+def _read(told: Mapping[str, Any]) -> Estimate:
+    return Estimate.of(told["estimate"], told["low"], told["high"])
+
+
+def _called(*command: object) -> tuple[float, str]:
+    """(seconds, what it printed) of a command of ours in a process of its own."""
+    started = time.perf_counter()
+    line = [sys.executable, "-m", "spsbench", *map(str, command)]
+    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)
+    return time.perf_counter() - started, done.stdout
+
+
+def _table(proofs: list[Proof]) -> Table:
+    titles = ("tokens/loop", "measured", "off by", "speedup", "measured", "off by")
+    rows = [
+        [
+            f"{Path(proof.task).stem}, {proof.sampling}",
+            proof.drafter,
+            str(proof.k),
+            *_told(*proof.length, ""),
+            *_told(*proof.speedup, "x"),
+            "yes" if proof.speedup[0].over(proof.speedup[1]).holds_1 else "NO",
+        ]
+        for proof in proofs
+    ]
+    return Table([left("task"), left("drafter"), right("K"), *map(right, titles), left("covered")], rows)
+
+
+def _told(predicted: Estimate, measured: Estimate, unit: str) -> list[str]:
+    off = predicted.over(measured)
+    error = "" if math.isnan(off.error) else f" ± {off.error:.1%}"
+    return [f"{predicted.value:.2f}{unit}", f"{measured.value:.2f}{unit}", f"{off.value - 1:+.1%}{error}"]
+
+
+def _verdict(proofs: list[Proof], spent: Mapping[str, float]) -> list[str]:
+    lengths = [proof.length[0].over(proof.length[1]) for proof in proofs]
+    speeds = [proof.speedup[0].over(proof.speedup[1]) for proof in proofs]
+    within = [
+        sum(abs(off.value - 1) <= most for off in offs)
+        for offs, most in ((lengths, _MOST_LENGTH), (speeds, _MOST_SPEED))
+    ]
+    count = len(proofs)
+    return [
+        "",
+        f"Tokens per loop: {within[0]} of {count} cells within {_MOST_LENGTH:.0%}, median deviation "
+        f"{_median(lengths):.1%}; {sum(off.holds_1 for off in lengths)} covered.",
+        f"Speedup: {within[1]} of {count} cells within {_MOST_SPEED:.0%}, median deviation "
+        f"{_median(speeds):.1%}; {sum(off.holds_1 for off in speeds)} covered.",
+        "Wall time: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent.items()) + ".",
+    ]
+
+
+def _median(offs: list[Estimate]) -> float:
+    return statistics.median(abs(off.value - 1) for off in offs)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pair", choices=list(_TASKS), default="mini")
+    parser.add_argument("--prompts", type=int, default=40)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--budget", type=float, default=120.0, help="seconds for timing loops of a task")
+    parser.add_argument("--samplings", default="task", help=f"of {', '.join(_SAMPLINGS)}")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("results/replay"))
+    given = parser.parse_args()
+    given.samplings = given.samplings.split(",")
+    return given
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Tokens per loop against K from ArS texts alone: the law of replay, fed by what a run recorded of them.
+
+Of every ArS token the run knows log q and log p, by teacher forcing. That is all that the law needs, for
+every K at once, without independence of tests and without a constant alpha (``spsbench.decode.replay``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spsbench.axes import unusual
+from spsbench.decode.replay import Floats, accepted_by_token, anchored, loops_over
+from spsbench.stats.bootstrap import pooled_interval
+from spsbench.summary_types import ArmRow, LoopLength
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TEXT = ["example_id", "sample_index"]
+
+
+def replayed(evidence: pd.DataFrame, rows: Sequence[ArmRow]) -> dict[str, LoopLength]:
+    """Tokens per loop that the ArS texts of a run predict for its SpS arms, with the interval over prompts.
+
+    Args:
+        evidence: one row per emitted token, the columns of ``evidence.parquet``.
+        rows: of the summary.
+
+    Returns:
+        by arm; only arms whose draft model drafts K tokens under Chen's rule, beside ArS texts that were read
+        with that draft.
+    """
+    found: dict[str, LoopLength] = {}
+    for sampling in dict.fromkeys(row["sampling"] for row in rows):
+        own = [row for row in rows if row["sampling"] == sampling]
+        ars = next((row["arm"] for row in own if row["method"] == "ars"), None)
+        texts = list(_chances(evidence[evidence["arm"] == ars]))
+        arms = {row["arm"]: row["k"] for row in own if row["method"] == "sps" and not unusual(row)}
+        if texts:
+            found |= {arm: _tokens_per_loop(texts, k) for arm, k in arms.items()}
+    return found
+
+
+def _chances(ars: pd.DataFrame) -> Iterator[tuple[str, Floats]]:
+    """(prompt, [n] the chance that each token of a text is accepted) of texts that were read as a whole."""
+    for (prompt, _), text in ars.sort_values([*_TEXT, "position"]).groupby(_TEXT, sort=False):
+        known = text[["log_target", "log_draft"]].to_numpy(dtype=np.float64).T
+        if not np.isnan(known).any() and int(text["position"].iloc[-1]) == len(text) - 1:
+            yield str(prompt), accepted_by_token(*known)
+
+
+def _tokens_per_loop(texts: Sequence[tuple[str, Floats]], k: int) -> LoopLength:
+    sums: Mapping[str, Floats] = {prompt: np.zeros(2) for prompt, _ in texts}
+    for prompt, chances in texts:
+        sums[prompt][:] += len(chances), loops_over(anchored(chances, k)).loops
+    tokens, loops = np.array(list(sums.values())).T
+    low, high = pooled_interval([tokens, loops], lambda drawn: np.asarray(drawn[0] / drawn[1]))
+    return {"estimate": float(tokens.sum() / loops.sum()), "low": low, "high": high}
