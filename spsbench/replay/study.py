@@ -215,9 +215,10 @@ def _times(
     pairs = {id(key.sought.pair): key.sought.pair for key in cells}
     window = min(model.context_window for pair in pairs.values() for model in (pair.target, pair.draft))
     first = next(iter(pairs.values()))
+    draft = None if first.is_one else first.draft
 
     def read(request: Request, generation: Generation) -> None:
-        teacher_force(first.target, first.draft, request.prompt_ids, generation.tokens, request.sampling)
+        teacher_force(first.target, draft, request.prompt_ids, generation.tokens, request.sampling)
 
     def rehearsed(keys: Iterable[_Key | None], budget_s: float, rounds: int) -> dict[_Key | None, LoopTimes]:
         most = {key: 1 if key is None else key.k + 1 for key in keys}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from commandline import Cli
 from tiny_heads import save_head
 from transformers import AutoModelForCausalLM
 
+from spsbench.drafters.kind import Context
 from spsbench.models.torch_lm import TorchLM
 from spsbench.paths import mini_dir
+from spsbench.replay import replaying
 from spsbench.replay.texts import texts_of
 
 ALONE = ("--threads", "1", "--no-score", "--no-proof", "--set", "warmup=false", "--quiet")
@@ -50,6 +52,23 @@ def test_tokens_per_loop_are_those_of_the_arms_that_were_run(cli: Cli, measured:
         assert sum(cell["emitted"]) == pytest.approx(1.0)
         assert cell["loops"]["p50"] <= cell["loops"]["p90"] <= cell["loops"]["p99"]
         assert cell["predicted"] is None
+
+
+def test_another_temperature_for_the_draft_misses_what_was_run(
+    cli: Cli, measured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: a draft that is sharper in replay than in the run."""
+
+    def sharper(**given: Any) -> Context:
+        return Context(**given | {"sampling": replace(given["sampling"], temperature=0.3)})
+
+    monkeypatch.setattr(replaying, "Context", sharper)
+    result = cli("replay", measured, "--k", "5", "--budget", "0", "--threads", "1", "--json", "--quiet")
+    assert result.code == 0, result.err
+    (cell,) = json.loads(result.out)["cells"]
+    found, ran = cell["tokens_per_loop"], cell["measured_tokens_per_loop"]
+    width = found["high"] - found["low"]
+    assert not found["low"] - width < ran < found["high"] + width
 
 
 def test_another_temperature_for_the_texts_does_not_fit(cli: Cli, measured: Path, tmp_path: Path) -> None:
