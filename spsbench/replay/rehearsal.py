@@ -19,6 +19,8 @@ Cell = TypeVar("Cell", bound=Hashable)
 
 _LOOPS = 14
 """Of a cell in a round: few, so that the rounds are many and no cell has a moment of its own."""
+_LEAST_TOKENS = 42
+"""A sequence in a round has at least so many: ArS, whose time stands in every speedup, has a token a loop."""
 COLD = 4
 """The first loops of a sequence, which find the caches full of what came before, are apart."""
 LEAST_ROUNDS = 6
@@ -111,7 +113,8 @@ def rehearse(
         prompt = (*text.prompt, *text.tokens[: shuffler.randrange(len(text.tokens))])
         shuffler.shuffle(order)
         for name in order:
-            limit = max(1, min(_LOOPS * most_tokens[name], window - len(prompt) - most_tokens[name]))
+            asked = max(_LOOPS * most_tokens[name], _LEAST_TOKENS)
+            limit = max(1, min(asked, window - len(prompt) - most_tokens[name]))
             request = Request(prompt, limit, (), sampling, seed=seed + number, fixed_length=True)
             generation = engines[name].generate(request)
             context = len(prompt)

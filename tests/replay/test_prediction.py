@@ -91,7 +91,7 @@ def test_cells_take_turns_and_have_the_same_rounds() -> None:
     engines = {"ars": fake_engine(0), "sps": fake_engine(2)}
     found = rehearse(engines, {"ars": 1, "sps": 3}, TEXTS, SamplingParams(), 200, budget_s=0.0)
     assert {*found["ars"].rounds} == {*found["sps"].rounds} == set(range(6))
-    assert len(found["ars"].seconds) == 6 * 14
+    assert len(found["ars"].seconds) == 6 * 42
     assert found["ars"].contexts.min() >= 5
     assert (found["sps"].seconds > 0).all()
 
