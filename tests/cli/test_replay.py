@@ -57,12 +57,12 @@ def test_tokens_per_loop_are_those_of_the_arms_that_were_run(cli: Cli, measured:
 def test_another_temperature_for_the_draft_misses_what_was_run(
     cli: Cli, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: a draft that is sharper in replay than in the run."""
+    """The control: a draft that is flatter in replay than in the run."""
 
-    def sharper(**given: Any) -> Context:
-        return Context(**given | {"sampling": replace(given["sampling"], temperature=0.3)})
+    def flatter(**given: Any) -> Context:
+        return Context(**given | {"sampling": replace(given["sampling"], temperature=4.0)})
 
-    monkeypatch.setattr(replaying, "Context", sharper)
+    monkeypatch.setattr(replaying, "Context", flatter)
     result = cli("replay", measured, "--k", "5", "--budget", "0", "--threads", "1", "--json", "--quiet")
     assert result.code == 0, result.err
     (cell,) = json.loads(result.out)["cells"]
