@@ -26,3 +26,13 @@ def _alone() -> Iterator[None]:
         for name in environment.TAKERS:
             patch.setitem(environment.TAKERS, name, lambda: 0.0)
         yield
+
+
+@pytest.fixture
+def quick_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replay times few loops: what a test asks of the times is that they are there."""
+    from spsbench.replay import rehearsal, study
+
+    monkeypatch.setattr(study, "LEAST_ROUNDS", 2)
+    monkeypatch.setattr(rehearsal, "_LOOPS", 8)
+    monkeypatch.setattr(rehearsal, "_LEAST_TOKENS", 16)

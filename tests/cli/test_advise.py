@@ -10,6 +10,8 @@ from commandline import Cli
 
 from spsbench.paths import mini_dir
 
+pytestmark = pytest.mark.usefixtures("quick_rehearsal")
+
 ONE = ("--threads", "1", "--quiet")
 FEW = ("--limit", "8", "--k", "2,4", "--drafter", "lookup,model", "--budget", "0.1")
 
@@ -44,7 +46,7 @@ def test_the_better_draft_is_chosen_and_run(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_into_the_memory_is_left_out(cli: Cli, tmp_path: Path) -> None:
-    asked = (*FEW, *ONE, "--max-new-tokens", "40", "--no-check", "--json")
+    asked = (*FEW, *ONE, "--max-new-tokens", "30", "--no-check", "--json")
     free = json.loads(cli("advise", "xsum", *asked, "--out", tmp_path / "free").out)
     sizes = {each["drafter"]: each["bytes"] for each in (free["advised"], *free["others"])}
     assert sizes[None] == sizes["lookup"] < sizes["model"]

@@ -20,6 +20,8 @@ from spsbench.paths import mini_dir
 from spsbench.replay import replaying
 from spsbench.replay.texts import texts_of
 
+pytestmark = pytest.mark.usefixtures("quick_rehearsal")
+
 ALONE = ("--threads", "1", "--no-score", "--no-proof", "--set", "warmup=false", "--quiet")
 DRAFTERS = "model,lookup,union,bigram"
 

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from commandline import Cli
 
+pytestmark = pytest.mark.usefixtures("quick_rehearsal")
+
 ALONE = ("--threads", "1", "--no-score", "--no-proof", "--set", "warmup=false", "--quiet")
 POLICIES = "stop-below:tau=0.5,entropy:h=1,momentum"
 
