@@ -10,9 +10,10 @@ import numpy as np
 from spsbench.decode.replay import Floats, TextLoops
 from spsbench.predict.whatif import alpha_needed, c_allowed
 from spsbench.records import Interval
+from spsbench.replay.costs import interval_of
 from spsbench.replay.rehearsal import COLD, LoopTimes
 from spsbench.replay.texts import TargetText
-from spsbench.stats.bootstrap import LEVEL, RESAMPLES, SEED
+from spsbench.stats.bootstrap import RESAMPLES, SEED
 
 
 @dataclass(frozen=True)
@@ -170,13 +171,13 @@ def break_even(own: Timed, ars: Timed, k: int) -> Even:
 def predict(own: Timed, ars: Timed) -> Predicted:
     """Predict one cell, from the same prompts and rounds as ArS."""
     ours, theirs = _resampled([own, ars])
-    return Predicted(_interval(1e3 * ours), _interval(theirs / ours))
+    return Predicted(interval_of(1e3 * ours), interval_of(theirs / ours))
 
 
 def faster(slow: Timed, fast: Timed) -> Interval:
     """How many times one's time per token the other's is, of the same prompts and rounds."""
     slower, quicker = _resampled([slow, fast])
-    return _interval(slower / quicker)
+    return interval_of(slower / quicker)
 
 
 def _resampled(of: Sequence[Timed]) -> Floats:
@@ -188,9 +189,3 @@ def _resampled(of: Sequence[Timed]) -> Floats:
         counts = [np.bincount(rng.integers(0, n, n), minlength=n).astype(np.float64) for n in sizes]
         drawn.append([timed.seconds(*counts) for timed in of])
     return np.array(drawn).T
-
-
-def _interval(values: Floats) -> Interval:
-    """Of an estimate and what resamples gave in its place."""
-    low, high = np.quantile(values[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(values[0]), float(low), float(high))
