@@ -131,14 +131,14 @@ def _lengths(run: Path) -> dict[str, Estimate]:
     """Tokens per loop of every arm, with its error over prompts."""
     import numpy as np
 
-    from spsbench.stats.bootstrap import pooled_interval
+    from spsbench.stats.bootstrap import pooled_ratio
     from spsbench.store import read_frames
 
     found = {}
     for arm, loops in read_frames(run).loops.groupby("arm"):
         sums = loops.groupby("example_id")["emitted"].agg(["sum", "count"]).to_numpy(dtype=np.float64).T
-        interval = pooled_interval(list(sums), lambda drawn: np.asarray(drawn[0] / drawn[1]))
-        found[str(arm)] = Estimate.of(float(sums[0].sum() / sums[1].sum()), *interval)
+        own = pooled_ratio(*sums)
+        found[str(arm)] = Estimate.of(own.estimate, own.low, own.high)
     return found
 
 

@@ -6,11 +6,16 @@ import contextlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from spsbench.cli.main import main
 
 SMALL = ("--limit", "1", "--max-new-tokens", "8", "--threads", "1", "--set", "warmup=false")
 """Options of a run that takes a moment."""
+
+
+ALONE = ("--threads", "1", "--no-score", "--no-proof", "--set", "warmup=false", "--quiet")
+"""Options of a run that is looked at for its loops."""
 
 
 @dataclass(frozen=True)
@@ -31,3 +36,11 @@ def call(*arguments: object) -> Result:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main([str(argument) for argument in arguments])
     return Result(code, out.getvalue(), err.getvalue())
+
+
+def sampled_run(run: Path, *flags: str) -> Path:
+    """A run of ``xsum`` with ArS beside what is asked for, under the law that leaves most to chance."""
+    asked = ("run", "xsum", "--limit", "12", "--top-p", "1", *flags)
+    done = call(*asked, *ALONE, "--out", run)
+    assert done.code == 0, done.err
+    return run

@@ -210,13 +210,13 @@ def _check(ready: Plan, advice: Advice, directory: Path, *, quiet: bool) -> Rati
 def _with_draft(ready: Plan, name: str) -> Plan:
     """The plan with a draft of that name in place of its own; an empty name changes nothing."""
     from spsbench.config import ModelRef
-    from spsbench.models.pair import find_pair
+    from spsbench.runner import plan
 
     if not name:
         return ready
-    ref = ModelRef(id=name, revision=ready.config.pair.draft.revision)
-    config = ready.config.model_copy(update={"pair": ready.config.pair.model_copy(update={"draft": ref})})
-    return replace(ready, config=config, source=find_pair(config.pair))
+    pair = ready.config.pair
+    draft = ModelRef(id=name, revision=pair.draft.revision)
+    return plan(ready.config.model_copy(update={"pair": pair.model_copy(update={"draft": draft})}))
 
 
 def _facts(directory: Path, advice: Advice, live: RatioInterval | None) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def _screen(label: str, sampling: str, advice: Advice, live: RatioInterval | Non
         [
             _name(each),
             interval(each.speedup, "x"),
-            "" if each is advice.best else _percent(each.slower),
+            "" if each is advice.best else _longer(each.slower),
             f"{each.p99_s:.2f}",
         ]
         for each in (advice.best, *advice.others)
@@ -309,8 +309,9 @@ def _name(candidate: Candidate) -> str:
     return "ArS" if found is None else f"{found.cell.name}, K={found.cell.k}"
 
 
-def _percent(slower: Interval) -> str:
-    ends = (
-        "" if slower.low is None or slower.high is None else f" [{slower.low - 1:.0%}, {slower.high - 1:.0%}]"
-    )
-    return f"{slower.estimate - 1:.0%}{ends}"
+def _longer(slower: Interval) -> str:
+    """By how much more time a token it takes than the advised one."""
+    from spsbench.report.wording import interval_percent
+
+    low, high = (None if end is None else end - 1 for end in (slower.low, slower.high))
+    return interval_percent(replace(slower, estimate=slower.estimate - 1, low=low, high=high))

@@ -122,24 +122,20 @@ def _sentences(found: Curve) -> Iterator[str]:
 
 
 def _judged(choice: Choice) -> Iterator[str]:
-    from spsbench.report.wording import interval
+    from spsbench.report.wording import interval, interval_percent
 
     yield (
         f"{choice.policy}, chosen on {choice.chosen_on} prompts: {interval(choice.gain, 'x')} as fast as the "
         f"best fixed K, {choice.fixed_k}, on {choice.judged_on} others."
     )
     if choice.fixed_share is not None and choice.policy_share is not None:
+        fixed, own = map(interval_percent, (choice.fixed_share, choice.policy_share))
         yield (
             f"Of the time that the oracle saves there over ArS, fixed K={choice.fixed_k} already saves "
-            f"{_percent(choice.fixed_share)}, {choice.policy} {_percent(choice.policy_share)}."
+            f"{fixed}, {choice.policy} {own}."
         )
 
 
 def _signed(value: Interval) -> str:
     ends = "" if value.low is None else f" [{value.low:+.2f}, {value.high:+.2f}]"
     return f"{value.estimate:+.2f}{ends}"
-
-
-def _percent(share: Interval) -> str:
-    ends = "" if share.low is None or share.high is None else f" [{share.low:.0%}, {share.high:.0%}]"
-    return f"{share.estimate:.0%}{ends}"

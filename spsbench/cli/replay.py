@@ -194,16 +194,16 @@ def _evens(study: Study) -> list[str]:
     """A line for the fastest K of each drafter: how far it is from break-even."""
     best: dict[str, tuple[float, str]] = {}
     for one in study.found:
-        told, even = study.predicted(one), study.even(one)
-        if told is not None and even is not None:
-            speed, name = told.speedup.estimate, one.cell.name
-            if name not in best or speed > best[name][0]:
-                best[name] = speed, f"{name}, K={one.cell.k} {even_words(even)}"
+        even = study.even(one)
+        if one.timed is not None and even is not None:
+            taken_s, name = one.timed.mean_s(), one.cell.name
+            if name not in best or taken_s < best[name][0]:
+                best[name] = taken_s, f"{name}, K={one.cell.k} {_even_words(even)}"
     lines = [line for _, line in best.values()]
     return [*lines, ""] if lines else []
 
 
-def even_words(even: Even) -> str:
+def _even_words(even: Even) -> str:
     """``gains from alpha .31 on, and while drafting a token takes less than .55 ArS steps (now .11).``"""
     if even.alpha is None:
         return f"takes {even.cost:.2f} ArS steps a loop, which no alpha pays for."

@@ -113,10 +113,11 @@ def sampling(params: Mapping[str, Any]) -> SamplingParams:
     Raises:
         UsageError: one of them is no such value.
     """
+    from spsbench.records import number as as_number
     from spsbench.verify.audit import sampling_of
 
     names = ("temperature", "top_p", "top_k")
-    said: dict[str, Any] = {name: _read(params[name]) for name in names if params[name] is not None}
+    said: dict[str, Any] = {name: as_number(params[name]) for name in names if params[name] is not None}
     if params["greedy"]:
         said["greedy"] = True
     try:
@@ -124,10 +125,3 @@ def sampling(params: Mapping[str, Any]) -> SamplingParams:
     except ValueError as problem:
         flag = next((f"--{name.replace('_', '-')}" for name in names if str(problem).startswith(name)), None)
         raise UsageError(f"{problem}.", flag=flag) from problem
-
-
-def _read(text: str) -> float | str:
-    try:
-        return int(text) if text.lstrip("-").isdigit() else float(text)
-    except ValueError:
-        return text

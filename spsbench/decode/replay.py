@@ -11,6 +11,7 @@ It holds for a drafter whose proposal follows from the decided tokens alone, and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TextLoops:
     """The loops over one text of n tokens, in expectation.
 
@@ -44,6 +45,7 @@ class TextLoops:
             np.add.at(found, kept - 1, self.starts * self.ends[:, accepted])
         return found
 
+    @cached_property
     def counts(self) -> Floats:
         """[n+1] the distribution of the number of loops."""
         n = len(self.starts)

@@ -125,7 +125,7 @@ def by_single_tokens(drafter: Drafter, text: ForcedText, k: int) -> Forced:
         assert found is not None, "no rows"
         p.append(found.probability(0, token))
         drafter.observe(text.before(t + 1), 0)
-    return _rows_alone(_accepted(text.log_target, p), k)
+    return _rows_alone(accepted_of(text.log_target, p), k)
 
 
 def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> Forced:
@@ -144,7 +144,7 @@ def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> Forced:
             float(token == proposed) if told is None else told.probability(j, token)
             for j, (token, proposed) in enumerate(zip(text.tokens[own], draft.tokens.tolist(), strict=False))
         ]
-        chances[t, : len(p)] = _accepted(text.log_target[own], p)
+        chances[t, : len(p)] = accepted_of(text.log_target[own], p)
         drafter.observe(text.before(t + 1), 0)
     return Forced(chances, drafted)
 
@@ -179,10 +179,10 @@ def _rows_alone(by_token: Floats, k: int) -> Forced:
 
 def _chances(logits: Tensor, tokens: Tensor, log_target: Floats, sampling: SamplingParams) -> Floats:
     """[n] min(1, p / q) of tokens [n], from a draft's logits before each [n, V]."""
-    return _accepted(log_target, rows.warped(logits, sampling).at(tokens).tolist())
+    return accepted_of(log_target, rows.warped(logits, sampling).at(tokens).tolist())
 
 
-def _accepted(log_target: Floats, p: Sequence[float]) -> Floats:
+def accepted_of(log_target: Floats, p: Sequence[float]) -> Floats:
     """[n] min(1, p / q) of the first tokens, of which a draft gives probabilities."""
     with np.errstate(divide="ignore"):
         return accepted_by_token(log_target[: len(p)], np.log(np.array(p, np.float64)))

@@ -14,9 +14,9 @@ from torch import Tensor
 from spsbench.decode import rows
 from spsbench.decode.adaptive import Booleans, Integers, Rollouts
 from spsbench.decode.protocols import LanguageModel
-from spsbench.decode.replay import Floats, accepted_by_token, anchored
+from spsbench.decode.replay import Floats, anchored
 from spsbench.decode.rows import Rows
-from spsbench.drafters.forced import Forced, ForcedText
+from spsbench.drafters.forced import Forced, ForcedText, accepted_of
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import Entropy, policy_kind
 from spsbench.records import SamplingParams, Spec
@@ -121,8 +121,7 @@ class StopReader:
         model.rollback(0)
         p = rows.warped(model.score(ids, last=n + 1), sampling)
         own = p.at(ids[-n:])
-        with np.errstate(divide="ignore"):
-            accepted = accepted_by_token(text.log_target, np.log(own.double().cpu().numpy()))
+        accepted = accepted_of(text.log_target, own.tolist())
         entropy = self._entropies(p)
         facts = RowFacts(own.cpu().numpy(), entropy[:n])
         stops = np.array([rule.ends(facts) for rule in self.rules], np.bool_).reshape(-1, n)

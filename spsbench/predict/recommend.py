@@ -101,7 +101,7 @@ def _bound(
     if cost.intercept_ms <= 0 or cost.slope_ms < 0:
         return None  # the times are too noisy for a line
     step = float(cost.at(0))
-    loop = WhatIf((lengths | {0: 1.0}).__getitem__, lambda k: float(cost.at(k)) / step)
+    loop = WhatIf(lengths.__getitem__, lambda k: float(cost.at(k)) / step)
     best = loop.best_k(lengths)
     fixed = step / loop.speedup(best)
     # Where drafting never pays, the oracle does not draft.

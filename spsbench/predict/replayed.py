@@ -13,7 +13,7 @@ import numpy as np
 
 from spsbench.axes import unusual
 from spsbench.decode.replay import Floats, accepted_by_token, anchored, loops_over
-from spsbench.stats.bootstrap import pooled_interval
+from spsbench.stats.bootstrap import pooled_ratio
 from spsbench.summary_types import ArmRow, LoopLength
 
 if TYPE_CHECKING:
@@ -57,5 +57,5 @@ def _tokens_per_loop(texts: Sequence[tuple[str, Floats]], k: int) -> LoopLength:
     for prompt, chances in texts:
         sums[prompt][:] += len(chances), loops_over(anchored(chances, k)).loops
     tokens, loops = np.array(list(sums.values())).T
-    low, high = pooled_interval([tokens, loops], lambda drawn: np.asarray(drawn[0] / drawn[1]))
-    return {"estimate": float(tokens.sum() / loops.sum()), "low": low, "high": high}
+    found = pooled_ratio(tokens, loops)
+    return {"estimate": found.estimate, "low": found.low, "high": found.high}

@@ -26,20 +26,20 @@ class WhatIf:
     """A loop against K.
 
     Attributes:
-        tokens: that a loop emits on average; 1 at K = 0.
-        cost: of a loop in ArS steps; 1 at K = 0.
+        tokens: that a loop emits on average, from K = 1 on.
+        cost: of a loop in ArS steps, likewise.
     """
 
     tokens: AgainstK
     cost: AgainstK
 
     def speedup(self, k: int) -> float:
-        """Over ArS."""
-        return self.tokens(k) / self.cost(k)
+        """Over ArS, which K = 0 is."""
+        return self.tokens(k) / self.cost(k) if k else 1.0
 
     def best_k(self, ks: Iterable[int]) -> int:
         """The fastest of them, the smallest on a tie; 0 if none is faster than ArS."""
-        return max((0, *ks), key=lambda k: (self.speedup(k) if k else 1.0, -k))
+        return max((0, *ks), key=lambda k: (self.speedup(k), -k))
 
     def largest_k(self, ks: Iterable[int]) -> int:
         """The largest of them that is faster than ArS; 0 if none is."""

@@ -71,9 +71,7 @@ class Calibration:
             UsageError: the file lacks that many rows, or nothing of this drafter.
         """
         self.require_covered(drafter)
-        drafting = k * self._forward("draft", 1)
-        if DRAFT not in drafter_kind(drafter.name).needs_of(drafter):
-            drafting = np.zeros_like(drafting)
+        drafting = drafter_kind(drafter.name).forwards(k) * self._forward("draft", 1)
         return self._loops(self._forward("target", k + 1), drafting, k)
 
     def require_covered(self, drafter: Spec) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from spsbench.decode.replay import Floats, TextLoops
 from spsbench.records import Interval, Spec
 from spsbench.replay.texts import TargetText
-from spsbench.stats.bootstrap import pooled_interval
+from spsbench.stats.bootstrap import pooled_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,12 @@ def cell(drafter: Spec, draft: str, k: int, texts: Sequence[TargetText], laws: S
         tokens[prompt] += len(text.tokens)
         loops[prompt] += law.loops
         emitted += law.emitted()
-        counts[: len(text.tokens) + 1] += law.counts()
-    low, high = pooled_interval([tokens, loops], lambda sums: np.asarray(sums[0] / sums[1]))
+        counts[: len(text.tokens) + 1] += law.counts
     return Cell(
         drafter,
         draft,
         k,
-        Interval(float(tokens.sum() / loops.sum()), low, high),
+        pooled_ratio(tokens, loops),
         emitted / emitted.sum(),
         _quantiles(counts),
     )

@@ -12,7 +12,7 @@ from spsbench.decode.replay import Floats
 from spsbench.records import Interval
 from spsbench.replay.rehearsal import COLD, LoopTimes
 from spsbench.replay.texts import TargetText
-from spsbench.stats.bootstrap import LEVEL, RESAMPLES, SEED, pooled_interval
+from spsbench.stats.bootstrap import LEVEL, RESAMPLES, SEED, pooled_ratio
 
 _PROMPTS, _ROUNDS = 1, 2
 """Streams of resampling, which do not depend on each other."""
@@ -44,12 +44,12 @@ class DraftedWork:
     @property
     def tokens_per_loop(self) -> Interval:
         """With its interval over prompts."""
-        return _ratio(self.tokens, self.loops.sum(1))
+        return pooled_ratio(self.tokens, self.loops.sum(1))
 
     @property
     def drafted_per_loop(self) -> Interval:
         """With its interval over prompts."""
-        return _ratio(self.loops @ np.arange(self.loops.shape[1]), self.loops.sum(1))
+        return pooled_ratio(self.loops @ np.arange(self.loops.shape[1]), self.loops.sum(1))
 
 
 def drafted_work(texts: Sequence[TargetText], drafted: Iterable[DraftedLoops], k: int) -> DraftedWork:
@@ -148,8 +148,3 @@ def _resampled(size: int, stream: int) -> Floats:
     counts = np.zeros((RESAMPLES, size))
     np.add.at(counts, (np.arange(RESAMPLES)[:, None], drawn), 1.0)
     return np.concatenate([np.ones((1, size)), counts])
-
-
-def _ratio(over: Floats, under: Floats) -> Interval:
-    low, high = pooled_interval([over, under], lambda sums: np.asarray(sums[0] / sums[1]))
-    return Interval(float(over.sum() / under.sum()), low, high)

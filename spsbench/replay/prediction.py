@@ -92,7 +92,7 @@ def work_of(texts: Sequence[TargetText], laws: Iterable[TextLoops] | None = None
         before = len(text.prompt) + np.arange(n)
         sums[:, prompt] += np.array([n, starts.sum(), starts @ before])
         firsts[prompt] += np.arange(COLD) < n if law is None else law.begun(COLD)
-        counts = np.eye(n + 1)[n] if law is None else law.counts()
+        counts = np.eye(n + 1)[n] if law is None else law.counts
         each.append(TextWork(prompt, counts, float(starts @ before / starts.sum())))
     return Work(sums[0], sums[1], sums[2], firsts, tuple(each))
 

@@ -88,7 +88,7 @@ def replay(
         corpus=lambda: corpus,
         hidden=states,
     )
-    longest = max(len(text.prompt) + len(text.tokens) for text in texts)
+    longest = max(text.length for text in texts)
     drafting = [(spec, build_drafter(spec, context)) for spec in drafters]
     built = [(Replayed(spec, drafter_bytes(drafter, longest)), drafter) for spec, drafter in drafting]
     judge = Audit(pair.target, None)

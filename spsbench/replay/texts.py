@@ -34,6 +34,11 @@ class TargetText:
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
 
+    @property
+    def length(self) -> int:
+        """Tokens of both."""
+        return len(self.prompt) + len(self.tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Ran:
@@ -83,7 +88,7 @@ class Written:
     @property
     def longest(self) -> int:
         """Tokens of the longest text and its prompt."""
-        return max(len(text.prompt) + len(text.tokens) for text in self.texts)
+        return max(text.length for text in self.texts)
 
 
 def texts_of(directory: Path, sampling: str | None = None) -> Written:

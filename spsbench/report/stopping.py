@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spsbench.stats.anytime import FEWEST
+from spsbench.records import Speedup
+from spsbench.stats.anytime import FEWEST, relative_half_width
 from spsbench.summary_types import Stopping, Summary
 
 ANYTIME = (
@@ -55,11 +56,8 @@ def _known(widths: list[float]) -> str:
 def _widths(summary: Summary) -> list[float]:
     """Relative half-widths of the SpS arms' intervals."""
     found = [row["speedup"] for row in summary["rows"] if row["method"] == "sps" and row["speedup"]]
-    return [
-        (one["high"] - one["low"]) / 2.0 / one["ratio"]
-        for one in found
-        if one["low"] is not None and one["high"] is not None
-    ]
+    widths = [relative_half_width(Speedup(**one)) for one in found]
+    return [width for width in widths if width is not None]
 
 
 def _share(value: float) -> str:

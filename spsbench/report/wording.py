@@ -102,6 +102,12 @@ def interval(value: Interval, unit: str = "") -> str:
     return f"{value.estimate:.2f}{unit}{ends}"
 
 
+def interval_percent(value: Interval) -> str:
+    """``85% [82%, 88%]`` of a share; without brackets where there are no ends."""
+    ends = "" if value.low is None or value.high is None else f" [{value.low:.0%}, {value.high:.0%}]"
+    return f"{value.estimate:.0%}{ends}"
+
+
 def row_speedup(row: Timed) -> str:
     """The cell of the table: the baseline of a sampling reads ``1x``."""
     timed = row["sequences"] and row["ms_per_token"] is not None

@@ -15,6 +15,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from spsbench.records import Interval
+
 T = TypeVar("T")
 
 
@@ -61,6 +63,20 @@ RESAMPLES = 2_000
 SEED = 20_230_202
 _BATCH_CELLS = 4_000_000
 _KEPT_CELLS = 60_000_000
+
+
+def ratio_of_sums(sums: Floats) -> Floats:
+    """[m] of sums [2, m], for ``pooled_interval``."""
+    return np.asarray(sums[0] / sums[1])
+
+
+def pooled_ratio(over: Floats, under: Floats) -> Interval:
+    """One sum over another with its 95% interval over prompts.
+
+    Args:
+        over, under: [prompts].
+    """
+    return Interval(float(over.sum() / under.sum()), *pooled_interval([over, under], ratio_of_sums))
 
 
 def pooled_interval(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from spsbench import axes
 from spsbench.axes import ArmIdentity
-from spsbench.stats.bootstrap import plain, pooled_interval
+from spsbench.stats.bootstrap import plain, pooled_interval, ratio_of_sums
 from spsbench.stats.conditions import contention
 from spsbench.stats.losslessness import identity
 from spsbench.stats.parity import PASSED, score_table
@@ -414,7 +414,7 @@ def _metrics(a: pd.DataFrame, b: pd.DataFrame) -> Iterator[MetricDifference]:
         if shared.empty:
             continue
         ours, theirs = (scores.loc[shared].to_numpy(dtype=np.float64) for scores in pairs)
-        low, high = pooled_interval((theirs - ours, np.ones(len(shared))), _mean)
+        low, high = pooled_interval((theirs - ours, np.ones(len(shared))), ratio_of_sums)
         yield {
             "metric": "pass@1" if metric == PASSED else str(metric),
             "prompts": len(shared),
@@ -431,7 +431,3 @@ def _scores(samples: pd.DataFrame) -> pd.DataFrame:
     done = finished(samples)
     table = score_table(done).astype("float64")
     return table.groupby(done["example_id"].loc[table.index], sort=False).mean()
-
-
-def _mean(sums: Floats) -> Floats:
-    return np.asarray(sums[0] / sums[1])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.stats.bootstrap import finite, pooled_interval
+from spsbench.stats.bootstrap import finite, pooled_interval, ratio_of_sums
 from spsbench.stats.speedup import finished
 from spsbench.summary_types import (
     Advantage,
@@ -211,7 +211,7 @@ def advantage(target: pd.Series[Any], draft: pd.Series[Any]) -> Advantage:
     if not len(target) or not columns[1].sum():
         reason = "no common prompt" if not len(target) else "the draft alone scores 0"
         return {**found, "reason": reason}
-    low, high = pooled_interval(columns, _ratio_of_sums)
+    low, high = pooled_interval(columns, ratio_of_sums)
     why = None if low is not None else "too little variation between prompts for an interval"
     ratio = float(columns[0].sum() / columns[1].sum())
     return {**found, "ratio": ratio, "low": low, "high": high, "reason": why}
@@ -259,7 +259,7 @@ def _tested(ars: Floats, sps: Floats, margin: float) -> ParityTest:
         return _untested(f"{same} on every prompt", 0.0)
     from statsmodels.stats.weightstats import ttost_paired
 
-    low, high = pooled_interval((difference, np.ones(len(difference))), _ratio_of_sums)
+    low, high = pooled_interval((difference, np.ones(len(difference))), ratio_of_sums)
     p_value = float(ttost_paired(sps, ars, -margin, margin)[0])
     verdict: ParityVerdict
     if p_value < LEVEL:
@@ -326,10 +326,6 @@ def _solved(ars: pd.Series[Any], sps: pd.Series[Any]) -> Solved:
         "p_value": float(mcnemar(table, exact=True).pvalue) if differ else None,
         "reason": None if differ else "the same problems are solved",
     }
-
-
-def _ratio_of_sums(sums: Floats) -> Floats:
-    return np.asarray(sums[0] / sums[1])
 
 
 def _mean(values: Floats) -> float | None:

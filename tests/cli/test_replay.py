@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commandline import Cli
+from commandline import ALONE, Cli, sampled_run
 from tiny_heads import save_head
 from transformers import AutoModelForCausalLM
 
@@ -22,20 +22,13 @@ from spsbench.replay.texts import texts_of
 
 pytestmark = pytest.mark.usefixtures("quick_rehearsal")
 
-ALONE = ("--threads", "1", "--no-score", "--no-proof", "--set", "warmup=false", "--quiet")
 DRAFTERS = "model,lookup,union,bigram"
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ArS and several drafters on some prompts, under the law that leaves most to chance."""
-    from commandline import call
-
-    run = tmp_path_factory.mktemp("replay") / "run"
-    asked = ("run", "xsum", "--limit", "12", "--k", "2,5", "--drafter", DRAFTERS, "--top-p", "1")
-    done = call(*asked, *ALONE, "--out", run)
-    assert done.code == 0, done.err
-    return run
+    return sampled_run(tmp_path_factory.mktemp("replay") / "run", "--k", "2,5", "--drafter", DRAFTERS)
 
 
 def test_tokens_per_loop_are_those_of_the_arms_that_were_run(cli: Cli, measured: Path) -> None:

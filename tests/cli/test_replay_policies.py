@@ -7,24 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli
+from commandline import Cli, sampled_run
 
 pytestmark = pytest.mark.usefixtures("quick_rehearsal")
 
-ALONE = ("--threads", "1", "--no-score", "--no-proof", "--set", "warmup=false", "--quiet")
 POLICIES = "stop-below:tau=0.5,entropy:h=1,momentum"
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ArS and three policies on some prompts, under the law that leaves most to chance."""
-    from commandline import call
-
-    run = tmp_path_factory.mktemp("policies") / "run"
-    asked = ("run", "xsum", "--limit", "12", "--k", "5", "--policy", POLICIES, "--top-p", "1")
-    done = call(*asked, *ALONE, "--out", run)
-    assert done.code == 0, done.err
-    return run
+    return sampled_run(tmp_path_factory.mktemp("policies") / "run", "--k", "5", "--policy", POLICIES)
 
 
 def facts(cli: Cli, run: Path, *flags: str) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def test_loops_of_a_text_are_those_of_all_ways_through_it(k: int) -> None:
         counts[len(way)] += chance
         for kept in way:
             emitted[kept - 1] += chance
-    assert found.counts() == pytest.approx(counts)
+    assert found.counts == pytest.approx(counts)
     assert found.emitted() == pytest.approx(emitted)
     assert found.emitted() @ np.arange(1, k + 2) == pytest.approx(6)
 

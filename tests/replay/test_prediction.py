@@ -68,9 +68,7 @@ def test_cold_loops_are_charged_once_a_text() -> None:
     cold = LoopTimes(rounds, places, contexts, seconds, 0 * seconds, 0 * seconds)
     assert cold.line(np.ones(8)) == pytest.approx((0.03, 2e-4))
     assert cold.cold(np.ones(8), cold.line(np.ones(8))) == pytest.approx(0.01 * np.arange(COLD, 0, -1))
-    more = sum(
-        0.01 * (COLD - place) * law.counts()[place + 1 :].sum() for law in laws for place in range(COLD)
-    )
+    more = sum(0.01 * (COLD - place) * law.counts[place + 1 :].sum() for law in laws for place in range(COLD))
     taken = [Timed(own, one).seconds(np.ones(6), np.ones(8)) for one in (warm, cold)]
     assert taken[1] - taken[0] == pytest.approx(more / own.tokens.sum())
 
@@ -113,7 +111,7 @@ def test_a_loop_at_its_break_even_is_as_fast_as_ars() -> None:
 def test_the_tail_is_that_of_the_loops_that_a_text_may_take() -> None:
     laws = [loops_over(np.full((len(text.tokens), 3), 0.7)) for text in TEXTS]
     own = Timed(work_of(TEXTS, laws), times(0.03, 0.0))
-    counts = sum(law.counts() for law in laws)
+    counts = sum(law.counts for law in laws)
     below = np.cumsum(counts) / len(laws)
     for share in (0.5, 0.9, 0.99):
         assert own.quantile_s(share) == pytest.approx(0.03 * int(np.searchsorted(below, share)))
