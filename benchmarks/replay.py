@@ -7,8 +7,9 @@ A cell is a drafter with a K on one task and sampling. ArS runs first; replay re
 then ArS and every cell run side by side. Deviations are predicted over measured. Prompts are shared, texts of
 SpS are others, and both sides are samples: beside a deviation stands its standard error. A speedup counts as
 covered where the 95% interval of the quotient of both, taken as independent, holds 1; where other processes
-had the CPU there is no interval. The embedded pair and its tasks are synthetic. Run it on a quiet machine:
-ten minutes on the embedded pair, half an hour else.
+had the CPU there is no interval. With ``--around`` replay times its loops once more behind the runs: what the
+machine changed in between shows as the difference of the two, and their mean is judged too. The embedded
+pair and its tasks are synthetic. Run it on a quiet machine: ten minutes on the embedded pair, half an hour else.
 """
 
 from __future__ import annotations
@@ -71,6 +72,15 @@ class Proof:
     k: int
     length: tuple[Estimate, Estimate]
     speedup: tuple[Estimate, Estimate]
+    after: Estimate | None
+
+    def around(self) -> tuple[Estimate, Estimate]:
+        """The speedup predicted by the timings before and behind the run, and the measured one."""
+        before, measured = self.speedup
+        assert self.after is not None, "timed once"
+        # Both rest on the same texts, so the error of the mean is taken as that of one.
+        error = (before.error + self.after.error) / 2
+        return Estimate(math.sqrt(before.value * self.after.value), error), measured
 
 
 def main() -> None:
@@ -111,11 +121,14 @@ def _cells(
     spent["replay"] += seconds
     seconds, ran = _called("run", task, *common, *drafters, "--out", out / "live", "--json")
     spent["grid"] += seconds
+    later: dict[tuple[str, int], Estimate] = {}
+    if given.around:
+        _, again = _called("replay", out / "ars", *drafters, *asked)
+        later = {(c["drafter"], c["k"]): _speedup(c) for c in json.loads(again)["cells"]}
     arms = {(row["drafter"], row["k"]): row for row in json.loads(ran)["rows"] if row["method"] == "sps"}
     lengths = _lengths(out / "live")
     for cell in json.loads(told)["cells"]:
         row = arms[cell["drafter"], cell["k"]]
-        predicted = cell["predicted"]["speedup"]
         speed = row["speedup"]
         yield Proof(
             task,
@@ -123,7 +136,8 @@ def _cells(
             cell["drafter"],
             cell["k"],
             (_read(cell["tokens_per_loop"]), lengths[row["arm"]]),
-            (_read(predicted), Estimate.of(speed["ratio"], speed["low"], speed["high"])),
+            (_speedup(cell), Estimate.of(speed["ratio"], speed["low"], speed["high"])),
+            later.get((cell["drafter"], cell["k"])),
         )
 
 
@@ -140,6 +154,10 @@ def _lengths(run: Path) -> dict[str, Estimate]:
         own = pooled_ratio(*sums)
         found[str(arm)] = Estimate.of(own.estimate, own.low, own.high)
     return found
+
+
+def _speedup(cell: Mapping[str, Any]) -> Estimate:
+    return _read(cell["predicted"]["speedup"])
 
 
 def _read(told: Mapping[str, Any]) -> Estimate:
@@ -183,21 +201,27 @@ def _told(predicted: Estimate, measured: Estimate, unit: str) -> list[str]:
 
 
 def _verdict(proofs: list[Proof], spent: Mapping[str, float]) -> list[str]:
-    lengths = [proof.length[0].over(proof.length[1]) for proof in proofs]
-    speeds = [proof.speedup[0].over(proof.speedup[1]) for proof in proofs]
-    within = [
-        sum(abs(off.value - 1) <= most for off in offs)
-        for offs, most in ((lengths, _MOST_LENGTH), (speeds, _MOST_SPEED))
-    ]
-    count = len(proofs)
-    return [
-        "",
-        f"Tokens per loop: {within[0]} of {count} cells within {_MOST_LENGTH:.0%}, median deviation "
-        f"{_median(lengths):.1%}; {_coverage(lengths)}.",
-        f"Speedup: {within[1]} of {count} cells within {_MOST_SPEED:.0%}, median deviation "
-        f"{_median(speeds):.1%}; {_coverage(speeds)}.",
-        "Wall time: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent.items()) + ".",
-    ]
+    lines = ["", _judged("Tokens per loop", [proof.length for proof in proofs], _MOST_LENGTH)]
+    lines.append(_judged("Speedup", [proof.speedup for proof in proofs], _MOST_SPEED))
+    timed = [(proof.after, proof) for proof in proofs if proof.after is not None]
+    if timed:
+        behind = [(after, proof.speedup[1]) for after, proof in timed]
+        lines.append(_judged("Speedup, timed behind the runs", behind, _MOST_SPEED))
+        both = [proof.around() for _, proof in timed]
+        lines.append(_judged("Speedup, timed before and behind", both, _MOST_SPEED))
+        moved = [(proof.speedup[0], after) for after, proof in timed]
+        lines.append(_judged("Timed before against timed behind", moved, _MOST_SPEED))
+    times = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent.items())
+    return [*lines, f"Wall time: {times}."]
+
+
+def _judged(what: str, pairs: list[tuple[Estimate, Estimate]], most: float) -> str:
+    offs = [predicted.over(measured) for predicted, measured in pairs]
+    within = sum(abs(off.value - 1) <= most for off in offs)
+    return (
+        f"{what}: {within} of {len(offs)} cells within {most:.0%}, median deviation {_median(offs):.1%}; "
+        f"{_coverage(offs)}."
+    )
 
 
 def _coverage(offs: list[Estimate]) -> str:
@@ -220,6 +244,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=120.0, help="seconds for timing loops of a task")
     parser.add_argument("--samplings", default="task", help=f"of {', '.join(_SAMPLINGS)}")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--around", action="store_true", help="time the loops behind the runs, too")
     parser.add_argument("--out", type=Path, default=Path("results/replay"))
     given = parser.parse_args()
     given.samplings = given.samplings.split(",")

@@ -36,6 +36,7 @@ FLOORS: dict[str, float] = {
     "engines": 5,
     "stats": 5,
     "predict": 5.2,  # what other settings would give
+    "peers": 5.3,  # engines of others: a process and lines of JSON
     "summary": 5.4,
     "report": 6,
     "runner": 7,

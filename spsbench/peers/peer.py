@@ -1,0 +1,77 @@
+"""An engine of others as whoever asks it sees it, and what its answers must satisfy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described, shortened
+
+
+class PeerError(Exception):
+    """A request has no valid answer; the text says why, in a clause. The next one may have one."""
+
+
+class PeerGone(PeerError):
+    """The engine cannot be started, or does not stay up."""
+
+
+class Peer(Protocol):
+    """An engine of others with one setting: a target, with a draft and K or without."""
+
+    def describe(self) -> Described:
+        """What it is and runs with; the models are loaded at the first call.
+
+        Raises:
+            PeerGone: it cannot be had.
+        """
+        ...
+
+    def generate(self, ask: Ask) -> Answer:
+        """One sequence, as ``checked`` demands.
+
+        Raises:
+            PeerError: this one failed.
+            PeerGone: no other will succeed.
+        """
+        ...
+
+    def close(self) -> None:
+        """End it; nothing happens where it has ended."""
+        ...
+
+
+def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:
+    """An answer that fits what was asked, with the token that ended it where that is known.
+
+    Raises:
+        PeerError: it holds ids outside the vocabulary, goes on behind its end, or ends for no reason.
+    """
+    ids = answer.output_ids
+    wrong = next((token for token in ids if not 0 <= token < vocab_size), None)
+    if wrong is not None:
+        raise PeerError(f"it returned token {wrong} of a vocabulary of {vocab_size}")
+    if len(ids) > ask.max_new_tokens:
+        raise PeerError(f"it returned {len(ids)} tokens where {ask.max_new_tokens} were asked for")
+    early = next((place for place, token in enumerate(ids[:-1]) if token in ask.stop_ids), None)
+    if early is not None:
+        raise PeerError(f"it went on behind the stop token {ids[early]} at {early}")
+    if answer.finish == STOP:
+        return _with_stop(answer, ask)
+    if answer.finish != LENGTH:
+        raise PeerError(f"finish is {shortened(answer.finish)} and neither {STOP!r} nor {LENGTH!r}")
+    if len(ids) < ask.max_new_tokens:
+        raise PeerError(f"it ended after {len(ids)} of {ask.max_new_tokens} tokens without a stop token")
+    return answer
+
+
+def _with_stop(answer: Answer, ask: Ask) -> Answer:
+    """A text without its last draw would be a biased one: what ended it is part of it."""
+    ids = answer.output_ids
+    if ids and ids[-1] in ask.stop_ids:
+        return answer
+    if not answer.hidden_stop:
+        raise PeerError("it stopped without a stop token, and does not say that it kept one back")
+    if len(ask.stop_ids) != 1:
+        raise PeerError(f"it kept its stop token back, and there are {len(ask.stop_ids)} of them")
+    return replace(answer, output_ids=[*ids, ask.stop_ids[0]], hidden_stop=False)

@@ -1,0 +1,242 @@
+"""The protocol between spsbench and an engine, version 1: see ``docs/engine-protocol.md``.
+
+One JSON object a line, a request and its answer. On the standard library alone, so that it can be used by
+the interpreter of any engine's environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any, TypeVar
+
+VERSION = 1
+
+DESCRIBE, GENERATE, BYE = "describe", "generate", "bye"
+STOP, LENGTH = "stop", "length"
+
+
+class ProtocolError(ValueError):
+    """A line is not what the protocol asks for; the text says what was found."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Parameters of ``describe``: what the engine is to load.
+
+    Attributes:
+        target: a Hugging Face folder, or what the engine's own format is.
+        draft: of the draft model; None for plain autoregressive sampling.
+        k: lookahead; without effect where there is no draft.
+        threads: of the engine's own pool; None leaves it to the engine.
+        context: the longest sequence, prompt and output, in tokens.
+        dtype: that weights, caches and sums are to have.
+        options: what this engine alone knows.
+    """
+
+    target: str
+    draft: str | None = None
+    k: int = 0
+    threads: int | None = None
+    context: int = 2048
+    dtype: str = "float32"
+    options: dict[str, Any] = field(default_factory=dict)
+    protocol: int = VERSION
+
+    @property
+    def speculative(self) -> bool:
+        """Whether a draft proposes."""
+        return self.draft is not None
+
+
+@dataclass(frozen=True)
+class Described:
+    """Answer to ``describe``. None wherever the engine does not tell.
+
+    Attributes:
+        engine, version: as the engine calls itself.
+        vocab_size: of its logits.
+        rule: by which drafted tokens are kept, e.g. ``modified rejection``; None without a draft.
+        settings: what it really runs with: see ``SETTINGS``.
+        limits: sentences on what it cannot do or be made to do equally.
+    """
+
+    engine: str
+    version: str
+    vocab_size: int | None = None
+    rule: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    limits: list[str] = field(default_factory=list)
+    protocol: int = VERSION
+
+
+SETTINGS = {
+    "dtype": "of weights and sums",
+    "kv_dtype": "of keys and values",
+    "dynamic_quantisation": "of activations",
+    "prefix_cache": "whether a prompt's keys and values outlive its request",
+    "threads": "of the engine's pool",
+    "top_p": "which set a nucleus is",
+    "sampler_order": "of temperature, top-k and top-p",
+}
+"""Keys of ``Described.settings`` that are compared, and what they mean; others are shown as they are."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. ``temperature`` divides the logits before ``top_k`` and ``top_p`` cut."""
+
+    greedy: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Parameters of ``generate``: one sequence.
+
+    Attributes:
+        prompt_ids: token ids of the prompt.
+        max_new_tokens: the length limit.
+        stop_ids: tokens that end the output.
+        stop: single characters that end the output, for engines that take strings only.
+        sampling: see there.
+        seed: of this request; another one is another draw.
+    """
+
+    prompt_ids: list[int]
+    max_new_tokens: int
+    stop_ids: list[int] = field(default_factory=list)
+    stop: list[str] = field(default_factory=list)
+    sampling: Sampling = field(default_factory=Sampling)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer to ``generate``. None wherever the engine does not tell; never an estimate.
+
+    Attributes:
+        output_ids: emitted token ids, with the one that ended the output.
+        finish: ``stop`` or ``length``.
+        hidden_stop: the token that ended the output was drawn and is not among ``output_ids``.
+        prefill_ms: until decoding began.
+        decode_ms: of decoding alone.
+        wall_ms: of the whole request, as the worker saw it.
+        decoded: tokens that ``decode_ms`` paid for; one fewer than emitted where the prefill gives the first.
+        loops: target calls in ``decode_ms``.
+        drafted, accepted: draft tokens proposed, and kept.
+        accepted_per_loop: of each loop, in order.
+    """
+
+    output_ids: list[int]
+    finish: str
+    hidden_stop: bool = False
+    prefill_ms: float | None = None
+    decode_ms: float | None = None
+    wall_ms: float | None = None
+    decoded: int | None = None
+    loops: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    accepted_per_loop: list[int] | None = None
+
+
+Params = Load | Ask | None
+Result = Described | Answer | None
+Kind = TypeVar("Kind", Load, Ask, Described, Answer, Sampling)
+
+
+def request(id: int, method: str, params: Params = None) -> str:
+    """The line of a request."""
+    return _line({"id": id, "method": method, "params": None if params is None else asdict(params)})
+
+
+def result(id: int, found: Result) -> str:
+    """The line that answers a request."""
+    return _line({"id": id, "result": None if found is None else asdict(found)})
+
+
+def failure(id: int, error: str) -> str:
+    """The line that says why a request has no answer."""
+    return _line({"id": id, "error": error})
+
+
+def parsed(line: str) -> dict[str, Any]:
+    """The object of a line.
+
+    Raises:
+        ProtocolError: it is none, or has no id.
+    """
+    try:
+        found = json.loads(line)
+    except ValueError:
+        raise ProtocolError(f"no JSON: {shortened(line)}") from None
+    if not isinstance(found, dict) or type(found.get("id")) is not int:
+        raise ProtocolError(f"no object with an id: {shortened(line)}")
+    return found
+
+
+def read(kind: type[Kind], value: object) -> Kind:
+    """Parameters or a result of one kind; names it does not know are left out, so that versions may add some.
+
+    Raises:
+        ProtocolError: something is missing or of another type.
+    """
+    if not isinstance(value, Mapping):
+        raise ProtocolError(f"{kind.__name__.lower()} is no object: {shortened(json.dumps(value))}")
+    given: dict[str, Any] = {}
+    for each in fields(kind):
+        if each.name in value:
+            given[each.name] = _checked(each.name, value[each.name], str(each.type))
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise ProtocolError(f"{each.name} is missing")
+    return kind(**given)
+
+
+def shortened(text: str, most: int = 120) -> str:
+    """At most so many characters of what was found, on one line."""
+    flat = " ".join(text.split())
+    return repr(flat if len(flat) <= most else f"{flat[:most]}...")
+
+
+def _line(message: Mapping[str, Any]) -> str:
+    return json.dumps(message) + "\n"
+
+
+def _checked(name: str, value: Any, kind: str) -> Any:
+    """A value, if it is of the field's type."""
+    if kind == "Sampling":
+        return read(Sampling, value)
+    base, _, none = kind.partition(" | ")
+    if value is None and none:
+        return None
+    if not _CHECKS[base.partition("[")[0]](value, base):
+        raise ProtocolError(f"{name} is {shortened(json.dumps(value))} and not {_SAID[base]}")
+    return value
+
+
+def _is_list(value: Any, kind: str) -> bool:
+    of = int if kind == "list[int]" else str
+    return isinstance(value, list) and all(type(each) is of for each in value)
+
+
+_CHECKS: dict[str, Callable[[Any, str], bool]] = {
+    "bool": lambda value, _: type(value) is bool,
+    "int": lambda value, _: type(value) is int,
+    "float": lambda value, _: type(value) in (int, float) and value == value and abs(value) < float("inf"),
+    "str": lambda value, _: isinstance(value, str),
+    "list": _is_list,
+    "dict": lambda value, _: isinstance(value, dict),
+}
+_SAID = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "list[int]": "a list of whole numbers",
+    "list[str]": "a list of texts",
+    "dict[str, Any]": "an object",
+}

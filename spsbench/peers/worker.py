@@ -1,0 +1,213 @@
+"""An engine in a process of its own, spoken to by the protocol."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from spsbench.peers.lines import Lines, NoLine
+from spsbench.peers.peer import PeerError, PeerGone
+from spsbench.peers.protocol import (
+    BYE,
+    DESCRIBE,
+    GENERATE,
+    Answer,
+    Ask,
+    Described,
+    Kind,
+    Load,
+    Params,
+    ProtocolError,
+    parsed,
+    read,
+    request,
+    shortened,
+)
+
+MOST_FAILURES = 3
+"""Requests in a row without an answer, after which an engine is given up."""
+
+_END_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a worker is started.
+
+    Attributes:
+        argv: the command, without a shell.
+        environment: on top of ours.
+        log: what it prints beside the protocol.
+        load_s, answer_s: how long ``describe`` and ``generate`` may take, in seconds.
+    """
+
+    argv: Sequence[str]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    load_s: float = 900.0
+    answer_s: float = 300.0
+
+
+class Worker:
+    """A ``Peer`` behind a process, in a process group of its own.
+
+    A request whose answer is late, of another request or no answer at all costs that one: the process is
+    ended, and started anew for the next. After ``MOST_FAILURES`` in a row it is given up.
+
+    Args:
+        command: how it is started.
+        load: what it is to load.
+        paused: keep the process stopped (SIGSTOP, with all its children) but for its requests: pools of many
+            engines spin while they wait, and what spins has a core.
+    """
+
+    def __init__(self, command: Command, load: Load, *, paused: bool = False) -> None:
+        self._command, self._load, self._paused = command, load, paused
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lines: Lines | None = None
+        self._described: Described | None = None
+        self._asked = self._failed = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, and of its group; None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    def describe(self) -> Described:
+        """See ``Peer.describe``."""
+        if self._process is None:
+            self._start()
+        assert self._described is not None
+        return self._described
+
+    def generate(self, ask: Ask) -> Answer:
+        """See ``Peer.generate``; the answer is not ``checked`` yet."""
+        self.describe()
+        try:
+            found = self._answer(GENERATE, ask, Answer, self._command.answer_s)
+        except PeerError as error:
+            self._failed += 1
+            if self._failed >= MOST_FAILURES:
+                raise PeerGone(f"{self._failed} requests in a row failed, the last: {error}") from error
+            raise
+        self._failed = 0
+        return found
+
+    def close(self) -> None:
+        """End it, gently first."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._signal(signal.SIGCONT)
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(request(self._asked + 1, BYE).encode())
+            self._process.stdin.flush()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        self._end()
+
+    def _start(self) -> None:
+        """Start it and load the models.
+
+        Raises:
+            PeerGone: it cannot be started, or does not load them, or is another engine than before.
+        """
+        self._command.log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self._command.log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    self._command.argv,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=os.environ | dict(self._command.environment),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise PeerGone(f"it does not start: {error.strerror or error}") from error
+        assert self._process.stdout is not None
+        self._lines = Lines(self._process.stdout.fileno())
+        try:
+            found = self._answer(DESCRIBE, self._load, Described, self._command.load_s)
+        except PeerError as error:
+            self._end()
+            raise PeerGone(f"it does not load the models: {error}") from error
+        if self._described not in (None, found):
+            self._end()
+            raise PeerGone("started anew it describes itself otherwise than before")
+        self._described = found
+
+    def _answer(self, method: str, params: Params, kind: type[Kind], limit_s: float) -> Kind:
+        """The answer to a request.
+
+        Raises:
+            PeerError: see there; unless the engine itself said so, the process is ended.
+        """
+        self._asked += 1
+        try:
+            with self._awake():
+                found = self._spoken(request(self._asked, method, params), limit_s)
+            if found["id"] != self._asked:
+                raise ProtocolError(f"it answered request {found['id']} where {self._asked} was asked")
+            if "error" not in found:
+                return read(kind, found.get("result"))
+        except (ProtocolError, NoLine, BrokenPipeError) as error:
+            told = "it ended" if isinstance(error, BrokenPipeError) else str(error)
+            self._end()
+            raise PeerError(f"{told}; see {self._command.log}") from error
+        raise PeerError(f"it says {shortened(str(found['error']), 200)}")
+
+    def _spoken(self, line: str, limit_s: float) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._lines is not None
+        self._process.stdin.write(line.encode())
+        self._process.stdin.flush()
+        return parsed(self._lines.next(limit_s))
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        """Let it run meanwhile."""
+        if not self._paused:
+            yield
+            return
+        self._signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def _end(self) -> None:
+        """End it and whatever it started, at once."""
+        assert self._process is not None
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                assert pipe is not None
+                pipe.close()
+        self._process = self._lines = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)

@@ -1,0 +1,1 @@
+"""Workers: one engine each, behind the protocol of ``docs/engine-protocol.md``."""
