@@ -44,6 +44,7 @@ FLOORS: dict[str, float] = {
     "bench": 8,
     "replay": 8.5,  # texts are judged as an audit does
     "distill": 8.5,  # a forecast times forwards
+    "load": 8.5,  # servers under load: their prompts are a run's
     "cli": 9,
     "api": 9.5,
     "__main__": 10,

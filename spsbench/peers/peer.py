@@ -44,6 +44,8 @@ class Peer(Protocol):
 def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:
     """An answer that fits what was asked, with the token that ended it where that is known.
 
+    Retokenised ids need not be as many as were drawn, so their number is not checked.
+
     Raises:
         PeerError: it holds ids outside the vocabulary, goes on behind its end, or ends for no reason.
     """
@@ -51,7 +53,7 @@ def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:
     wrong = next((token for token in ids if not 0 <= token < vocab_size), None)
     if wrong is not None:
         raise PeerError(f"it returned token {wrong} of a vocabulary of {vocab_size}")
-    if len(ids) > ask.max_new_tokens:
+    if len(ids) > ask.max_new_tokens and not answer.retokenised:
         raise PeerError(f"it returned {len(ids)} tokens where {ask.max_new_tokens} were asked for")
     early = next((place for place, token in enumerate(ids[:-1]) if token in ask.stop_ids), None)
     if early is not None:
@@ -60,7 +62,7 @@ def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:
         return _with_stop(answer, ask)
     if answer.finish != LENGTH:
         raise PeerError(f"finish is {shortened(answer.finish)} and neither {STOP!r} nor {LENGTH!r}")
-    if len(ids) < ask.max_new_tokens:
+    if len(ids) < ask.max_new_tokens and not answer.retokenised:
         raise PeerError(f"it ended after {len(ids)} of {ask.max_new_tokens} tokens without a stop token")
     return answer
 

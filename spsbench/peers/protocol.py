@@ -129,6 +129,8 @@ class Answer:
         loops: target calls in ``decode_ms``.
         drafted, accepted: draft tokens proposed, and kept.
         accepted_per_loop: of each loop, in order.
+        retokenised: the engine gave text, and ``output_ids`` come of tokenizing it: they may be others, and
+            fewer or more, than those that were drawn.
     """
 
     output_ids: list[int]
@@ -142,6 +144,7 @@ class Answer:
     drafted: int | None = None
     accepted: int | None = None
     accepted_per_loop: list[int] | None = None
+    retokenised: bool = False
 
 
 Params = Load | Ask | None

@@ -6,13 +6,19 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from spsbench.errors import UsageError
 from spsbench.peers.peer import Peer
 from spsbench.peers.protocol import Load
+from spsbench.peers.server import Server
+from spsbench.peers.texts import texts_in
 from spsbench.peers.worker import Command, Worker
 
 WORKER = "worker:"
+OPENAI = "openai:"
+
+_MODEL = ":model="
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
     """The engine that a text stands for.
 
     Args:
-        text: ``worker:COMMAND``.
+        text: ``worker:COMMAND``, or ``openai:URL`` with ``:model=NAME`` behind it or not.
         flag: the flag that named it.
 
     Raises:
@@ -43,7 +49,32 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
     """
     if text.startswith(WORKER):
         return _worker(text, flag)
-    raise UsageError(f"{text!r} is unknown.", flag=flag, remedy='Give worker:"COMMAND".')
+    if text.startswith(OPENAI):
+        return PeerKind(text, _server_opener(text, flag))
+    raise UsageError(f"{text!r} is unknown.", flag=flag, remedy='Give worker:"COMMAND" or openai:URL.')
+
+
+def server_address(text: str, flag: str) -> tuple[str, str | None]:
+    """URL and model of ``openai:URL[:model=NAME]``; None where no model is named.
+
+    Raises:
+        UsageError: that is no URL of http or https, or no name stands behind ``:model=``.
+    """
+    url, named, model = text.removeprefix(OPENAI).partition(_MODEL)
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UsageError(
+            f"{url!r} is no URL of a server.", flag=flag, remedy=f"E.g. {OPENAI}http://127.0.0.1:8000/v1."
+        )
+    if named and not model:
+        raise UsageError(f"no name stands behind {_MODEL!r}.", flag=flag)
+    return url, model or None
+
+
+def _server_opener(text: str, flag: str) -> Callable[[Load, Path, bool], Peer]:
+    """What opens a server; it has its models already, and a folder's tokenizer serves those of text alone."""
+    url, model = server_address(text, flag)
+    return lambda load, log, paused: Server(url, model, texts_in(load.target))
 
 
 def _worker(text: str, flag: str) -> PeerKind:

@@ -1,0 +1,113 @@
+"""What one kind of server is asked, and how its answers are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from spsbench.peers.peer import PeerError
+from spsbench.peers.protocol import Answer, Ask, Described, shortened
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one event of a stream says. None wherever it does not.
+
+    Attributes:
+        text: whether it brings some of the output.
+        tokens: how many tokens were written so far.
+        added: how many of them came with this event.
+        drafted, accepted: draft tokens of the whole request; with the last event, if at all.
+    """
+
+    text: bool
+    tokens: int | None = None
+    added: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Names in ``/metrics`` of what a server counts over all of its requests.
+
+    Attributes:
+        written: tokens of outputs.
+        drafted, accepted: draft tokens proposed, and kept.
+    """
+
+    written: str
+    drafted: str
+    accepted: str
+
+
+class Dialect(Protocol):
+    """One kind of server, for one model that it serves."""
+
+    @property
+    def described(self) -> Described:
+        """What it is and runs with."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Of generation."""
+        ...
+
+    @property
+    def counters(self) -> Counters | None:
+        """What ``/metrics`` counts; None where it is not known."""
+        ...
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        """The request; everything that would bend the distribution is set, and off."""
+        ...
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        """The answer in a response.
+
+        Raises:
+            PeerError: it lacks what every answer has.
+        """
+        ...
+
+    def heard(self, event: dict[str, Any]) -> Heard:
+        """What an event of a stream says.
+
+        Raises:
+            PeerError: it lacks what every event has.
+        """
+        ...
+
+
+def part(found: Mapping[str, Any], *names: str | int) -> Any:
+    """The value at a path of names and places; None where it ends early."""
+    value: Any = found
+    for name in names:
+        if isinstance(name, str):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        else:
+            value = value[name] if isinstance(value, list) and len(value) > name else None
+    return value
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, or None for anything else."""
+    return value if type(value) is int else None
+
+
+def decimal(value: Any) -> float | None:
+    """A number, or None for anything else."""
+    return float(value) if type(value) in (int, float) else None
+
+
+def token_ids(value: Any, where: str) -> list[int]:
+    """A list of token ids.
+
+    Raises:
+        PeerError: it is none.
+    """
+    if isinstance(value, list) and all(type(each) is int for each in value):
+        return value
+    raise PeerError(f"{where} is {shortened(repr(value))} and no list of token ids")

@@ -1,0 +1,120 @@
+"""llama.cpp's ``llama-server``. Names of fields as in build 11434 (``tools/server/server-task.cpp``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spsbench.peers.dialects.dialect import Counters, Heard, decimal, part, token_ids, whole
+from spsbench.peers.http import Http
+from spsbench.peers.peer import PeerError
+from spsbench.peers.protocol import LENGTH, Answer, Ask, Described
+from spsbench.peers.serving import until_stop
+
+_SEEDS = 2**32 - 1  # the last one stands for a random seed
+
+
+class LlamaCpp:
+    """``/completion`` with token ids in and out, times and counts with every answer.
+
+    Args:
+        http: the server; asked for the tokens of the texts that end an output.
+        props: its ``/props``.
+        vocab_size: if it is told.
+    """
+
+    path = "/completion"
+    counters = Counters(
+        "llamacpp:tokens_predicted_total",
+        "llamacpp:spec_decode_num_draft_tokens_total",
+        "llamacpp:spec_decode_num_accepted_tokens_total",
+    )
+
+    def __init__(self, http: Http, props: dict[str, Any], vocab_size: int | None) -> None:
+        self._http, self._eos = http, props.get("eos_token")
+        self.described = Described(
+            engine="llama.cpp",
+            version=str(props.get("build_info", "unknown")),
+            vocab_size=vocab_size,
+            settings={"prefix_cache": False, "sampler_order": "temperature, top-k, top-p"},
+            limits=[
+                "It does not say by which rule it keeps drafted tokens, nor in what precision its keys and "
+                "values are.",
+                "Its own EOS always ends an output, unless there are no stop tokens at all: then EOS is made "
+                "impossible, which is another distribution.",
+            ],
+        )
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        """See ``Dialect.body``. Samplers that are not listed do not run, and they run in this order."""
+        drawn = ask.sampling
+        chain: dict[str, Any] = {"samplers": ["top_k"], "top_k": 1, "temperature": 0.0}
+        if not drawn.greedy:
+            chain = {
+                "samplers": ["temperature", "top_k", "top_p"],
+                "temperature": drawn.temperature,
+                "top_k": drawn.top_k,
+                "top_p": drawn.top_p,
+            }
+        return {
+            **chain,
+            "prompt": ask.prompt_ids,
+            "n_predict": ask.max_new_tokens,
+            "stop": ask.stop,
+            "ignore_eos": not ask.stop_ids,
+            "seed": ask.seed % _SEEDS,
+            "min_p": 0.0,
+            "typical_p": 1.0,
+            "xtc_probability": 0.0,
+            "dynatemp_range": 0.0,
+            "mirostat": 0,
+            "repeat_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "dry_multiplier": 0.0,
+            "min_keep": 0,
+            "return_tokens": True,
+            "cache_prompt": False,
+            "stream": stream,
+        }
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        """See ``Dialect.answer``."""
+        written = token_ids(found.get("tokens"), "tokens")
+        if found.get("truncated"):
+            raise PeerError("its context is too short for the request: start it with a larger -c")
+        ids, finish = until_stop(written, ask)
+        hidden = False
+        if finish == LENGTH and found.get("stop_type") in ("eos", "word"):
+            # The token that ended it was drawn and decoded; `tokens` lacks it.
+            ending = self._ending(found, ask)
+            ids, hidden, finish = ids + ending, not ending, "stop"
+        timings = found.get("timings") or {}
+        predicted = whole(timings.get("predicted_n"))
+        return Answer(
+            ids,
+            finish,
+            hidden_stop=hidden,
+            prefill_ms=decimal(timings.get("prompt_ms")),
+            decode_ms=decimal(timings.get("predicted_ms")),
+            decoded=None if predicted is None else predicted - 1,  # the prefill gives the first
+            drafted=whole(timings.get("draft_n")),
+            accepted=whole(timings.get("draft_n_accepted")),
+        )
+
+    def _ending(self, found: dict[str, Any], ask: Ask) -> list[int]:
+        """The token that ended the output, if the text that it stands for is one stop token."""
+        text = self._eos if found["stop_type"] == "eos" else found.get("stopping_word")
+        said = self._http.post("/tokenize", {"content": text, "add_special": False, "parse_special": True})
+        ids = token_ids(said.get("tokens"), "/tokenize")
+        return ids if len(ids) == 1 and ids[0] in ask.stop_ids else []
+
+    def heard(self, event: dict[str, Any]) -> Heard:
+        """See ``Dialect.heard``. Tokens that end within a character bring no event of their own, so the
+        count of all is what holds."""
+        timings = event.get("timings") or {}
+        return Heard(
+            text=not event.get("stop") and bool(event.get("tokens")),
+            tokens=whole(event.get("tokens_predicted")),
+            drafted=whole(part(timings, "draft_n")),
+            accepted=whole(part(timings, "draft_n_accepted")),
+        )

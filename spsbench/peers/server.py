@@ -1,0 +1,170 @@
+"""An engine that runs already, behind an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from spsbench.errors import UnavailableError
+from spsbench.peers.dialects.detection import detected
+from spsbench.peers.dialects.dialect import Dialect, Heard
+from spsbench.peers.http import Http
+from spsbench.peers.peer import Peer, PeerError, PeerGone
+from spsbench.peers.protocol import Answer, Ask, Described, Sampling
+from spsbench.peers.tally import Tally, counted_between, read_tally
+from spsbench.peers.texts import Texts
+from spsbench.peers.worker import MOST_FAILURES
+
+ANSWER_S = 300.0
+
+NEAR_TIE = 0.5
+"""A gap of two logits that float16 weights, sums or caches may turn round."""
+
+
+class Server:
+    """A ``Peer`` over HTTP. Several threads may ask at once.
+
+    After ``MOST_FAILURES`` requests in a row without an answer it is given up.
+
+    Args:
+        url: of the server's root, or with ``/v1``.
+        model: which of the models that it serves; None where it serves one.
+        texts: a tokenizer, for a server that speaks in text alone.
+        answer_s: how long an answer may take, in seconds.
+        alone: nobody else asks it meanwhile, so that what it counts between two looks is one request's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        texts: Texts | None = None,
+        *,
+        answer_s: float = ANSWER_S,
+        alone: bool = True,
+    ) -> None:
+        self.url = url
+        self._http = Http(url.rstrip("/").removesuffix("/v1"), answer_s)
+        self._model, self._texts, self._alone = model, texts, alone
+        self._dialect: Dialect | None = None
+        self._failed = 0
+        self._lock = threading.Lock()
+
+    def describe(self) -> Described:
+        """See ``Peer.describe``."""
+        return self._spoken().described
+
+    def generate(self, ask: Ask) -> Answer:
+        """See ``Peer.generate``; the answer is not ``checked`` yet."""
+        dialect = self._spoken()
+        try:
+            found = self._generated(dialect, ask)
+        except PeerError as error:
+            raise self._failure(error) from error
+        self._failed = 0
+        return found
+
+    def stream(self, ask: Ask) -> Iterator[Heard]:
+        """What is heard of one output, as it is written; ``tokens`` counts up wherever that is known.
+
+        Raises:
+            PeerError, PeerGone: as ``generate``.
+        """
+        dialect = self._spoken()
+        written: int | None = 0
+        try:
+            for event in self._http.events(dialect.path, dialect.body(ask, stream=True)):
+                heard = dialect.heard(event)
+                if heard.tokens is not None:
+                    written = heard.tokens
+                elif written is not None and heard.text:
+                    written = None if heard.added is None else written + heard.added
+                yield replace(heard, tokens=written)
+        except PeerError as error:
+            raise self._failure(error) from error
+        self._failed = 0
+
+    def close(self) -> None:
+        """See ``Peer.close``: the server is not ours to end."""
+
+    def _spoken(self) -> Dialect:
+        with self._lock:
+            if self._dialect is None:
+                try:
+                    self._dialect = detected(self._http, self._model, self._texts)
+                except PeerGone:
+                    raise
+                except PeerError as error:
+                    raise PeerGone(str(error)) from error
+            return self._dialect
+
+    def _generated(self, dialect: Dialect, ask: Ask) -> Answer:
+        before = self._tally(dialect)
+        started = time.perf_counter()
+        found = self._http.post(dialect.path, dialect.body(ask, stream=False))
+        wall_ms = (time.perf_counter() - started) * 1e3
+        answer = replace(dialect.answer(found, ask), wall_ms=wall_ms)
+        if before is None or answer.drafted is not None:
+            return answer
+        counts = counted_between(before, lambda: self._tally(dialect), len(answer.output_ids))
+        return answer if counts is None else replace(answer, drafted=counts[0], accepted=counts[1])
+
+    def _tally(self, dialect: Dialect) -> Tally | None:
+        """What the server has counted so far; None where that is of no use."""
+        if not self._alone or dialect.counters is None:
+            return None
+        return read_tally(self._http.text("/metrics"), dialect.counters)
+
+    def _failure(self, error: PeerError) -> PeerError:
+        """The error, or that it was one too many."""
+        if isinstance(error, PeerGone):
+            return error
+        self._failed += 1
+        if self._failed < MOST_FAILURES:
+            return error
+        return PeerGone(f"{self._failed} requests in a row failed, the last: {error}")
+
+
+def require_same_model(peer: Peer, rows: Sequence[tuple[list[int], int, float]], url: str) -> None:
+    """Refuse a server whose greedy tokens are not the target's.
+
+    Args:
+        peer: the server.
+        rows: prompts as token ids; the target's most probable next token; by how much its logit exceeds the
+            second one. Rows nearer than ``NEAR_TIE`` are left out: another precision may decide them
+            otherwise.
+        url: what the error names.
+
+    Raises:
+        UnavailableError: it writes another token somewhere, or does not answer.
+    """
+    judged = [(prompt, best) for prompt, best, gap in rows if gap >= NEAR_TIE]
+    if not judged:
+        raise UnavailableError(
+            f"no prompt of {len(rows)} tells the target from another model.",
+            flag="--engine",
+            remedy="Give more prompts.",
+        )
+    wrong = sum(first_token(peer, prompt, [best], url) != best for prompt, best in judged)
+    if wrong:
+        raise UnavailableError(
+            f"{url} serves another model than the target: at {wrong} of {len(judged)} prompts its most "
+            "probable token is another.",
+            flag="--engine",
+            remedy="Name the server of the target, or the target of the server.",
+        )
+
+
+def first_token(peer: Peer, prompt: list[int], stop_ids: list[int], url: str) -> int | None:
+    """The most probable next token, as a server sees it; None for a stop token that it keeps back.
+
+    Raises:
+        UnavailableError: it does not answer.
+    """
+    try:
+        ids = peer.generate(Ask(prompt, 1, stop_ids, sampling=Sampling(greedy=True))).output_ids
+    except PeerError as error:
+        raise UnavailableError(f"{url}: {error}.", flag="--engine") from error
+    return ids[0] if ids else None

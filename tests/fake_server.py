@@ -1,0 +1,333 @@
+"""Servers that stand in for engines: a tiny Markov model behind the dialects of real ones, and planted faults.
+
+The next token depends on the last one alone: ``(token * 7 + 3) % 32``, so every output is known.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+VOCAB = 32
+
+
+def following(token: int) -> int:
+    """The most probable token behind another."""
+    return (token * 7 + 3) % VOCAB
+
+
+def written(prompt: list[int], most: int, stops: list[int]) -> list[int]:
+    """What the model writes greedily, with the stop token."""
+    ids, last = [], prompt[-1]
+    for _ in range(most):
+        last = following(last)
+        ids.append(last)
+        if last in stops:
+            break
+    return ids
+
+
+@dataclass
+class Fake:
+    """What a server is like, and what it saw.
+
+    Attributes:
+        dialect: ``vllm``, ``llama``, ``sglang``, ``ids-in`` or ``text``.
+        fault: ``rubbish``, ``html``, ``slow``, ``500``, ``401``, ``404``, ``wrong-model``, ``midway`` (ends a
+            stream early), ``counts-more`` (``/metrics`` counts another client's tokens, too).
+        names: of the models that it lists.
+        step_s: how long a token takes.
+        k: draft tokens a loop; 0: none.
+        seen: bodies of requests.
+    """
+
+    dialect: str = "vllm"
+    fault: str = ""
+    names: tuple[str, ...] = ("tiny",)
+    step_s: float = 0.0
+    k: int = 0
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    busy: int = 0
+    most_busy: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def write(self, prompt: list[int], most: int, stops: list[int]) -> list[int]:
+        """An output; counted."""
+        ids = written(prompt, most, stops)
+        if self.fault == "wrong-model":
+            ids = [(token + 1) % VOCAB for token in ids]
+        with self.lock:
+            self.tokens += len(ids) + (5 if self.fault == "counts-more" else 0)
+            self.drafted += self.k * len(ids)
+            self.accepted += len(ids) // 2 if self.k else 0
+        return ids
+
+    def counts(self, ids: list[int]) -> tuple[int, int]:
+        """Draft tokens of one request: proposed, kept."""
+        return self.k * len(ids), len(ids) // 2
+
+    def metrics(self) -> str:
+        """Prometheus' page of vLLM or llama.cpp."""
+        vllm = self.dialect == "vllm"
+        prefix, written = (
+            ("vllm:", "generation_tokens_total") if vllm else ("llamacpp:", "tokens_predicted_total")
+        )
+        label = '{engine="0"}' if vllm else ""
+        lines = [
+            f"{prefix}{written}{label} {float(self.tokens)}",
+            f"{prefix}spec_decode_num_draft_tokens_total{label} {float(self.drafted)}",
+            f"{prefix}spec_decode_num_accepted_tokens_total{label} {float(self.accepted)}",
+        ]
+        return "# HELP something\n" + "\n".join(lines) + "\n"
+
+
+def text_of(ids: list[int]) -> str:
+    """A letter for each token."""
+    return "".join(chr(65 + token) for token in ids)
+
+
+class Letters:
+    """The tokenizer of ``text_of``."""
+
+    def text(self, ids: list[int]) -> str:
+        return text_of(ids)
+
+    def ids(self, text: str) -> list[int]:
+        return [ord(letter) - 65 for letter in text]
+
+
+@contextmanager
+def serving(fake: Fake) -> Iterator[str]:
+    """Run a server; its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(fake))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _handler(fake: Fake) -> type[BaseHTTPRequestHandler]:
+    class Handler(_Handler):
+        pass
+
+    Handler.fake = fake
+    return Handler
+
+
+class _Handler(BaseHTTPRequestHandler):
+    fake: Fake
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        fake = self.fake
+        fake.keys.append(self.headers.get("Authorization"))
+        if self._refused():
+            return
+        found = _GET.get(self.path, lambda _: None)(fake)
+        if self.path == "/metrics" and fake.dialect in ("vllm", "llama"):
+            self._send(200, fake.metrics().encode(), "text/plain")
+        elif found is None:
+            self._json(404, {"error": {"message": "not found"}})
+        else:
+            self._json(200, found)
+
+    def do_POST(self) -> None:
+        fake = self.fake
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/tokenize" and fake.dialect == "llama":
+            self._json(200, {"tokens": {"<eos>": [0], "\n": [31]}.get(body["content"], [1, 2])})
+            return
+        if self._refused() or self._failing():
+            return
+        fake.seen.append(body)
+        with fake.lock:
+            fake.busy += 1
+            fake.most_busy = max(fake.most_busy, fake.busy)
+        try:
+            _POST[fake.dialect](self, body)
+        finally:
+            with fake.lock:
+                fake.busy -= 1
+
+    def _refused(self) -> bool:
+        """Faults of every answer."""
+        if self.fake.fault == "html":
+            self._send(200, b"<html><body>Welcome</body></html>", "text/html")
+        elif self.fake.fault in ("401", "404"):
+            self._json(int(self.fake.fault), {"error": {"message": "no"}})
+        return self.fake.fault in ("html", "401", "404")
+
+    def _failing(self) -> bool:
+        """Faults of generation."""
+        if self.fake.fault == "500":
+            self._json(500, {"error": {"message": "out of memory"}})
+        elif self.fake.fault == "rubbish":
+            self._json(200, ["what", 1])
+        elif self.fake.fault == "slow":
+            time.sleep(0.6)
+            self._json(200, {})
+        return self.fake.fault in ("500", "rubbish", "slow")
+
+    def _json(self, status: int, found: Any) -> None:
+        self._send(status, json.dumps(found).encode(), "application/json")
+
+    def _send(self, status: int, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def events(self, events: list[dict[str, Any]]) -> None:
+        """Server-sent events in chunks, a pause before each."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self._chunk(": ping\n\n")
+        if self.fake.fault == "midway":
+            events = events[: len(events) // 2]
+            self._chunk(f"data: {json.dumps({'error': {'message': 'worker died'}})}\n\n")
+        for event in events:
+            time.sleep(self.fake.step_s)
+            self._chunk(f"data: {json.dumps(event)}\n\n")
+        self._chunk("data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _chunk(self, text: str) -> None:
+        data = text.encode()
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    def answer(self, found: dict[str, Any], tokens: int) -> None:
+        """One whole answer, after as long as its tokens take."""
+        time.sleep(self.fake.step_s * tokens)
+        self._json(200, found)
+
+    # The dialects.
+
+    def vllm(self, body: dict[str, Any]) -> None:
+        ids = self.fake.write(body["prompt"], body["max_tokens"], body.get("stop_token_ids", []))
+        stopped = len(ids) < body["max_tokens"]
+        ending = {
+            "finish_reason": "stop" if stopped else "length",
+            "stop_reason": ids[-1] if stopped else None,
+        }
+        if not body.get("stream"):
+            choice = {"text": text_of(ids), "token_ids": ids, "prompt_token_ids": body["prompt"], **ending}
+            self.answer({"choices": [choice], "usage": self._usage(body["prompt"], ids)}, len(ids))
+            return
+        events: list[dict[str, Any]] = [{"choices": [{"text": "", "token_ids": [i]}]} for i in ids]
+        events[-1]["choices"][0] |= ending
+        self.events([*events, {"choices": [], "usage": self._usage(body["prompt"], ids)}])
+
+    def llama(self, body: dict[str, Any]) -> None:
+        stops = {31: "word"} if "\n" in body["stop"] else {}
+        stops |= {} if body["ignore_eos"] else {0: "eos"}
+        ids = self.fake.write(body["prompt"], body["n_predict"], list(stops))
+        stop = stops.get(ids[-1], "limit")
+        drafted, accepted = self.fake.counts(ids)
+        counts = {"draft_n": drafted, "draft_n_accepted": accepted} if self.fake.k else {}
+        timings = {"prompt_ms": 1.0, "predicted_n": len(ids), "predicted_ms": 2.0 * len(ids), **counts}
+        final = {"stop": True, "stop_type": stop, "stopping_word": "\n" if stop == "word" else ""}
+        shown = ids if stop == "limit" else ids[:-1]
+        if not body["stream"]:
+            self.answer({"tokens": shown, "timings": timings, **final}, len(ids))
+            return
+        events = [
+            {"tokens": [i], "stop": False, "tokens_predicted": place + 1} for place, i in enumerate(shown)
+        ]
+        self.events([*events, {"tokens": [], "tokens_predicted": len(ids), "timings": timings, **final}])
+
+    def sglang(self, body: dict[str, Any]) -> None:
+        asked = body["sampling_params"]
+        ids = self.fake.write(body["input_ids"], asked["max_new_tokens"], asked["stop_token_ids"])
+        stopped = len(ids) < asked["max_new_tokens"]
+        reason = {"type": "stop", "matched": ids[-1]} if stopped else {"type": "length", "length": len(ids)}
+        drafted, accepted = self.fake.counts(ids)
+        counts = {
+            "spec_verify_ct": 3,
+            "spec_num_proposed_drafts": drafted,
+            "spec_num_correct_drafts": accepted,
+        }
+        meta = {"completion_tokens": len(ids), "finish_reason": reason, **(counts if self.fake.k else {})}
+        found = {"output_ids": ids, "meta_info": meta}
+        if not body["stream"]:
+            self.answer(found, len(ids))
+            return
+        events: list[dict[str, Any]] = [
+            {"output_ids": ids[: n + 1], "meta_info": {"completion_tokens": n + 1, "finish_reason": None}}
+            for n in range(len(ids) - 1)
+        ]
+        self.events([*events, found])
+
+    def openai(self, body: dict[str, Any]) -> None:
+        text_in = self.fake.dialect == "text"
+        if text_in and not isinstance(body["prompt"], str):
+            self._json(422, {"error": "prompt: expected a string"})
+            return
+        prompt = Letters().ids(body["prompt"]) if text_in else body["prompt"]
+        stops = Letters().ids("".join(body.get("stop", [])))
+        ids = self.fake.write(prompt, body["max_tokens"], stops)
+        stopped = len(ids) < body["max_tokens"]
+        shown = text_of(ids[:-1] if stopped else ids)
+        reason = "stop" if stopped else "length"
+        if not body.get("stream"):
+            choice = {"text": shown, "finish_reason": reason}
+            self.answer({"choices": [choice], "usage": self._usage(prompt, ids)}, len(ids))
+            return
+        events: list[dict[str, Any]] = [{"choices": [{"text": letter}]} for letter in shown]
+        self.events([*events, {"choices": [], "usage": self._usage(prompt, ids)}])
+
+    def _usage(self, prompt: list[int], ids: list[int]) -> dict[str, int]:
+        return {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
+
+
+def _models(fake: Fake) -> dict[str, Any]:
+    owner = {"vllm": "vllm", "llama": "llamacpp", "sglang": "sglang"}.get(fake.dialect, "somebody")
+    meta = {"meta": {"n_vocab": VOCAB}} if fake.dialect == "llama" else {}
+    return {"object": "list", "data": [{"id": name, "owned_by": owner, **meta} for name in fake.names]}
+
+
+_GET: dict[str, Any] = {
+    "/v1/models": _models,
+    "/version": lambda fake: {"version": "0.32.0"} if fake.dialect == "vllm" else None,
+    "/props": lambda fake: (
+        {"default_generation_settings": {}, "build_info": "b11434-abc", "eos_token": "<eos>"}
+        if fake.dialect == "llama"
+        else None
+    ),
+    "/get_server_info": lambda fake: (
+        {"version": "0.5.9", "dtype": "auto", "disable_radix_cache": False, "speculative_algorithm": "EAGLE"}
+        if fake.dialect == "sglang"
+        else None
+    ),
+    "/info": lambda fake: (
+        {"model_id": "tiny", "max_total_tokens": 2048, "version": "3.3"} if fake.dialect == "text" else None
+    ),
+}
+_POST: dict[str, Any] = {
+    "vllm": _Handler.vllm,
+    "llama": _Handler.llama,
+    "sglang": _Handler.sglang,
+    "ids-in": _Handler.openai,
+    "text": _Handler.openai,
+}
