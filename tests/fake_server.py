@@ -1,4 +1,4 @@
-"""Servers that stand in for engines: a tiny Markov model behind the dialects of real ones, and planted faults.
+"""Servers that stand in for engines: a tiny model behind the dialects of real ones, and planted faults.
 
 The next token depends on the last one alone: ``(token * 7 + 3) % 32``, so every output is known.
 """

@@ -161,6 +161,13 @@ Engine = Annotated[
         "eager, graphed (CUDA graphs), hf-generate, hf-assisted, hf-prompt-lookup. Default: eager.",
     ),
 ]
+Concurrency = Annotated[
+    str | None,
+    _option(
+        *("--concurrency", "LIST", MACHINE),
+        "Load on servers, requests in flight: 1,2,4,8. With --engine openai:PLAIN,openai:SPECULATING or one.",
+    ),
+]
 Device = Annotated[str | None, _option("--device", "NAME", MACHINE, "auto, cpu, cuda, cuda:N or mps.")]
 Dtype = Annotated[
     str | None, _option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16, float16, int8 or int4.")

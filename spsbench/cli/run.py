@@ -48,6 +48,7 @@ def run(
     rule: options.Rule = None,
     policy: options.Policy = None,
     engine: options.Engine = None,
+    concurrency: options.Concurrency = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
     draft_dtype: options.DraftDtype = None,
@@ -67,7 +68,12 @@ def run(
 
     Example: spsbench run xsum --k 2,4 --drafter model,lookup
     """
-    start(context.params)
+    if concurrency is not None:
+        from spsbench.cli.load import measure_load
+
+        measure_load(context.params)
+        return
+    start({name: value for name, value in context.params.items() if name != "concurrency"})
 
 
 def start(params: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from spsbench.errors import UnavailableError
@@ -101,19 +101,30 @@ class Server:
             return self._dialect
 
     def _generated(self, dialect: Dialect, ask: Ask) -> Answer:
-        before = self._tally(dialect)
+        counted = self.counting() if self._alone else None
         started = time.perf_counter()
         found = self._http.post(dialect.path, dialect.body(ask, stream=False))
         wall_ms = (time.perf_counter() - started) * 1e3
         answer = replace(dialect.answer(found, ask), wall_ms=wall_ms)
-        if before is None or answer.drafted is not None:
+        if counted is None or answer.drafted is not None:
             return answer
-        counts = counted_between(before, lambda: self._tally(dialect), len(answer.output_ids))
-        return answer if counts is None else replace(answer, drafted=counts[0], accepted=counts[1])
+        drafted, accepted = counted(len(answer.output_ids))
+        return replace(answer, drafted=drafted, accepted=accepted)
+
+    def counting(self) -> Callable[[int], tuple[int, int] | tuple[None, None]]:
+        """Look at what the server counts; what is returned looks again.
+
+        It is given how many tokens the server wrote meanwhile, and answers how many draft tokens were
+        proposed and kept, or None twice where the server does not tell, or wrote for others too.
+        """
+        dialect = self._spoken()
+        before = self._tally(dialect)
+        if before is None:
+            return lambda tokens: (None, None)
+        return lambda tokens: counted_between(before, lambda: self._tally(dialect), tokens) or (None, None)
 
     def _tally(self, dialect: Dialect) -> Tally | None:
-        """What the server has counted so far; None where that is of no use."""
-        if not self._alone or dialect.counters is None:
+        if dialect.counters is None:
             return None
         return read_tally(self._http.text("/metrics"), dialect.counters)
 

@@ -175,7 +175,7 @@ def test_a_stream_that_breaks_off_is_an_error() -> None:
 
 
 def test_a_silent_stream_ends_in_time() -> None:
-    with serving(Fake(step_s=1.0)) as url, pytest.raises(PeerError, match="no answer from .* within 0.3 s"):
+    with serving(Fake(step_s=1.0)) as url, pytest.raises(PeerError, match=r"no answer from .* within 0\.3 s"):
         list(Server(url, answer_s=0.3).stream(ASK))
 
 
@@ -197,7 +197,7 @@ def test_what_is_no_such_server_is_gone(fault: str, text: str) -> None:
     [
         ("500", "answers 500: 'out of memory'"),
         ("rubbish", "answers no object"),
-        ("slow", "no answer from .* within 0.3 s"),
+        ("slow", r"no answer from .* within 0\.3 s"),
     ],
 )
 def test_a_request_that_fails_costs_itself_and_three_the_engine(fault: str, text: str) -> None:

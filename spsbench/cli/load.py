@@ -1,0 +1,161 @@
+"""``spsbench run --engine openai:URL --concurrency LIST``: servers under load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.cli.console import out, print_json, say
+from spsbench.errors import IncompleteError, UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from spsbench.load.measure import Load, Loaded
+    from spsbench.peers.texts import Texts
+    from spsbench.runner import Plan
+
+_NOT_OFFERED = (
+    *("k", "drafter", "rule", "policy", "arms", "backend", "dtype", "draft_dtype", "device", "threads"),
+    *("processes", "resume", "trace", "fail_on", "expect", "until", "budget", "shard", "allow_mixed"),
+)
+"""What a server has decided when it was started, or what belongs to a run of ours."""
+
+
+def measure_load(params: Mapping[str, Any]) -> None:
+    """Measure servers as the options of ``run`` ask.
+
+    Raises:
+        UsageError: options that say nothing to a server.
+        UnavailableError: a server does not answer, or serves another model than the other.
+        IncompleteError: requests failed; the rest is shown all the same.
+    """
+    from spsbench.environment import describe_environment
+    from spsbench.load.measure import measure, server_names
+    from spsbench.load.summary import page, summarised, waves_of
+    from spsbench.paths import results_dir
+    from spsbench.store import fresh_directory
+    from spsbench.store.files import write_json, write_text
+
+    names = server_names(params["engine"] or "")
+    concurrencies = _concurrencies(params["concurrency"])
+    quiet: bool = params["quiet"]
+    ready = _plan(params)
+    load = _load(ready, names, concurrencies)
+    loaded = measure(load, _tokenizer(ready), lambda text: say(text, quiet=quiet))
+    about = {
+        "task": ready.label(),
+        "prompts": len(ready.prompts),
+        "max_new_tokens": ready.max_new_tokens,
+        "sampling": asdict(load.asks[0].sampling),
+        "seed": load.seed,
+        "environment": describe_environment(),
+    }
+    found = summarised(loaded, about)
+    directory: Path = params["out"] or fresh_directory(results_dir(), "load", ready.config.pair.name)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "load.json", found | {"waves": waves_of(loaded)})
+    write_text(directory / "load.md", page(loaded, f"{ready.label()}: servers under load"))
+    _show(loaded, found, as_json=params["json"])
+    say(f"Everything is in {directory}", quiet=quiet)
+    _require_answers(loaded)
+
+
+def _concurrencies(text: str) -> tuple[int, ...]:
+    """``1,2,4`` as ascending numbers, each once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 1 <= int(part) <= 1024 for part in parts):
+        raise UsageError(
+            f"{text!r} are no numbers of requests.",
+            flag="--concurrency",
+            remedy="Give numbers from 1 to 1024: 1,2,4,8,16.",
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _plan(params: Mapping[str, Any]) -> Plan:
+    """The prompts, as a run would have them; no model is loaded."""
+    from spsbench.cli.measure import read_settings
+    from spsbench.runner import plan
+
+    for name in _NOT_OFFERED:
+        if params[name] not in (None, False):
+            raise UsageError(
+                f"{params[name]} says nothing to a server that runs already.",
+                flag=f"--{name.replace('_', '-')}",
+                remedy="Leave it out, or leave --concurrency out.",
+            )
+    given = {name: value for name, value in params.items() if name not in ("processes", "concurrency")}
+    given |= {"engine": None, "arms": "ars", "no_score": True, "no_proof": True}
+    if given["target"] is not None and given["draft"] is None:
+        given["draft"] = given["target"]  # only the target's tokenizer is asked
+    return plan(read_settings(given))
+
+
+def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -> Load:
+    from spsbench.load.measure import Load
+    from spsbench.peers.protocol import Ask, Sampling
+
+    samplings = {arm.sampling for arm in ready.arms}
+    if len(samplings) > 1:
+        raise UsageError(
+            "servers are measured under one sampling.", flag="--sampling", remedy="Name one of them."
+        )
+    sampling = Sampling(**asdict(samplings.pop()))
+    stop = [] if ready.config.fixed_length else [text for text in ready.stop if len(text) == 1]
+    stop_ids = [] if ready.config.fixed_length else _stop_ids(ready, stop)
+    asks = tuple(
+        Ask(list(prompt.ids), ready.max_new_tokens, stop_ids, stop, sampling) for prompt in ready.prompts
+    )
+    return Load(names, asks, ready.samples, concurrencies, ready.config.seed)
+
+
+def _stop_ids(ready: Plan, stop: list[str]) -> list[int]:
+    """EOS, and every token that holds a character that ends an output; longer stop strings are left out, for
+    no list of tokens says them."""
+    tokenizer = ready.source.tokenizer
+    ends = set(tokenizer.eos_ids)
+    if stop:
+        pieces = ((token, tokenizer.decode([token])) for token in range(tokenizer.size))
+        ends |= {token for token, piece in pieces if any(text in piece for text in stop)}
+    return sorted(ends)
+
+
+class _RunTexts:
+    """The target's tokenizer, for servers of text alone."""
+
+    def __init__(self, ready: Plan) -> None:
+        self._tokenizer = ready.source.tokenizer
+
+    def text(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids)
+
+    def ids(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, special=False)
+
+
+def _tokenizer(ready: Plan) -> Texts:
+    return _RunTexts(ready)
+
+
+def _show(loaded: Loaded, found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    from rich.console import Group
+
+    from spsbench.load.summary import sentences, table
+
+    out().print(Group(table(loaded).as_rich(gap=1), "", *sentences(loaded)))
+
+
+def _require_answers(loaded: Loaded) -> None:
+    readings = [reading for wave in loaded.waves for reading in wave.readings]
+    failed = [reading for reading in readings if reading.error is not None]
+    if len(failed) == len(readings):
+        raise UnavailableError(f"every request failed, the last: {failed[-1].error}.", flag="--engine")
+    if failed:
+        raise IncompleteError(
+            f"{len(failed)} of {len(readings)} requests failed, the last: {failed[-1].error}.",
+            remedy="load.json has them all.",
+        )

@@ -1,0 +1,145 @@
+"""Servers under load: checked, warmed up, and measured in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.load.turns import turns
+from spsbench.load.wave import Wave, run_wave
+from spsbench.peers.peer import PeerGone
+from spsbench.peers.protocol import Ask, Described
+from spsbench.peers.registry import OPENAI, server_address
+from spsbench.peers.server import Server, first_token
+from spsbench.peers.texts import Texts
+
+_COMPARED = 16
+_TOLERATED = 1 / 8
+"""Of the prompts, at which two servers of one model may differ: near ties."""
+
+_WARMUP_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was measured.
+
+    Attributes:
+        names: the servers, as they were given.
+        described: what they say of themselves.
+        waves: all of them, in the order in which they were sent.
+    """
+
+    names: tuple[str, ...]
+    described: tuple[Described, ...]
+    waves: tuple[Wave, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is to be measured.
+
+    Attributes:
+        servers: one, or the plain and the speculating one, each as ``openai:URL``.
+        asks: one for each prompt.
+        samples: how often each prompt is sent, at least.
+        concurrencies: how many requests are in flight, one after the other.
+        seed: of orders and of draws.
+    """
+
+    servers: tuple[str, ...]
+    asks: tuple[Ask, ...]
+    samples: int
+    concurrencies: tuple[int, ...]
+    seed: int
+
+
+def server_names(text: str, flag: str = "--engine") -> tuple[str, ...]:
+    """``openai:A`` or ``openai:A,openai:B`` as its parts; a comma may belong to a URL.
+
+    Raises:
+        UsageError: anything else.
+    """
+    first, *others = text.split(f",{OPENAI}")
+    names = (first, *(OPENAI + other for other in others))
+    if not first.startswith(OPENAI) or len(names) > 2:
+        raise UsageError(
+            f"{text!r} names no server, or more than two.",
+            flag=flag,
+            remedy="With --concurrency give openai:URL, or the plain server and the speculating one: "
+            "openai:URL,openai:URL.",
+        )
+    for name in names:
+        server_address(name, flag)
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"{names[0]} is named twice.", flag=flag, remedy="Give one server, or two different ones."
+        )
+    return names
+
+
+def measure(load: Load, texts: Texts | None, say: Callable[[str], None]) -> Loaded:
+    """Measure servers in turns.
+
+    Args:
+        load: what.
+        texts: a tokenizer, for servers of text alone.
+        say: is told what happens.
+
+    Raises:
+        UnavailableError: a server does not answer, or two of them serve different models.
+    """
+    addresses = [server_address(name, "--engine") for name in load.servers]
+    servers = [Server(url, model, texts, alone=False) for url, model in addresses]
+    described = tuple(map(_described, load.servers, servers))
+    _require_one_model(load, servers)
+    say("Warming up")
+    most = max(load.concurrencies)
+    short = [replace(ask, max_new_tokens=min(_WARMUP_TOKENS, ask.max_new_tokens)) for ask in load.asks]
+    for place, name in enumerate(load.servers):
+        _sent(name, servers[place], [short[n % len(short)] for n in range(most)], place, most, -1)
+    waves = []
+    for turn in turns(load.asks, load.samples, load.concurrencies, len(servers), load.seed):
+        if turn.server == 0 and turn.concurrency == load.concurrencies[0]:
+            say(f"Wave {turn.number + 1}")
+        name = load.servers[turn.server]
+        waves.append(_sent(name, servers[turn.server], turn.asks, turn.server, turn.concurrency, turn.number))
+    return Loaded(load.servers, described, tuple(waves))
+
+
+def _described(name: str, server: Server) -> Described:
+    try:
+        return server.describe()
+    except PeerGone as error:
+        raise _gone(name, error) from error
+
+
+def _sent(name: str, server: Server, asks: Sequence[Ask], place: int, concurrency: int, number: int) -> Wave:
+    try:
+        return run_wave(server, asks, place, concurrency, number)
+    except PeerGone as error:
+        raise _gone(name, error) from error
+
+
+def _gone(name: str, error: PeerGone) -> UnavailableError:
+    return UnavailableError(f"{name}: {error}.", flag="--engine")
+
+
+def _require_one_model(load: Load, servers: Sequence[Server]) -> None:
+    """Refuse two servers whose greedy tokens differ at more than a few prompts."""
+    if len(servers) < 2:
+        return
+    asks = load.asks[:_COMPARED]
+    seen = [
+        [first_token(server, ask.prompt_ids, ask.stop_ids, name) for ask in asks]
+        for name, server in zip(load.servers, servers, strict=True)
+    ]
+    differing = sum(one != other for one, other in zip(*seen, strict=True))
+    if differing > _TOLERATED * len(asks):
+        raise UnavailableError(
+            f"{' and '.join(load.servers)} serve different models: at {differing} of {len(asks)} prompts "
+            "their most probable tokens differ.",
+            flag="--engine",
+            remedy="Start both with the same target.",
+        )

@@ -1,0 +1,161 @@
+"""What was measured, as JSON, as a table and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from spsbench.load.figures import Row, pays_up_to, rows
+from spsbench.load.measure import Loaded
+from spsbench.load.wave import Wave
+from spsbench.records import Interval
+from spsbench.report.tables import Heading, Table, left, right
+from spsbench.report.wording import NOTHING, escape, interval, milliseconds, percent
+from spsbench.stats.bootstrap import finite, plain
+
+FORMAT = 1
+
+
+def summarised(loaded: Loaded, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of ``load.json``, without its waves.
+
+    ``pays_up_to`` is null for one server; of its numbers 0 says at no concurrency that was measured, and null
+    at the largest, too.
+
+    Args:
+        loaded: what was measured.
+        about: of the command: task, prompts, sampling, environment.
+    """
+    crossing = pays_up_to(loaded.waves)
+    found = {
+        "format": FORMAT,
+        **about,
+        "servers": [
+            {"name": name, **asdict(described)}
+            for name, described in zip(loaded.names, loaded.described, strict=True)
+        ],
+        "rows": [asdict(row) for row in rows(loaded.waves)],
+        "pays_up_to": None
+        if crossing is None
+        else {name: finite(value) for name, value in asdict(crossing).items()},
+    }
+    return plain(found)
+
+
+def waves_of(loaded: Loaded) -> list[dict[str, Any]]:
+    """Every wave and request, in the order in which they were sent."""
+    return [_wave(wave) for wave in loaded.waves]
+
+
+def _wave(wave: Wave) -> dict[str, Any]:
+    return {
+        "server": wave.server,
+        "concurrency": wave.concurrency,
+        "number": wave.number,
+        "window_s": wave.window_s,
+        "window_tokens": wave.window_tokens,
+        "drafted": wave.drafted,
+        "accepted": wave.accepted,
+        "requests": [
+            {
+                "sent_s": reading.sent,
+                "done_s": reading.done,
+                "ttft_s": reading.ttft_s,
+                "tpot_s": reading.tpot_s,
+                "tokens": reading.tokens,
+                "error": reading.error,
+            }
+            for reading in wave.readings
+        ],
+    }
+
+
+def table(loaded: Loaded) -> Table:
+    """A row for each server at each concurrency, 80 columns wide."""
+    columns = [
+        right("in flight"),
+        left("server", whole=True),
+        right("tok/s"),
+        right("TTFT ms", note="p50 p95"),
+        right("TPOT ms", note="p50 p95"),
+        right("kept"),
+        right("speedup", note="95%"),
+    ]
+    cells: list[Sequence[str] | Heading] = []
+    for row in rows(loaded.waves):
+        if cells and row.server == 0:
+            cells.append(Heading())
+        cells.append(_cells(row, len(loaded.names)))
+    return Table(columns, cells)
+
+
+def _cells(row: Row, servers: int) -> list[str]:
+    rate = row.tokens_per_s
+    return [
+        str(row.concurrency) if row.server == 0 else "",
+        role(row.server, servers),
+        NOTHING if rate is None else f"{rate.estimate:.0f}",
+        _pair(row.ttft_ms),
+        _pair(row.tpot_ms),
+        percent(row.acceptance),
+        NOTHING if row.speedup is None else interval(row.speedup, "x"),
+    ]
+
+
+def role(server: int, servers: int) -> str:
+    """What a server is to the other."""
+    return "" if servers == 1 else ("plain", "spec")[server]
+
+
+def _pair(found: Mapping[str, float]) -> str:
+    return f"{milliseconds(found.get('p50'))} {milliseconds(found.get('p95'))}" if found else NOTHING
+
+
+def sentences(loaded: Loaded) -> list[str]:
+    """What the table says, and which server is which."""
+    said = []
+    crossing = pays_up_to(loaded.waves)
+    if crossing is not None:
+        said.append(_pays(crossing, sorted({wave.concurrency for wave in loaded.waves})))
+    for place, (name, described) in enumerate(zip(loaded.names, loaded.described, strict=True)):
+        what = role(place, len(loaded.names)) or "server"
+        said.append(f"{what}: {name}, {described.engine} {described.version}.")
+    failed = sum(row.failed for row in rows(loaded.waves))
+    if failed:
+        said.append(f"{failed} requests failed; their tokens are not counted.")
+    return said
+
+
+def _pays(crossing: Interval, concurrencies: Sequence[int]) -> str:
+    first, last = concurrencies[0], concurrencies[-1]
+    ends = f" [{_end(crossing.low, first, last)}, {_end(crossing.high, first, last)}]"
+    if crossing.estimate == 0:
+        return f"Speculation pays at no concurrency from {first} to {last}{ends}."
+    if finite(crossing.estimate) is None:
+        return f"Speculation pays at {last} requests in flight, the most that were measured{ends}."
+    return f"Speculation pays up to {crossing.estimate:.1f} requests in flight{ends}."
+
+
+def _end(value: float | None, first: int, last: int) -> str:
+    if value == 0:
+        return f"below {first}"
+    number = finite(value)
+    return f"above {last}" if number is None else f"{number:.1f}"
+
+
+def page(loaded: Loaded, title: str) -> str:
+    """The content of ``load.md``."""
+    lines = [f"# {escape(title)}", "", *table(loaded).as_markdown(), ""]
+    lines += [f"* {escape(sentence)}" for sentence in sentences(loaded)]
+    lines += [
+        f"* {escape(role(place, len(loaded.names)) or 'server')}: {escape(limit)}"
+        for place, described in enumerate(loaded.described)
+        for limit in described.limits
+    ]
+    lines += [
+        "* Tokens a second count while so many requests were in flight; intervals are over waves of the same "
+        "prompts. TTFT: from sending a request to its first token. TPOT: time of each further token. Kept: "
+        "of the draft tokens proposed.",
+    ]
+    return "\n".join(lines) + "\n"
