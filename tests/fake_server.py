@@ -40,7 +40,8 @@ class Fake:
     Attributes:
         dialect: ``vllm``, ``llama``, ``sglang``, ``ids-in`` or ``text``.
         fault: ``rubbish``, ``html``, ``slow``, ``500``, ``401``, ``404``, ``wrong-model``, ``midway`` (ends a
-            stream early), ``counts-more`` (``/metrics`` counts another client's tokens, too).
+            stream early), ``keeps-stop`` (llama.cpp without the token that ended it), ``counts-more``
+            (``/metrics`` counts another client's tokens, too).
         names: of the models that it lists.
         step_s: how long a token takes.
         k: draft tokens a loop; 0: none.
@@ -153,9 +154,6 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         fake = self.fake
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path == "/tokenize" and fake.dialect == "llama":
-            self._json(200, {"tokens": {"<eos>": [0], "\n": [31]}.get(body["content"], [1, 2])})
-            return
         if self._refused() or self._failing():
             return
         fake.seen.append(body)
@@ -248,7 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
         counts = {"draft_n": drafted, "draft_n_accepted": accepted} if self.fake.k else {}
         timings = {"prompt_ms": 1.0, "predicted_n": len(ids), "predicted_ms": 2.0 * len(ids), **counts}
         final = {"stop": True, "stop_type": stop, "stopping_word": "\n" if stop == "word" else ""}
-        shown = ids if stop == "limit" else ids[:-1]
+        shown = ids if stop == "limit" or self.fake.fault != "keeps-stop" else ids[:-1]
         if not body["stream"]:
             self.answer({"tokens": shown, "timings": timings, **final}, len(ids))
             return

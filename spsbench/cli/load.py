@@ -85,7 +85,8 @@ def _plan(params: Mapping[str, Any]) -> Plan:
                 flag=f"--{name.replace('_', '-')}",
                 remedy="Leave it out, or leave --concurrency out.",
             )
-    given = {name: value for name, value in params.items() if name not in ("processes", "concurrency")}
+    given = dict(params)
+    del given["processes"], given["concurrency"]
     given |= {"engine": None, "arms": "ars", "no_score": True, "no_proof": True}
     if given["target"] is not None and given["draft"] is None:
         given["draft"] = given["target"]  # only the target's tokenizer is asked

@@ -9,6 +9,9 @@ import typer
 
 from spsbench.cli import options
 
+_PASSED_ON = ("processes", "concurrency")
+"""Options that decide who measures."""
+
 
 def run(
     context: typer.Context,
@@ -68,16 +71,16 @@ def run(
 
     Example: spsbench run xsum --k 2,4 --drafter model,lookup
     """
-    if concurrency is not None:
-        from spsbench.cli.load import measure_load
-
-        measure_load(context.params)
-        return
-    start({name: value for name, value in context.params.items() if name != "concurrency"})
+    start(context.params)
 
 
 def start(params: Mapping[str, Any]) -> None:
-    """Measure as the options of ``run`` or ``sweep-k`` say, in this process or in several."""
+    """Measure as the options of ``run`` or ``sweep-k`` say, in this process or in several, or servers."""
+    if params["concurrency"] is not None:
+        from spsbench.cli.load import measure_load
+
+        measure_load(params)
+        return
     if params["processes"] is not None:
         from spsbench.cli.processes import measure_processes
 
@@ -85,4 +88,4 @@ def start(params: Mapping[str, Any]) -> None:
         return
     from spsbench.cli.measure import measure
 
-    measure({name: value for name, value in params.items() if name != "processes"})
+    measure({name: value for name, value in params.items() if name not in _PASSED_ON})

@@ -46,14 +46,22 @@ def test_the_stop_token_belongs_to_the_output(dialect: str) -> None:
     assert answer.finish == STOP
 
 
-def test_llama_cpp_keeps_its_stop_token_back_and_its_tokenizer_names_it() -> None:
+@pytest.mark.parametrize("fault", ["", "keeps-stop"])
+def test_llama_cpp_ends_at_a_string(fault: str) -> None:
     start = next(token for token in range(VOCAB) if following(token) == 31)
-    ask = Ask([start], 9, [0, 31], ["\n"], GREEDY)
-    with serving(Fake("llama")) as url:
+    ask = Ask([start], 9, [31], ["\n"], GREEDY)
+    with serving(Fake("llama", fault=fault)) as url:
         answer = Server(url).generate(ask)
-    assert answer.output_ids == [31]
-    assert (answer.finish, answer.hidden_stop) == (STOP, False)
+    assert answer.hidden_stop is bool(fault)
+    assert checked(answer, ask, VOCAB).output_ids == [31]
     assert (answer.decoded, answer.prefill_ms, answer.decode_ms) == (0, 1.0, 2.0)
+
+
+def test_an_end_that_nobody_asked_for_is_an_error() -> None:
+    start = next(token for token in range(VOCAB) if following(token) == 0)
+    ask = Ask([start], 9, [31], [], GREEDY)
+    with serving(Fake("llama")) as url, pytest.raises(PeerError, match="ended after 1 of 9 tokens"):
+        checked(Server(url).generate(ask), ask, VOCAB)
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])

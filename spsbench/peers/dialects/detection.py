@@ -30,7 +30,7 @@ def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:
     props = http.find("/props")
     cards = _cards(http)
     if props is not None and "default_generation_settings" in props:
-        return LlamaCpp(http, props, whole(part(cards[0], "meta", "n_vocab")))
+        return LlamaCpp(props, whole(part(cards[0], "meta", "n_vocab")))
     info = http.find("/get_server_info")
     if info is not None and "version" in info:
         return Sglang(info)

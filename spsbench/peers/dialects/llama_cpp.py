@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from spsbench.peers.dialects.dialect import Counters, Heard, decimal, part, token_ids, whole
-from spsbench.peers.http import Http
 from spsbench.peers.peer import PeerError
-from spsbench.peers.protocol import LENGTH, Answer, Ask, Described
+from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described
 from spsbench.peers.serving import until_stop
 
 _SEEDS = 2**32 - 1  # the last one stands for a random seed
@@ -17,7 +16,6 @@ class LlamaCpp:
     """``/completion`` with token ids in and out, times and counts with every answer.
 
     Args:
-        http: the server; asked for the tokens of the texts that end an output.
         props: its ``/props``.
         vocab_size: if it is told.
     """
@@ -29,8 +27,7 @@ class LlamaCpp:
         "llamacpp:spec_decode_num_accepted_tokens_total",
     )
 
-    def __init__(self, http: Http, props: dict[str, Any], vocab_size: int | None) -> None:
-        self._http, self._eos = http, props.get("eos_token")
+    def __init__(self, props: dict[str, Any], vocab_size: int | None) -> None:
         self.described = Described(
             engine="llama.cpp",
             version=str(props.get("build_info", "unknown")),
@@ -78,21 +75,18 @@ class LlamaCpp:
         }
 
     def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
-        """See ``Dialect.answer``."""
+        """See ``Dialect.answer``. The token that ended the output is among ``tokens``, or counted alone."""
         written = token_ids(found.get("tokens"), "tokens")
         if found.get("truncated"):
             raise PeerError("its context is too short for the request: start it with a larger -c")
         ids, finish = until_stop(written, ask)
-        hidden = False
-        if finish == LENGTH and found.get("stop_type") in ("eos", "word"):
-            # The token that ended it was drawn and decoded; `tokens` lacks it.
-            ending = self._ending(found, ask)
-            ids, hidden, finish = ids + ending, not ending, "stop"
         timings = found.get("timings") or {}
         predicted = whole(timings.get("predicted_n"))
+        ended = found.get("stop_type") in ("eos", "word")
+        hidden = finish == LENGTH and ended and predicted is not None and predicted > len(written)
         return Answer(
             ids,
-            finish,
+            STOP if hidden else finish,
             hidden_stop=hidden,
             prefill_ms=decimal(timings.get("prompt_ms")),
             decode_ms=decimal(timings.get("predicted_ms")),
@@ -100,13 +94,6 @@ class LlamaCpp:
             drafted=whole(timings.get("draft_n")),
             accepted=whole(timings.get("draft_n_accepted")),
         )
-
-    def _ending(self, found: dict[str, Any], ask: Ask) -> list[int]:
-        """The token that ended the output, if the text that it stands for is one stop token."""
-        text = self._eos if found["stop_type"] == "eos" else found.get("stopping_word")
-        said = self._http.post("/tokenize", {"content": text, "add_special": False, "parse_special": True})
-        ids = token_ids(said.get("tokens"), "/tokenize")
-        return ids if len(ids) == 1 and ids[0] in ask.stop_ids else []
 
     def heard(self, event: dict[str, Any]) -> Heard:
         """See ``Dialect.heard``. Tokens that end within a character bring no event of their own, so the
