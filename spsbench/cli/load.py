@@ -147,7 +147,7 @@ def _show(loaded: Loaded, found: dict[str, Any], *, as_json: bool) -> None:
 
     from spsbench.load.summary import sentences, table
 
-    out().print(Group(table(loaded).as_rich(gap=1), "", *sentences(loaded)))
+    out().print(Group(table(loaded).as_rich(), "", *sentences(loaded)))
 
 
 def _require_answers(loaded: Loaded) -> None:

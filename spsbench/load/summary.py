@@ -77,8 +77,8 @@ def table(loaded: Loaded) -> Table:
         right("in flight"),
         left("server", whole=True),
         right("tok/s"),
-        right("TTFT ms", note="p50 p95"),
-        right("TPOT ms", note="p50 p95"),
+        right("TTFT", note="ms"),
+        right("TPOT", note="ms"),
         right("kept"),
         right("speedup", note="95%"),
     ]
@@ -121,6 +121,7 @@ def sentences(loaded: Loaded) -> list[str]:
     for place, (name, described) in enumerate(zip(loaded.names, loaded.described, strict=True)):
         what = role(place, len(loaded.names)) or "server"
         said.append(f"{what}: {name}, {described.engine} {described.version}.")
+    said.append("TTFT: until the first token; TPOT: for each further one; 50th and 95th percentile.")
     failed = sum(row.failed for row in rows(loaded.waves))
     if failed:
         said.append(f"{failed} requests failed; their tokens are not counted.")
@@ -155,7 +156,6 @@ def page(loaded: Loaded, title: str) -> str:
     ]
     lines += [
         "* Tokens a second count while so many requests were in flight; intervals are over waves of the same "
-        "prompts. TTFT: from sending a request to its first token. TPOT: time of each further token. Kept: "
-        "of the draft tokens proposed.",
+        "prompts. Kept: of the draft tokens proposed.",
     ]
     return "\n".join(lines) + "\n"
