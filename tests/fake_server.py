@@ -40,10 +40,11 @@ class Fake:
     Attributes:
         dialect: ``vllm``, ``llama``, ``sglang``, ``ids-in`` or ``text``.
         fault: ``rubbish``, ``html``, ``slow``, ``500``, ``401``, ``404``, ``wrong-model``, ``midway`` (ends a
-            stream early), ``keeps-stop`` (llama.cpp without the token that ended it), ``counts-more``
-            (``/metrics`` counts another client's tokens, too).
+            stream early), ``keeps-stop`` (llama.cpp without the token that ended it), ``uncounted-prompt``,
+            ``counts-more`` (``/metrics`` counts another client's tokens, too).
         names: of the models that it lists.
         step_s: how long a token takes.
+        lasts: it fails behind so many requests; 0: never.
         k: draft tokens a loop; 0: none.
         seen: bodies of requests.
     """
@@ -52,6 +53,7 @@ class Fake:
     fault: str = ""
     names: tuple[str, ...] = ("tiny",)
     step_s: float = 0.0
+    lasts: int = 0
     k: int = 0
     seen: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
@@ -176,14 +178,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _failing(self) -> bool:
         """Faults of generation."""
-        if self.fake.fault == "500":
+        if self.fake.fault == "500" or 0 < self.fake.lasts <= len(self.fake.seen):
             self._json(500, {"error": {"message": "out of memory"}})
-        elif self.fake.fault == "rubbish":
+            return True
+        if self.fake.fault == "rubbish":
             self._json(200, ["what", 1])
         elif self.fake.fault == "slow":
             time.sleep(0.6)
             self._json(200, {})
-        return self.fake.fault in ("500", "rubbish", "slow")
+        return self.fake.fault in ("rubbish", "slow")
 
     def _json(self, status: int, found: Any) -> None:
         self._send(status, json.dumps(found).encode(), "application/json")
@@ -296,7 +299,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.events([*events, {"choices": [], "usage": self._usage(prompt, ids)}])
 
     def _usage(self, prompt: list[int], ids: list[int]) -> dict[str, int]:
-        return {"prompt_tokens": len(prompt), "completion_tokens": len(ids)}
+        read = {} if self.fake.fault == "uncounted-prompt" else {"prompt_tokens": len(prompt)}
+        return read | {"completion_tokens": len(ids)}
 
 
 def _models(fake: Fake) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +34,6 @@ def measure_load(params: Mapping[str, Any]) -> None:
     from spsbench.environment import describe_environment
     from spsbench.load.measure import measure, server_names
     from spsbench.load.summary import page, summarised, waves_of
-    from spsbench.paths import results_dir
-    from spsbench.store import fresh_directory
     from spsbench.store.files import write_json, write_text
 
     names = server_names(params["engine"] or "")
@@ -42,7 +41,8 @@ def measure_load(params: Mapping[str, Any]) -> None:
     quiet: bool = params["quiet"]
     ready = _plan(params)
     load = _load(ready, names, concurrencies)
-    loaded = measure(load, _tokenizer(ready), lambda text: say(text, quiet=quiet))
+    with _room(params["out"], ready) as directory:
+        loaded = measure(load, _tokenizer(ready), lambda text: say(text, quiet=quiet))
     about = {
         "task": ready.label(),
         "prompts": len(ready.prompts),
@@ -52,13 +52,37 @@ def measure_load(params: Mapping[str, Any]) -> None:
         "environment": describe_environment(),
     }
     found = summarised(loaded, about)
-    directory: Path = params["out"] or fresh_directory(results_dir(), "load", ready.config.pair.name)
-    directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "load.json", found | {"waves": waves_of(loaded)})
     write_text(directory / "load.md", page(loaded, f"{ready.label()}: servers under load"))
     _show(loaded, found, as_json=params["json"])
     say(f"Everything is in {directory}", quiet=quiet)
     _require_answers(loaded)
+
+
+@contextmanager
+def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
+    """An empty directory, made before anything is measured; it goes again if nothing was.
+
+    Raises:
+        UsageError: it cannot be made, or holds something.
+    """
+    from spsbench.paths import results_dir
+    from spsbench.store import fresh_directory
+    from spsbench.store.files import unwritable
+
+    try:
+        directory = out or fresh_directory(results_dir(), "load", ready.config.pair.name)
+        directory.mkdir(parents=True, exist_ok=True)
+        holds = next(directory.iterdir(), None)
+    except OSError as problem:
+        raise unwritable(out or results_dir(), problem, "--out") from problem
+    if holds is not None:
+        raise UsageError(f"{directory} is not empty.", flag="--out", remedy="Name a new directory.")
+    try:
+        yield directory
+    except BaseException:
+        directory.rmdir()
+        raise
 
 
 def _concurrencies(text: str) -> tuple[int, ...]:
@@ -155,6 +179,8 @@ def _require_answers(loaded: Loaded) -> None:
     failed = [reading for reading in readings if reading.error is not None]
     if len(failed) == len(readings):
         raise UnavailableError(f"every request failed, the last: {failed[-1].error}.", flag="--engine")
+    if loaded.ended is not None:
+        raise UnavailableError(f"the measurement ended early: {loaded.ended}", flag="--engine")
     if failed:
         raise IncompleteError(
             f"{len(failed)} of {len(readings)} requests failed, the last: {failed[-1].error}.",

@@ -107,6 +107,8 @@ def pays_up_to(waves: Sequence[Wave]) -> Interval | None:
             drawn.append(_quotient(data @ counts.T))
     if not np.isfinite(points).all():
         return None
+    if not np.isfinite(drawn).all():
+        return Interval(crossing(concurrencies, points), None, None)
     found = np.sort([crossing(concurrencies, list(each)) for each in zip(*drawn, strict=True)])
     low, high = (float(found[_place(share)]) for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return Interval(crossing(concurrencies, points), low, high)
@@ -124,8 +126,8 @@ def crossing(concurrencies: Sequence[int], speedups: Sequence[float]) -> float:
     last = above[-1]
     if last == len(speedups) - 1:
         return math.inf
-    high, low = math.log(speedups[last]), math.log(speedups[last + 1])
-    share = high / (high - low)
+    high, after = math.log(speedups[last]), speedups[last + 1]
+    share = high / (high - math.log(after)) if after > 0 else 0.0
     return float(concurrencies[last] * (concurrencies[last + 1] / concurrencies[last]) ** share)
 
 

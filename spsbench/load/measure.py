@@ -29,11 +29,13 @@ class Loaded:
         names: the servers, as they were given.
         described: what they say of themselves.
         waves: all of them, in the order in which they were sent.
+        ended: why there are no more; None where all of them were sent.
     """
 
     names: tuple[str, ...]
     described: tuple[Described, ...]
     waves: tuple[Wave, ...]
+    ended: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def server_names(text: str, flag: str = "--engine") -> tuple[str, ...]:
 
 
 def measure(load: Load, texts: Texts | None, say: Callable[[str], None]) -> Loaded:
-    """Measure servers in turns.
+    """Measure servers in turns; where one of them ends, what all of them had finished is kept.
 
     Args:
         load: what.
@@ -99,13 +101,34 @@ def measure(load: Load, texts: Texts | None, say: Callable[[str], None]) -> Load
     short = [replace(ask, max_new_tokens=min(_WARMUP_TOKENS, ask.max_new_tokens)) for ask in load.asks]
     for place, name in enumerate(load.servers):
         _sent(name, servers[place], [short[n % len(short)] for n in range(most)], place, most, -1)
-    waves = []
+    waves, ended = _waves(load, servers, say)
+    return Loaded(load.servers, described, waves, ended)
+
+
+def _waves(
+    load: Load, servers: Sequence[Server], say: Callable[[str], None]
+) -> tuple[tuple[Wave, ...], str | None]:
+    """Those that all servers finished, and why there are no more.
+
+    Raises:
+        UnavailableError: there are none.
+    """
+    waves: list[Wave] = []
+    begun: list[Wave] = []
     for turn in turns(load.asks, load.samples, load.concurrencies, len(servers), load.seed):
-        if turn.server == 0 and turn.concurrency == load.concurrencies[0]:
+        if not begun and turn.concurrency == load.concurrencies[0]:
             say(f"Wave {turn.number + 1}")
-        name = load.servers[turn.server]
-        waves.append(_sent(name, servers[turn.server], turn.asks, turn.server, turn.concurrency, turn.number))
-    return Loaded(load.servers, described, tuple(waves))
+        name, server = load.servers[turn.server], servers[turn.server]
+        try:
+            begun.append(_sent(name, server, turn.asks, turn.server, turn.concurrency, turn.number))
+        except UnavailableError as error:
+            if not waves:
+                raise
+            return tuple(waves), error.message
+        if len(begun) == len(servers):
+            waves += begun
+            begun = []
+    return tuple(waves), None
 
 
 def _described(name: str, server: Server) -> Described:
@@ -127,15 +150,16 @@ def _gone(name: str, error: PeerGone) -> UnavailableError:
 
 
 def _require_one_model(load: Load, servers: Sequence[Server]) -> None:
-    """Refuse two servers whose greedy tokens differ at more than a few prompts."""
-    if len(servers) < 2:
-        return
-    asks = load.asks[:_COMPARED]
+    """Refuse two servers whose greedy tokens differ at more than a few prompts.
+
+    One alone is asked for a token, so that what it cannot do with these prompts shows now.
+    """
+    asks = load.asks[: 1 if len(servers) == 1 else _COMPARED]
     seen = [
         [first_token(server, ask.prompt_ids, ask.stop_ids, name) for ask in asks]
         for name, server in zip(load.servers, servers, strict=True)
     ]
-    differing = sum(one != other for one, other in zip(*seen, strict=True))
+    differing = sum(one != other for one, other in zip(seen[0], seen[-1], strict=True))
     if differing > _TOLERATED * len(asks):
         raise UnavailableError(
             f"{' and '.join(load.servers)} serve different models: at {differing} of {len(asks)} prompts "

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from spsbench.load.figures import Row, pays_up_to, rows
+from spsbench.load.figures import PLAIN, Row, pays_up_to, rows
 from spsbench.load.measure import Loaded
 from spsbench.load.wave import Wave
 from spsbench.records import Interval
@@ -72,40 +72,47 @@ def _wave(wave: Wave) -> dict[str, Any]:
 
 
 def table(loaded: Loaded) -> Table:
-    """A row for each server at each concurrency, 80 columns wide."""
+    """A row for each server at each concurrency, at most 80 columns wide."""
+    servers = len(loaded.names)
     columns = [
         right("in flight"),
-        left("server", whole=True),
         right("tok/s"),
         right("TTFT", note="ms"),
         right("TPOT", note="ms"),
         right("kept"),
-        right("speedup", note="95%"),
     ]
+    if servers > 1:
+        columns = [columns[0], left("server", whole=True), *columns[1:], right("speedup", note="95%")]
     cells: list[Sequence[str] | Heading] = []
     for row in rows(loaded.waves):
-        if cells and row.server == 0:
+        if cells and servers > 1 and row.server == PLAIN:
             cells.append(Heading())
-        cells.append(_cells(row, len(loaded.names)))
+        cells.append(_compared(row) if servers > 1 else [str(row.concurrency), *_numbers(row)])
     return Table(columns, cells)
 
 
-def _cells(row: Row, servers: int) -> list[str]:
-    rate = row.tokens_per_s
+def _compared(row: Row) -> list[str]:
     return [
-        str(row.concurrency) if row.server == 0 else "",
-        role(row.server, servers),
-        NOTHING if rate is None else f"{rate.estimate:.0f}",
-        _pair(row.ttft_ms),
-        _pair(row.tpot_ms),
-        percent(row.acceptance),
+        str(row.concurrency) if row.server == PLAIN else "",
+        role(row.server, 2),
+        *_numbers(row),
         NOTHING if row.speedup is None else interval(row.speedup, "x"),
     ]
 
 
+def _numbers(row: Row) -> list[str]:
+    rate = row.tokens_per_s
+    return [
+        NOTHING if rate is None else f"{rate.estimate:.0f}",
+        _pair(row.ttft_ms),
+        _pair(row.tpot_ms),
+        percent(row.acceptance),
+    ]
+
+
 def role(server: int, servers: int) -> str:
-    """What a server is to the other."""
-    return "" if servers == 1 else ("plain", "spec")[server]
+    """What a server is to the other, or that it is the only one."""
+    return "server" if servers == 1 else ("plain", "spec")[server]
 
 
 def _pair(found: Mapping[str, float]) -> str:
@@ -119,8 +126,7 @@ def sentences(loaded: Loaded) -> list[str]:
     if crossing is not None:
         said.append(_pays(crossing, sorted({wave.concurrency for wave in loaded.waves})))
     for place, (name, described) in enumerate(zip(loaded.names, loaded.described, strict=True)):
-        what = role(place, len(loaded.names)) or "server"
-        said.append(f"{what}: {name}, {described.engine} {described.version}.")
+        said.append(f"{role(place, len(loaded.names))}: {name}, {described.engine} {described.version}.")
     said.append("TTFT: until the first token; TPOT: for each further one; 50th and 95th percentile.")
     failed = sum(row.failed for row in rows(loaded.waves))
     if failed:
@@ -130,7 +136,9 @@ def sentences(loaded: Loaded) -> list[str]:
 
 def _pays(crossing: Interval, concurrencies: Sequence[int]) -> str:
     first, last = concurrencies[0], concurrencies[-1]
-    ends = f" [{_end(crossing.low, first, last)}, {_end(crossing.high, first, last)}]"
+    ends = ""
+    if crossing.low is not None:
+        ends = f" [{_end(crossing.low, first, last)}, {_end(crossing.high, first, last)}]"
     if crossing.estimate == 0:
         return f"Speculation pays at no concurrency from {first} to {last}{ends}."
     if finite(crossing.estimate) is None:
@@ -150,7 +158,7 @@ def page(loaded: Loaded, title: str) -> str:
     lines = [f"# {escape(title)}", "", *table(loaded).as_markdown(), ""]
     lines += [f"* {escape(sentence)}" for sentence in sentences(loaded)]
     lines += [
-        f"* {escape(role(place, len(loaded.names)) or 'server')}: {escape(limit)}"
+        f"* {role(place, len(loaded.names))}: {escape(limit)}"
         for place, described in enumerate(loaded.described)
         for limit in described.limits
     ]

@@ -89,11 +89,18 @@ def test_counts_of_metrics_only_where_one_is_in_flight(tmp_path: Path) -> None:
 
 
 def test_a_server_of_text_alone_is_measured_with_the_pairs_tokenizer(tmp_path: Path) -> None:
-    fake = Fake("text")
+    fake = Fake("text", fault="uncounted-prompt")
     with serving(fake) as url:
         done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "2")
     assert done.code == 0, done.err
     assert all(isinstance(body["prompt"], str) for body in fake.seen[1:])  # the first asked for ids
+
+
+def test_a_server_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    with serving(Fake("text")) as url:  # a token for each letter
+        done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "2")
+    assert done.code == 3
+    assert "it read a prompt of" in done.err
 
 
 def test_servers_of_different_models_are_refused(tmp_path: Path) -> None:
@@ -111,6 +118,23 @@ def test_a_server_that_does_not_serve_ends_with_3(tmp_path: Path, fault: str) ->
     assert done.code == 3
     assert len(done.err.strip().splitlines()[-1:]) == 1
     assert url in done.err
+
+
+def test_a_server_that_ends_midway_leaves_what_was_measured(tmp_path: Path) -> None:
+    fake = Fake("llama", lasts=40)
+    with serving(fake) as url:
+        done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "1,2")
+    assert done.code == 3, done.err
+    assert "the measurement ended early" in done.err
+    assert 0 < len(read(tmp_path / "out")["waves"]) < 12
+    assert "in flight" in done.out
+
+
+def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("")
+    with serving(Fake()) as url:
+        done = load(tmp_path, "--engine", f"openai:{url}", "--concurrency", "1")
+    assert (done.code, "is not empty" in done.err) == (2, True)
 
 
 def test_streams_that_break_off_are_failures(tmp_path: Path) -> None:

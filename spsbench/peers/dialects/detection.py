@@ -31,7 +31,7 @@ def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:
     cards = _cards(http)
     if props is not None and "default_generation_settings" in props:
         return LlamaCpp(props, whole(part(cards[0], "meta", "n_vocab")))
-    info = http.find("/get_server_info")
+    info = http.find("/get_server_info") or http.find("/server_info")
     if info is not None and "version" in info:
         return Sglang(info)
     name = _chosen(cards, model)

@@ -46,7 +46,7 @@ class Vllm:
             "max_tokens": ask.max_new_tokens,
             "temperature": 0.0 if drawn.greedy else drawn.temperature,
             "top_p": 1.0 if drawn.greedy else drawn.top_p,
-            "top_k": 0 if drawn.greedy else drawn.top_k,
+            "top_k": -1 if drawn.greedy or not drawn.top_k else drawn.top_k,
             "min_p": 0.0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
