@@ -12,7 +12,8 @@ from spsbench.cli.console import out, print_json, say
 from spsbench.errors import IncompleteError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from spsbench.load.measure import Load, Loaded
+    from spsbench.load.measure import Loaded
+    from spsbench.load.plan import LoadPlan
     from spsbench.peers.texts import Texts
     from spsbench.runner import Plan
 
@@ -32,7 +33,8 @@ def measure_load(params: Mapping[str, Any]) -> None:
         IncompleteError: requests failed; the rest is shown all the same.
     """
     from spsbench.environment import describe_environment
-    from spsbench.load.measure import measure, server_names
+    from spsbench.load.measure import measure
+    from spsbench.load.plan import server_names
     from spsbench.load.summary import page, summarised, waves_of
     from spsbench.store.files import write_json, write_text
 
@@ -117,8 +119,8 @@ def _plan(params: Mapping[str, Any]) -> Plan:
     return plan(read_settings(given))
 
 
-def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -> Load:
-    from spsbench.load.measure import Load
+def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -> LoadPlan:
+    from spsbench.load.plan import LoadPlan
     from spsbench.peers.protocol import Ask, Sampling
 
     samplings = {arm.sampling for arm in ready.arms}
@@ -132,7 +134,7 @@ def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -
     asks = tuple(
         Ask(list(prompt.ids), ready.max_new_tokens, stop_ids, stop, sampling) for prompt in ready.prompts
     )
-    return Load(names, asks, ready.samples, concurrencies, ready.config.seed)
+    return LoadPlan(names, asks, ready.samples, concurrencies, ready.config.seed)
 
 
 def _stop_ids(ready: Plan, stop: list[str]) -> list[int]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from spsbench.errors import UnavailableError, UsageError
+from spsbench.errors import UnavailableError
+from spsbench.load.plan import LoadPlan
 from spsbench.load.turns import turns
 from spsbench.load.wave import Wave, run_wave
 from spsbench.peers.peer import PeerGone
 from spsbench.peers.protocol import Ask, Described
-from spsbench.peers.registry import OPENAI, server_address
+from spsbench.peers.registry import server_address
 from spsbench.peers.server import Server, first_token
 from spsbench.peers.texts import Texts
 
@@ -38,50 +39,7 @@ class Loaded:
     ended: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What is to be measured.
-
-    Attributes:
-        servers: one, or the plain and the speculating one, each as ``openai:URL``.
-        asks: one for each prompt.
-        samples: how often each prompt is sent, at least.
-        concurrencies: how many requests are in flight, one after the other.
-        seed: of orders and of draws.
-    """
-
-    servers: tuple[str, ...]
-    asks: tuple[Ask, ...]
-    samples: int
-    concurrencies: tuple[int, ...]
-    seed: int
-
-
-def server_names(text: str, flag: str = "--engine") -> tuple[str, ...]:
-    """``openai:A`` or ``openai:A,openai:B`` as its parts; a comma may belong to a URL.
-
-    Raises:
-        UsageError: anything else.
-    """
-    first, *others = text.split(f",{OPENAI}")
-    names = (first, *(OPENAI + other for other in others))
-    if not first.startswith(OPENAI) or len(names) > 2:
-        raise UsageError(
-            f"{text!r} names no server, or more than two.",
-            flag=flag,
-            remedy="With --concurrency give openai:URL, or the plain server and the speculating one: "
-            "openai:URL,openai:URL.",
-        )
-    for name in names:
-        server_address(name, flag)
-    if len(set(names)) < len(names):
-        raise UsageError(
-            f"{names[0]} is named twice.", flag=flag, remedy="Give one server, or two different ones."
-        )
-    return names
-
-
-def measure(load: Load, texts: Texts | None, say: Callable[[str], None]) -> Loaded:
+def measure(load: LoadPlan, texts: Texts | None, say: Callable[[str], None]) -> Loaded:
     """Measure servers in turns; where one of them ends, what all of them had finished is kept.
 
     Args:
@@ -97,16 +55,22 @@ def measure(load: Load, texts: Texts | None, say: Callable[[str], None]) -> Load
     described = tuple(map(_described, load.servers, servers))
     _require_one_model(load, servers)
     say("Warming up")
-    most = max(load.concurrencies)
-    short = [replace(ask, max_new_tokens=min(_WARMUP_TOKENS, ask.max_new_tokens)) for ask in load.asks]
-    for place, name in enumerate(load.servers):
-        _sent(name, servers[place], [short[n % len(short)] for n in range(most)], place, most, -1)
+    _warm_up(load, servers)
     waves, ended = _waves(load, servers, say)
     return Loaded(load.servers, described, waves, ended)
 
 
+def _warm_up(load: LoadPlan, servers: Sequence[Server]) -> None:
+    """As many short requests at once as will ever be in flight."""
+    most = max(load.concurrencies)
+    short = [replace(ask, max_new_tokens=min(_WARMUP_TOKENS, ask.max_new_tokens)) for ask in load.asks]
+    asks = [short[place % len(short)] for place in range(most)]
+    for place, (name, server) in enumerate(zip(load.servers, servers, strict=True)):
+        _sent(name, server, asks, place, most, -1)
+
+
 def _waves(
-    load: Load, servers: Sequence[Server], say: Callable[[str], None]
+    load: LoadPlan, servers: Sequence[Server], say: Callable[[str], None]
 ) -> tuple[tuple[Wave, ...], str | None]:
     """Those that all servers finished, and why there are no more.
 
@@ -149,7 +113,7 @@ def _gone(name: str, error: PeerGone) -> UnavailableError:
     return UnavailableError(f"{name}: {error}.", flag="--engine")
 
 
-def _require_one_model(load: Load, servers: Sequence[Server]) -> None:
+def _require_one_model(load: LoadPlan, servers: Sequence[Server]) -> None:
     """Refuse two servers whose greedy tokens differ at more than a few prompts.
 
     One alone is asked for a token, so that what it cannot do with these prompts shows now.

@@ -83,7 +83,7 @@ def listened(server: Server, ask: Ask, started: float) -> Reading:
         return Reading(sent, time.perf_counter() - started, error=str(error))
     done = time.perf_counter() - started
     if not total:
-        return Reading(sent, done, error="it says nowhere how many tokens it wrote")
+        return Reading(sent, done, error="it does not say how many tokens it wrote")
     times, counts = _counted(heard, total, done)
     return Reading(sent, done, times, counts, drafted, accepted)
 

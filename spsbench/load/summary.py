@@ -35,6 +35,7 @@ def summarised(loaded: Loaded, about: Mapping[str, Any]) -> dict[str, Any]:
             {"name": name, **asdict(described)}
             for name, described in zip(loaded.names, loaded.described, strict=True)
         ],
+        "ended": loaded.ended,
         "rows": [asdict(row) for row in rows(loaded.waves)],
         "pays_up_to": None
         if crossing is None
@@ -129,6 +130,8 @@ def sentences(loaded: Loaded) -> list[str]:
         said.append(f"{role(place, len(loaded.names))}: {name}, {described.engine} {described.version}.")
     said.append("TTFT: until the first token; TPOT: for each further one; 50th and 95th percentile.")
     failed = sum(row.failed for row in rows(loaded.waves))
+    if loaded.ended is not None:
+        said.append(f"The measurement ended early: {loaded.ended}")
     if failed:
         said.append(f"{failed} requests failed; their tokens are not counted.")
     return said

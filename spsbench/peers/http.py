@@ -26,7 +26,7 @@ class Http:
     """A server by its root.
 
     Several threads may ask at once. Every request has a connection of its own: of requests over connections
-    that each thread kept, llama-server (build 11434) broke one in ten off.
+    that each thread kept, llama-server (build 11434) closed one in ten early.
 
     Args:
         root: e.g. ``http://127.0.0.1:8000``, without a slash at the end.
@@ -142,7 +142,7 @@ class Http:
         if isinstance(cause, MaxRetryError):
             return PeerGone(f"nobody answers at {self.root}")
         if isinstance(error, requests.ConnectionError):
-            return PeerError(f"{url} broke the connection off")
+            return PeerError(f"{url} closed the connection early")
         return PeerError(f"{url} cannot be asked: {shortened(str(error))}")
 
     def _require_ok(self, response: requests.Response, path: str) -> None:
@@ -150,9 +150,11 @@ class Http:
         if response.ok:
             return
         if status in (401, 403):
-            raise PeerError(f"{self.root}{path} answers {status}; its key belongs into {KEY}")
+            raise PeerError(f"{self.root}{path} answers {status}; set its key in {KEY}")
         if status in _ABSENT:
-            raise PeerError(f"{self.root}{path} answers {status}; the URL is that of the root or of /v1")
+            raise PeerError(
+                f"{self.root}{path} answers {status}; give the URL of the server's root or of /v1"
+            )
         raise PeerError(f"{self.root}{path} answers {status}: {shortened(_reason(response))}")
 
     def _json(self, response: requests.Response, path: str) -> Any:
@@ -160,11 +162,13 @@ class Http:
             return response.json()
         except ValueError:
             kind = response.headers.get("Content-Type", "nothing")
-            raise PeerError(f"{self.root}{path} answers {kind} that is no JSON") from None
+            raise PeerError(f"{self.root}{path} answers {kind}, not JSON") from None
 
     def _object(self, found: Any, path: str) -> dict[str, Any]:
         if not isinstance(found, dict):
-            raise PeerError(f"{self.root}{path} answers no object: {shortened(json.dumps(found))}")
+            raise PeerError(
+                f"{self.root}{path} answers something other than an object: {shortened(json.dumps(found))}"
+            )
         return found
 
 
@@ -173,7 +177,7 @@ def _parsed(text: bytes, path: str) -> Any:
         return json.loads(text)
     except ValueError:
         raise PeerError(
-            f"{path} streams what is no JSON: {shortened(text.decode(errors='replace'))}"
+            f"{path} streams something that is not JSON: {shortened(text.decode(errors='replace'))}"
         ) from None
 
 

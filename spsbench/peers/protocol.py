@@ -129,8 +129,8 @@ class Answer:
         loops: target calls in ``decode_ms``.
         drafted, accepted: draft tokens proposed, and kept.
         accepted_per_loop: of each loop, in order.
-        retokenised: the engine gave text, and ``output_ids`` come of tokenizing it: they may be others, and
-            fewer or more, than those that were drawn.
+        retokenised: the engine returned text, and ``output_ids`` are that text tokenized again: they may
+            differ, also in number, from those that were drawn.
     """
 
     output_ids: list[int]

@@ -20,7 +20,7 @@ from spsbench.peers.worker import MOST_FAILURES
 ANSWER_S = 300.0
 
 NEAR_TIE = 0.5
-"""A gap of two logits that float16 weights, sums or caches may turn round."""
+"""Two logits this near may change places with another precision or batch, so they prove nothing."""
 
 
 class Server:
@@ -162,7 +162,7 @@ def require_same_model(peer: Peer, rows: Sequence[tuple[list[int], int, float]],
     if wrong:
         raise UnavailableError(
             f"{url} serves another model than the target: at {wrong} of {len(judged)} prompts its most "
-            "probable token is another.",
+            "probable token differs.",
             flag="--engine",
             remedy="Name the server of the target, or the target of the server.",
         )

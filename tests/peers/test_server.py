@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from fake_server import VOCAB, Fake, Letters, following, serving, written
 
+import spsbench
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.peers.peer import PeerError, PeerGone, checked
 from spsbench.peers.protocol import LENGTH, STOP, Ask, Load, Sampling
 from spsbench.peers.registry import find_peer
 from spsbench.peers.server import Server, require_same_model
+from spsbench.peers.texts import texts_in
 
 GREEDY = Sampling(greedy=True)
 PROMPT = [5, 9, 1]
@@ -125,7 +127,7 @@ def test_what_the_api_cannot_say_is_refused() -> None:
 
 
 def test_text_without_a_tokenizer_is_refused() -> None:
-    with serving(Fake("ids-in")) as url, pytest.raises(PeerError, match="no tokenizer is there"):
+    with serving(Fake("ids-in")) as url, pytest.raises(PeerError, match="there is no tokenizer"):
         Server(url).generate(ASK)
 
 
@@ -136,7 +138,7 @@ def test_a_prompt_read_otherwise_is_an_error() -> None:
 
     with (
         serving(Fake("text")) as url,
-        pytest.raises(PeerError, match="prompt of 4 tokens where 3 were meant"),
+        pytest.raises(PeerError, match="prompt of 4 tokens where 3 were sent"),
     ):
         Server(url, texts=Longer()).generate(ASK)
 
@@ -190,9 +192,9 @@ def test_a_silent_stream_ends_in_time() -> None:
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("html", "answers text/html that is no JSON"),
-        ("401", "answers 401; its key belongs into SPSBENCH_API_KEY"),
-        ("404", "answers 404; the URL is that of the root or of /v1"),
+        ("html", "answers text/html, not JSON"),
+        ("401", "answers 401; set its key in SPSBENCH_API_KEY"),
+        ("404", "answers 404; give the URL of the server's root or of /v1"),
     ],
 )
 def test_what_is_no_such_server_is_gone(fault: str, text: str) -> None:
@@ -204,7 +206,7 @@ def test_what_is_no_such_server_is_gone(fault: str, text: str) -> None:
     ("fault", "text"),
     [
         ("500", "answers 500: 'out of memory'"),
-        ("rubbish", "answers no object"),
+        ("rubbish", "answers something other than an object"),
         ("slow", r"no answer from .* within 0\.3 s"),
     ],
 )
@@ -240,6 +242,17 @@ def test_the_key_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _opened(text: str) -> Any:
     return find_peer(text).open(Load("nowhere"), Path("log"), False)
+
+
+def test_text_gets_the_ids_of_the_target_folder() -> None:
+    target = Path(spsbench.__file__).parent / "mini" / "target"
+    with serving(Fake("ids-in")) as url:
+        answer = find_peer(f"openai:{url}").open(Load(str(target)), Path("log"), False).generate(ASK)
+    texts = texts_in(str(target))
+    assert texts is not None
+    assert texts.text(answer.output_ids) == Letters().text(written(PROMPT, 6, [0]))
+    assert answer.retokenised
+    assert checked(answer, ASK, 1024) == answer  # whatever their number
 
 
 def test_of_several_models_one_is_named() -> None:

@@ -31,7 +31,7 @@ class OpenAi:
             engine=engine,
             version=version,
             limits=[
-                "It answers with text, whose ids come of tokenizing it: they may be others than those drawn.",
+                "It answers with text, which is tokenized again: its ids may differ from those drawn.",
                 *([] if ids_in else ["It takes text, and reads a prompt with its own tokenizer."]),
                 "Its own EOS always ends an output; top-k, min-p and repetition penalties are its defaults.",
                 "It does not say by which rule it keeps drafted tokens, nor in what precision it runs.",
@@ -71,7 +71,7 @@ class OpenAi:
             raise PeerError("its answer holds no choices[0].text")
         read = whole(part(found, "usage", "prompt_tokens"))
         if read not in (None, len(ask.prompt_ids)):
-            raise PeerError(f"it read a prompt of {read} tokens where {len(ask.prompt_ids)} were meant")
+            raise PeerError(f"it read a prompt of {read} tokens where {len(ask.prompt_ids)} were sent")
         stopped = part(found, "choices", 0, "finish_reason") == STOP
         return Answer(
             self._tokenizer.ids(text), STOP if stopped else LENGTH, hidden_stop=stopped, retokenised=True
@@ -87,5 +87,5 @@ class OpenAi:
     @property
     def _tokenizer(self) -> Texts:
         if self._texts is None:
-            raise PeerError("it answers with text, and no tokenizer is there to make ids of it")
+            raise PeerError("it answers with text, and there is no tokenizer to make ids of it")
         return self._texts
