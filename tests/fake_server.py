@@ -112,8 +112,7 @@ class Letters:
 @contextmanager
 def serving(fake: Fake) -> Iterator[str]:
     """Run a server; its URL."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(fake))
-    server.daemon_threads = True
+    server = _Quiet(("127.0.0.1", 0), _handler(fake))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
@@ -122,6 +121,13 @@ def serving(fake: Fake) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gave up is no news."""
 
 
 def _handler(fake: Fake) -> type[BaseHTTPRequestHandler]:

@@ -142,11 +142,7 @@ def _pays(crossing: Interval, concurrencies: Sequence[int]) -> str:
     ends = ""
     if crossing.low is not None:
         ends = f" [{_end(crossing.low, first, last)}, {_end(crossing.high, first, last)}]"
-    if crossing.estimate == 0:
-        return f"Speculation pays at no concurrency from {first} to {last}{ends}."
-    if finite(crossing.estimate) is None:
-        return f"Speculation pays at {last} requests in flight, the most that were measured{ends}."
-    return f"Speculation pays up to {crossing.estimate:.1f} requests in flight{ends}."
+    return f"Speculation pays up to this many in flight: {_end(crossing.estimate, first, last)}{ends}."
 
 
 def _end(value: float | None, first: int, last: int) -> str:

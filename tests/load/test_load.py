@@ -63,7 +63,7 @@ def test_two_servers_end_to_end(tmp_path: Path) -> None:
         done = load(tmp_path / "out", "--engine", f"openai:{one},openai:{other}", "--concurrency", "2,1")
     assert done.code == 0, done.err
     assert max(map(len, done.out.splitlines())) <= 80
-    assert "in flight" in done.out
+    assert "Speculation pays up to this many in flight: " in done.out
     assert (plain.most_busy, drafting.most_busy) == (2, 2)
     found = read(tmp_path / "out")
     assert [(row["server"], row["concurrency"]) for row in found["rows"]] == [(0, 1), (1, 1), (0, 2), (1, 2)]
