@@ -724,3 +724,41 @@ class Summary(Labels, Diagnostics):
     complete: bool
     warnings: list[str]
     conditions: list[ConditionPart]
+
+
+class LocatedFacts(TypedDict):
+    """Where an engine's texts part from the target, see ``spsbench.verify.localise``."""
+
+    places: dict[str, list[dict[str, Any]]]
+    laws: list[dict[str, Any]]
+    explanation: str | None
+
+
+class EngineAuditRow(TypedDict):
+    """One setting of an engine of others, audited; see ``spsbench.verify.engine_matrix.Row``.
+
+    ``leakage`` is over all texts. ``bound`` is what the last look rules out. ``against`` is the law that the
+    texts were held against where that is not the one asked for, and ``convention`` the other reading of the
+    sampling's parameters that plain texts follow.
+    """
+
+    setting: str
+    k: int
+    sampling: str
+    decision: str
+    decided_after: int
+    texts: int
+    tokens: int
+    impossible: int
+    leakage: Leakage | None
+    bound: float | None
+    log10_e_value: float | None
+    reasons: list[str]
+    against: str | None
+    convention: str | None
+    located: LocatedFacts | None
+    failures: list[str]
+    gone: str | None
+    seconds: float
+    engine: dict[str, Any]
+    texts_file: str

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 SAMPLED = "How SAMPLES were drawn, where its lines do not say"
 
+DRAWN = "With --engine"
+
 Samples = Annotated[
-    Path,
+    Path | None,
     typer.Argument(
-        metavar="SAMPLES",
+        metavar="[SAMPLES]",
         help="JSON lines with prompt_ids and completion_ids, or prompt and completion; .gz too.",
         show_default=False,
     ),
@@ -57,11 +59,41 @@ SamplesDtype = Annotated[
         show_default=False,
     ),
 ]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help='Draw texts from an engine instead: a name of `spsbench list engines`, or worker:"COMMAND".',
+        show_default=False,
+    ),
+]
+
+
+def _drawn(flag: str, metavar: str, help: str) -> Any:
+    return typer.Option(flag, metavar=metavar, rich_help_panel=DRAWN, help=help, show_default=False)
+
+
+Bound = Annotated[
+    str | None, _drawn("--bound", "SHARE", "Go on until a leak above it is ruled out. Default: 2%.")
+]
+Texts = Annotated[str | None, _drawn("--texts", "N", "The most texts of a setting. Default: 320.")]
+Budget = Annotated[str | None, _drawn("--budget", "TIME", "The longest for a setting. Default: 10min.")]
+Arms = Annotated[
+    str | None, _drawn("--arms", "LIST", "ars without speculation, sps with it. Default: ars,sps.")
+]
+Ks = Annotated[str | None, _drawn("--k", "LIST", "Lookahead: 4, 2,4 or 1..7. Default: 4.")]
+Task = Annotated[str | None, _drawn("--task", "TASK", "Whose prompts, or a file of prompts. Default: xsum.")]
+Limit = Annotated[str | None, _drawn("--limit", "N", "Prompts, asked in turns. Default: 40.")]
+MaxNewTokens = Annotated[str | None, _drawn("--max-new-tokens", "N", "Of a text. Default: the task's.")]
+Threads = Annotated[str | None, _drawn("--threads", "N", "Of the engine. Default: 1.")]
+Out = Annotated[Path | None, _drawn("--out", "DIR", "For texts and results. Default: a new one in results/.")]
 
 
 def audit(
     context: typer.Context,
-    samples: Samples,
+    samples: Samples = None,
+    engine: Engine = None,
     pair: options.Pair = None,
     target: options.Target = None,
     draft: options.Draft = None,
@@ -72,6 +104,16 @@ def audit(
     top_k: TopK = None,
     greedy: Greedy = False,
     samples_dtype: SamplesDtype = None,
+    k: Ks = None,
+    arms: Arms = None,
+    bound: Bound = None,
+    texts: Texts = None,
+    budget: Budget = None,
+    task: Task = None,
+    limit: Limit = None,
+    max_new_tokens: MaxNewTokens = None,
+    threads: Threads = None,
+    out: Out = None,
     seed: options.Seed = None,
     device: options.Device = None,
     dtype: options.UnroundedDtype = None,
@@ -79,12 +121,23 @@ def audit(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Is text from elsewhere distributed as a target says? Exit 4 if not.
+    """Does an engine's text follow the target? Exit 4 if not, 5 if it is not clear.
 
     Each text is read by one forward of the target without a cache. With a draft, how much of it leaked.
-    """
+    SAMPLES are texts that are there; with --engine they are drawn until it is clear, without speculation
+    first. --temperature, --top-p, --top-k and --k then take lists.
 
-    audit_file(samples, context.params)
+    Example: spsbench audit --engine worker:"python my_engine.py" --temperature 0.8,1.5
+    """
+    from spsbench.cli.audit_engine import audit_named
+
+    if (samples is None) == (engine is None):
+        given = "neither is" if samples is None else "both are"
+        raise UsageError(f"{given} given.", flag="SAMPLES, --engine", remedy="Give one of the two.")
+    if samples is not None:
+        audit_file(samples, context.params)
+    else:
+        audit_named(context.params)
 
 
 DEFAULT_PAIR = "mini"

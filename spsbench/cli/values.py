@@ -81,6 +81,24 @@ def number(text: str | None, flag: str, least: float, default: float, *, whole: 
     return value
 
 
+def share(text: str | None, flag: str, default: float) -> float:
+    """``1%`` or ``0.01``: a share above 0 and below 1, or the default where none was given.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if text is None:
+        return default
+    number, percent, rest = text.strip().partition("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = math.nan
+    if rest or not 0 < value < 1:
+        raise UsageError(f"{text!r} is no share.", flag=flag, remedy="Give 1% or 0.01.")
+    return value
+
+
 _UNITS = {"": 1.0, "MB": 1e6, "GB": 1e9, "MIB": 2.0**20, "GIB": 2.0**30}
 
 

@@ -54,6 +54,16 @@ EffortName = Annotated[
         show_default=False,
     ),
 ]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        rich_help_panel=TESTED,
+        help='Test the answers of an engine of others instead, e.g. worker:"python my_engine.py".',
+        show_default=False,
+    ),
+]
 
 
 def verify(
@@ -73,6 +83,7 @@ def verify(
     control: Control = None,
     controls: Controls = False,
     effort: EffortName = None,
+    engine: Engine = None,
     sampling: options.Sampling = None,
     temperature: options.Temperature = None,
     top_p: options.TopP = None,
@@ -87,8 +98,15 @@ def verify(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Test whether SpS, or any drafter and rule, has the target's distribution; exit 4 if not."""
-    if controls:
+    """Test whether SpS, or any drafter and rule, has the target's distribution; exit 4 if not.
+
+    With --engine: whether an engine of others follows the engine protocol.
+    """
+    if engine is not None:
+        from spsbench.cli.verify_engine import verify_engine
+
+        verify_engine(context.params)
+    elif controls:
         verify_controls(context.params)
     else:
         verify_sampler(context.params)

@@ -31,6 +31,9 @@ POWERS = (0.8, 1.25)
 DRAFTED_SHARE = 0.8
 """Share of positions that the bet on a missing residual takes to be drafted: no engine drafts all."""
 
+LENIENCE = 0.9
+"""Of the bet on a rule that accepts too many: between what is hard to see and what is obvious."""
+
 BINS = 10
 """Cells of the randomised probability-integral transform, uniform under q."""
 
@@ -166,4 +169,19 @@ def _bets(column: Tensor, q: Tensor, p: Tensor) -> Sums:
         for share in MIXTURES
     }
     bets["no_residual"] = torch.log1p(DRAFTED_SHARE * (ratio.clamp_max(1.0) - overlap))
+    lenient = _lenient_ratio(column, q, p)
+    bets["lenience"] = torch.log1p(DRAFTED_SHARE * (lenient - 1))
     return {f"log_e_{name}": float(value.sum()) for name, value in bets.items()}
+
+
+def _lenient_ratio(column: Tensor, q: Tensor, p: Tensor) -> Tensor:
+    """[n] how much more probable a token is where drafts are accepted with min(1, q / (l p)), l below 1.
+
+    It is then emitted with probability min(p, q / l), and otherwise drawn from the residual (Leviathan et al.
+    2022, appendix A.5).
+    """
+    kept = torch.minimum(p, q / LENIENCE)
+    residual = (q - p).clamp_min(0)
+    rest = (1 - kept.sum(-1)) / residual.sum(-1).clamp_min(1e-300)
+    law = (kept + rest.unsqueeze(-1) * residual).gather(-1, column).squeeze(-1)
+    return law / q.gather(-1, column).squeeze(-1)

@@ -95,17 +95,18 @@ def _with_all(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{name: table.get(name, column).fillna(column) for name, column in some.items()})
 
 
-def leakage(prompts: pd.DataFrame, *, everywhere: bool = False) -> Leakage | None:
+def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0.05) -> Leakage | None:
     """Share of the draft in the mixture with the target that fits the output best.
 
     Args:
         prompts: sums per prompt.
+        level: how often ``bound`` may lie below the truth.
         everywhere: take the positions that leave one token, too. A token of probability 0 then counts as
             leaked, which only exact rows can tell from rounding.
 
     Returns:
         ``estimate`` (negative values are chance, or a sampler that shuns the draft), its two-sided
-        95% interval ``low`` to ``high``, ``bound``, the one-sided 95% upper bound (of an estimate below 0
+        95% interval ``low`` to ``high``, ``bound``, the one-sided upper bound (of an estimate below 0
         as if it were 0), and ``standard_error``, the larger of the model's and that between prompts;
         None where nothing was drafted.
     """
@@ -122,10 +123,10 @@ def leakage(prompts: pd.DataFrame, *, everywhere: bool = False) -> Leakage | Non
     estimate = float(score.sum()) / total
     variance = float(_column(prompts, f"{kind}_var").sum())
     n = len(prompts)
-    quantiles = [float(stats.norm.ppf(share)) for share in (0.95, 0.975)]
+    quantiles = [float(stats.norm.ppf(share)) for share in (1 - level, 0.975)]
     spread = variance
     if n >= PROMPTS_FOR_VARIANCE:
-        quantiles = [float(stats.t.ppf(share, n - 1)) for share in (0.95, 0.975)]
+        quantiles = [float(stats.t.ppf(share, n - 1)) for share in (1 - level, 0.975)]
         spread = max(variance, n / (n - 1) * float(np.square(score - estimate * information).sum()))
     error = math.sqrt(spread) / total
     fits = [_highest_that_fits(float(score.sum()), total, variance, z) for z in quantiles]

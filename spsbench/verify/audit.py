@@ -24,7 +24,9 @@ from spsbench.execution.samples import rows
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.records import SamplingParams
+from spsbench.stats import evidence_stats
 from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, OK, evidence_of
+from spsbench.summary_types import Evidence
 from spsbench.tasks.spec import SamplingSpec
 
 if TYPE_CHECKING:
@@ -179,10 +181,11 @@ class Audit:
         given = text.prompt, text.completion, text.sampling, self._dtype
         self.add(text, teacher_force(self._target, self._draft, *given))
 
-    def add(self, text: Foreign, reading: Reading) -> None:
-        """Add a text that was scored already."""
+    def add(self, text: Foreign, reading: Reading, more: Sums | None = None) -> None:
+        """Add a text that was scored already, with further sums if there are any."""
         key = hashlib.sha256(repr(text.prompt).encode()).hexdigest()
-        self._sums[key] = added(self._sums.get(key, {}), score_stats(reading, self._seed + text.line))
+        sums = score_stats(reading, self._seed + text.line) | (more or {})
+        self._sums[key] = added(self._sums.get(key, {}), sums)
         self._tokens_of[key] += len(text.completion)
         self.texts += 1
         self.tokens += len(text.completion)
@@ -192,10 +195,24 @@ class Audit:
         if len(wrong) and self.first_impossible is None:
             self.first_impossible = _place(text, int(wrong[0]), reading.logits)
 
+    def bound(self, level: float) -> float | None:
+        """The leakage that these texts rule out, but for one time in 1 / ``level``; None without a draft."""
+        _, prompts = evidence_stats.per_prompt(self._table())
+        found = (
+            None
+            if prompts.empty
+            else evidence_stats.leakage(prompts, everywhere=self._is_exact(), level=level)
+        )
+        return None if found is None else found["bound"]
+
+    def evidence(self) -> Evidence | None:
+        """What may be said after any text, however often one looks: see ``evidence_of``."""
+        return evidence_of(self._table(), exact=self._is_exact())
+
     def judged(self) -> dict[str, Any]:
         """The facts of ``evidence_of`` over all texts, with ``verdict`` and ``reasons`` that count the tests
         for a fixed sample too, and this object's own counts."""
-        found = evidence_of(self._table(), exact=self._is_exact())
+        found = self.evidence()
         facts: dict[str, Any] = {"reasons": ["no text"]} if found is None else {**found}
         facts.setdefault("verdict", NO_EVIDENCE)
         alarms = [] if facts["verdict"] == NO_EVIDENCE else _fixed_sample_alarms(facts)

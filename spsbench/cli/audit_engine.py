@@ -1,0 +1,203 @@
+"""``spsbench audit --engine``: texts are drawn until it is clear whether they follow the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.cli import values
+from spsbench.cli.console import out, print_json, say
+from spsbench.errors import GateFailed, IncompleteError, UnavailableError, UsageError
+from spsbench.paths import results_dir
+
+if TYPE_CHECKING:
+    from spsbench.models.causal_lm import CausalLM
+    from spsbench.peers.registry import PeerKind
+    from spsbench.records import SamplingParams
+    from spsbench.runner import Plan
+    from spsbench.verify.engine_audit import Effort
+    from spsbench.verify.engine_matrix import Row, Setting, Subject
+
+PLAIN, SPECULATING = "ars", "sps"
+_PROMPTS, _TEXTS, _BUDGET_S = 40, 320, 600.0
+
+
+def audit_named(params: Mapping[str, Any]) -> None:
+    """Audit an engine with every setting that was asked for.
+
+    Raises:
+        UsageError, UnavailableError: before anything is drawn.
+        GateFailed: texts of a setting do not follow the target.
+        IncompleteError: of a setting it is not clear, or the engine gave up.
+    """
+    from spsbench.peers.peer import PeerGone
+    from spsbench.peers.registry import find_peer
+    from spsbench.store import fresh_directory
+    from spsbench.verify.engine_matrix import audit_engine
+
+    quiet = params["quiet"]
+    kind = find_peer(params["engine"])
+    settings, effort = _settings(params), _effort(params)
+    say("Checking prompts, models and engine", quiet=quiet)
+    ready = plan_of(params)
+    folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
+    subject = subject_of(kind, ready, values.threads(params["threads"]))
+    effort = effort(ready.max_new_tokens)
+    rows: list[Row] = []
+    gone = None
+    try:
+        for row in audit_engine(
+            subject, settings, effort, ready.config.seed, folder, lambda s: say(s, quiet=quiet)
+        ):
+            rows.append(row)
+            _write(folder, rows, effort)
+    except PeerGone as error:
+        gone = str(error)
+    if gone is not None and not rows:
+        raise UnavailableError(f"{kind.name} cannot be asked: {gone}.", flag="--engine")
+    _show(rows, ready, folder, effort, params)
+    _conclude(rows, effort, gone)
+
+
+def _settings(params: Mapping[str, Any]) -> list[Setting]:
+    """Every sampling, plain and with each K."""
+    from spsbench.verify.engine_matrix import Setting
+
+    arms = [name.strip() for name in (params["arms"] or f"{PLAIN},{SPECULATING}").split(",")]
+    wrong = next((name for name in arms if name not in (PLAIN, SPECULATING)), None)
+    if wrong is not None:
+        raise UsageError(
+            f"{wrong!r} is unknown.", flag="--arms", remedy=f"Choose from {PLAIN}, {SPECULATING}."
+        )
+    ks = values.lookaheads(params["k"] or "4") if SPECULATING in arms else ()
+    every = [*([0] if PLAIN in arms else []), *ks]
+    return [Setting(sampling, k) for sampling, k in product(_samplings(params), every)]
+
+
+def _samplings(params: Mapping[str, Any]) -> list[SamplingParams]:
+    """The product of the lists that were given, each combination once."""
+    names = ("temperature", "top_p", "top_k")
+    lists = [[None] if params[name] is None else params[name].split(",") for name in names]
+    found = [
+        values.sampling(dict(zip(names, given, strict=True)) | {"greedy": params["greedy"]})
+        for given in product(*lists)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _effort(params: Mapping[str, Any]) -> Any:
+    """All but the length of a text, which the task says."""
+    from functools import partial
+
+    from spsbench.verify.engine_audit import Effort
+
+    bound = values.share(params["bound"], "--bound", 0.02)
+    texts = int(values.number(params["texts"], "--texts", 1, _TEXTS, whole=True))
+    return partial(Effort, bound, texts, values.seconds(params["budget"], _BUDGET_S))
+
+
+def plan_of(params: Mapping[str, Any]) -> Plan:
+    """Prompts, pair and seed, as a run would have them; no sampling of the task's is used."""
+    from spsbench.config import resolve
+    from spsbench.records import number
+    from spsbench.runner import plan
+
+    flags: dict[str, Any] = {"task": params["task"], "arms": PLAIN, "limit": params["limit"] or _PROMPTS}
+    names = ("target", "draft", "revision", "draft_revision", "max_new_tokens", "seed", "data")
+    flags |= {name: params[name] for name in names if params.get(name) is not None}
+    flags |= {
+        name: number(flags[name])
+        for name in ("limit", "max_new_tokens", "seed")
+        if isinstance(flags.get(name), str)
+    }
+    return plan(resolve(flags | {"score": False}, pair=params["pair"]))
+
+
+def subject_of(kind: PeerKind, ready: Plan, threads: int | None) -> Subject:
+    """Everything that the engine is asked with, and the models that read its texts."""
+    from spsbench.models.loading import weights_folder
+    from spsbench.peers.stops import stop_ids
+    from spsbench.verify.engine_matrix import Subject
+
+    source = ready.source
+    folders = (weights_folder(source.target), weights_folder(source.draft))
+    return Subject(
+        kind=kind,
+        models=_models(ready, threads or 1),
+        folders=folders,
+        prompts=[prompt.ids for prompt in ready.prompts],
+        stop_ids=stop_ids(source.tokenizer, ready.stop),
+        threads=threads or 1,
+    )
+
+
+def _models(ready: Plan, threads: int) -> tuple[CausalLM, CausalLM]:
+    """The reference forward: an auditor that shares code with an engine would share its faults.
+
+    It keeps to the cores that the engine leaves: pools of threads that share a core wait for each other.
+    """
+    import os
+
+    import torch
+
+    from spsbench.config.models import TORCH
+    from spsbench.models.loading import load
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) - threads))
+    source = ready.source
+    given = (ready.device, source.vocab_size)
+    target = load(source.target, "float32", *given, "--target", TORCH)
+    return target, load(source.draft, "float32", *given, "--draft", TORCH, target=target)
+
+
+def _write(folder: Path, rows: Sequence[Row], effort: Effort) -> None:
+    """What is known so far: a kill loses one setting at most, and of that the texts are there."""
+    import json
+    from dataclasses import asdict
+
+    from spsbench.environment import describe_environment
+
+    facts = {
+        "effort": asdict(effort),
+        "environment": describe_environment(),
+        "rows": [row.facts() for row in rows],
+    }
+    (folder / "audit.json").write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def _show(rows: Sequence[Row], ready: Plan, folder: Path, effort: Effort, params: Mapping[str, Any]) -> None:
+    from spsbench.report.engines import audit_sentences, audit_table
+
+    facts = [row.facts() for row in rows]
+    if params["json"]:
+        print_json({"folder": str(folder), "label": ready.label(), "rows": facts})
+        return
+    told = rows[0].described
+    out().print(f"{told.engine} {told.version}, {ready.config.pair.name}, {ready.label()}", markup=False)
+    out().print(audit_table(facts).as_rich())
+    for sentence in audit_sentences(facts, effort.bound):
+        out().print(f"\n{sentence}", markup=False, highlight=False)
+    for line in told.limits:
+        out().print(f"\n{line}", markup=False, highlight=False)
+    say(f"Texts and audit.json are in {folder}.", quiet=params["quiet"])
+
+
+def _conclude(rows: Sequence[Row], effort: Effort, gone: str | None) -> None:
+    """The exit code: an alarm counts before what is not clear."""
+    from spsbench.stats.losslessness import ALARM
+    from spsbench.verify.engine_audit import UNDECIDED
+
+    alarms = [row.setting.name for row in rows if row.decision == ALARM and row.convention is None]
+    if alarms:
+        raise GateFailed(f"not the target's distribution: {'; '.join(alarms)}.", flag="--engine")
+    if gone is not None:
+        raise IncompleteError(f"the engine gave up: {gone}.", flag="--engine")
+    unclear = [row.setting.name for row in rows if row.decision == UNDECIDED]
+    if unclear:
+        raise IncompleteError(
+            f"a leak below {effort.bound:.1%} could not be shown: {'; '.join(unclear)}.",
+            flag="--bound",
+            remedy="Give more --texts or --budget, a higher --temperature, or a wider --bound.",
+        )

@@ -1,0 +1,209 @@
+"""An engine audited with several settings: each sampling without speculation first, then with each K.
+
+What the plain sampling of an engine does otherwise than asked is not charged to its speculation: where
+another law explains the plain texts, those of speculation are held against that law.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from spsbench.models.causal_lm import CausalLM
+from spsbench.peers.peer import PeerGone
+from spsbench.peers.protocol import Described, Load
+from spsbench.peers.registry import PeerKind
+from spsbench.records import SamplingParams
+from spsbench.stats.losslessness import ALARM
+from spsbench.summary_types import EngineAuditRow
+from spsbench.verify.audit import described
+from spsbench.verify.engine_audit import (
+    QUIET,
+    Decision,
+    Drawn,
+    Effort,
+    EngineAudit,
+    Found,
+    judged_again,
+    row_of,
+)
+from spsbench.verify.laws import Law
+from spsbench.verify.localise import Located, facts_of, locate
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the matrix; without a lookahead (0) nothing is drafted."""
+
+    sampling: SamplingParams
+    k: int
+
+    @property
+    def name(self) -> str:
+        """For the screen, e.g. ``K=4, temperature 0.8``."""
+        return f"{f'K={self.k}' if self.k else 'plain'}, {described(self.sampling)}"
+
+    @property
+    def file(self) -> str:
+        """Of its texts, e.g. ``k4-t0.8-p1-top0.jsonl``."""
+        s = self.sampling
+        drawn = "greedy" if s.greedy else f"t{s.temperature:g}-p{s.top_p:g}-top{s.top_k}"
+        return f"k{self.k}-{drawn}.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is audited.
+
+    Attributes:
+        kind: the engine.
+        models: target and draft, for reading; the draft is needed for the leakage, not for the engine's sake.
+        folders: of both, as Hugging Face has them.
+        prompts: token ids.
+        stop_ids: tokens that end an output.
+        threads: of the engine; None leaves it to the engine.
+        dtype: that is asked of the engine.
+    """
+
+    kind: PeerKind
+    models: tuple[CausalLM, CausalLM]
+    folders: tuple[Path, Path]
+    prompts: Sequence[tuple[int, ...]]
+    stop_ids: Sequence[int]
+    threads: int | None
+    dtype: str = "float32"
+
+    def load(self, k: int, max_new_tokens: int) -> Load:
+        """What the engine is to load for a lookahead; 0 for none."""
+        target, draft = (self.kind.converted(folder) for folder in self.folders)
+        longest = max(map(len, self.prompts)) + max_new_tokens + k + 1
+        context = -(-longest // _CONTEXT) * _CONTEXT
+        return Load(target, draft if k else None, k, self.threads, context, self.dtype)
+
+
+_CONTEXT = 256  # what some engines allot caches by, in tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting of an engine, audited.
+
+    Attributes:
+        setting: which.
+        described: what the engine said of itself.
+        found: against the law that was asked for, or ``against``.
+        against: the law that explains the engine's plain texts, where that is another.
+        located: of an alarm.
+    """
+
+    setting: Setting
+    described: Described
+    found: Found
+    against: Law | None
+    located: Located | None
+
+    @property
+    def decision(self) -> Decision:
+        """Of ``found``."""
+        return self.found.decision
+
+    @property
+    def convention(self) -> Law | None:
+        """Of plain texts that follow another reading of the same parameters: that one."""
+        if self.setting.k or self.located is None or self.located.explanation is None:
+            return None
+        law = self.located.explanation.law
+        return law if law.convention else None
+
+    def facts(self) -> EngineAuditRow:
+        """All of it, for JSON and for reports."""
+        found, evidence = self.found, self.found.evidence
+        leakage = None if evidence is None else evidence["leakage"]
+        settled = found.bound if self.decision == QUIET else None
+        return {
+            "setting": self.setting.name,
+            "k": self.setting.k,
+            "sampling": described(self.setting.sampling),
+            "decision": self.decision,
+            "decided_after": found.decided_after,
+            "texts": len(found.drawn),
+            "tokens": found.tokens,
+            "impossible": 0 if evidence is None else evidence["impossible"],
+            "leakage": leakage,
+            "bound": settled if settled is not None else found.bound,
+            "log10_e_value": None if evidence is None else evidence["log10_e_value"],
+            "reasons": [] if evidence is None or self.decision != ALARM else evidence["reasons"],
+            "against": None if self.against is None else self.against.name,
+            "convention": None if self.convention is None else self.convention.name,
+            "located": None if self.located is None else facts_of(self.located),
+            "failures": list(found.failures),
+            "gone": found.gone,
+            "seconds": found.seconds,
+            "engine": asdict(self.described),
+            "texts_file": self.setting.file,
+        }
+
+
+def audit_engine(
+    subject: Subject, settings: Sequence[Setting], effort: Effort, seed: int, folder: Path, say: Say
+) -> Iterator[Row]:
+    """Audit an engine with every setting, those without a draft first.
+
+    Args:
+        subject: the engine and its models.
+        settings: in any order.
+        effort: when to stop, for each of them.
+        seed: of all requests.
+        folder: takes the texts of each setting as they come, and what the engine prints.
+        say: told of each setting that begins.
+
+    Raises:
+        PeerGone: a setting cannot be had at all; what was found before it was yielded.
+    """
+    laws: dict[SamplingParams, Law] = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for setting in sorted(settings, key=lambda each: each.k > 0):
+        say(setting.name)
+        row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling))
+        if not setting.k and (law := _explains(row, subject)) is not None:
+            laws[setting.sampling] = law
+        yield row
+
+
+def _audited(
+    subject: Subject, setting: Setting, effort: Effort, seed: int, folder: Path, law: Law | None
+) -> Row:
+    log = folder / "engine.log"
+    peer = subject.kind.open(subject.load(setting.k, effort.max_new_tokens), log, False)
+    try:
+        told = peer.describe()
+        audit = EngineAudit(
+            *(peer, subject.models, subject.prompts, setting.sampling, subject.stop_ids, effort, seed, law)
+        )
+        with (folder / setting.file).open("w") as file:
+
+            def keep(drawn: Drawn) -> None:
+                file.write(json.dumps(row_of(drawn)) + "\n")
+                file.flush()
+
+            found = audit.run(keep)
+    finally:
+        peer.close()
+    if found.gone is not None and not found.drawn:
+        raise PeerGone(found.gone)
+    is_alarm = found.decision == ALARM and not setting.sampling.greedy
+    located = locate(found.drawn, subject.models, setting.sampling) if is_alarm else None
+    return Row(setting, told, found, law, located)
+
+
+def _explains(row: Row, subject: Subject) -> Law | None:
+    """The law that the plain texts follow in place of the one asked for, if they raise no alarm under it."""
+    explained = None if row.located is None else row.located.explanation
+    if explained is None or explained.law.warped is None:
+        return None
+    again = judged_again(row.found.drawn, subject.models, explained.law)
+    return None if again is None or again["verdict"] == ALARM else explained.law

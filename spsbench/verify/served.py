@@ -1,0 +1,128 @@
+"""Our own engine as a worker of the engine protocol, with a planted fault or none.
+
+    python -m spsbench.verify.served [FAULT]
+
+Without a fault it is a right engine: an audit must stay quiet about it. With one it is an engine that looks
+right and is not: an audit must find it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+import spsbench
+from spsbench.config.models import ONNXRUNTIME, TORCH, ModelRef, PairConfig
+from spsbench.decode.clock import SystemClock
+from spsbench.engines.local import EagerEngine
+from spsbench.models.backend import model_not_covered
+from spsbench.models.causal_lm import CausalLM, text_config
+from spsbench.models.loading import load
+from spsbench.models.pair import find_pair
+from spsbench.models.source import find
+from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described, Load
+from spsbench.peers.serving import serve
+from spsbench.records import VERIFICATION_RULE, Request, SamplingParams
+from spsbench.verify.engine_faults import FAULTS, Requests, faulty
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(eq=False)
+class _Ids:
+    """Stops at ids alone: the protocol has no text."""
+
+    eos_ids: frozenset[int]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return ""
+
+
+class Served:
+    """An eager engine of ours behind the protocol.
+
+    Args:
+        asked: what to load; both models in the precision that is named there.
+        fault: one of ``FAULTS``, or None.
+    """
+
+    def __init__(self, asked: Load, fault: str | None) -> None:
+        self._asked, self._fault = asked, fault
+        self._models = _loaded(asked)
+        self._requests = Requests(fault)
+
+    def describe(self) -> Described:
+        """All of it is known."""
+        settings = {
+            "dtype": self._asked.dtype,
+            "kv_dtype": self._asked.dtype,
+            "dynamic_quantisation": False,
+            "prefix_cache": False,
+            "threads": self._asked.threads,
+            "top_p": "the smallest set of mass top_p",
+            "sampler_order": "temperature, top-k, top-p",
+        }
+        rule = VERIFICATION_RULE if self._asked.speculative else None
+        size = self._models[0].vocab_size
+        return Described("spsbench", spsbench.__version__, vocab_size=size, rule=rule, settings=settings)
+
+    def generate(self, ask: Ask) -> Answer:
+        """One sequence by the production's loops; every token is decoded."""
+        began = time.perf_counter()
+        target, *rest = self._models
+        ids = frozenset(ask.stop_ids)
+        engine = EagerEngine(target, rest[0] if rest else None, self._asked.k, _Ids(ids), _CPU, SystemClock())
+        with faulty(self._fault, target, ids):
+            found = engine.generate(_request(self._requests(ask)))
+        assert found.loops is not None
+        accepted = [loop.accepted for loop in found.loops]
+        return Answer(
+            output_ids=found.tokens,
+            finish=LENGTH if found.finish_reason == "length" else STOP,
+            prefill_ms=1e3 * found.prefill_s,
+            decode_ms=1e3 * found.decode_s,
+            wall_ms=1e3 * (time.perf_counter() - began),
+            decoded=len(found.tokens),
+            loops=len(found.loops),
+            drafted=sum(loop.drafted for loop in found.loops) if rest else None,
+            accepted=sum(accepted) if rest else None,
+            accepted_per_loop=accepted if rest else None,
+        )
+
+
+def _request(ask: Ask) -> Request:
+    wish = ask.sampling
+    sampling = SamplingParams(wish.temperature, wish.top_k, wish.top_p, wish.greedy)
+    return Request(tuple(ask.prompt_ids), ask.max_new_tokens, (), sampling, ask.seed)
+
+
+def _loaded(asked: Load) -> list[CausalLM]:
+    """Target and, if there is one, draft, over the backend that runs choose."""
+    if asked.draft is None:
+        target = find(asked.target, None, "target")
+        sources, size = [target], text_config(target.config).vocab_size
+    else:
+        named = [ModelRef(id=name) for name in (asked.target, asked.draft)]
+        pair = find_pair(PairConfig(name="served", target=named[0], draft=named[1]))
+        sources, size = [pair.target, pair.draft], pair.vocab_size
+    missing = [model_not_covered(source, asked.dtype, _CPU, "target") for source in sources]
+    backend = TORCH if any(missing) else ONNXRUNTIME
+    models: list[CausalLM] = []
+    for source, flag in zip(sources, ("target", "draft"), strict=False):
+        under = models[0] if models else None
+        models.append(
+            load(source, asked.dtype, _CPU, size, flag, backend, threads=asked.threads, target=under)
+        )
+    return models
+
+
+if __name__ == "__main__":
+    planned = next(iter(sys.argv[1:]), None)
+    if planned not in (None, *FAULTS):
+        sys.exit(f"{planned!r} is no fault: choose from {', '.join(FAULTS)}")
+    serve(partial(Served, fault=planned))

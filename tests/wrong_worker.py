@@ -1,0 +1,86 @@
+"""A worker that keeps to the engine protocol but for one thing; the standard library alone.
+
+    python wrong_worker.py KIND
+
+It counts upwards from the prompt's last token. Kinds: right, rubbish, dies, hangs, other-request,
+outside-the-vocabulary, behind-the-stop, too-long, ends-early, fails, no-object, chatty, changes and
+never-starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+kind = sys.argv[1]
+marker = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+
+
+def first_time() -> bool:
+    """Whether this is the first process that asks; the marker outlives it."""
+    if marker is None or marker.exists():
+        return False
+    marker.touch()
+    return True
+
+
+def generated(ask: dict[str, object]) -> dict[str, object]:
+    prompt, most, stops = ask["prompt_ids"], ask["max_new_tokens"], ask["stop_ids"]
+    ids: list[int] = []
+    while len(ids) < most:
+        ids.append((prompt[-1] + len(ids) + 1) % 100)
+        if ids[-1] in stops:
+            return {"output_ids": ids, "finish": "stop"}
+    return {"output_ids": ids, "finish": "length"}
+
+
+def spoilt(answer: dict[str, object], ask: dict[str, object]) -> dict[str, object]:
+    ids = answer["output_ids"]
+    if kind == "outside-the-vocabulary":
+        ids[-1] = 100_000
+    elif kind == "behind-the-stop":
+        ids[:0] = ask["stop_ids"][:1]
+        ids.pop()
+    elif kind == "too-long":
+        ids.append(1)
+    elif kind == "ends-early":
+        return {"output_ids": ids[:1], "finish": "stop"}
+    return answer
+
+
+if kind == "never-starts":
+    sys.exit(3)
+for line in sys.stdin:
+    message = json.loads(line)
+    method, answer = message["method"], {"id": message["id"]}
+    if method == "describe":
+        version = "2" if kind == "changes" and not first_time() else "1"
+        answer["result"] = {"engine": "counting", "version": version}
+    elif method == "bye":
+        answer["result"] = None
+    else:
+        if kind in ("rubbish", "dies", "hangs", "other-request") and first_time():
+            if kind == "rubbish":
+                print("loading the model...", flush=True)
+            elif kind == "hangs":
+                time.sleep(600)
+            elif kind == "other-request":
+                answer["id"] += 7
+            else:
+                os._exit(9)
+        if kind == "changes":
+            os._exit(9)
+        answer["result"] = spoilt(generated(message["params"]), message["params"])
+        if kind == "fails":
+            del answer["result"]
+            answer["error"] = "RuntimeError: out of memory"
+        elif kind == "no-object":
+            answer["result"] = {"output_ids": "1 2 3", "finish": "length"}
+        elif kind == "chatty":
+            print("done", file=sys.stderr)
+    print(json.dumps(answer), flush=True)
+    if method == "bye":
+        break
