@@ -69,7 +69,7 @@ def _old(name: str) -> None:
 
 SPSBENCH, NOTHING = "spsbench", "nothing"
 EXTERNAL = "external engine"
-_EXTERNAL_COLUMNS = (EXTERNAL, "version", "rule", "statistics", "needs", "from")
+_EXTERNAL_COLUMNS = (EXTERNAL, "version", "greedy", "sampled", "statistics", "installed")
 _MODELS, _FIXED = _WHOLE = ("target, draft", "drafter and rule")
 
 
@@ -185,18 +185,21 @@ def _external_engines() -> list[Row]:
     """Engines that `spsbench get` installs."""
     from spsbench.fetch.cache import megabytes
     from spsbench.peers.catalogue import list_entries, load_entry
+    from spsbench.peers.named import NAMED
 
     def row(entry: Entry) -> Row:
         here = entry.environment.is_here
-        rules = entry.rules
+        rules, size = entry.rules, megabytes(entry.kept_bytes)
         return {
             EXTERNAL: entry.name,
             "version": entry.version,
-            "installed": "yes" if here else "no",
-            "rule": f"greedy: {rules.greedy}\nsampled: {rules.sampled}",
+            "installed": "yes" if here else f"no, {size}",
+            "greedy": rules.greedy,
+            "sampled": rules.sampled,
             "statistics": _lines(entry.statistics),
+            **_options(NAMED[entry.name]),
             "limits": _lines(entry.limits),
-            "needs": NOTHING if here else f"`spsbench get {entry.name}`, {megabytes(entry.kept_bytes)}",
+            "needs": NOTHING if here else f"`spsbench get {entry.name}`, {size}",
             "from": entry.package,
         }
 
@@ -278,21 +281,29 @@ _SAID = {"needs": "need nothing", "from": f"come from {SPSBENCH}"}
 
 
 def _print(name: str, rows: Sequence[Row]) -> None:
-    """A table; external engines, which have other columns, in one of their own, their limits beneath it."""
+    """A table; external engines, which have other columns, in one of their own."""
     external = [row for row in rows if EXTERNAL in row]
     _print_table(name, [row for row in rows if EXTERNAL not in row])
     if external:
         _print_table(name, [{title: row[title] for title in _EXTERNAL_COLUMNS} for row in external])
-        for row in external:
-            limits = " ".join(row["limits"].splitlines())
-            out().print(f"{row[EXTERNAL]}: {limits}", style="dim", highlight=False, markup=False)
-        out().print()
+        _print_limits(external)
+
+
+def _print_limits(external: Sequence[Row]) -> None:
+    for row in external:
+        options = " ".join(row["options"].splitlines())
+        more = f" Options: {options}" if options else ""
+        said = f"{row[EXTERNAL]}: {' '.join(row['limits'].splitlines())}{more}"
+        out().print(said, style="dim", highlight=False, markup=False)
+    out().print("Install one by `spsbench get NAME`.\n", style="dim", highlight=False)
 
 
 def _print_table(name: str, rows: Sequence[Row]) -> None:
     from spsbench.report.tables import Table, left
 
-    common = {title: usual for title, usual in _COMMON.items() if all(row[title] == usual for row in rows)}
+    common = {
+        title: usual for title, usual in _COMMON.items() if all(row.get(title) == usual for row in rows)
+    }
     shown = [{title: cell for title, cell in row.items() if title not in common} for row in rows]
     header = tuple(dict.fromkeys(title for row in shown for title in row)) or (name,)
     columns = [left(title, whole=index == 0 or title in _WHOLE) for index, title in enumerate(header)]

@@ -34,7 +34,7 @@ class OnnxRuntimeGenAI:
 
     def describe(self) -> Described:
         config = json.loads((Path(self._load.target) / _CONFIG).read_text())
-        rule = "greedy: sample-and-compare; sampled: its own, undocumented"
+        rule = "greedy: sample-and-compare; sampled: not documented"
         return Described(
             engine="ONNX Runtime GenAI",
             version=version("onnxruntime-genai"),
