@@ -15,6 +15,7 @@ from spsbench.peers.protocol import Answer, Ask, Described, Load
 from spsbench.peers.serving import serve, until_stop
 
 _DEFECT = "0.32.0 verifies sampled tokens with uninitialised temperature, top-k and top-p (vllm issue 55005)."
+_TOP_K = "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in apply_top_k_only)"
 _COUNTS = {"loops": "num_drafts", "drafted": "num_draft_tokens", "accepted": "num_accepted_tokens"}
 
 
@@ -40,7 +41,10 @@ class Vllm:
         )
 
     def describe(self) -> Described:
-        limits = ["Drafted and accepted tokens count the whole last loop, also behind the stop token."]
+        limits = [
+            "Drafted and accepted tokens count the whole last loop, also behind the stop token.",
+            "Top-k without top-p is refused with a draft: release 0.32.0 fails on it.",
+        ]
         if not self._mended:
             limits.append(_DEFECT)
         return Described(
@@ -63,6 +67,8 @@ class Vllm:
 
     def generate(self, ask: Ask) -> Answer:
         """The engine's own stamps of the first and the last token; the prefill gives the first."""
+        if self._load.speculative and ask.sampling.top_k and ask.sampling.top_p == 1:
+            raise ValueError(_TOP_K)  # its own error would be its last answer
         parameters = self._vllm.SamplingParams(**sampling_parameters(ask))
         before = self._counts()
         prompt = {"prompt_token_ids": ask.prompt_ids}
