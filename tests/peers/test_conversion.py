@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -153,6 +154,45 @@ def test_a_builder_that_fails_says_why(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(UnavailableError, match="such a model is unknown"):
         conversion.onnx(tiny_llama(tmp_path / "model"), environment)
     assert not [path for path in (cache / "converted").iterdir() if path.is_dir()]
+
+
+GENAI = """
+from pathlib import Path
+class LLMPipeline:
+    def __init__(self, file, device, enable_save_ov_model):
+        assert Path(file).read_bytes()[:4] == b"GGUF"
+        for name in ("openvino_model.xml", "openvino_model.bin"):
+            Path(file).with_name(name).write_text("rounded")
+"""
+OPENVINO = """
+from pathlib import Path
+class Core:
+    def read_model(self, file):
+        assert Path(file).read_text() == "rounded"
+        return self
+    def get_ordered_ops(self):
+        return []
+def save_model(model, file, compress_to_fp16):
+    assert not compress_to_fp16
+    for name in (file, file.with_suffix(".bin")):
+        Path(name).write_text("exact")
+"""
+
+
+def test_openvino_saves_its_format_and_the_exact_weights_take_its_place(tmp_path: Path) -> None:
+    site = tmp_path / "engine/lib/python3.99/site-packages"
+    site.mkdir(parents=True)
+    (site / "openvino.py").write_text(OPENVINO)
+    (site / "openvino_genai.py").write_text(GENAI)
+    environment = Environment(tmp_path / "engine")
+    environment.python.parent.mkdir()
+    environment.python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+    environment.python.chmod(0o755)
+    found = conversion.openvino(tiny_llama(tmp_path / "model"), environment)
+    assert {path.name: path.read_text() for path in found.iterdir()} == {
+        "openvino_model.xml": "exact",
+        "openvino_model.bin": "exact",
+    }
 
 
 def test_openvino_gets_the_float32_array_that_a_constant_is_the_rounding_of() -> None:

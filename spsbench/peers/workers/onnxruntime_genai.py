@@ -50,6 +50,7 @@ class OnnxRuntimeGenAI:
             },
             limits=[
                 "Its top-p keeps more tokens than the smallest set of that mass, speculating or not.",
+                "Its order of temperature, top-k and top-p is not documented, and not told here.",
                 "Drafted and accepted tokens count the whole last round, also behind the stop token.",
             ],
         )

@@ -53,11 +53,13 @@ class OpenVino:
                 "dynamic_quantisation": False,
                 "prefix_cache": False,
                 "threads": self._load.threads,
+                "top_p": "smallest set of more than that mass",
+                "sampler_order": "temperature, top_k, top_p",  # top_k comes first, which is the same law
             },
             limits=[
                 "Sampled with a draft, what it keeps does not follow the target (openvino.genai issue 4190).",
                 "Accepted tokens are not given: its count leaves the last target call out.",
-                "Its order of temperature, top-k and top-p is not documented.",
+                "How it cuts by top-k and top-p is from its source (main branch of 2026), not documented.",
             ],
         )
 
