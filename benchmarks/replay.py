@@ -9,7 +9,8 @@ SpS are others, and both sides are samples: beside a deviation stands its standa
 covered where the 95% interval of the quotient of both, taken as independent, holds 1; where other processes
 had the CPU there is no interval. With ``--around`` replay times its loops once more behind the runs: what the
 machine changed in between shows as the difference of the two, and their mean is judged too. The embedded
-pair and its tasks are synthetic. Run it on a quiet machine: ten minutes on the embedded pair, half an hour else.
+pair and its tasks are synthetic. Run it on a quiet machine: ten minutes on the embedded pair, half an hour
+else.
 """
 
 from __future__ import annotations

@@ -6,16 +6,16 @@ The same models, prompts, K and stop tokens for all: token ids in and out, greed
 runs in processes of its own, ArS in one and SpS in the other, which are stopped while another is
 measured; times are taken inside, around decoding alone. Texts are compared with ours, token for token.
 
-An engine is left out unless it is given: the interpreter of its environment (--ort, --openvino, --vllm)
-or its server (--llama). In the folder of --peers they are ort/bin/python, openvino/bin/python,
-vllm/bin/python and llama/bin/llama-server. Run it on a quiet machine: a pool that spins on a core which
-others use takes many times as long.
+An engine takes part if `spsbench get` installed it, or if its environment is given: by its folder (--ort,
+--openvino, --vllm, --llama), or in the folder of --peers (ort, openvino, vllm, llama). Run it on a quiet
+machine: a pool that spins on a core which others use takes many times as long.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -25,20 +25,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engines import contenders
-from benchmarks.engines.contenders import Contender
-from benchmarks.engines.messages import Request
 from benchmarks.engines.rounds import Measured, Plan, measure
 from benchmarks.engines.table import table
 from spsbench.environment import describe_environment
 from spsbench.errors import SpsbenchError
+from spsbench.peers.catalogue import load_entry
+from spsbench.peers.protocol import Ask, Sampling
+from spsbench.peers.registry import PeerKind
 
 _MINI = Path(__file__).resolve().parents[2] / "spsbench" / "mini"
-_PEERS = {
-    "ort": "ort/bin/python",
-    "openvino": "openvino/bin/python",
-    "vllm": "vllm/bin/python",
-    "llama": "llama/bin/llama-server",
-}
+_PEERS = {"ort": "onnxruntime-genai", "openvino": "openvino", "vllm": "vllm", "llama": "llama-cpp"}
+"""Flags, which are folders of --peers too, and what the engines are called elsewhere."""
 
 
 def main() -> int:
@@ -52,6 +49,8 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     taking_part, missing = _taking_part(given, flags)
+    if given.cores:
+        os.sched_setaffinity(0, given.cores)  # which all workers inherit
     before = describe_environment()
     found = measure(plan, taking_part, lambda text: print(text, file=sys.stderr, flush=True))
     text = "\n".join(_page(given, plan, found, missing, before)) + "\n"
@@ -74,7 +73,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--ours", default="eager", help="engines of ours, engine[:backend], with commas")
     parser.add_argument("--peers", type=Path, help="folder with environments of others")
     for name in _PEERS:
-        parser.add_argument(f"--{name}", type=Path, metavar="SERVER" if name == "llama" else "PYTHON")
+        parser.add_argument(f"--{name}", type=Path, metavar="ENVIRONMENT")
     parser.add_argument("--task", default="xsum")
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--max-new-tokens", type=int, default=128)
@@ -83,7 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--cores", default="", help="CPUs that all stay on, e.g. 0,1")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2, help="requests before the first round")
-    parser.add_argument("--work", type=Path, default=Path("results/engines"), help="converted models, logs")
+    parser.add_argument("--work", type=Path, default=Path("results/engines"), help="logs")
     parser.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
     given = parser.parse_args()
     if len(given.models) > 2:
@@ -92,8 +91,8 @@ def _arguments() -> argparse.Namespace:
         parser.error("--cores names fewer CPUs than --threads.")
     for name in _PEERS:
         place = getattr(given, name)
-        if place is not None and not place.is_file():
-            parser.error(f"--{name}: {place} is no file.")
+        if place is not None and not place.is_dir():
+            parser.error(f"--{name}: {place} is not a folder.")
     given.models = [model.absolute() for model in given.models]
     given.work = given.work.absolute()
     given.cores = tuple(int(core) for core in given.cores.split(",") if core)
@@ -129,14 +128,16 @@ def _plan(given: argparse.Namespace, flags: dict[str, Any]) -> Plan:
     pieces = ((token, tokenizer.decode([token])) for token in range(tokenizer.size))
     ends = {token for token, piece in pieces if any(text in piece for text in stop)}
     stop_ids = tuple(sorted(ends | tokenizer.eos_ids))
-    requests = [Request(prompt.ids, ready.max_new_tokens, stop_ids, stop) for prompt in ready.prompts]
+    requests = [
+        Ask(list(prompt.ids), ready.max_new_tokens, list(stop_ids), list(stop), Sampling(greedy=True))
+        for prompt in ready.prompts
+    ]
     draft = given.models[1] if len(given.models) == 2 else None
     return Plan(
         target=given.models[0],
         draft=draft,
         k=given.k,
         threads=given.threads,
-        cores=given.cores,
         requests=requests,
         rounds=given.rounds,
         warmup=given.warmup,
@@ -144,29 +145,25 @@ def _plan(given: argparse.Namespace, flags: dict[str, Any]) -> Plan:
     )
 
 
-def _taking_part(given: argparse.Namespace, flags: dict[str, Any]) -> tuple[list[Contender], list[str]]:
-    """Contenders, ours first, and the names of those that were not given."""
+def _taking_part(given: argparse.Namespace, flags: dict[str, Any]) -> tuple[list[PeerKind], list[str]]:
+    """Engines, ours first, and the flags of those that were not given."""
     places = dict(_places(given))
     found = [contenders.ours(text, flags) for text in given.ours.split(",")]
-    if "ort" in places:
-        found.append(contenders.onnx(places["ort"], given.work))
-    if "llama" in places:
-        found.append(contenders.llama(places["llama"], given.work))
-    if "openvino" in places:
-        found.append(contenders.openvino(places["openvino"], given.work))
-    if "vllm" in places:
-        found.append(contenders.vllm(places["vllm"], given.cores))
+    found += [contenders.theirs(_PEERS[name], folder) for name, folder in places.items()]
     return found, [name for name in _PEERS if name not in places]
 
 
 def _places(given: argparse.Namespace) -> Iterator[tuple[str, Path]]:
-    """Interpreters and servers; not resolved, since a link to an interpreter is its environment."""
-    for name, beneath in _PEERS.items():
+    """Folders of environments: as named, of --peers, or where `spsbench get` installs them."""
+    for name, engine in _PEERS.items():
         named: Path | None = getattr(given, name)
+        installed = load_entry(engine, f"--{name}").environment
         if named is not None:
             yield name, named.absolute()
-        elif given.peers is not None and (given.peers / beneath).is_file():
-            yield name, (given.peers / beneath).absolute()
+        elif given.peers is not None and (given.peers / name).is_dir():
+            yield name, (given.peers / name).absolute()
+        elif installed.is_here:
+            yield name, installed.folder
 
 
 def _page(

@@ -8,9 +8,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.engines.contenders import Contender
-from benchmarks.engines.messages import ARS, SPS, Answer, Loaded, Request, Settings
-from benchmarks.engines.worker_process import WorkerFailed, WorkerProcess
+from spsbench.errors import SpsbenchError
+from spsbench.peers.peer import Peer, PeerError
+from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.registry import PeerKind
+
+ARS, SPS = "ars", "sps"
 
 Say = Callable[[str], None]
 
@@ -22,7 +25,7 @@ class Plan:
     Attributes:
         target, draft: Hugging Face folders; without a draft ArS alone is measured.
         k: lookahead.
-        threads, cores: see ``Settings``.
+        threads: of each engine's pool.
         requests: the prompts, greedy.
         rounds: turns of every engine.
         warmup: requests that an engine answers before the first round.
@@ -33,8 +36,7 @@ class Plan:
     draft: Path | None
     k: int
     threads: int
-    cores: tuple[int, ...]
-    requests: Sequence[Request]
+    requests: Sequence[Ask]
     rounds: int
     warmup: int
     logs: Path
@@ -63,8 +65,8 @@ class Turn:
     @property
     def ms_per_token(self) -> float | None:
         """Decode time over the tokens that it paid for; None where there was none."""
-        decoded = sum(answer.decoded for answer in self.answers)
-        return sum(answer.decode_ms for answer in self.answers) / decoded if decoded else None
+        decoded = sum(answer.decoded or 0 for answer in self.answers)
+        return sum(answer.decode_ms or 0.0 for answer in self.answers) / decoded if decoded else None
 
 
 @dataclass
@@ -77,25 +79,25 @@ class Measured:
         failed: why others did not, by engine.
     """
 
-    loaded: dict[str, Loaded] = field(default_factory=dict)
+    loaded: dict[str, Described] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Runner:
-    """A contender with one method, in a process of its own."""
+    """An engine with one method, in a process of its own."""
 
-    contender: Contender
+    name: str
     method: str
-    process: WorkerProcess
+    peer: Peer
 
     @property
     def label(self) -> str:
-        return f"{self.contender.name} {self.method}"
+        return f"{self.name} {self.method}"
 
 
-def measure(plan: Plan, contenders: Sequence[Contender], say: Say, seed: int = 0) -> Measured:
+def measure(plan: Plan, contenders: Sequence[PeerKind], say: Say, seed: int = 0) -> Measured:
     """Load all, warm up all, then let them take turns in an order that is shuffled in every round.
 
     Only one process runs at a time. An engine that fails is left out from there on, with all its turns.
@@ -109,54 +111,40 @@ def measure(plan: Plan, contenders: Sequence[Contender], say: Say, seed: int = 0
         for number in range(plan.rounds):
             shuffler.shuffle(runners)
             for runner in runners:
-                if runner.contender.name in found.failed:
+                if runner.name in found.failed:
                     continue
                 say(f"round {number + 1} of {plan.rounds}: {runner.label}")
                 try:
-                    answers = tuple(_answers(runner, plan.requests))
-                except WorkerFailed as error:
-                    found.failed[runner.contender.name] = f"{runner.method}: {error}"
+                    answers = tuple(runner.peer.generate(request) for request in plan.requests)
+                except PeerError as error:
+                    found.failed[runner.name] = f"{runner.method}: {error}"
                 else:
-                    found.turns.append(Turn(runner.contender.name, runner.method, number, answers))
+                    found.turns.append(Turn(runner.name, runner.method, number, answers))
     found.turns = [turn for turn in found.turns if turn.engine not in found.failed]
     return found
 
 
 def _started(
-    plan: Plan, contender: Contender, stack: ExitStack, found: Measured, say: Say
+    plan: Plan, contender: PeerKind, stack: ExitStack, found: Measured, say: Say
 ) -> Iterator[_Runner]:
-    """A contender's processes, loaded and warm; none if one of them fails."""
+    """An engine's processes, loaded and warm; none if one of them fails."""
     started = []
     try:
-        target = contender.convert(plan.target)
-        draft = None if plan.draft is None else contender.convert(plan.draft)
+        target = contender.converted(plan.target)
+        draft = None if plan.draft is None else contender.converted(plan.draft)
         for method in plan.methods:
             log = plan.logs / f"{contender.name}-{method}.log".replace(" ", "-").replace(":", "-")
-            environment = {"OMP_NUM_THREADS": str(plan.threads)} | dict(contender.environment)
-            process = WorkerProcess(contender.python, contender.module, environment, log)
-            runner = _Runner(contender, method, stack.enter_context(process))
+            drafting = None if method == ARS else draft
+            load = Load(target, drafting, plan.k, threads=plan.threads, context=plan.context)
+            peer = contender.open(load, log, True)
+            stack.callback(peer.close)
+            runner = _Runner(contender.name, method, peer)
             say(f"loading {runner.label}")
-            settings = Settings(
-                str(target),
-                None if method == ARS or draft is None else str(draft),
-                plan.k,
-                plan.threads,
-                plan.cores,
-                plan.context,
-                dict(contender.options),
-            )
-            with process.awake():
-                found.loaded[contender.name] = process.load(settings)
-                for request in plan.requests[: plan.warmup]:
-                    process.generate(request)
+            found.loaded[contender.name] = peer.describe()
+            for request in plan.requests[: plan.warmup]:
+                peer.generate(request)
             started.append(runner)
-    except (WorkerFailed, RuntimeError, ValueError, OSError) as error:
+    except (PeerError, SpsbenchError, ValueError, OSError) as error:
         found.failed[contender.name] = str(error)
         return
     yield from started
-
-
-def _answers(runner: _Runner, requests: Sequence[Request]) -> Iterator[Answer]:
-    with runner.process.awake():
-        for request in requests:
-            yield runner.process.generate(request)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.engines.messages import ARS, SPS, Answer
-from benchmarks.engines.rounds import Measured, Turn
+from benchmarks.engines.rounds import ARS, SPS, Measured, Turn
+from spsbench.peers.protocol import Answer
 from spsbench.report.tables import Table, left, right
 
 _NONE = "–"
@@ -34,7 +34,7 @@ def same_text(answer: Answer, reference: Answer) -> bool:
 
 def _row(found: Measured, name: str, reference: Sequence[Answer]) -> list[str]:
     ars, sps = (_turns(found, name, method) for method in (ARS, SPS))
-    prefill = [answer.prefill_ms for turn in ars for answer in turn.answers]
+    prefill = [ms for turn in ars for answer in turn.answers if (ms := answer.prefill_ms) is not None]
     return [
         name,
         found.loaded[name].version,
@@ -75,7 +75,7 @@ def _tokens_per_loop(turns: Sequence[Turn]) -> str:
     counted = [answer.loops for answer in answers if answer.loops is not None]
     if len(counted) < len(answers) or not sum(counted):
         return _NONE
-    return f"{sum(answer.decoded for answer in answers) / sum(counted):.2f}"
+    return f"{sum(answer.decoded or 0 for answer in answers) / sum(counted):.2f}"
 
 
 def _equal(turns: Sequence[Turn], reference: Sequence[Answer]) -> str:

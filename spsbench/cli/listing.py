@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from spsbench.config import PairConfig
+    from spsbench.peers.catalogue import Entry
     from spsbench.plugins import Options
     from spsbench.tasks.spec import TaskSpec
 
@@ -67,6 +68,8 @@ def _old(name: str) -> None:
 
 
 SPSBENCH, NOTHING = "spsbench", "nothing"
+EXTERNAL = "external engine"
+_EXTERNAL_COLUMNS = (EXTERNAL, "version", "greedy", "sampled", "statistics", "installed")
 _MODELS, _FIXED = _WHOLE = ("target, draft", "drafter and rule")
 
 
@@ -165,7 +168,7 @@ def _engines() -> list[Row]:
     from spsbench.runner.arms import ENGINES, FIXED_DRAFTING
 
     needs = {"graphed": "CUDA, else it is eager"}
-    return [
+    ours = [
         {
             "engine": name,
             "methods": _lines(methods),
@@ -175,6 +178,32 @@ def _engines() -> list[Row]:
         }
         for name, methods in ENGINES.items()
     ]
+    return [*ours, *_external_engines()]
+
+
+def _external_engines() -> list[Row]:
+    """Engines that `spsbench get` installs."""
+    from spsbench.fetch.cache import megabytes
+    from spsbench.peers.catalogue import list_entries, load_entry
+    from spsbench.peers.named import NAMED
+
+    def row(entry: Entry) -> Row:
+        here = entry.environment.is_here
+        rules, size = entry.rules, megabytes(entry.kept_bytes)
+        return {
+            EXTERNAL: entry.name,
+            "version": entry.version,
+            "installed": "yes" if here else f"no, {size}",
+            "greedy": rules.greedy,
+            "sampled": rules.sampled,
+            "statistics": _lines(entry.statistics),
+            **_options(NAMED[entry.name]),
+            "limits": _lines(entry.limits),
+            "needs": NOTHING if here else f"`spsbench get {entry.name}`, {size}",
+            "from": entry.package,
+        }
+
+    return [row(load_entry(name, "WHAT")) for name in list_entries()]
 
 
 def _metrics() -> list[Row]:
@@ -252,9 +281,29 @@ _SAID = {"needs": "need nothing", "from": f"come from {SPSBENCH}"}
 
 
 def _print(name: str, rows: Sequence[Row]) -> None:
+    """A table; external engines, which have other columns, in one of their own."""
+    external = [row for row in rows if EXTERNAL in row]
+    _print_table(name, [row for row in rows if EXTERNAL not in row])
+    if external:
+        _print_table(name, [{title: row[title] for title in _EXTERNAL_COLUMNS} for row in external])
+        _print_limits(external)
+
+
+def _print_limits(external: Sequence[Row]) -> None:
+    for row in external:
+        options = " ".join(row["options"].splitlines())
+        more = f" Options: {options}" if options else ""
+        said = f"{row[EXTERNAL]}: {' '.join(row['limits'].splitlines())}{more}"
+        out().print(said, style="dim", highlight=False, markup=False)
+    out().print("Install one by `spsbench get NAME`.\n", style="dim", highlight=False)
+
+
+def _print_table(name: str, rows: Sequence[Row]) -> None:
     from spsbench.report.tables import Table, left
 
-    common = {title: usual for title, usual in _COMMON.items() if all(row[title] == usual for row in rows)}
+    common = {
+        title: usual for title, usual in _COMMON.items() if all(row.get(title) == usual for row in rows)
+    }
     shown = [{title: cell for title, cell in row.items() if title not in common} for row in rows]
     header = tuple(dict.fromkeys(title for row in shown for title in row)) or (name,)
     columns = [left(title, whole=index == 0 or title in _WHOLE) for index, title in enumerate(header)]

@@ -1,4 +1,4 @@
-"""Runs a worker of ours in another engine's environment, where spsbench is not installed.
+"""Runs a module of ours in another engine's environment, where spsbench is not installed.
 
     PYTHON launch.py spsbench.peers.workers.openvino
 
@@ -13,14 +13,18 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+LAUNCH = Path(__file__).resolve()
+"""This file, for whoever runs it."""
+
 
 def main() -> None:
-    """Run the module that was named as if by ``-m``."""
+    """Run the module that was named as if by ``-m``, with the arguments behind it."""
     package = ModuleType("spsbench")
-    package.__path__ = [str(Path(__file__).resolve().parents[1])]
+    package.__path__ = [str(LAUNCH.parents[1])]
     sys.modules["spsbench"] = package
     sys.path.pop(0)
-    runpy.run_module(sys.argv[1], run_name="__main__")
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from spsbench.errors import UsageError
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.peers.catalogue import load_entry
+from spsbench.peers.environment import Environment
+from spsbench.peers.named import NAMED
 from spsbench.peers.peer import Peer
 from spsbench.peers.protocol import Load
 from spsbench.peers.server import Server
 from spsbench.peers.texts import texts_in
 from spsbench.peers.worker import Command, Worker
+from spsbench.plugins import unknown
+from spsbench.records import Spec
 
 WORKER = "worker:"
 OPENAI = "openai:"
@@ -41,17 +46,43 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
     """The engine that a text stands for.
 
     Args:
-        text: ``worker:COMMAND``, or ``openai:URL`` with ``:model=NAME`` behind it or not.
+        text: the name of an engine, with options as ``name:option=value``; ``worker:COMMAND``; or
+            ``openai:URL`` with ``:model=NAME`` behind it or not.
         flag: the flag that named it.
 
     Raises:
-        UsageError: there is no such engine, or no command behind the colon.
+        UsageError: there is no such engine or option, or no command behind the colon.
+        UnavailableError: the engine is not installed.
     """
     if text.startswith(WORKER):
         return _worker(text, flag)
     if text.startswith(OPENAI):
         return PeerKind(text, _server_opener(text, flag))
-    raise UsageError(f"{text!r} is unknown.", flag=flag, remedy='Give worker:"COMMAND" or openai:URL.')
+    spec = Spec.parse(text)
+    if spec.name not in NAMED:
+        raise unknown(spec.name, NAMED, flag, f', or give {WORKER}"COMMAND" or {OPENAI}URL')
+    entry = load_entry(spec.name, flag)
+    NAMED[spec.name].settled(spec, flag)
+    if not entry.environment.is_here:
+        raise UnavailableError(
+            f"{spec.name} is not installed.", flag=flag, remedy=f"Type `spsbench get {spec.name}`."
+        )
+    return peer_in(entry.environment, spec, flag)
+
+
+def peer_in(environment: Environment, spec: Spec, flag: str = "--engine") -> PeerKind:
+    """A named engine that is installed in a certain place.
+
+    Raises:
+        UsageError: there is no such option.
+    """
+    named = NAMED[spec.name]
+    options = named.settled(spec, flag)
+    return PeerKind(
+        str(spec),
+        lambda load, log, paused: named.open(environment, options, load, log, paused),
+        lambda model: named.converted(model, environment),
+    )
 
 
 def server_address(text: str, flag: str) -> tuple[str, str | None]:

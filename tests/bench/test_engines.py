@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import os
 import signal
-import struct
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.torch import save_file
 
 from benchmarks.engines import __main__ as command
-from benchmarks.engines.contenders import Contender
-from benchmarks.engines.conversion import gguf
-from benchmarks.engines.messages import ARS, SPS, Answer, Loaded, Request, Settings, read, written
-from benchmarks.engines.openvino_model import _key, restored
-from benchmarks.engines.rounds import Measured, Plan, Turn, measure
-from benchmarks.engines.serving import until_stop
+from benchmarks.engines.contenders import from_here, theirs
+from benchmarks.engines.rounds import ARS, SPS, Measured, Plan, Turn, measure
 from benchmarks.engines.table import same_text, table
-from benchmarks.engines.worker_process import WorkerFailed, WorkerProcess
+from spsbench.peers.peer import PeerError
+from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Load, Sampling
+from spsbench.peers.registry import PeerKind
+from spsbench.peers.worker import Worker
 
-FAKE = "benchmarks.engines.workers.fake"
-REQUESTS = (Request((1, 10), 8, (14,), ()), Request((1, 20), 6, (14,), ()))
-SETTINGS = Settings("target", None, 4, 1, (), 256)
+GREEDY = Sampling(greedy=True)
+REQUESTS = (Ask([1, 10], 8, [14], sampling=GREEDY), Ask([1, 20], 6, [14], sampling=GREEDY))
 
 
-def fake(name: str, **options: object) -> Contender:
-    return Contender(name, FAKE, Path(sys.executable), options)
+def fake(name: str, **options: object) -> PeerKind:
+    return from_here(name, "fake", options)
 
 
 def plan(folder: Path, *, draft: bool = True, rounds: int = 3) -> Plan:
     return Plan(
-        folder / "target", folder / "draft" if draft else None, 4, 1, (), REQUESTS, rounds, 1, folder / "logs"
+        folder / "target", folder / "draft" if draft else None, 4, 1, REQUESTS, rounds, 1, folder / "logs"
     )
 
 
@@ -89,16 +84,16 @@ def test_an_engine_that_fails_is_left_out_with_its_reason(tmp_path: Path, fails:
 def test_one_that_fails_in_a_later_round_loses_all_its_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, asked = WorkerProcess.generate, 0
+    real, asked = Worker.generate, 0
 
-    def failing(self: WorkerProcess, request: Request) -> Answer:
+    def failing(self: Worker, ask: Ask) -> Answer:
         nonlocal asked
         asked += 1
         if asked == 8:
-            raise WorkerFailed("late")
-        return real(self, request)
+            raise PeerError("late")
+        return real(self, ask)
 
-    monkeypatch.setattr(WorkerProcess, "generate", failing)
+    monkeypatch.setattr(Worker, "generate", failing)
     found = measure(plan(tmp_path), [fake("only")], lambda text: None)
     assert found.turns == []
     assert "late" in found.failed["only"]
@@ -111,43 +106,32 @@ def state(pid: int) -> str:
 
 
 def test_a_worker_is_stopped_unless_it_is_measured_and_gone_at_the_end(tmp_path: Path) -> None:
-    with WorkerProcess(Path(sys.executable), FAKE, {}, tmp_path / "log") as worker:
-        with worker.awake():
-            assert worker.load(SETTINGS) == Loaded("1.0")
-            assert state(worker.pid) != "T"
-            assert worker.generate(REQUESTS[0]).output_ids == (11, 12, 13, 14)
-        os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
-        assert state(worker.pid) == "T"
+    worker = fake("fake").open(Load("target", threads=1), tmp_path / "log", True)
+    assert isinstance(worker, Worker)
+    assert worker.describe().version == "1.0"
+    assert worker.generate(REQUESTS[0]).output_ids == [11, 12, 13, 14]
+    pid = worker.pid
+    assert pid is not None
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+    assert state(pid) == "T"
+    worker.close()
     with pytest.raises(ProcessLookupError):
-        os.kill(worker.pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
     assert "must do no harm" in (tmp_path / "log").read_text()
 
 
-def test_a_worker_says_what_it_did_not_expect(tmp_path: Path) -> None:
-    with WorkerProcess(Path(sys.executable), FAKE, {}, tmp_path / "log") as worker, worker.awake():
-        with pytest.raises(WorkerFailed, match="Request is not expected here"):
-            worker.generate(REQUESTS[0])
-        worker.load(SETTINGS)  # and goes on
-
-
-@pytest.mark.parametrize("message", [SETTINGS, Loaded("1"), REQUESTS[0], Answer((1, 2), 1.0, 2.0, 1)])
-def test_messages_come_back_as_they_were(message: Settings | Loaded | Request | Answer) -> None:
-    assert read(written(message)) == message
-
-
-def test_texts_end_at_the_first_stop_and_a_token_kept_back_is_no_difference() -> None:
-    assert until_stop([5, 14, 7], REQUESTS[0]) == (5, 14)
-    assert until_stop(list(range(20, 40)), REQUESTS[1]) == tuple(range(20, 26))
-    whole = Answer((5, 14), 0.0, 1.0, 1)
-    assert same_text(Answer((5,), 0.0, 1.0, 1, hidden_stop=True), whole)
-    assert not same_text(Answer((5,), 0.0, 1.0, 1), whole)
-    assert Turn("e", ARS, 0, (Answer((5,), 3.0, 0.0, 0),)).ms_per_token is None
+def test_a_token_that_is_kept_back_is_no_difference() -> None:
+    whole = Answer([5, 14], STOP, decode_ms=1.0, decoded=1)
+    assert same_text(Answer([5], STOP, hidden_stop=True), whole)
+    assert not same_text(Answer([5], STOP), whole)
+    assert Turn("e", ARS, 0, (Answer([5], LENGTH, decode_ms=3.0, decoded=0),)).ms_per_token is None
 
 
 def test_our_engine_through_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--prompts", "1", "--rounds", "1", "--warmup", "0", "--max-new-tokens", "6"]
+    monkeypatch.setenv("SPSBENCH_CACHE", str(tmp_path / "cache"))
     flags += ["--work", str(tmp_path), "--out", str(tmp_path / "table")]
     monkeypatch.setattr(sys, "argv", ["engines", *flags])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -160,70 +144,14 @@ def test_our_engine_through_the_command(
     assert '"ms_per_token"' in (tmp_path / "table.json").read_text()
 
 
-def test_an_interpreter_that_is_not_there_is_refused(
+def test_an_environment_that_is_not_there_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["engines", "--ort", "/no/python"])
+    monkeypatch.setattr(sys, "argv", ["engines", "--ort", "/no/environment"])
     with pytest.raises(SystemExit):
         command.main()
-    assert "--ort: /no/python is no file" in capsys.readouterr().err
+    assert "--ort: /no/environment is not a folder" in capsys.readouterr().err
 
 
-def test_gguf_is_written_once_with_rotated_heads(tmp_path: Path) -> None:
-    model = tiny_llama(tmp_path / "model")
-    found = gguf(model, tmp_path / "work")
-    content = found.read_bytes()
-    assert content[:8] == b"GGUF" + struct.pack("<I", 3)
-    assert struct.unpack("<Q", content[8:16])[0] == 11  # tensors: the tied head is not among them
-    # Halves become neighbours: the rows of a head of four come as 0, 2, 1, 3.
-    rows_of_q = np.frombuffer(content[content.index(marked(0)) :][: 4 * 16], dtype=np.float32).reshape(4, 4)
-    assert rows_of_q[:, 0].tolist() == [100.0, 102.0, 101.0, 103.0]
-    before = found.stat().st_mtime_ns
-    assert gguf(model, tmp_path / "work").stat().st_mtime_ns == before
-
-
-def test_openvino_gets_the_float32_array_that_a_constant_is_the_rounding_of(tmp_path: Path) -> None:
-    exact = np.linspace(0.1, 0.7, 6, dtype=np.float32).reshape(2, 3)
-    known = {_key(exact): exact}
-    found = restored(exact.astype(np.float16)[None], known)
-    assert found.shape == (1, 2, 3)
-    assert np.array_equal(found[0], exact)
-    assert restored(np.array([-65504], dtype=np.float16), known).dtype == np.float32
-    with pytest.raises(ValueError, match="none of the model's weights"):
-        restored(np.ones((2, 3), dtype=np.float16), known)
-
-
-def marked(row: int) -> bytes:
-    return np.full(4, 100.0 + row, dtype=np.float32).tobytes()
-
-
-def tiny_llama(folder: Path) -> Path:
-    """One layer, one head of width 4; the rows of its queries are 100, 101, 102, 103."""
-    import json
-
-    import torch
-
-    folder.mkdir()
-    width = 4
-    layer = "model.layers.0."
-    matrices = ["k_proj", "v_proj", "o_proj"]
-    state = {f"{layer}self_attn.{name}.weight": torch.zeros(width, width) for name in matrices}
-    state[f"{layer}self_attn.q_proj.weight"] = torch.arange(100.0, 104.0)[:, None].repeat(1, width)
-    state |= {
-        f"{layer}mlp.{name}.weight": torch.zeros(width, width)
-        for name in ("gate_proj", "up_proj", "down_proj")
-    }
-    norms = [f"{layer}input_layernorm", f"{layer}post_attention_layernorm", "model.norm"]
-    state |= {f"{name}.weight": torch.ones(width) for name in norms}
-    state |= {name: torch.zeros(3, width) for name in ("model.embed_tokens.weight", "lm_head.weight")}
-    state["lm_head.weight"] = state["lm_head.weight"].clone()
-    save_file(state, folder / "model.safetensors")
-    config = {"model_type": "llama", "hidden_size": width, "num_attention_heads": 1, "num_key_value_heads": 1}
-    config |= {"head_dim": width, "num_hidden_layers": 1, "intermediate_size": width, "vocab_size": 3}
-    config |= {"max_position_embeddings": 8, "rms_norm_eps": 1e-6, "eos_token_id": 0, "pad_token_id": 0}
-    config |= {"tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}
-    (folder / "config.json").write_text(json.dumps(config))
-    added = [{"content": "<end>", "id": 0, "special": True}]
-    tokenizer = {"model": {"vocab": {"a": 1, "b": 2}, "merges": []}, "added_tokens": added}
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    return folder
+def test_an_engine_of_others_keeps_its_title(tmp_path: Path) -> None:
+    assert theirs("llama-cpp", tmp_path).name == "llama.cpp"

@@ -128,7 +128,8 @@ def test_the_truth_raises_no_alarm_and_a_leak_does() -> None:
     assert found["mean"] > 3
     assert max(found, key=found.__getitem__).startswith("mixture")
     names = {f"mixture_{x}" for x in MIXTURES} | {f"power_{x}" for x in POWERS}
-    assert set(found) == names | {"no_residual", "lenience", "draft_favoured", "draft_shunned", "transform", "mean"}
+    names |= {"no_residual", "lenience", "draft_favoured", "draft_shunned", "transform", "mean"}
+    assert set(found) == names
 
 
 def test_the_mean_e_value_is_the_average() -> None:

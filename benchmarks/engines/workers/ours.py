@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from benchmarks.engines.messages import Answer, Loaded, Request, Settings
-from benchmarks.engines.serving import serve
+from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described, Load
+from spsbench.peers.serving import serve
 
 
 class Ours:
     """An engine of ours.
 
     Args:
-        settings: ``options["flags"]`` are what ``spsbench.config.resolve`` takes.
+        load: ``options["flags"]`` are what ``spsbench.config.resolve`` takes.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, load: Load) -> None:
         from spsbench.config import resolve
         from spsbench.runner import plan
         from spsbench.runner.backends import Backends
-        from spsbench.runner.execute import load
+        from spsbench.runner.execute import load as load_pair
 
-        method = "sps" if settings.speculative else "ars"
-        flags = settings.options["flags"] | {"arms": method, "threads": settings.threads}
+        method = "sps" if load.speculative else "ars"
+        flags = load.options["flags"] | {"arms": method, "threads": load.threads}
         ready = plan(resolve(flags))
         (self._arm,) = ready.arms
-        pair = load(ready)
+        pair = load_pair(ready)
         corpus = tuple(prompt.ids for prompt in ready.prompts)
         self._backend = pair.target.backend
         backends = Backends(pair, ready.slots, corpus=corpus)
@@ -31,23 +31,30 @@ class Ours:
         if backends.fallbacks:
             raise RuntimeError(next(iter(backends.fallbacks.values())))
 
-    def describe(self) -> Loaded:
+    def describe(self) -> Described:
         from importlib.metadata import version
 
         import spsbench
 
-        return Loaded(f"{spsbench.__version__} ({self._backend} {version(self._backend)})")
+        return Described("spsbench", f"{spsbench.__version__} ({self._backend} {version(self._backend)})")
 
-    def generate(self, request: Request) -> Answer:
+    def generate(self, ask: Ask) -> Answer:
         """Every token is decoded: the prompt's last token is left pending by our prefill."""
-        from spsbench.records import Request as Asked
+        from spsbench.records import Request
 
-        found = self._engine.generate(
-            Asked(request.prompt_ids, request.max_new_tokens, request.stop, self._arm.sampling, seed=0)
+        request = Request(
+            tuple(ask.prompt_ids), ask.max_new_tokens, tuple(ask.stop), self._arm.sampling, seed=0
         )
-        loops = None if found.loops is None else len(found.loops)
-        times = (1e3 * found.prefill_s, 1e3 * found.decode_s)
-        return Answer(tuple(found.tokens), *times, len(found.tokens), loops)
+        found = self._engine.generate(request)
+        ids = list(found.tokens)
+        return Answer(
+            ids,
+            STOP if ids and ids[-1] in ask.stop_ids else LENGTH,
+            prefill_ms=1e3 * found.prefill_s,
+            decode_ms=1e3 * found.decode_s,
+            decoded=len(ids),
+            loops=None if found.loops is None else len(found.loops),
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Puts the float32 weights back into a model that OpenVINO saved in float16.
 
-    PYTHON -m benchmarks.engines.openvino_model FOLDER EXACT.npz
+    PYTHON launch.py spsbench.peers.openvino_model FOLDER EXACT.npz
 
 Runs in OpenVINO's environment. Its reader of GGUF takes no float32, and what it saves has every constant
 in float16, the rotation's frequencies too. Each is replaced by the float32 array that it is the rounding of.

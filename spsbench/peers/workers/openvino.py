@@ -1,0 +1,115 @@
+"""OpenVINO GenAI; float32 has to be asked for. Models are folders of its own (``conversion.openvino``)."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from spsbench.peers.protocol import Answer, Ask, Described, Load, Sampling
+from spsbench.peers.serving import serve, until_stop
+
+_FLOAT32 = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+}
+_ALL = 2**31 - 1
+"""Its top-k that cuts nothing."""
+
+
+class OpenVino:
+    """A pipeline on the CPU, with a draft or without; its prefix cache is off."""
+
+    def __init__(self, load: Load) -> None:
+        if load.dtype != "float32":
+            raise ValueError(f"dtype {load.dtype} is not supported, only float32")
+        self._openvino: Any = importlib.import_module("openvino")
+        self._genai: Any = importlib.import_module("openvino_genai")
+        self._load = load
+        properties: dict[str, Any] = dict(_FLOAT32)
+        if load.threads is not None:
+            properties["INFERENCE_NUM_THREADS"] = load.threads
+        scheduler = self._genai.SchedulerConfig()
+        scheduler.enable_prefix_caching = False
+        scheduler.cache_size = 1  # GiB
+        more: dict[str, Any] = {"scheduler_config": scheduler}
+        if load.draft is not None:
+            more["draft_model"] = self._genai.draft_model(load.draft, "CPU", **properties)
+        self._pipeline = self._genai.LLMPipeline(load.target, "CPU", **more, **properties)
+
+    def describe(self) -> Described:
+        model = self._openvino.Core().read_model(Path(self._load.target) / "openvino_model.xml")
+        return Described(
+            engine="OpenVINO GenAI",
+            version=version("openvino-genai"),
+            vocab_size=model.output(0).get_partial_shape()[-1].get_length(),
+            rule=self._rule(),
+            settings={
+                "dtype": "float32",
+                "kv_dtype": "float32",
+                "dynamic_quantisation": False,
+                "prefix_cache": False,
+                "threads": self._load.threads,
+                "top_p": "smallest set of more than that mass",
+                "sampler_order": "temperature, top_k, top_p",  # top_k comes first, which is the same law
+            },
+            limits=[
+                "Sampled with a draft, what it keeps does not follow the target (openvino.genai issue 4190).",
+                "Accepted tokens are not given: its count leaves the last target call out.",
+                "How it cuts by top-k and top-p is from its source (main branch of 2026), not documented.",
+            ],
+        )
+
+    def generate(self, ask: Ask) -> Answer:
+        """One duration a target call, the first of them the prefill."""
+        import numpy as np
+
+        prompt = self._openvino.Tensor(np.array([ask.prompt_ids], dtype=np.int64))
+        config = self._config(ask)
+        started = time.perf_counter()
+        found = self._pipeline.generate(prompt, config)
+        wall_ms = 1e3 * (time.perf_counter() - started)
+        ids, finish = until_stop([int(token) for token in found.tokens[0]], ask)
+        prefill_ms = float(found.perf_metrics.get_ttft().mean)
+        loops = len(ids) - 1
+        if self._load.speculative:
+            calls = found.extended_perf_metrics.main_model_metrics.raw_metrics.m_durations
+            loops = len(calls) - 1
+        return Answer(
+            output_ids=ids,
+            finish=finish,
+            prefill_ms=prefill_ms,
+            decode_ms=wall_ms - prefill_ms,
+            wall_ms=wall_ms,
+            decoded=len(ids) - 1,
+            loops=loops,
+        )
+
+    def _rule(self) -> str | None:
+        if not self._load.speculative:
+            return None
+        return "greedy: sample-and-compare; sampled: its own, not lossless"
+
+    def _config(self, ask: Ask) -> Any:
+        config = self._genai.GenerationConfig()
+        config.max_new_tokens, config.apply_chat_template = ask.max_new_tokens, False
+        config.stop_token_ids = set(ask.stop_ids)
+        config.do_sample = not ask.sampling.greedy
+        if config.do_sample:
+            _sample(config, ask.sampling, ask.seed)
+        if self._load.speculative:
+            config.num_assistant_tokens = self._load.k
+        return config
+
+
+def _sample(config: Any, sampling: Sampling, seed: int) -> None:
+    config.temperature, config.top_p = sampling.temperature, sampling.top_p
+    config.top_k = sampling.top_k or _ALL
+    config.rng_seed = seed
+
+
+if __name__ == "__main__":
+    serve(OpenVino)

@@ -1,0 +1,390 @@
+"""Workers of named engines: what they ask of the engine, and what they make of its answers.
+
+The engines are fakes with the names that the workers use. That the real ones have these names and mean by
+them what is assumed was tried by hand; see docs/adr/0021.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.peers.environment import Environment
+from spsbench.peers.peer import PeerGone, checked
+from spsbench.peers.protocol import Ask, Load, Sampling
+from spsbench.peers.registry import find_peer, peer_in
+from spsbench.peers.workers import onnxruntime_genai, openvino, vllm
+from spsbench.records import Spec
+
+GREEDY = Sampling(greedy=True)
+DRAWN = Sampling(temperature=0.7, top_k=5, top_p=0.8)
+PROMPT, STOP = [1, 10], 14
+
+
+def ask(sampling: Sampling = GREEDY, longest: int = 32) -> Ask:
+    return Ask(PROMPT, longest, [STOP], ["\n"], sampling, seed=3)
+
+
+class Bag(SimpleNamespace):
+    """Takes any attribute, and keywords by ``set_..._options``."""
+
+    def set_search_options(self, **options: Any) -> None:
+        self.search = options
+
+    def set_speculative_options(self, **options: Any) -> None:
+        self.speculative = options
+
+
+# --- vLLM
+
+
+class FakeLLM:
+    """Counts upwards from the prompt's last token, two loops a request."""
+
+    def __init__(self, target: str, **settings: Any) -> None:
+        self.settings, self.requests, self.loops = settings, [], 0
+        config = SimpleNamespace(get_vocab_size=lambda: 50)
+        self.llm_engine = SimpleNamespace(model_config=config)
+
+    def generate(self, prompt: dict[str, Any], parameters: Any, use_tqdm: bool) -> list[Any]:
+        self.requests.append(vars(parameters))
+        self.loops += 2
+        first = prompt["prompt_token_ids"][-1] + 1
+        metrics = SimpleNamespace(scheduled_ts=1.0, first_token_ts=1.5, last_token_ts=2.5)
+        output = SimpleNamespace(token_ids=list(range(first, STOP + 1)))
+        return [SimpleNamespace(outputs=[output], metrics=metrics)]
+
+    def get_metrics(self) -> list[Any]:
+        counts = {"num_drafts": self.loops, "num_draft_tokens": 4 * self.loops}
+        counts["num_accepted_tokens"] = 3 * self.loops
+        return [SimpleNamespace(name=f"vllm:spec_decode_{name}", value=n) for name, n in counts.items()]
+
+
+@pytest.fixture
+def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = SimpleNamespace(LLM=FakeLLM, SamplingParams=lambda **given: SimpleNamespace(**given))
+    monkeypatch.setitem(sys.modules, "vllm", fake)  # type: ignore[arg-type]
+    monkeypatch.setattr(vllm, "version", lambda name: "0.32.0")
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_is_loaded_in_the_settings_that_it_describes() -> None:
+    plain = vllm.Vllm(Load("t"))
+    assert plain._llm.settings["speculative_config"] is None
+    assert plain.describe().rule is None
+    options = {"draft_sample_method": "probabilistic"}
+    loaded = vllm.Vllm(Load("t", "d", 4, context=512, options=options))
+    settings = loaded._llm.settings
+    assert settings["speculative_config"] == {
+        "method": "draft_model",
+        "model": "d",
+        "num_speculative_tokens": 4,
+        "draft_sample_method": "probabilistic",
+    }
+    assert (settings["dtype"], settings["max_model_len"]) == ("float32", 512)
+    assert (settings["enable_prefix_caching"], settings["generation_config"]) == (False, "vllm")
+    told = loaded.describe()
+    assert (told.vocab_size, told.rule) == (50, "modified rejection")
+    assert told.settings["draft_sample_method"] == "probabilistic"
+    assert any("55005" in limit for limit in told.limits)
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_is_asked_for_the_sampling_and_its_counters_are_subtracted() -> None:
+    loaded = vllm.Vllm(Load("t", "d", 4))
+    loaded.generate(ask())
+    answer = checked(loaded.generate(ask(DRAWN)), ask(), 50)
+    greedy, drawn = loaded._llm.requests
+    assert greedy["temperature"] == 0.0
+    assert {name: drawn[name] for name in ("temperature", "top_k", "top_p", "seed")} == {
+        "temperature": 0.7,
+        "top_k": 5,
+        "top_p": 0.8,
+        "seed": 3,
+    }
+    assert drawn["stop_token_ids"] == [STOP]
+    assert (answer.output_ids, answer.finish) == ([11, 12, 13, 14], "stop")
+    assert (answer.loops, answer.drafted, answer.accepted) == (2, 8, 6)
+    assert (answer.prefill_ms, answer.decode_ms, answer.decoded) == (500.0, 1000.0, 3)
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_is_not_asked_for_what_breaks_it() -> None:
+    loaded = vllm.Vllm(Load("t", "d", 4))
+    with pytest.raises(ValueError, match="top-k without top-p fails with a draft"):
+        loaded.generate(ask(Sampling(top_k=5)))
+    assert loaded._llm.requests == []
+    assert vllm.Vllm(Load("t")).generate(ask(Sampling(top_k=5))).output_ids[0] == 11
+
+
+def test_what_is_mended_in_vllm_expands_rows_in_their_own_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    kernels, sampler = SimpleNamespace(), SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "vllm.utils.cpu_triton_utils", kernels)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "vllm.v1.sample.rejection_sampler", sampler)  # type: ignore[arg-type]
+    vllm.mend()
+    ends = torch.tensor([2, 3], dtype=torch.int32)
+    output = torch.full((3,), -9.0)
+    kernels._expand_kernel_impl(output, torch.tensor([0.8, 0.0]), ends, 0, 1)
+    assert torch.equal(output, torch.tensor([0.8, 0.8, 1.0]))
+    assert sampler.expand_batch_to_tokens(torch.tensor([7, 5]), ends, 3).tolist() == [7, 7, 5]
+
+
+# --- ONNX Runtime GenAI
+
+
+class FakeGenerator:
+    """Counts upwards from the prompt's last token."""
+
+    def __init__(self, model: Any, parameters: Bag) -> None:
+        model.asked.append(parameters)
+
+    def append_tokens(self, prompt: Any) -> None:
+        self._last = int(prompt[-1])
+
+    def is_done(self) -> bool:
+        return False
+
+    def generate_next_token(self) -> None:
+        self._last += 1
+
+    def get_next_tokens(self) -> list[int]:
+        return [self._last]
+
+    def get_speculative_stats(self) -> dict[str, int]:
+        return {"rounds": 2, "draft_tokens_proposed": 8, "draft_tokens_accepted": 2}
+
+
+def onnx_model(folder: Path) -> str:
+    folder.mkdir()
+    decoder = {"filename": "model.onnx", "session_options": {"log_id": "x"}}
+    config = {"model": {"decoder": decoder, "vocab_size": 50}}
+    (folder / "genai_config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "TokenizersBackend"}))
+    (folder / "model.onnx").write_text(folder.name)
+    return str(folder)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Models of ONNX Runtime GenAI, and a module that reads what was composed of them."""
+
+    class FakeModel:
+        def __init__(self, folder: str) -> None:
+            self.asked: list[Bag] = []
+            self.config = json.loads((Path(folder) / "genai_config.json").read_text())
+            roles = [role for role in ("decoder", "draft") if role in self.config["model"]]
+            names = [self.config["model"][role]["filename"] for role in roles]
+            self.read = [(Path(folder) / name).read_text() for name in names]
+            self.tokenizer = json.loads((Path(folder) / "tokenizer_config.json").read_text())
+
+    fake = SimpleNamespace(Model=FakeModel, GeneratorParams=lambda model: Bag(), Generator=FakeGenerator)
+    monkeypatch.setitem(sys.modules, "onnxruntime_genai", fake)  # type: ignore[arg-type]
+    monkeypatch.setattr(onnxruntime_genai, "version", lambda name: "0.18.0")
+    return onnx_model(tmp_path / "one"), onnx_model(tmp_path / "other")
+
+
+def test_onnxruntime_genai_reads_both_models_through_one_configuration(pair: tuple[str, str]) -> None:
+    model = onnxruntime_genai.OnnxRuntimeGenAI(Load(*pair, 4, threads=2))._model
+    assert model.read == ["one", "other"]
+    assert model.config["speculative"] == {"max_draft_tokens": 4}
+    options = {"log_id": "x", "intra_op_num_threads": 2, "inter_op_num_threads": 1}
+    assert model.config["model"]["draft"]["session_options"] == options
+    assert model.tokenizer["tokenizer_class"] == "PreTrainedTokenizerFast"
+    alone = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0]))._model
+    assert alone.read == ["one"]
+    assert "speculative" not in alone.config
+
+
+def test_onnxruntime_genai_is_asked_for_the_sampling(pair: tuple[str, str]) -> None:
+    loaded = onnxruntime_genai.OnnxRuntimeGenAI(Load(*pair, 4))
+    loaded.generate(ask())
+    answer = checked(loaded.generate(ask(DRAWN)), ask(), 50)
+    greedy, drawn = loaded._model.asked
+    assert greedy.search["do_sample"] is False
+    expected = {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.8, "random_seed": 3}
+    assert {name: drawn.search[name] for name in expected} == expected
+    assert drawn.speculative == {"max_draft_tokens": 4}
+    assert (answer.output_ids, answer.finish) == ([11, 12, 13, 14], "stop")
+    assert (answer.loops, answer.drafted, answer.accepted, answer.decoded) == (2, 8, 2, 4)
+    alone = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0])).generate(ask())
+    assert (alone.loops, alone.drafted, alone.accepted, alone.decoded) == (3, None, None, 3)
+
+
+# --- OpenVINO GenAI
+
+
+class FakePipeline:
+    """Hands out a token behind the stop, as the last loop may hold one."""
+
+    def __init__(self, target: str, device: str, **given: Any) -> None:
+        self.given, self.asked = given, []
+
+    def generate(self, prompt: Any, config: Bag) -> Any:
+        self.asked.append(config)
+        calls = SimpleNamespace(m_durations=[1, 2, 3])
+        main = SimpleNamespace(raw_metrics=calls)
+        return SimpleNamespace(
+            tokens=[[11, 12, 13, 14, 15]],
+            perf_metrics=SimpleNamespace(get_ttft=lambda: SimpleNamespace(mean=0.001)),
+            extended_perf_metrics=SimpleNamespace(main_model_metrics=main),
+        )
+
+
+@pytest.fixture
+def fake_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    genai = SimpleNamespace(
+        SchedulerConfig=Bag,
+        GenerationConfig=Bag,
+        LLMPipeline=FakePipeline,
+        draft_model=lambda path, device, **given: (path, given),
+    )
+    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Tensor=list))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "openvino_genai", genai)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("fake_openvino")
+def test_openvino_is_asked_for_float32_and_for_the_sampling() -> None:
+    loaded = openvino.OpenVino(Load("t", "d", 4, threads=1))
+    given = loaded._pipeline.given
+    assert given["scheduler_config"].enable_prefix_caching is False
+    properties = {name: value for name, value in given.items() if name.isupper()}
+    assert properties == {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "KV_CACHE_PRECISION": "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+        "INFERENCE_NUM_THREADS": 1,
+    }
+    assert given["draft_model"] == ("d", properties)
+    loaded.generate(ask())
+    answer = checked(loaded.generate(ask(DRAWN)), ask(), 50)
+    greedy, drawn = loaded._pipeline.asked
+    assert greedy.do_sample is False
+    told = (drawn.do_sample, drawn.temperature, drawn.top_k, drawn.top_p, drawn.rng_seed)
+    assert told == (True, 0.7, 5, 0.8, 3)
+    assert (drawn.stop_token_ids, drawn.num_assistant_tokens) == ({STOP}, 4)
+    assert (answer.output_ids, answer.finish) == ([11, 12, 13, 14], "stop")
+    assert (answer.loops, answer.drafted, answer.accepted) == (2, None, None)
+    loaded.generate(ask(Sampling()))
+    assert loaded._pipeline.asked[-1].top_k == 2**31 - 1
+
+
+def test_other_precisions_are_refused() -> None:
+    for kind in (openvino.OpenVino, onnxruntime_genai.OnnxRuntimeGenAI):
+        with pytest.raises(ValueError, match="dtype float16 is not supported"):
+            kind(Load("t", dtype="float16"))
+
+
+# --- llama.cpp, through its process
+
+
+@pytest.fixture
+def llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Environment, Path]:
+    """An environment whose server is the fake one, and what that writes."""
+    environment, log = Environment(tmp_path / "llama"), tmp_path / "asked.jsonl"
+    environment.server.parent.mkdir(parents=True)
+    script = Path(__file__).resolve().parents[1] / "fake_llama_server.py"
+    environment.server.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
+    environment.server.chmod(0o755)
+    monkeypatch.setenv("FAKE_LLAMA_LOG", str(log))
+    return environment, log
+
+
+def test_llama_cpp_says_its_whole_chain_of_samplers(llama: tuple[Environment, Path], tmp_path: Path) -> None:
+    environment, log = llama
+    kind = peer_in(environment, Spec.parse("llama-cpp:draft_sampling=probabilistic"))
+    peer = kind.open(Load("t.gguf", "d.gguf", 4, threads=1, context=256), tmp_path / "log", True)
+    try:
+        told = peer.describe()
+        assert (told.version, told.vocab_size) == ("0.6.0, build 7", 50)
+        assert told.rule == "modified rejection"
+        answers = [checked(peer.generate(each), each, 50) for each in (ask(), ask(DRAWN), ask(longest=4))]
+    finally:
+        peer.close()
+    flags, greedy, drawn, _ = map(json.loads, log.read_text().splitlines())
+    assert flags[flags.index("--spec-draft-sampling") + 1] == "probabilistic"
+    assert {flags[flags.index(flag) + 1] for flag in ("-ctk", "-ctv", "-ctkd", "-ctvd")} == {"f32"}
+    assert greedy["samplers"] == ["top_k"]
+    assert drawn["samplers"] == ["temperature", "top_k", "top_p"]
+    assert (drawn["temperature"], drawn["top_k"], drawn["top_p"], drawn["seed"]) == (0.7, 5, 0.8, 3)
+    assert drawn["cache_prompt"] is False
+    assert [answer.output_ids for answer in answers] == [[11, 12, 13, 14]] * 3
+    assert [answer.loops for answer in answers] == [2, 2, None]
+    assert {(answer.drafted, answer.accepted) for answer in answers} == {(8, 6)}
+
+
+def test_llama_cpp_alone_has_no_rule_and_ends_with_its_server(
+    llama: tuple[Environment, Path], tmp_path: Path
+) -> None:
+    environment, log = llama
+    peer = peer_in(environment, Spec("llama-cpp")).open(Load("t.gguf"), tmp_path / "log", False)
+    try:
+        assert peer.describe().rule is None
+        answer = peer.generate(ask())
+    finally:
+        peer.close()
+    assert (answer.loops, answer.drafted) == (3, None)
+    assert "-md" not in json.loads(log.read_text().splitlines()[0])
+
+
+def test_a_server_that_ends_is_said(tmp_path: Path) -> None:
+    environment = Environment(tmp_path)
+    environment.server.parent.mkdir()
+    environment.server.write_text("#!/bin/sh\nexit 9\n")
+    environment.server.chmod(0o755)
+    peer = peer_in(environment, Spec("llama-cpp")).open(Load("t.gguf"), tmp_path / "log", False)
+    with pytest.raises(PeerGone, match="ended with 9"):
+        peer.describe()
+
+
+# --- the registry
+
+
+def test_an_engine_that_is_not_installed_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPSBENCH_CACHE", str(tmp_path))
+    with pytest.raises(UnavailableError) as caught:
+        find_peer("openvino")
+    assert str(caught.value) == "--engine: openvino is not installed. Type `spsbench get openvino`."
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("opnvino", "Did you mean openvino"),
+        ("openvino:threads=2", "openvino has no option 'threads'"),
+        ("llama-cpp:draft_sampling=both", "Choose from greedy, probabilistic"),
+        ("vllm:mended=3", "Give true or false"),
+    ],
+)
+def test_a_wrong_name_or_option_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        find_peer(text)
+
+
+def test_vllm_gets_the_library_that_it_asks_for_and_none_of_our_packages(tmp_path: Path) -> None:
+    from spsbench.peers.named import NAMED
+
+    library = tmp_path / "lib/libiomp5.so"
+    library.parent.mkdir()
+    library.touch()
+    variables = NAMED["vllm"].variables(Environment(tmp_path), Load("t"))
+    assert variables["LD_PRELOAD"] == str(library)
+    peer: Any = peer_in(Environment(tmp_path), Spec.parse("vllm:eager=true")).open(
+        Load("t", threads=3), tmp_path / "log", False
+    )
+    assert (peer._command.environment["PYTHONPATH"], peer._command.environment["OMP_NUM_THREADS"]) == (
+        "",
+        "3",
+    )
+    assert peer._load.options == {"draft_sample_method": "greedy", "mended": False, "eager": True}
