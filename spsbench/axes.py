@@ -17,6 +17,11 @@ AXES = ("method", "sampling", "engine", "drafter", "rule", "policy", "k")
 MODEL, MODIFIED_REJECTION, FIXED = "model", "modified-rejection", "fixed"
 """What a speculative arm has unless it says otherwise: the drafter, rule and policy of Chen et al. 2023."""
 
+OWN_RULE = "own-rule"
+"""The rule of an engine of others: what it tells of it stands in ``verification_rule``."""
+
+_PLAIN_ENGINES = {"hf-assisted": "hf-generate", "hf-prompt-lookup": "hf-generate"}
+
 _USUAL = {"drafter": MODEL, "rule": MODIFIED_REJECTION, "policy": FIXED}
 
 
@@ -110,6 +115,17 @@ def series(rows: Sequence[AnyRow], along: str = "k") -> list[list[AnyRow]]:
         if rest not in covered:
             found.append([row for row in rows if ground(row) == rest])
     return found
+
+
+def own_ars(row: Row, rows: Sequence[AnyRow]) -> AnyRow | None:
+    """The ArS of an arm's own engine under its sampling; None for an arm without, and for ArS itself.
+
+    The plain engine of transformers' speculative ways is ``hf-generate``.
+    """
+    engine = _PLAIN_ENGINES.get(row["engine"], row["engine"])
+    wanted = ("ars", row["sampling"], engine)
+    found = (other for other in rows if (other["method"], other["sampling"], other["engine"]) == wanted)
+    return None if row["method"] == "ars" else next(found, None)
 
 
 def unusual(row: Row) -> list[str]:

@@ -1,0 +1,35 @@
+"""Which tokens end an output, for an engine that knows no strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from spsbench.decode.stopping import TextDecoder
+from spsbench.records import Request
+
+
+def stop_ids(request: Request, decoder: TextDecoder, vocab_size: int) -> list[int]:
+    """EOS, and every token that holds one of the stop strings of one character.
+
+    A stop string of several characters may be spread over tokens: no set of ids says where it ends.
+    """
+    if request.fixed_length:
+        return []
+    return sorted(decoder.eos_ids | _holding(decoder.decode, stop_characters(request), vocab_size))
+
+
+def stop_characters(request: Request) -> tuple[str, ...]:
+    """The stop strings of one character."""
+    return () if request.fixed_length else tuple(text for text in request.stop if len(text) == 1)
+
+
+@lru_cache(maxsize=16)
+def _holding(
+    decode: Callable[[Sequence[int]], str], characters: tuple[str, ...], vocab_size: int
+) -> frozenset[int]:
+    """Every token whose text holds one of some characters; a vocabulary is decoded once."""
+    if not characters:
+        return frozenset()
+    texts = ((token, decode([token])) for token in range(vocab_size))
+    return frozenset(token for token, text in texts if any(one in text for one in characters))
