@@ -134,9 +134,16 @@ def unusual(row: Row) -> list[str]:
     return [str(value) for name, value in given.items() if value not in (None, _USUAL[name])]
 
 
+def shown_engine(engine: str) -> str:
+    """An engine as tables have it: of a worker's command no folders."""
+    prefix, colon, command = engine.partition(":")
+    words = (word.rstrip("/").rpartition("/")[2] for word in command.split())
+    return prefix + colon + " ".join(words)
+
+
 def label(row: Row) -> str:
     """The arm as people say it, e.g. ``ArS``, ``SpS (K=4)``, ``SpS (K=4, lookup) @graphed``."""
-    engine = "" if row["engine"] == "eager" else f" @{row['engine']}"
+    engine = "" if row["engine"] == "eager" else f" @{shown_engine(row['engine'])}"
     if row["method"] == "ars":
         return f"ArS{engine}"
     if row["method"] == "draft":

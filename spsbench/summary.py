@@ -413,9 +413,11 @@ def _told(arm: ArmIdentity, info: Mapping[str, Any]) -> RowDetails:
         (entry for entry in info.get("arms") or [] if entry["arm"] == arm["arm"]), {}
     )
     name = arm["arm"]
+    # The peak is of this process.
+    separate = ((info.get("engines") or {}).get(name) or {}).get("separate", False)
     return {
         "verification_rule": _for_arm(info, "verification_rule", name) if arm["method"] == "sps" else None,
-        "peak_memory_bytes": _for_arm(info, "peak_memory_bytes", name),
+        "peak_memory_bytes": None if separate else _for_arm(info, "peak_memory_bytes", name),
         "target_mode": _for_arm(info, "target_mode", name),
         "draft_mode": _for_arm(info, "draft_mode", name),
         "draft_forwards": told.get("draft_forwards", arm["k"]),

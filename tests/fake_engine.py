@@ -6,8 +6,8 @@ RUN is a run directory with ArS arms; a prompt that it does not know is answered
 are made up: ten microseconds a token, half as many where it has a draft.
 
 Ways: ``version=1``; ``settings={...}`` as JSON; ``pids=FILE``, a line of pid and setting for each process;
-``no-draft=1``, ``no-load=1``: it refuses to load; ``dies=N``, ``hangs=N``, ``raves=N``: from its Nth request
-on it ends, says nothing or writes no JSON, where there is a draft; ``sums=1``: it tells no single loops;
+``no-draft=1``, ``no-load=1``: it refuses to load; ``dies=N``, ``hangs=N``, ``raves=N``, ``interrupts=N``: from its
+Nth request on it ends, says nothing, writes no JSON or sends Ctrl-C, where there is a draft; ``sums=1``: it tells no single loops;
 ``untimed=1``: nor times; ``free=1``: its prefill gives the first token.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -69,6 +70,9 @@ class Reader:
     def _misbehave(self) -> None:
         if self._asked >= int(self._ways.get("dies", 1 << 30)):
             os._exit(3)
+        if self._asked >= int(self._ways.get("interrupts", 1 << 30)):
+            os.kill(os.getppid(), signal.SIGINT)
+            time.sleep(600)
         if self._asked >= int(self._ways.get("hangs", 1 << 30)):
             time.sleep(600)
         if self._asked >= int(self._ways.get("raves", 1 << 30)):

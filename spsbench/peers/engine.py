@@ -44,7 +44,7 @@ class PeerEngine:
         clock: in seconds; only for engines that tell no times.
 
     Attributes:
-        unseen: what the engine did not tell of its times, in clauses, as far as it was met.
+        unseen: clauses on what the engine did not tell of its times and how that is read.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class PeerEngine:
 
     def _spent(self, answer: Answer, kept: int, took_s: float) -> _Spent:
         if answer.decode_ms is None:
-            self.unseen["prefill and decoding are not told apart, so the whole request is decoding"] = None
+            self.unseen["it does not tell prefill from decoding: the whole request is decoding"] = None
         elif answer.decoded is None:
-            self.unseen["the tokens that its decoding time paid for, taken as one fewer than emitted"] = None
+            self.unseen["it does not tell what its decoding paid for: one token fewer than emitted"] = None
         return spent(answer, kept, took_s)
 
 

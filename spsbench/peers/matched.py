@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spsbench.axes import shown_engine
 from spsbench.peers.protocol import SETTINGS
 
 SMALLEST_SET = "smallest set"
@@ -49,25 +50,30 @@ def unequal(arms: Sequence[Ran], *, sampled: bool = True) -> list[str]:
         sampled: whether anything was sampled.
     """
     names = [name for name in SETTINGS if sampled or name not in OF_SAMPLING]
-    return [sentence for name in names for sentence in _of_setting(name, arms)]
+    groups = {name: _by_value(name, arms) for name in names}
+    told = {name: {value: who for value, who in found.items() if value} for name, found in groups.items()}
+    return [
+        *(_differing(name, found) for name, found in told.items() if len(found) > 1),
+        *_untold({name: found[None] for name, found in groups.items() if None in found}),
+    ]
 
 
-def _of_setting(name: str, arms: Sequence[Ran]) -> Iterator[str]:
-    values = {arm.label: _said(arm.settings.get(name)) for arm in arms}
-    title = f"{name} ({SETTINGS[name]})"
-    if len({value for value in values.values() if value is not None}) > 1:
-        told = _by_value(name, arms)
-        yield f"{title} differs: {'; '.join(f'{value} with {who}' for value, who in told.items())}."
-    untold = [arm for arm in arms if values[arm.label] is None]
-    if untold:
-        yield f"{title} is not told by {_who(untold, arms)}."
+def _differing(name: str, told: Mapping[str | None, str]) -> str:
+    parts = "; ".join(f"{value} with {who}" for value, who in told.items())
+    return f"{name} ({SETTINGS[name]}) differs: {parts}."
 
 
-def _by_value(name: str, arms: Sequence[Ran]) -> dict[str, str]:
-    groups: dict[str, list[Ran]] = {}
+def _untold(settings: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for those who do not tell some settings."""
+    for who in dict.fromkeys(settings.values()):
+        yield f"Not told by {who}: {', '.join(name for name, other in settings.items() if other == who)}."
+
+
+def _by_value(name: str, arms: Sequence[Ran]) -> dict[str | None, str]:
+    """Who ran with each value of a setting; None where it is not told."""
+    groups: dict[str | None, list[Ran]] = {}
     for arm in arms:
-        if (value := _said(arm.settings.get(name))) is not None:
-            groups.setdefault(value, []).append(arm)
+        groups.setdefault(_said(arm.settings.get(name)), []).append(arm)
     return {value: _who(own, arms) for value, own in groups.items()}
 
 
@@ -76,7 +82,7 @@ def _who(some: Sequence[Ran], arms: Sequence[Ran]) -> str:
     found: dict[str, None] = {}
     for arm in some:
         whole = all(other in some for other in arms if other.engine == arm.engine)
-        found[arm.engine if whole else arm.label] = None
+        found[shown_engine(arm.engine) if whole else arm.label] = None
     return ", ".join(found)
 
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from spsbench import __version__
+from spsbench.axes import shown_engine
 from spsbench.environment import library_versions
 from spsbench.errors import UnavailableError
 from spsbench.models.pair import Pair
@@ -103,7 +104,11 @@ class PeerArms:
         }
 
     def record(self) -> dict[str, Any]:
-        """What run.json keeps of every arm under ``engines``: see ``Described``; nothing without a peer."""
+        """What run.json keeps of every arm under ``engines``; nothing without a peer.
+
+        See ``Described``; ``unseen`` is that of ``PeerEngine``, and ``separate`` says whether it answered in
+        a process of its own.
+        """
         if not self._described:
             return {}
         return {arm.name: self._record_of(arm) for arm in self._plan.arms if arm not in self.left_out}
@@ -111,9 +116,9 @@ class PeerArms:
     def _record_of(self, arm: Arm) -> dict[str, Any]:
         found = self._of(arm)
         if found is None:
-            return {**_of_ours(arm, self._pair), "limits": [], "unseen": []}
+            return {**_of_ours(arm, self._pair), "limits": [], "unseen": [], "separate": False}
         told = {name: value for name, value in asdict(found).items() if name != "protocol"}
-        return {**told, "unseen": list(self._engines[_setting(arm)].unseen)}
+        return {**told, "unseen": list(self._engines[_setting(arm)].unseen), "separate": True}
 
     def _of(self, arm: Arm) -> Described | None:
         found = self._described.get(_setting(arm)) if is_peer(arm) else None
@@ -187,5 +192,5 @@ def _setting(arm: Arm) -> _Setting:
 
 
 def _slug(arm: Arm) -> str:
-    words = f"{arm.engine}-{arm.method}" + (f"-k{arm.k}" if arm.k else "")
+    words = f"{shown_engine(arm.engine)}-{arm.method}" + (f"-k{arm.k}" if arm.k else "")
     return re.sub(r"[^A-Za-z0-9._-]+", "-", words)[-60:].lstrip("-.")

@@ -198,7 +198,7 @@ def _judge_arm(
         own = evidence_of(samples, exact=True)
         independent = evidence_of(samples, RESCORED, exact=is_precise(dtype))
         decided = decisions_of(samples, dtype)
-        if reference in by_arm and _is_greedy(row, own or independent):
+        if reference is not None and reference in by_arm and _is_greedy(row, own or independent):
             same = identity(by_arm[reference], samples)
     lossless = row.get("lossless", True)
     if lossless:
