@@ -5,10 +5,11 @@
 RUN is a run directory with ArS arms; a prompt that it does not know is answered with the token 5. Its times
 are made up: ten microseconds a token, half as many where it has a draft.
 
-Ways: ``version=1``; ``settings={...}`` as JSON; ``pids=FILE``, a line of pid and setting for each process;
+Ways: ``version-of=FILE``, its version as text; ``settings=FILE`` with JSON; ``pids=FILE``, a line of pid and setting for each process;
 ``no-draft=1``, ``no-load=1``: it refuses to load; ``dies=N``, ``hangs=N``, ``raves=N``, ``interrupts=N``: from its
 Nth request on it ends, says nothing, writes no JSON or sends Ctrl-C, where there is a draft; ``sums=1``: it tells no single loops;
-``untimed=1``: nor times; ``free=1``: its prefill gives the first token.
+``watches=FILE``: it replaces the
+pid in FILE by the state of that process; ``untimed=1``: no times; ``free=1``: its prefill gives the first token.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ class Reader:
 
     def describe(self) -> Described:
         """See ``Served``."""
-        settings: dict[str, Any] = json.loads(self._ways.get("settings", "{}"))
+        known = self._ways.get("settings")
+        settings: dict[str, Any] = {} if known is None else json.loads(Path(known).read_text())
         return Described(
             engine="reader",
-            version=self._ways.get("version", "1"),
+            version=Path(self._ways["version-of"]).read_text() if "version-of" in self._ways else "1",
             rule="reads out what was written" if self._load.speculative else None,
             settings={"dtype": "float32", "threads": self._load.threads, **settings},
             limits=["It reads out texts."],
@@ -47,6 +49,8 @@ class Reader:
     def generate(self, ask: Ask) -> Answer:
         """See ``Served``."""
         self._asked += 1
+        if "watches" in self._ways:
+            self._watch()
         if self._load.speculative:
             self._misbehave()
         known = self._texts.get(tuple(ask.prompt_ids), [5] * ask.max_new_tokens)
@@ -66,6 +70,10 @@ class Reader:
             last = decoded - (loops - 1) * (k + 1) - 1
             told["accepted_per_loop"] = [*[k] * (loops - 1), last]
         return told
+
+    def _watch(self) -> None:
+        file = Path(self._ways["watches"])
+        file.write_text(Path(f"/proc/{file.read_text()}/stat").read_text().rpartition(")")[2].split()[0])
 
     def _misbehave(self) -> None:
         if self._asked >= int(self._ways.get("dies", 1 << 30)):

@@ -112,7 +112,13 @@ def test_what_is_not_told_of_times_is_said() -> None:
 
 @pytest.mark.parametrize(
     "told",
-    [{"prefill_ms": -1.0}, {"decode_ms": 0.0}, {"decode_ms": 2000.0}, {"prefill_ms": 990.0}, {"wall_ms": 1e6}],
+    [
+        {"prefill_ms": -1.0},
+        {"decode_ms": 0.0},
+        {"decode_ms": 2000.0},
+        {"prefill_ms": 990.0},
+        {"wall_ms": 1e6},
+    ],
 )
 def test_impossible_times_are_no_answer(told: dict[str, Any]) -> None:
     with pytest.raises(PeerError):
