@@ -5,11 +5,11 @@
 RUN is a run directory with ArS arms; a prompt that it does not know is answered with the token 5. Its times
 are made up: ten microseconds a token, half as many where it has a draft.
 
-Ways: ``version-of=FILE``, its version as text; ``settings=FILE`` with JSON; ``pids=FILE``, a line of pid and setting for each process;
-``no-draft=1``, ``no-load=1``: it refuses to load; ``dies=N``, ``hangs=N``, ``raves=N``, ``interrupts=N``: from its
-Nth request on it ends, says nothing, writes no JSON or sends Ctrl-C, where there is a draft; ``sums=1``: it tells no single loops;
-``watches=FILE``: it replaces the
-pid in FILE by the state of that process; ``untimed=1``: no times; ``free=1``: its prefill gives the first token.
+Ways: ``version-of=FILE``: its version as text; ``settings=FILE``: as JSON; ``pids=FILE`` takes a line for
+each process, its pid and K; ``no-draft=1``, ``no-load=1``: it refuses to load; ``dies=N``, ``hangs=N``,
+``raves=N``, ``interrupts=N``: from its Nth request on it ends, says nothing, writes no JSON or sends Ctrl-C,
+where there is a draft; ``watches=FILE``: it replaces the pid in FILE by the state of that process;
+``untimed=1``: it tells no times; ``sums=1``: no single loops; ``free=1``: its prefill gives the first token.
 """
 
 from __future__ import annotations

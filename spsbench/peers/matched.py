@@ -9,7 +9,7 @@ from typing import Any
 from spsbench.axes import shown_engine
 from spsbench.peers.protocol import SETTINGS
 
-SMALLEST_SET = "smallest set"
+SMALLEST_SET = "smallest set of that mass"
 """What ``top_p`` is where a nucleus is the smallest set of most probable tokens whose mass reaches it."""
 
 SAMPLER_ORDER = ("temperature", "top_k", "top_p")
@@ -58,7 +58,7 @@ def unequal(arms: Sequence[Ran], *, sampled: bool = True) -> list[str]:
     ]
 
 
-def _differing(name: str, told: Mapping[str | None, str]) -> str:
+def _differing(name: str, told: Mapping[str, str]) -> str:
     parts = "; ".join(f"{value} with {who}" for value, who in told.items())
     return f"{name} ({SETTINGS[name]}) differs: {parts}."
 
@@ -92,5 +92,5 @@ def _said(value: Any) -> str | None:
         return None
     if isinstance(value, (list, tuple)):
         return ", ".join(_said(part) or "null" for part in value)
-    text = str(value).strip().lower()
+    text = str(value).strip().lower().replace("-", "_")
     return _SAME.get(text, text)
