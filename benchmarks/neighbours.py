@@ -2,10 +2,10 @@
 
 Per prompt the same ArS sequence is generated three times, in shuffled order: alone, beside a worker that is
 loaded and stopped, and beside one that is loaded and left to itself. Each worker is started for its turn,
-answers one request, and is ended behind it. Given are the ratios of time per token, with the interval that a run
-gives its speedups; the goal for a stopped neighbour is below 1.02.
+answers one request, and is ended after it. Given are the ratios of time per token, with the interval that a
+run gives its speedups; the goal for a stopped neighbour is below 1.02.
 
-Without ``--engine`` the neighbour is the worst there is: a process that holds 256 MiB and spins on every core.
+Without ``--engine`` the neighbour is ``spinning.py``: it holds 256 MiB and spins on every core.
 
 Run by hand on a quiet machine; by default some two minutes:
 
