@@ -13,7 +13,7 @@ from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import policy_kind
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError
-from spsbench.peers.registry import WORKER, find_peer
+from spsbench.peers.registry import find_peer
 from spsbench.plugins import unknown
 from spsbench.records import Arm, SamplingParams, Spec
 
@@ -98,7 +98,7 @@ def _require_engine(engine: str) -> None:
     try:
         find_peer(engine)
     except UsageError as error:
-        if engine.startswith(WORKER):
+        if ":" in engine:  # a command, or an engine's options
             raise
         more = f". {error.remedy}" if error.remedy else ""
         raise unknown(engine, ENGINES, "--engine", more.removesuffix(".")) from error

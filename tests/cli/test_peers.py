@@ -15,7 +15,7 @@ from spsbench.peers import registry
 from spsbench.peers.protocol import Load
 from spsbench.peers.worker import Command, Worker
 
-FAKE = Path(__file__).parents[1] / "fake_engine.py"
+FAKE = Path(__file__).parents[1] / "reading_engine.py"
 SMALL = ("--limit", "3", "--max-new-tokens", "12", "--threads", "1", "--set", "warmup=false", "--trace", "0")
 GREEDY = (*SMALL, "--sampling", "greedy", "--no-proof", "--quiet")
 

@@ -15,7 +15,7 @@ from spsbench.peers.peer import PeerError, PeerGone
 from spsbench.peers.protocol import Ask, Load
 from spsbench.peers.worker import MOST_FAILURES, Command, Worker
 
-FAKE = Path(__file__).parents[1] / "fake_engine.py"
+FAKE = Path(__file__).parents[1] / "reading_engine.py"
 ASK = Ask(prompt_ids=[1, 2], max_new_tokens=3)
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="states are read from /proc")

@@ -1,6 +1,6 @@
 """An engine of others that can be told how to behave: it reads out texts that a run of ours has written.
 
-    python fake_engine.py RUN [WAY=VALUE ...]
+    python reading_engine.py RUN [WAY=VALUE ...]
 
 RUN is a run directory with ArS arms; a prompt that it does not know is answered with the token 5. Its times
 are made up: ten microseconds a token, half as many where it has a draft.
