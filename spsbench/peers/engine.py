@@ -31,6 +31,9 @@ from spsbench.records import Generation, Request, SamplingParams
 _SLACK, _SLACK_S = 1.05, 0.01
 """How much longer than the request an engine's times may be: clocks differ, and hours are no rounding."""
 
+_SEEDS = 1 << 31
+"""Seeds of engines are 32-bit integers, signed in some of them."""
+
 
 class PeerEngine:
     """Generates with an engine of others.
@@ -85,8 +88,9 @@ class PeerEngine:
         if self._gone is not None:
             raise PeerGone(self._gone)
         ask = self._ask(request)
-        began_s = self._clock()
         try:
+            self._peer.describe()  # starting it anew is no part of the request
+            began_s = self._clock()
             answer = self._peer.generate(ask)
         except PeerGone as error:
             self._gone = f"it was given up: {error}"
@@ -110,7 +114,7 @@ class PeerEngine:
             stop_ids=stop_ids(request, self._decoder, self._vocab_size),
             stop=list(stop_characters(request)),
             sampling=_sampling(request.sampling),
-            seed=request.seed,
+            seed=request.seed % _SEEDS,
         )
 
     def _generation(self, request: Request, answer: Answer, took_s: float) -> Generation:

@@ -323,21 +323,27 @@ def measure(plan: Plan, engines: dict[Arm, Engine], missing: Iterable[Turn], pai
     for turn in missing:
         trace = turn.prompt.example_id in traced and turn.sample_index == 0
         engine = engines[turn.arm]
-        before, began_s = taken(_worker(engine)), time.perf_counter()
+        worker, began_s = _worker(engine), time.perf_counter()
+        before = taken(worker)
         try:
             generation = engine.generate(_request(plan, turn, trace))
-            lost = taken_since(before, _worker(engine))
+            lost = _lost(engine, worker, before)
             read_again(turn.arm, turn.prompt, generation, turn.seed, pair)
             yield _sample(turn, generation, None, lost | _since(began_s))
         except _FAILURES as error:
             failed = Generation([], "", None, 0.0, 0.0, "error")
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            yield _sample(turn, failed, reason, taken_since(before, _worker(engine)) | _since(began_s))
+            yield _sample(turn, failed, reason, _lost(engine, worker, before) | _since(began_s))
 
 
 def _worker(engine: Engine) -> int | None:
     """The process that computes in place of this one."""
     return engine.pid if isinstance(engine, PeerEngine) else None
+
+
+def _lost(engine: Engine, worker: int | None, before: dict[str, float | None]) -> dict[str, float]:
+    """What others took meanwhile; what a worker waited for that was started anew is of its start."""
+    return taken_since(before, worker if worker == _worker(engine) else None)
 
 
 def _since(began_s: float) -> dict[str, float]:

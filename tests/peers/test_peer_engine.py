@@ -70,6 +70,12 @@ def test_a_request_names_every_token_that_ends_it() -> None:
     assert (peer.asked[1].stop_ids, peer.asked[1].stop) == ([], [])
 
 
+def test_seeds_are_such_as_engines_take() -> None:
+    peer = Scripted(answer([1] * 6))
+    engine(peer).generate(replace(ASKED, seed=2**62 + 5))
+    assert peer.asked[0].seed == 5
+
+
 def test_a_stop_string_of_several_characters_cuts_afterwards_and_shares_the_time() -> None:
     peer = Scripted(answer([1, 3, 4, 2, 2, 2]))
     found = engine(peer).generate(replace(ASKED, stop=("Q:",)))
