@@ -136,9 +136,10 @@ def unusual(row: Row) -> list[str]:
 
 def shown_engine(engine: str) -> str:
     """An engine as tables have it: of a worker's command no folders."""
-    prefix, colon, command = engine.partition(":")
-    words = (word.rstrip("/").rpartition("/")[2] for word in command.split())
-    return prefix + colon + " ".join(words)
+    kind, colon, command = engine.partition(":")
+    if kind != "worker":
+        return engine
+    return kind + colon + " ".join(word.rstrip("/").rpartition("/")[2] for word in command.split())
 
 
 def label(row: Row) -> str:

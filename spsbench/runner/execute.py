@@ -21,6 +21,7 @@ from spsbench.paths import results_dir
 from spsbench.peers.engine import PeerEngine
 from spsbench.peers.peer import PeerError
 from spsbench.records import Arm, Generation, Request, Sample
+from spsbench.runner.arms import is_peer
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
 from spsbench.runner.conditions import (
     AUTO,
@@ -163,27 +164,36 @@ def _generate(
         )
     now = now | {"threads": pair.info["threads"]}
     with PeerArms(plan, pair, store.directory / LOGS) as peers:
-        if missing:
-            now = _with_peers(plan, store, peers, watcher, now, allow_mixed=allow_mixed)
+        due = {turn.arm for turn in missing}
+        if due:
+            now = _with_peers(plan, store, peers, due, watcher, now, allow_mixed=allow_mixed)
         corpus = tuple(prompt.ids for prompt in plan.prompts)
         backends = Backends(pair, plan.slots, corpus=corpus, peer=peers.engine)
-        engines = backends.all([arm for arm in plan.arms if arm not in peers.left_out])
+        due -= peers.left_out.keys()
+        engines = backends.all([arm for arm in plan.arms if arm in due or not is_peer(arm)])
         for arm, reason in backends.fallbacks.items():
             watcher.warned(f"{arm} runs with the engine eager: {reason}.")
-        modes = _modes(engines, pair)
+        modes = {key: (store.run_info().get(key) or {}) | mode for key, mode in _modes(engines, pair).items()}
         memory = _memory(plan.device, pair.info["threads"])
         store.note(models=pair.info, **modes, **memory, engine_fallbacks=backends.fallbacks)
-        due = [turn for turn in missing if turn.arm in engines]
         if due:
             if rule is not None:
                 rule.leave_out(len(peers.left_out))
-            _measure_all(plan, store, engines, due, pair, watcher, settle(store, now), rule)
+            measurable = [turn for turn in missing if turn.arm in due]
+            _measure_all(plan, store, engines, measurable, pair, watcher, settle(store, now), rule)
             _note_peers(store, peers)
         prove(plan, store, pair, backends, watcher)
 
 
 def _with_peers(
-    plan: Plan, store: RunStore, peers: PeerArms, watcher: Watcher, now: Conditions, *, allow_mixed: bool
+    plan: Plan,
+    store: RunStore,
+    peers: PeerArms,
+    due: set[Arm],
+    watcher: Watcher,
+    now: Conditions,
+    *,
+    allow_mixed: bool,
 ) -> Conditions:
     """Start the engines of others before anything is measured; the conditions with their versions.
 
@@ -191,8 +201,8 @@ def _with_peers(
         UnavailableError: none can be started, and the run has no other arm.
         UsageError: one of them is of another version than the run began with.
     """
-    peers.start(watcher.loading)
-    require_any(plan.arms, peers.left_out)
+    peers.start(due, watcher.loading)
+    require_any(set(plan.arms), peers.left_out)
     for arm, reason in peers.left_out.items():
         watcher.warned(f"{arm.name} is left out: {reason}.")
     now = with_engines(store, now, peers.versions())

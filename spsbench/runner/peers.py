@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -61,13 +61,14 @@ class PeerArms:
     ) -> None:
         self._open.close()
 
-    def start(self, starting: Callable[[str], None]) -> None:
-        """Start every engine and let it load its models; what cannot be is noted in ``left_out``.
+    def start(self, due: Container[Arm], starting: Callable[[str], None]) -> None:
+        """Start engines and let them load their models; what cannot be is noted in ``left_out``.
 
         Args:
+            due: arms that are to be measured; the engines of others stay where they are.
             starting: told of each before it begins, since loading may take minutes.
         """
-        for arm in filter(is_peer, self._plan.arms):
+        for arm in (arm for arm in self._plan.arms if is_peer(arm) and arm in due):
             setting = _setting(arm)
             if setting not in self._described:
                 starting(f"{arm.engine} ({'with' if arm.method == 'sps' else 'without'} a draft)")
@@ -111,7 +112,8 @@ class PeerArms:
         """
         if not self._described:
             return {}
-        return {arm.name: self._record_of(arm) for arm in self._plan.arms if arm not in self.left_out}
+        known = (arm for arm in self._plan.arms if not is_peer(arm) or self._of(arm) is not None)
+        return {arm.name: self._record_of(arm) for arm in known}
 
     def _record_of(self, arm: Arm) -> dict[str, Any]:
         found = self._of(arm)
@@ -142,13 +144,13 @@ class PeerArms:
         )
 
 
-def require_any(arms: Sequence[Arm], left_out: Mapping[Arm, str]) -> None:
+def require_any(arms: Set[Arm], left_out: Mapping[Arm, str]) -> None:
     """Refuse to go on where no arm is left.
 
     Raises:
         UnavailableError: with the first reason of each engine.
     """
-    if set(arms) - set(left_out):
+    if arms - left_out.keys():
         return
     reasons = {arm.engine: reason for arm, reason in reversed(list(left_out.items()))}
     raise UnavailableError(

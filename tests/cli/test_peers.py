@@ -188,12 +188,17 @@ def test_an_arm_whose_engine_does_not_start_is_left_out_and_resumed(
     found = rows(result)
     assert (found["ars-greedy@worker"]["missing"], found["ars-greedy"]["missing"]) == (3, 0)
     assert any("its engine could not be started" in text for text in json.loads(result.out)["warnings"])
+    still = cli("run", "--resume", out, "--json", "--quiet")
+    assert still.code == 5
+    assert rows(still)["ars-greedy"]["sequences"] == 3
     broken.write_text(FAKE.read_text())
     again = cli("run", "--resume", out, "--json", "--quiet")
     assert again.code == 0, again.err
     assert {row["sequences"] for row in rows(again).values()} == {3}
     assert json.loads(again.out)["conditions"] == []
-    assert recorded(out)["engines_left_out"] == {}
+    told = recorded(out)
+    assert told["engines_left_out"] == {}
+    assert len(told["target_mode"]) == len(told["engines"]) == 4
 
 
 def test_an_engine_that_cannot_take_the_draft_keeps_its_ars(
