@@ -167,15 +167,11 @@ def _generate(
         due = {turn.arm for turn in missing}
         if due:
             now = _with_peers(plan, store, peers, due, watcher, now, allow_mixed=allow_mixed)
+        due -= peers.left_out.keys()
         corpus = tuple(prompt.ids for prompt in plan.prompts)
         backends = Backends(pair, plan.slots, corpus=corpus, peer=peers.engine)
-        due -= peers.left_out.keys()
         engines = backends.all([arm for arm in plan.arms if arm in due or not is_peer(arm)])
-        for arm, reason in backends.fallbacks.items():
-            watcher.warned(f"{arm} runs with the engine eager: {reason}.")
-        modes = {key: (store.run_info().get(key) or {}) | mode for key, mode in _modes(engines, pair).items()}
-        memory = _memory(plan.device, pair.info["threads"])
-        store.note(models=pair.info, **modes, **memory, engine_fallbacks=backends.fallbacks)
+        _note_engines(plan, store, engines, pair, backends.fallbacks, watcher)
         if due:
             if rule is not None:
                 rule.leave_out(len(peers.left_out))
@@ -183,6 +179,22 @@ def _generate(
             _measure_all(plan, store, engines, measurable, pair, watcher, settle(store, now), rule)
             _note_peers(store, peers)
         prove(plan, store, pair, backends, watcher)
+
+
+def _note_engines(
+    plan: Plan,
+    store: RunStore,
+    engines: Mapping[Arm, Engine],
+    pair: Pair,
+    fallbacks: Mapping[str, str],
+    watcher: Watcher,
+) -> None:
+    """Tell run.json what computes; arms that are not built this time keep what was told of them."""
+    for arm, reason in fallbacks.items():
+        watcher.warned(f"{arm} runs with the engine eager: {reason}.")
+    modes = {key: (store.run_info().get(key) or {}) | mode for key, mode in _modes(engines, pair).items()}
+    memory = _memory(plan.device, pair.info["threads"])
+    store.note(models=pair.info, **modes, **memory, engine_fallbacks=fallbacks)
 
 
 def _with_peers(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Container, Mapping, Set
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ from spsbench.models.source import ModelSource, files_of
 from spsbench.peers.engine import PeerEngine
 from spsbench.peers.matched import SAMPLER_ORDER, SMALLEST_SET
 from spsbench.peers.peer import PeerGone
-from spsbench.peers.protocol import Described, Load
+from spsbench.peers.protocol import Described, Load, shortened
 from spsbench.peers.registry import find_peer
 from spsbench.records import Arm
 from spsbench.runner.arms import is_peer
@@ -82,8 +83,7 @@ class PeerArms:
         setting = _setting(arm)
         if setting not in self._engines:
             kind = find_peer(arm.engine)
-            log = self._logs / f"{_slug(arm)}-{len(self._engines)}.log"
-            peer = kind.open(self._load(arm, kind.converted), log, True)
+            peer = kind.open(self._load(arm, kind.converted), self._logs / _log_name(arm), True)
             self._open.callback(peer.close)
             made = (peer, self._pair.tokenizer, self._pair.target.vocab_size, arm.k)
             self._engines[setting] = PeerEngine(arm.engine, *made)
@@ -130,7 +130,8 @@ class PeerArms:
         try:
             return self.engine(arm).describe()
         except (PeerGone, UnavailableError) as error:
-            return str(error)
+            last = _last_line(self._logs / _log_name(arm))
+            return f"{error} (its log ends: {last})" if last else str(error)
 
     def _load(self, arm: Arm, converted: Callable[[Path], str]) -> Load:
         source, info = self._plan.source, self._pair.info
@@ -193,6 +194,15 @@ def _setting(arm: Arm) -> _Setting:
     return arm.engine, arm.method == "sps", arm.k
 
 
-def _slug(arm: Arm) -> str:
-    words = f"{shown_engine(arm.engine)}-{arm.method}" + (f"-k{arm.k}" if arm.k else "")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", words)[-60:].lstrip("-.")
+def _log_name(arm: Arm) -> str:
+    """By the engine as shown, with a hash of all of it: commands may differ in their folders alone."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", shown_engine(arm.engine))[:40].strip("-.")
+    digest = hashlib.sha256(arm.engine.encode()).hexdigest()[:6]
+    return f"{name}-{digest}-{arm.method}" + (f"-k{arm.k}" if arm.k else "") + ".log"
+
+
+def _last_line(log: Path) -> str:
+    """The last line that says something, shortened: the folder goes if nothing else is measured."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return shortened(lines[-1]) if lines else ""

@@ -216,6 +216,7 @@ def test_without_any_engine_nothing_is_measured(cli: Cli, tmp_path: Path, texts:
     result = cli("run", *GREEDY, "--engine", engine(texts, pids, "no-load=1"))
     assert result.code == 3
     assert "its memory is full" in result.err
+    assert "its log ends: 'ValueError: its memory is full'" in " ".join(result.err.split())
     assert not list((tmp_path / "results").glob("*"))
     assert ended(pids)
 
