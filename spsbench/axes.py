@@ -17,6 +17,11 @@ AXES = ("method", "sampling", "engine", "drafter", "rule", "policy", "k")
 MODEL, MODIFIED_REJECTION, FIXED = "model", "modified-rejection", "fixed"
 """What a speculative arm has unless it says otherwise: the drafter, rule and policy of Chen et al. 2023."""
 
+OWN_RULE = "own-rule"
+"""The rule of an engine of others: what it tells of it stands in ``verification_rule``."""
+
+_PLAIN_ENGINES = {"hf-assisted": "hf-generate", "hf-prompt-lookup": "hf-generate"}
+
 _USUAL = {"drafter": MODEL, "rule": MODIFIED_REJECTION, "policy": FIXED}
 
 
@@ -112,15 +117,34 @@ def series(rows: Sequence[AnyRow], along: str = "k") -> list[list[AnyRow]]:
     return found
 
 
+def own_ars(row: Row, rows: Sequence[AnyRow]) -> AnyRow | None:
+    """The ArS of an arm's own engine under its sampling; None for an arm without, and for ArS itself.
+
+    The plain engine of transformers' speculative ways is ``hf-generate``.
+    """
+    engine = _PLAIN_ENGINES.get(row["engine"], row["engine"])
+    wanted = ("ars", row["sampling"], engine)
+    found = (other for other in rows if (other["method"], other["sampling"], other["engine"]) == wanted)
+    return None if row["method"] == "ars" else next(found, None)
+
+
 def unusual(row: Row) -> list[str]:
     """How a speculative arm drafts and accepts, as far as it is not as in Chen et al. 2023."""
     given = {name: row.get(name, usual) for name, usual in _usual(row).items()}
     return [str(value) for name, value in given.items() if value not in (None, _USUAL[name])]
 
 
+def shown_engine(engine: str) -> str:
+    """An engine as tables have it: of a worker's command no folders."""
+    kind, colon, command = engine.partition(":")
+    if kind != "worker":
+        return engine
+    return kind + colon + " ".join(word.rstrip("/").rpartition("/")[2] for word in command.split())
+
+
 def label(row: Row) -> str:
     """The arm as people say it, e.g. ``ArS``, ``SpS (K=4)``, ``SpS (K=4, lookup) @graphed``."""
-    engine = "" if row["engine"] == "eager" else f" @{row['engine']}"
+    engine = "" if row["engine"] == "eager" else f" @{shown_engine(row['engine'])}"
     if row["method"] == "ars":
         return f"ArS{engine}"
     if row["method"] == "draft":

@@ -88,8 +88,22 @@ def waited_s() -> float | None:
     Linux keeps it for each thread (``/proc/PID/task/TID/schedstat``). Unlike the load it belongs to this
     process alone, and unlike stolen time it also shows neighbours on the same system.
     """
+    return _waited_s(_OWN_THREADS)
+
+
+def waited_by(pid: int) -> float | None:
+    """The same of another process and of those that it started, as far as they are alive."""
     try:
-        waits = [int(file.read_text().split()[1]) for file in _OWN_THREADS.glob("*/schedstat")]
+        family = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.Error:
+        return None
+    waits = [_waited_s(Path(f"/proc/{member}/task")) for member in family]
+    return sum(wait or 0.0 for wait in waits) if any(wait is not None for wait in waits) else None
+
+
+def _waited_s(threads: Path) -> float | None:
+    try:
+        waits = [int(file.read_text().split()[1]) for file in threads.glob("*/schedstat")]
     except (OSError, ValueError, IndexError):
         return None
     return sum(waits) / 1e9 if waits else None
@@ -99,15 +113,28 @@ TAKERS: dict[str, Callable[[], float | None]] = {"waited_s": waited_s, "stolen_s
 """What tells the seconds that others took, by the name under which a sequence keeps them."""
 
 
-def taken() -> dict[str, float | None]:
-    """Seconds so far that others had a CPU which was wanted here: ``waited_s`` and ``stolen_s``."""
-    return {name: clock() for name, clock in TAKERS.items()}
+def taken(worker: int | None = None) -> dict[str, float | None]:
+    """Seconds so far that others had a CPU which was wanted here: ``waited_s`` and ``stolen_s``.
+
+    Args:
+        worker: a process that computes in place of this one, whose waiting counts too.
+    """
+    found = {name: clock() for name, clock in TAKERS.items()}
+    own = found["waited_s"]
+    if worker is not None and own is not None:
+        other = waited_by(worker)
+        found["waited_s"] = None if other is None else own + other
+    return found
 
 
-def taken_since(before: dict[str, float | None]) -> dict[str, float]:
-    """What others took since ``taken`` answered ``before``, as far as the machine tells."""
-    changes = ((name, before[name], now) for name, now in taken().items())
-    return {name: now - then for name, then, now in changes if now is not None and then is not None}
+def taken_since(before: dict[str, float | None], worker: int | None = None) -> dict[str, float]:
+    """What others took since ``taken`` answered ``before``, as far as the machine tells.
+
+    A worker that was started anew meanwhile has waited for less than the one before it: nothing, then.
+    """
+    changes = ((name, before[name], now) for name, now in taken(worker).items())
+    known = ((name, now - then) for name, then, now in changes if now is not None and then is not None)
+    return {name: max(0.0, change) for name, change in known}
 
 
 def cpu_frequency_mhz() -> float | None:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from spsbench.axes import ArmIdentity, identity, unusual
+from spsbench.axes import ArmIdentity, identity, label, own_ars, unusual
+from spsbench.peers.matched import Ran, unequal
 from spsbench.predict.costs import prediction
 from spsbench.predict.factors import why
 from spsbench.predict.recommend import hindsight, recommendation
@@ -27,7 +28,10 @@ from spsbench.stats.speedup import drifted, finished, halves, loops_of, pair, sh
 from spsbench.summary_types import (
     ArmRow,
     Diagnostics,
+    EngineOfArm,
+    Engines,
     Labels,
+    OwnComparison,
     Prediction,
     RatioInterval,
     RowComparison,
@@ -155,12 +159,14 @@ def _summarise(
     for arm in arms:
         own = by_arm.get(arm["arm"], samples.iloc[:0])
         seen = _loops_of_finished(loops_of.get(arm["arm"], loops.iloc[:0]), own)
+        compared = _compared(own, _baseline(arm, arms, by_arm), by_arm, anytime=anytime)
         rows.append(
             {
                 **arm,
                 **_counts(own, arm, info),
                 "metrics": metrics(finished(own)),
-                **_compared(own, _baseline(arm, arms, by_arm), by_arm, anytime=anytime),
+                **compared,
+                **_own_compared(own, own_ars(arm, arms), compared, by_arm, anytime=anytime),
                 **_from_loops(seen, arm),
                 **_told(arm, info),
                 "prediction": None,
@@ -184,6 +190,7 @@ def _summarise(
         "complete": not any(row["failed"] or row["missing"] for row in rows),
         "warnings": [
             *_fallbacks(info),
+            *_left_out(info),
             *_tokens_differ(samples),
             *warnings(rows, judged, quality, anytime=anytime),
         ],
@@ -196,6 +203,11 @@ def _fallbacks(info: Mapping[str, Any]) -> list[str]:
     return [f"{arm} ran with the engine eager: {reason}." for arm, reason in reasons]
 
 
+def _left_out(info: Mapping[str, Any]) -> list[str]:
+    reasons = (info.get("engines_left_out") or {}).items()
+    return [f"{arm} was left out, its engine could not be started: {reason}." for arm, reason in reasons]
+
+
 def _without_intervals(rows: list[ArmRow]) -> list[ArmRow]:
     """Others had the CPU in bursts: an interval over prompts would say too little of them."""
     return [
@@ -203,6 +215,7 @@ def _without_intervals(rows: list[ArmRow]) -> list[ArmRow]:
             **row,
             "speedup": _bare(row["speedup"]),
             "end_to_end_speedup": _bare(row["end_to_end_speedup"]),
+            "own_speedup": _bare(row["own_speedup"]),
         }
         for row in rows
     ]
@@ -316,6 +329,26 @@ def _compared(
     }
 
 
+def _own_compared(
+    own: pd.DataFrame,
+    baseline: ArmIdentity | None,
+    compared: RowComparison,
+    by_arm: Mapping[str, pd.DataFrame],
+    *,
+    anytime: bool,
+) -> OwnComparison:
+    """The speedup over the ArS of the arm's own engine; not computed twice where that is the baseline."""
+    name = None if baseline is None else baseline["arm"]
+    if name is None or name not in by_arm:
+        return {"own_baseline": None, "own_speedup": None}
+    if name == compared["baseline"]:
+        return {"own_baseline": name, "own_speedup": compared["speedup"]}
+    return {
+        "own_baseline": name,
+        "own_speedup": _interval(paired_speedup(by_arm[name], own, anytime=anytime)),
+    }
+
+
 def _interval(found: Speedup | None) -> RatioInterval | None:
     return None if found is None else {"ratio": found.ratio, "low": found.low, "high": found.high}
 
@@ -380,9 +413,11 @@ def _told(arm: ArmIdentity, info: Mapping[str, Any]) -> RowDetails:
         (entry for entry in info.get("arms") or [] if entry["arm"] == arm["arm"]), {}
     )
     name = arm["arm"]
+    # The peak is of this process.
+    separate = ((info.get("engines") or {}).get(name) or {}).get("separate", False)
     return {
         "verification_rule": _for_arm(info, "verification_rule", name) if arm["method"] == "sps" else None,
-        "peak_memory_bytes": _for_arm(info, "peak_memory_bytes", name),
+        "peak_memory_bytes": None if separate else _for_arm(info, "peak_memory_bytes", name),
         "target_mode": _for_arm(info, "target_mode", name),
         "draft_mode": _for_arm(info, "draft_mode", name),
         "draft_forwards": told.get("draft_forwards", arm["k"]),
@@ -409,4 +444,27 @@ def _labels(info: Mapping[str, Any]) -> Labels:
         labels["extract"] = info["extract"]
     if info.get("stopping"):
         labels["stopping"] = info["stopping"]
+    if info.get("engines"):
+        labels["engines"] = _engines(info)
     return labels
+
+
+def _engines(info: Mapping[str, Any]) -> Engines:
+    """What answered for each arm, and where they ran with other settings."""
+    told = info["engines"]
+    arms = [entry for entry in info.get("arms") or [] if entry["arm"] in told]
+    of_arms: list[EngineOfArm] = [
+        {
+            "arm": arm["arm"],
+            "name": told[arm["arm"]]["engine"],
+            "version": told[arm["arm"]]["version"],
+            "rule": _for_arm(info, "verification_rule", arm["arm"]) if arm["method"] == "sps" else None,
+            "settings": told[arm["arm"]]["settings"],
+            "limits": told[arm["arm"]]["limits"],
+            "unseen": told[arm["arm"]]["unseen"],
+        }
+        for arm in arms
+    ]
+    ran = [Ran(label(arm), arm["engine"], told[arm["arm"]]["settings"]) for arm in arms]
+    sampled = any(not (arm.get("params") or {}).get("greedy") for arm in arms)
+    return {"arms": of_arms, "unequal": unequal(ran, sampled=sampled)}

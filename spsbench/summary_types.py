@@ -90,6 +90,13 @@ class RowComparison(TypedDict):
     drifted: bool
 
 
+class OwnComparison(TypedDict):
+    """An arm against the ArS of its own engine; the same as its baseline unless there are several engines."""
+
+    own_baseline: str | None
+    own_speedup: RatioInterval | None
+
+
 class RowLoops(TypedDict):
     """What an arm's loops say; null where its engine saw none."""
 
@@ -111,7 +118,7 @@ class RowDetails(TypedDict):
     lossless: bool
 
 
-class ArmRow(ArmIdentity, RowCounts, RowComparison, RowLoops, RowDetails):
+class ArmRow(ArmIdentity, RowCounts, RowComparison, OwnComparison, RowLoops, RowDetails):
     """One arm of a run."""
 
     metrics: dict[str, float | None]
@@ -643,6 +650,7 @@ class Conditions(TypedDict, total=False):
     tokenizers: str | None
     numpy: str | None
     onnxruntime: str | None
+    engines: dict[str, str]  # name and version of engines of others, where there are any
 
 
 class ConditionPart(TypedDict):
@@ -696,6 +704,29 @@ class Labels(TypedDict):
     headline_metric: str | None
     extract: NotRequired[str]
     stopping: NotRequired[Stopping]
+    engines: NotRequired[Engines]
+
+
+class EngineOfArm(TypedDict):
+    """What answered for an arm, as it tells; null where it does not. See ``peers.protocol.Described``.
+
+    ``unseen`` are clauses on what it did not tell of its times, and how that was read.
+    """
+
+    arm: str
+    name: str
+    version: str | None
+    rule: str | None
+    settings: dict[str, Any]
+    limits: list[str]
+    unseen: list[str]
+
+
+class Engines(TypedDict):
+    """The engines of a run with some of others among them; ``unequal`` are sentences on their settings."""
+
+    arms: list[EngineOfArm]
+    unequal: list[str]
 
 
 class Diagnostics(TypedDict):

@@ -25,6 +25,7 @@ def _alone() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in environment.TAKERS:
             patch.setitem(environment.TAKERS, name, lambda: 0.0)
+        patch.setattr(environment, "waited_by", lambda pid: 0.0)
         yield
 
 

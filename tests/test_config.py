@@ -273,3 +273,19 @@ def test_a_pair_may_name_its_drafter_and_a_run_another(tmp_path: Path) -> None:
     assert resolve({}, pair=str(path)).drafters == ("lookup",)
     assert resolve({"drafter": "model"}, pair=str(path)).drafters == ("model",)
     assert resolve({}).drafters == ("model",)
+
+
+@pytest.mark.parametrize(
+    ("typed", "engines"),
+    [
+        ("eager,worker:python e.py", ("eager", "worker:python e.py")),
+        ('worker:"python e.py --sizes 1,2",eager', ("worker:python e.py --sizes 1,2", "eager")),
+        ("worker:python e.py 'a,b' c", ("worker:python e.py 'a,b' c",)),
+        ("""worker:"python" 'e.py'""", ("""worker:"python" 'e.py'""",)),
+        (["worker:'python e.py a,b'"], ("worker:python e.py a,b",)),
+    ],
+)
+def test_a_command_keeps_the_commas_within_its_quotes(typed: object, engines: tuple[str, ...]) -> None:
+    config = resolve({"engine": typed})
+    assert config.engines == engines
+    assert RunConfig.model_validate(yaml.safe_load(config.to_yaml())).engines == engines

@@ -118,7 +118,7 @@ def plan_of(params: Mapping[str, Any]) -> Plan:
 def subject_of(kind: PeerKind, ready: Plan, threads: int | None) -> Subject:
     """Everything that the engine is asked with, and the models that read its texts."""
     from spsbench.models.loading import weights_folder
-    from spsbench.peers.stops import stop_ids
+    from spsbench.peers.stops import ids_that_end
     from spsbench.verify.engine_matrix import Subject
 
     source = ready.source
@@ -128,7 +128,7 @@ def subject_of(kind: PeerKind, ready: Plan, threads: int | None) -> Subject:
         models=_models(ready, threads or 1),
         folders=folders,
         prompts=[prompt.ids for prompt in ready.prompts],
-        stop_ids=stop_ids(source.tokenizer, ready.stop),
+        stop_ids=ids_that_end(ready.stop, source.tokenizer, source.vocab_size),
         threads=threads or 1,
     )
 
@@ -168,7 +168,7 @@ def _write(folder: Path, rows: Sequence[Row], effort: Effort) -> None:
 
 
 def _show(rows: Sequence[Row], ready: Plan, folder: Path, effort: Effort, params: Mapping[str, Any]) -> None:
-    from spsbench.report.engines import audit_sentences, audit_table
+    from spsbench.report.engine_audits import audit_sentences, audit_table
 
     facts = [row.facts() for row in rows]
     if params["json"]:

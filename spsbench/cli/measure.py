@@ -220,10 +220,9 @@ def _require_tokens(summary: Summary, expected: str | None) -> None:
 
 def _require_lossless_rules(ready: Plan, gates: list[str]) -> None:
     """Refuse a gate on losslessness that a rule cannot pass, before anything is loaded."""
-    from spsbench.decode.rules import rule_kind
+    from spsbench.runner.plan import is_lossless
 
-    rules = {arm.rule.name for arm in ready.arms if arm.method == "sps"}
-    lossy = sorted(name for name in rules if not rule_kind(name).lossless)
+    lossy = sorted({arm.rule.name for arm in ready.arms if arm.method == "sps" and not is_lossless(arm)})
     if lossy and "lossless" in gates:
         raise UsageError(
             f"{', '.join(lossy)} is lossy by design and cannot pass the gate lossless.",

@@ -158,7 +158,8 @@ Engine = Annotated[
     str | None,
     _option(
         *("--engine", "LIST", MACHINE),
-        "eager, graphed (CUDA graphs), hf-generate, hf-assisted, hf-prompt-lookup. Default: eager.",
+        "eager, graphed (CUDA graphs), hf-generate, hf-assisted, hf-prompt-lookup, or any program as "
+        'worker:"COMMAND". Default: eager.',
     ),
 ]
 Concurrency = Annotated[

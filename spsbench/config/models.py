@@ -77,6 +77,25 @@ def _parts(value: Any) -> Any:
     return [part.strip() for part in value.split(",")]
 
 
+_COMMAS = re.compile(r""",(?=(?:[^"']|"[^"]*"|'[^']*')*$)""")
+_QUOTED = re.compile(r"""(worker:)(["'])(.*)\2""", re.DOTALL)
+
+
+def _engines(value: Any) -> Any:
+    """Let engines be written as ``a,b``, and commas stand within the quotes of a worker's command."""
+    if isinstance(value, str):
+        value = [part.strip() for part in _COMMAS.split(value)]
+    if not isinstance(value, (list, tuple)):
+        return value
+    return [_unquoted(part) if isinstance(part, str) else part for part in value]
+
+
+def _unquoted(engine: str) -> str:
+    """A worker's command without quotes around all of it, which a shell would have taken away."""
+    match = _QUOTED.fullmatch(engine)
+    return engine if match is None or match[2] in match[3] else match[1] + match[3]
+
+
 def _ks(value: Any) -> Any:
     """Let Ks be written as on the command line, or as a single number."""
     if isinstance(value, str):
@@ -120,6 +139,7 @@ Flag = Annotated[bool, Field(strict=True)]
 K = Annotated[int, Field(strict=True, ge=0, le=MAX_K)]
 Ks = Annotated[tuple[K, ...], Field(min_length=1), BeforeValidator(_ks), AfterValidator(_unique)]
 Names = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
+Engines = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_engines), AfterValidator(_unique)]
 Methods = Annotated[tuple[Method, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"]
 _DTYPES = "auto, float32, bfloat16, float16, int8 or int4"
@@ -229,7 +249,7 @@ class RunConfig(Limits):
     drafters: Names = Field(default=("model",), description="names of drafters")
     rules: Names = Field(default=("modified-rejection",), description="names of rules")
     policies: Names = Field(default=("fixed",), description="names of policies")
-    engines: Names = Field(default=("eager",), description="names of engines")
+    engines: Engines = Field(default=("eager",), description="names of engines, or worker:COMMAND")
     device: Annotated[str, AfterValidator(_device)] = Field(
         default="auto", description="auto, cpu, cuda, cuda:N or mps"
     )

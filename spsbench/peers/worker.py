@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from spsbench.peers import guard
 from spsbench.peers.lines import Lines, NoLine
 from spsbench.peers.peer import PeerError, PeerGone
 from spsbench.peers.protocol import (
@@ -71,6 +73,7 @@ class Worker:
     def __init__(self, command: Command, load: Load, *, paused: bool = False) -> None:
         self._command, self._load, self._paused = command, load, paused
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self._lines: Lines | None = None
         self._described: Described | None = None
         self._asked = self._failed = 0
@@ -109,20 +112,21 @@ class Worker:
         return found
 
     def close(self) -> None:
-        """End it, gently first."""
+        """End it, gently first; at once if that is interrupted."""
         if self._process is None:
             return
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._signal(signal.SIGCONT)
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(request(self._asked + 1, BYE).encode())
-            self._process.stdin.flush()
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
-        self._end()
+        try:
+            self._signal(signal.SIGCONT)
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(request(self._asked + 1, BYE).encode())
+                self._process.stdin.flush()
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+        finally:
+            self._end()
 
     def _start(self) -> None:
         """Start it and load the models.
@@ -144,6 +148,7 @@ class Worker:
         except OSError as error:
             raise PeerGone(f"it does not start: {error.strerror or error}") from error
         assert self._process.stdout is not None
+        self._guard = _guarding(self._process.pid)
         self._lines = Lines(self._process.stdout.fileno())
         try:
             found = self._answer(DESCRIBE, self._load, Described, self._command.load_s)
@@ -173,6 +178,9 @@ class Worker:
             told = "it ended" if isinstance(error, BrokenPipeError) else str(error)
             self._end()
             raise PeerError(f"{told}; see {self._command.log}") from error
+        except BaseException:  # interrupted: its answer would come to whoever asks next
+            self._end()
+            raise
         raise PeerError(f"it says {shortened(str(found['error']), 200)}")
 
     def _spoken(self, line: str, limit_s: float) -> dict[str, Any]:
@@ -207,8 +215,23 @@ class Worker:
                 assert pipe is not None
                 pipe.close()
         self._process = self._lines = None
+        if self._guard is not None:
+            with suppress(OSError):
+                self._guard.communicate(b"!")
+            self._guard = None
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+
+
+def _guarding(group: int) -> subprocess.Popen[bytes]:
+    """A process that ends a group of processes should this one end without doing so."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", guard.__file__, str(group)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

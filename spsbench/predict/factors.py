@@ -152,7 +152,7 @@ def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = No
     return {
         **identity(row),
         "lossless": row.get("lossless", True),
-        "baseline": row["baseline"],
+        "baseline": _baseline(row),
         "speedup": speedup,
         "factors": factors,
         "binding": binding["name"],
@@ -193,9 +193,10 @@ def _sums(
     row: ArmRow, by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame]
 ) -> tuple[ArmSums, ArmSums] | None:
     """Totals of the baseline and of the arm; None where a loop or what it accepted was not seen."""
-    if row["baseline"] is None:
+    baseline = _baseline(row)
+    if baseline is None:
         return None
-    names = (row["baseline"], row["arm"])
+    names = (baseline, row["arm"])
     if not all(name in by_arm and name in loops_by_arm for name in names):
         return None
     both = in_both(*(by_arm[name] for name in names))
@@ -207,6 +208,11 @@ def _sums(
         return None
     usable = sps.tested > 0 and sps.accepted >= 0 and sps.seconds > 0 and ars.seconds > 0
     return (ars, sps) if usable else None
+
+
+def _baseline(row: ArmRow) -> str | None:
+    """A loop is explained by the steps of its own engine; another's would make one factor of all."""
+    return row.get("own_baseline") or row["baseline"]
 
 
 def _tokens_factors(k: int, sps: ArmSums) -> list[_Measured]:

@@ -1,86 +1,79 @@
-"""What audits of engines of others found, as a table and in sentences."""
+"""Several engines in one run: both baselines, what answered for each arm, and what was not equal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from spsbench.report.tables import Table, left, right
-from spsbench.report.wording import number
-from spsbench.stats.losslessness import ALARM
-from spsbench.summary_types import EngineAuditRow
+from spsbench.axes import label
+from spsbench.report import wording
+from spsbench.report.naming import Naming, in_full
+from spsbench.report.tables import Table, left
+from spsbench.report.wording import escape
+from spsbench.summary_types import ArmRow, EngineOfArm, Summary
 
-_WORDS = {"alarm": "ALARM", "quiet": "quiet", "undecided": "undecided"}
-_MOST_FAILURES = 3
-
-
-def audit_table(rows: Sequence[EngineAuditRow]) -> Table:
-    """One row a setting; the leakage with its bound where nothing is impossible."""
-    columns = [left("setting"), right("texts"), right("tokens"), right("impossible")]
-    columns += [right("leakage"), right("at most"), right("log10 e"), left("verdict")]
-    return Table(columns, [_row(row) for row in rows])
+NOTE = (
+    "Speedup over the ArS of the arm's own engine, which says whether speculation pays there, and over the "
+    "fastest ArS of the run, which says whether anybody should use it."
+)
 
 
-def _row(row: EngineAuditRow) -> list[str]:
-    leakage = row["leakage"]
-    return [
-        row["setting"],
-        str(row["texts"]),
-        str(row["tokens"]),
-        str(row["impossible"]),
-        "-" if leakage is None else f"{leakage['estimate']:.1%}",
-        "-" if row["bound"] is None or row["decision"] == ALARM else f"{row['bound']:.1%}",
-        number(row["log10_e_value"], 1),
-        _WORDS[row["decision"]],
+def speculative(summary: Summary) -> list[ArmRow]:
+    """The arms with two baselines: those that speculate, where the run has several engines."""
+    rows = summary["rows"]
+    several = len({row["engine"] for row in rows}) > 1
+    return [row for row in rows if row["method"] == "sps"] if several else []
+
+
+def baselines(rows: Sequence[ArmRow], naming: Naming) -> Table:
+    """Each arm against the ArS of its own engine and against the fastest ArS of all."""
+    columns = [
+        left("over its own ArS", note="95%", whole=True),
+        left("over the fastest", note="95%", whole=True),
     ]
+    return naming.table(
+        columns, rows, lambda row: [wording.speedup(row.get("own_speedup")), wording.speedup(row["speedup"])]
+    )
 
 
-def audit_sentences(rows: Sequence[EngineAuditRow], bound: float) -> Iterator[str]:
-    """What each row means, and where an alarm comes from."""
-    for row in rows:
-        yield f"{row['setting']}: {' '.join(_told(row, bound))}"
+def foot(summary: Summary) -> list[str]:
+    """Where engines of others ran with other settings, and what they do not tell of their times."""
+    found = summary.get("engines")
+    if found is None:
+        return []
+    unseen = ((engine["name"], clause) for engine in found["arms"] for clause in engine["unseen"])
+    return [*found["unequal"], *_by_engine(unseen)]
 
 
-def _told(row: EngineAuditRow, bound: float) -> Iterator[str]:
-    if row["decision"] == ALARM:
-        yield f"not the target's distribution, known after {_texts(row['decided_after'])}."
-        yield from (f"{reason}." for reason in row["reasons"])
-        yield from _located(row)
-    elif row["decision"] == "quiet":
-        asked = "" if row["bound"] is None else f" above {row['bound']:.1%}"
-        yield f"no sign of a leak{asked} after {_texts(row['decided_after'])}."
-    else:
-        known = "" if row["bound"] is None else f", and at most {row['bound']:.1%} can leak"
-        yield f"no alarm after {_texts(row['texts'])}{known}; {bound:.1%} was asked for."
-    if row["against"] is not None:
-        yield f"Held against what the plain texts follow: {row['against']}."
-    if row["failures"]:
-        shown = "; ".join(list(dict.fromkeys(row["failures"]))[:_MOST_FAILURES])
-        yield f"{len(row['failures'])} requests failed: {shown}."
-    if row["gone"] is not None:
-        yield f"The engine was given up: {row['gone']}."
+def section(summary: Summary, run: Mapping[str, Any]) -> list[str]:
+    """The report's section on engines; none for a run of one."""
+    rows = speculative(summary)
+    found = summary.get("engines")
+    lines = ["", NOTE, "", *baselines(rows, in_full()).as_markdown()] if rows else []
+    if found is not None:
+        lines += ["", *_answered(summary, found["arms"]).as_markdown()]
+        limits = ((engine["name"], limit) for engine in found["arms"] for limit in engine["limits"])
+        told = [*foot(summary), *_by_engine(limits)]
+        lines += ["", *(f"* {escape(text)}" for text in told)] if told else []
+    return ["## Engines", *lines] if lines else []
 
 
-def _located(row: EngineAuditRow) -> Iterator[str]:
-    located = row["located"]
-    if located is None:
-        return
-    for group, places in located["places"].items():
-        told = [
-            f"{place['name']} {place['score_z']:+.1f}"
-            + (f" ({place['impossible']} of {place['tokens']} impossible)" if place["impossible"] else "")
-            for place in places
-            if place["score_z"] is not None
+def _answered(summary: Summary, engines: Sequence[EngineOfArm]) -> Table:
+    """What answered for each arm, in which version and by which rule."""
+    rows = {row["arm"]: row for row in summary["rows"]}
+    cells = [
+        [
+            label(rows[engine["arm"]]),
+            rows[engine["arm"]]["sampling"],
+            " ".join([engine["name"], engine["version"] or wording.NOTHING]),
+            engine["rule"] or wording.NOTHING,
         ]
-        if told:
-            yield f"Log-score z by {group}: {', '.join(told)}."
-    if located["explanation"] is not None:
-        best = located["laws"][0]
-        left_over = f", {best['impossible']} tokens still impossible" if best["impossible"] else ""
-        yield (
-            f"Closest of the laws tried: {located['explanation']} "
-            f"({best['nats']:.0f} nats likelier than what was asked for{left_over})."
-        )
+        for engine in engines
+        if engine["arm"] in rows
+    ]
+    return Table([left("arm"), left("sampling"), left("engine and version"), left("rule")], cells)
 
 
-def _texts(count: int) -> str:
-    return f"{count} text{'' if count == 1 else 's'}"
+def _by_engine(told: Iterator[tuple[str, str]]) -> list[str]:
+    """Each sentence of an engine once, however many arms it answers for."""
+    return list(dict.fromkeys(f"{name}: {text.rstrip('.')}." for name, text in told))

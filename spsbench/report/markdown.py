@@ -14,6 +14,7 @@ from spsbench.axes import label
 from spsbench.report import (
     categories,
     conditions,
+    engines,
     gallery,
     judgement,
     proof,
@@ -198,6 +199,7 @@ def _reproduce(summary: Summary, run: Run) -> list[str]:
 SECTIONS: tuple[Section, ...] = (
     _heading,
     _results,
+    engines.section,
     categories.section,
     conditions.section,
     gallery.figures,

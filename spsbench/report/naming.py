@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spsbench.axes import AnyRow, axes, label, unusual
+from spsbench.axes import AnyRow, axes, label, shown_engine, unusual
 from spsbench.axes import Row as Arm
 from spsbench.report.tables import SCREEN_WIDTH, Cell, Column, Heading, Row, Table, left
 
@@ -116,7 +116,7 @@ def _said(arm: Arm, names: Sequence[str]) -> list[str]:
     """The arm's places on these axes, as labels write them."""
     place = _place(arm)
     found = [(name, place[name]) for name in names if place[name] is not None]
-    return [f"@{value}" if name == "engine" else str(value) for name, value in found]
+    return [f"@{shown_engine(value)}" if name == "engine" else str(value) for name, value in found]
 
 
 def _common(arms: Sequence[Arm], differing: Sequence[str], *, with_k: bool) -> list[str]:
@@ -127,7 +127,7 @@ def _common(arms: Sequence[Arm], differing: Sequence[str], *, with_k: bool) -> l
     shared = {name: first.get(name) for name in _DRAFTING if name not in differing}
     found += unusual({**first, **dict.fromkeys(_DRAFTING), **shared})
     if "engine" not in differing and first["engine"] != "eager":
-        found.append(f"@{first['engine']}")
+        found.append(f"@{shown_engine(first['engine'])}")
     return found
 
 

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from spsbench.axes import label
-from spsbench.report import categories, conditions, judgement, stopping, wording
+from spsbench.report import categories, conditions, engines, judgement, stopping, wording
 from spsbench.report.naming import fitting, in_full
 from spsbench.report.results import acceptance, results, times
 from spsbench.report.tables import Styled, Table, left
@@ -42,6 +42,7 @@ def screen(summary: Summary) -> RenderableType:
         parts.append(Padding(_text(sentence, style="bold"), _INDENT))
     for sentence in stopping.sentences(summary):
         parts.append(Padding(_text(sentence, style="dim"), _INDENT))
+    parts += _engines(summary)
     speculative = [row for row in rows if row["acceptance"]]
     if speculative:
         parts += [Text(), Padding(_acceptance(speculative), _INDENT)]
@@ -76,6 +77,17 @@ def _heading(summary: Summary, common: str) -> RenderableType:
     details += [wording.printable(common)] if common else []
     text.append(", " + ", ".join(details), style="not bold dim")
     return Padding(text, _INDENT)
+
+
+def _engines(summary: Summary) -> list[RenderableType]:
+    """Both baselines where there are several engines, and what was not equal between them."""
+    rows = engines.speculative(summary)
+    parts: list[RenderableType] = []
+    if rows:
+        table, _ = fitting(rows, partial(engines.baselines, rows), in_full())
+        parts += [Text(), Padding(table.as_rich(), _INDENT)]
+    lines = [Padding(_text(line, style="dim"), _INDENT) for line in engines.foot(summary)]
+    return [*parts, Text(), *lines] if lines else parts
 
 
 def _acceptance(rows: list[ArmRow]) -> RenderableType:

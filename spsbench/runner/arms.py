@@ -7,12 +7,13 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE
 from spsbench.config import RunConfig
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import policy_kind
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError
+from spsbench.peers.registry import find_peer
 from spsbench.plugins import unknown
 from spsbench.records import Arm, SamplingParams, Spec
 
@@ -32,6 +33,11 @@ FIXED_DRAFTING = {
 }
 """Drafter and rule of the engines that have but one of each."""
 
+PEER_METHODS = ("ars", "sps")
+"""What an engine of others is asked for: it is given a target, perhaps a draft, and has a rule of its own."""
+
+PEER_DRAFTING = (MODEL, OWN_RULE)
+
 EAGER = "eager"
 
 
@@ -50,7 +56,8 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
         UsageError: an unknown sampling, engine, drafter, rule or policy, no arm at all, or no speculative
             one although it was asked for.
     """
-    _known("--engine", config.engines, tuple(ENGINES))
+    for engine in config.engines:
+        _require_engine(engine)
     names = config.samplings or (default,)
     _known("--sampling", names, tuple(known))
     drafting = tuple(_drafting(config))
@@ -68,6 +75,33 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
         )
     _require_drafting(config, arms)
     return arms
+
+
+def methods_of(engine: str) -> tuple[str, ...]:
+    """The methods that an engine of ours, or of others, knows."""
+    return ENGINES.get(engine, PEER_METHODS)
+
+
+def is_peer(arm: Arm) -> bool:
+    """Whether an engine of others answers for an arm, in a process of its own."""
+    return arm.engine not in ENGINES
+
+
+def _require_engine(engine: str) -> None:
+    """Refuse what is neither an engine of ours nor one of others.
+
+    Raises:
+        UsageError: see there.
+    """
+    if engine in ENGINES:
+        return
+    try:
+        find_peer(engine)
+    except UsageError as error:
+        if ":" in engine:  # a command, or an engine's options
+            raise
+        more = f". {error.remedy}" if error.remedy else ""
+        raise unknown(engine, ENGINES, "--engine", more.removesuffix(".")) from error
 
 
 def require_stoppable(config: RunConfig, arms: Sequence[Arm]) -> None:
@@ -98,7 +132,9 @@ def require_stoppable(config: RunConfig, arms: Sequence[Arm]) -> None:
 
 def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
     """Refuse policies that leave no speculative arm, where speculation was asked for."""
-    wanted = "sps" in config.methods and any(config.ks) and any("sps" in ENGINES[e] for e in config.engines)
+    wanted = (
+        "sps" in config.methods and any(config.ks) and any("sps" in methods_of(e) for e in config.engines)
+    )
     if wanted and FIXED not in config.policies and not any(arm.method == "sps" for arm in arms):
         raise UsageError(
             f"no arm drafts as {', '.join(config.policies)} says: a policy takes a drafter that "
@@ -134,7 +170,7 @@ def _checked(text: str, kind_of: Callable[[str, str], Any], flag: str) -> Spec:
 def _under(
     config: RunConfig, engine: str, drafting: Sequence[Drafting], name: str, sampling: SamplingParams
 ) -> Iterator[Arm]:
-    methods = [method for method in config.methods if method in ENGINES[engine]]
+    methods = [method for method in config.methods if method in methods_of(engine)]
     if "ars" in methods:
         yield Arm("ars", 0, engine, name, sampling)
     if "sps" in methods:
@@ -147,7 +183,7 @@ def _under(
 
 def _of_engine(engine: str, drafting: Sequence[Drafting]) -> Iterator[Drafting]:
     """What an engine with a drafter and a rule of its own makes of the Ks that were asked for."""
-    drafter, rule = FIXED_DRAFTING[engine]
+    drafter, rule = FIXED_DRAFTING.get(engine, PEER_DRAFTING)
     for k in sorted({k for *_, policy, k in drafting if policy.name == FIXED}):
         yield Spec(drafter), Spec(rule), Spec(FIXED), k
 

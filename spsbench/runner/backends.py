@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -23,6 +23,7 @@ from spsbench.models.pair import Pair
 from spsbench.models.static import NotStatic, StaticLM, require_same_answers
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Arm, SamplingParams
+from spsbench.runner.arms import is_peer
 
 EAGER, GRAPHED = "eager", "graphed"
 NO_GRAPHS = "CUDA graphs need a CUDA device"
@@ -37,6 +38,7 @@ class Backends:
         clock: of the engines that read one.
         capture: what stages are made into; CUDA graphs unless given.
         corpus: token ids of the run's prompts, for drafters that count.
+        peer: opens the engine of an arm of others, where there may be such arms.
 
     Attributes:
         fallbacks: why an arm runs eagerly that was to be graphed, by the arm's name.
@@ -49,8 +51,9 @@ class Backends:
         clock: Clock | None = None,
         capture: Capture | None = None,
         corpus: Sequence[Sequence[int]] = (),
+        peer: Callable[[Arm], Engine] | None = None,
     ) -> None:
-        self._corpus = corpus
+        self._corpus, self._peer = corpus, peer
         self._pair, self._slots = pair, slots
         self._clock = clock or SystemClock()
         self._capture = capture
@@ -61,6 +64,8 @@ class Backends:
 
     def build(self, arm: Arm) -> Engine:
         """The engine of an arm; an eager one, noted in ``fallbacks``, where a graph cannot be had."""
+        if self._peer is not None and is_peer(arm):
+            return self._peer(arm)
         target = self._writer(arm)
         draft = self._pair.draft if arm.method == "sps" else None
         if arm.engine in (GENERATE, ASSISTED, LOOKUP):

@@ -70,7 +70,34 @@ def require_unchanged(
         if not same_run or not store.done() or not due(store):
             return
     before = _last(info.get("conditions"))
-    lines = differences(before, plain(_resolved(now, before)))
+    _refuse(directory, differences(before, plain(_resolved(now, before))))
+
+
+def with_engines(store: RunStore, now: Conditions, versions: Mapping[str, str]) -> Conditions:
+    """The conditions with the versions of engines of others; those that did not start keep the recorded one.
+
+    Args:
+        store: of the run.
+        now: without them.
+        versions: by the text that an engine was asked for with; empty where there is none.
+    """
+    known = _last(store.run_info().get("conditions")).get("engines", {}) | dict(versions)
+    return {**now, "engines": known} if known else now
+
+
+def require_same_engines(store: RunStore, now: Conditions) -> None:
+    """Refuse to continue a run with another version of an engine than measured before.
+
+    Raises:
+        UsageError: see ``require_unchanged``.
+    """
+    before = _last(store.run_info().get("conditions")).get("engines", {})
+    here = now.get("engines", {})
+    if store.done():
+        _refuse(store.directory, differences(before, {name: here[name] for name in before}))
+
+
+def _refuse(directory: Path, lines: Sequence[str]) -> None:
     if lines:
         raise UsageError(
             "\n".join([f"{directory} was measured under other conditions (its value -> yours):", *lines, ""]),
@@ -99,14 +126,29 @@ def settle(store: RunStore, now: Conditions) -> int:
     if store.done() and not known:
         known = [{}]  # a run of a version that kept none
     found = plain(now)
-    if found not in known:
-        known.append(found)
-    store.note(conditions=known)
-    return known.index(found)
+    for index, other in enumerate(known):
+        if not differences(other | {"engines": {}}, found | {"engines": {}}) and _agree(other, found):
+            # An engine that could not be started before has measured nothing under other conditions.
+            known[index] = found
+            store.note(conditions=known)
+            return index
+    store.note(conditions=[*known, found])
+    return len(known)
+
+
+def _agree(one: Conditions, other: Conditions) -> bool:
+    """Whether no engine of others is of two versions."""
+    versions = one.get("engines", {}), other.get("engines", {})
+    return all(versions[1].get(engine, version) == version for engine, version in versions[0].items())
 
 
 def _resolved(now: Conditions, before: Conditions) -> Conditions:
-    """``auto`` is decided once for a run: what was recorded is used again."""
+    """``auto`` is decided once for a run: what was recorded is used again.
+
+    Engines of others tell their versions when they are started, see ``require_same_engines``.
+    """
+    if "engines" in before:
+        now = {**now, "engines": before["engines"]}
     if now["threads"] == AUTO and "threads" in before:
         return {**now, "threads": before["threads"]}
     return now

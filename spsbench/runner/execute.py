@@ -18,11 +18,23 @@ from spsbench.environment import load_1m, taken, taken_since
 from spsbench.models.memory import cache_bytes, measured_bandwidth
 from spsbench.models.pair import Pair, load_pair
 from spsbench.paths import results_dir
+from spsbench.peers.engine import PeerEngine
+from spsbench.peers.peer import PeerError
 from spsbench.records import Arm, Generation, Request, Sample
+from spsbench.runner.arms import is_peer
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
-from spsbench.runner.conditions import AUTO, conditions_of, recorded_threads, require_unchanged, settle
+from spsbench.runner.conditions import (
+    AUTO,
+    conditions_of,
+    recorded_threads,
+    require_same_engines,
+    require_unchanged,
+    settle,
+    with_engines,
+)
 from spsbench.runner.expectation import SPENT, duration, of_earlier_run
 from spsbench.runner.finalize import finalize, peak_memory_bytes, score
+from spsbench.runner.peers import LOGS, PeerArms, require_any
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import prove, read_again
 from spsbench.runner.schedule import Turn, turns
@@ -32,7 +44,9 @@ from spsbench.store import RunStore, differences
 from spsbench.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
-_MODES = {GRAPHED: "graphs"}  # others than ours run the stock model
+_FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError, PeerError)
+_MODES = {GRAPHED: "graphs"}  # others than ours run the stock model, or a forward of their own
+_OWN_FORWARD = "its own"
 
 
 class Watcher(Protocol):
@@ -111,7 +125,7 @@ def execute(
         rule = stopping_rule(plan, store)
         missing = _due(plan, store, rule)
         if missing or store.run_info().get("proof", "none was begun") is None:
-            _generate(plan, store, missing, watcher, now, rule)
+            _generate(plan, store, missing, watcher, now, rule, allow_mixed=allow_mixed)
         if rule is not None:
             note(rule, store, ended=True)
         if plan.config.score:
@@ -135,6 +149,8 @@ def _generate(
     watcher: Watcher,
     now: Conditions,
     rule: StoppingRule | None,
+    *,
+    allow_mixed: bool,
 ) -> None:
     """Load the pair and write every missing sequence into the store, each as soon as it is there."""
     watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
@@ -146,25 +162,87 @@ def _generate(
             f"the {role}'s logits are not those that this run began with, bit for bit: with the same "
             "settings this machine does not compute alike in every process, and tokens may differ."
         )
-    corpus = tuple(prompt.ids for prompt in plan.prompts)
-    backends = Backends(pair, plan.slots, corpus=corpus)
-    engines = backends.all(plan.arms)
-    for arm, reason in backends.fallbacks.items():
+    now = now | {"threads": pair.info["threads"]}
+    with PeerArms(plan, pair, store.directory / LOGS) as peers:
+        due = {turn.arm for turn in missing}
+        if due:
+            now = _with_peers(plan, store, peers, due, watcher, now, allow_mixed=allow_mixed)
+        due -= peers.left_out.keys()
+        corpus = tuple(prompt.ids for prompt in plan.prompts)
+        backends = Backends(pair, plan.slots, corpus=corpus, peer=peers.engine)
+        engines = backends.all([arm for arm in plan.arms if arm in due or not is_peer(arm)])
+        _note_engines(plan, store, engines, pair, backends.fallbacks, watcher)
+        if due:
+            if rule is not None:
+                rule.leave_out(len(peers.left_out))
+            measurable = [turn for turn in missing if turn.arm in due]
+            _measure_all(plan, store, engines, measurable, pair, watcher, settle(store, now), rule)
+            _note_peers(store, peers)
+        prove(plan, store, pair, backends, watcher)
+
+
+def _note_engines(
+    plan: Plan,
+    store: RunStore,
+    engines: Mapping[Arm, Engine],
+    pair: Pair,
+    fallbacks: Mapping[str, str],
+    watcher: Watcher,
+) -> None:
+    """Tell run.json what computes; arms that are not built this time keep what was told of them."""
+    for arm, reason in fallbacks.items():
         watcher.warned(f"{arm} runs with the engine eager: {reason}.")
-    modes = _modes(engines, pair)
+    modes = {key: (store.run_info().get(key) or {}) | mode for key, mode in _modes(engines, pair).items()}
     memory = _memory(plan.device, pair.info["threads"])
-    store.note(models=pair.info, **modes, **memory, engine_fallbacks=backends.fallbacks)
-    if missing:
-        condition = settle(store, now | {"threads": pair.info["threads"]})
-        _measure_all(plan, store, engines, missing, pair, watcher, condition, rule)
-    prove(plan, store, pair, backends, watcher)
+    store.note(models=pair.info, **modes, **memory, engine_fallbacks=fallbacks)
+
+
+def _with_peers(
+    plan: Plan,
+    store: RunStore,
+    peers: PeerArms,
+    due: set[Arm],
+    watcher: Watcher,
+    now: Conditions,
+    *,
+    allow_mixed: bool,
+) -> Conditions:
+    """Start the engines of others before anything is measured; the conditions with their versions.
+
+    Raises:
+        UnavailableError: none can be started, and the run has no other arm.
+        UsageError: one of them is of another version than the run began with.
+    """
+    peers.start(due, watcher.loading)
+    require_any(set(plan.arms), peers.left_out)
+    for arm, reason in peers.left_out.items():
+        watcher.warned(f"{arm.name} is left out: {reason}.")
+    now = with_engines(store, now, peers.versions())
+    if not allow_mixed:
+        require_same_engines(store, now)
+    _note_peers(store, peers)
+    return now
+
+
+def _note_peers(store: RunStore, peers: PeerArms) -> None:
+    """Bring run.json up to date with what engines of others tell of themselves; nothing without any."""
+    info, found = store.run_info(), peers.record()
+    if not found:
+        return
+    rules = (info.get("verification_rule") or {}) | peers.rules()
+    left_out = {arm.name: reason for arm, reason in peers.left_out.items()}
+    engines = (info.get("engines") or {}) | found
+    store.note(engines=engines, verification_rule=rules, engines_left_out=left_out)
 
 
 def _computing_otherwise(store: RunStore, pair: Pair, now: Conditions) -> list[str]:
     """Roles whose model gives other bits than in the process that measured last, conditions being equal."""
     info = store.run_info()
     before, last = info.get("models"), (info.get("conditions") or [None])[-1]
-    if before is None or last is None or differences(last | {"threads": None}, now | {"threads": None}):
+    if before is None or last is None:
+        return []
+    beside: Conditions = {"threads": 0, "engines": {}}  # neither is known yet
+    if differences(last | beside, now | beside):
         return []
     told = {role: (before[role]["self_test"], pair.info[role]["self_test"]) for role in ("target", "draft")}
     return [role for role, (then, here) in told.items() if then.get("bits") not in (None, here["bits"])]
@@ -238,11 +316,15 @@ def _modes(engines: Mapping[Arm, Engine], pair: Pair) -> dict[str, dict[str, str
     """What computes the forwards of each arm."""
     target, draft = (pair.info[role]["backend"] for role in ("target", "draft"))
     ours = [arm for arm, engine in engines.items() if engine.name == EAGER]
-    stock = {arm.name: _MODES.get(engine.name, "stock") for arm, engine in engines.items() if arm not in ours}
+    stock = {arm.name: _mode(engine) for arm, engine in engines.items() if arm not in ours}
     return {
         "target_mode": {arm.name: draft if arm.method == "draft" else target for arm in ours} | stock,
         "draft_mode": {arm.name: draft for arm in ours if arm.method == "sps"},
     }
+
+
+def _mode(engine: Engine) -> str:
+    return _OWN_FORWARD if isinstance(engine, PeerEngine) else _MODES.get(engine.name, "stock")
 
 
 def _memory(device: torch.device, threads: int) -> dict[str, float | None]:
@@ -263,16 +345,27 @@ def measure(plan: Plan, engines: dict[Arm, Engine], missing: Iterable[Turn], pai
     for turn in missing:
         trace = turn.prompt.example_id in traced and turn.sample_index == 0
         engine = engines[turn.arm]
-        before, began_s = taken(), time.perf_counter()
+        worker, began_s = _worker(engine), time.perf_counter()
+        before = taken(worker)
         try:
             generation = engine.generate(_request(plan, turn, trace))
-            lost = taken_since(before)
+            lost = _lost(engine, worker, before)
             read_again(turn.arm, turn.prompt, generation, turn.seed, pair)
             yield _sample(turn, generation, None, lost | _since(began_s))
-        except (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
+        except _FAILURES as error:
             failed = Generation([], "", None, 0.0, 0.0, "error")
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            yield _sample(turn, failed, reason, taken_since(before) | _since(began_s))
+            yield _sample(turn, failed, reason, _lost(engine, worker, before) | _since(began_s))
+
+
+def _worker(engine: Engine) -> int | None:
+    """The process that computes in place of this one."""
+    return engine.pid if isinstance(engine, PeerEngine) else None
+
+
+def _lost(engine: Engine, worker: int | None, before: dict[str, float | None]) -> dict[str, float]:
+    """What others took meanwhile; what a worker waited for that was started anew is of its start."""
+    return taken_since(before, worker if worker == _worker(engine) else None)
 
 
 def _since(began_s: float) -> dict[str, float]:
@@ -315,7 +408,7 @@ def _warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> None:
     if plan.config.warmup:
         for arm, engine in engines.items():
             turn = Turn(first.prompt, first.sample_index, arm, 0, first.seed)
-            # What breaks a drafter here breaks it again where it is recorded, and the other arms go on.
-            with suppress(DrafterFault):
+            # What breaks an arm here breaks it again where it is recorded, and the other arms go on.
+            with suppress(DrafterFault, PeerError):
                 request = _request(plan, turn, trace=False)
                 engine.generate(replace(request, max_new_tokens=min(plan.max_new_tokens, _WARM_UP_TOKENS)))

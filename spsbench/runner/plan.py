@@ -21,7 +21,7 @@ from spsbench.metrics.registry import records
 from spsbench.models.pair import PairSource, find_pair, pair_backend, resolve_device
 from spsbench.models.weights import ROUNDED, require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
-from spsbench.runner.arms import arms_of, require_stoppable
+from spsbench.runner.arms import arms_of, is_peer, require_stoppable
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.catalogue import load_task
@@ -169,8 +169,45 @@ def _arm_record(arm: Arm) -> dict[str, Any]:
         **arm.axes(),
         "params": asdict(arm.sampling),
         "draft_forwards": drafter_kind(arm.drafter.name).forwards(arm.k) if speculative else 0,
-        "lossless": not speculative or rule_kind(arm.rule.name).lossless,
+        "lossless": not speculative or is_lossless(arm),
     }
+
+
+def is_lossless(arm: Arm) -> bool:
+    """Whether a speculative arm's rule keeps the law; of an engine of others it is for its texts to show."""
+    return is_peer(arm) or rule_kind(arm.rule.name).lossless
+
+
+def _require_shareable(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> None:
+    """Refuse what another engine cannot be given: weights that are rounded here, and half a model.
+
+    Raises:
+        UsageError: naming the flag.
+    """
+    peers = [arm for arm in arms if is_peer(arm)]
+    if not peers:
+        return
+    engine = peers[0].engine
+    for flag, dtype in (("--dtype", config.model_dtype), ("--draft-dtype", config.draft_model_dtype)):
+        if dtype in ROUNDED:
+            raise UsageError(
+                f"{dtype} rounds weights as only spsbench does, and {engine} would run others.",
+                flag=flag,
+                remedy="Measure it with the checkpoint's own dtype, or without that engine.",
+            )
+    if config.draft_model_dtype != config.model_dtype:
+        raise UsageError(
+            f"{config.draft_dtype} is for the draft alone, and {engine} is given one dtype.",
+            flag="--draft-dtype",
+            remedy="Leave it out, or leave that engine out.",
+        )
+    if source.draft.sharing is not None and any(arm.method == "sps" for arm in peers):
+        raise UsageError(
+            f"{source.draft.name} is a trained draft that reads its target's embedding, and {engine} needs "
+            "a model that stands alone.",
+            flag="--draft",
+            remedy="Give --arms ars, or a draft in a folder of its own.",
+        )
 
 
 def _drafters(arms: Sequence[Arm]) -> list[Spec]:
@@ -185,7 +222,10 @@ def _files_of(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
     return {"drafter_files": read} if read else {}
 
 
-def _verification_rule(arm: Arm) -> str:
+def _verification_rule(arm: Arm) -> str | None:
+    """None of an engine of others, which tells it when it is started."""
+    if is_peer(arm):
+        return None
     if arm.engine in RULES:
         return RULES[arm.engine]
     if arm.rule.name == MODIFIED_REJECTION:
@@ -208,6 +248,7 @@ def plan(config: RunConfig) -> Plan:
     source = find_pair(config.pair)
     for drafter in _drafters(arms):
         drafter_kind(drafter.name).require_target(drafter, source.target)
+    _require_shareable(config, source, arms)
     dtypes = config.model_dtype, config.draft_model_dtype
     backend, fallback = pair_backend(config.backend, source, dtypes, device)
     require_memory(source.target, None if source.is_one(dtypes) else source.draft, dtypes, device, backend)

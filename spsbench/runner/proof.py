@@ -25,6 +25,7 @@ from spsbench.engines.base import Engine
 from spsbench.engines.rescore import token_evidence
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, FinishReason, Generation, Prompt, Request, SamplingParams
+from spsbench.runner.arms import is_peer
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
 from spsbench.runner.plan import Plan
 from spsbench.runner.schedule import derive_seed
@@ -82,6 +83,8 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
 
 def _can_rederive(arm: Arm) -> bool:
     """Whether each decision follows from rows that are at hand: those of the models, or of a point mass."""
+    if is_peer(arm):
+        return False
     if arm.method != "sps":
         return True
     known = arm.drafter.name == MODEL or drafter_kind(arm.drafter.name).point_mass

@@ -56,6 +56,10 @@ class StoppingRule:
         self._spent_s[sample.key] = spent(sample.conditions, made.prefill_s, made.decode_s)
         self._compared = None
 
+    def leave_out(self, arms: int) -> None:
+        """Expect nothing more of so many arms, whose engines cannot be started."""
+        self._timings.expect(self._plan.samples * (len(self._plan.arms) - arms))
+
     @property
     def prompts(self) -> int:
         """How many prompts were run whole."""

@@ -279,6 +279,7 @@ def _row_without_times(row: ArmRow) -> ArmRow:
         "end_to_end_ms_per_token": None,
         "speedup": None,
         "end_to_end_speedup": None,
+        "own_speedup": None,
         "speedup_halves": None,
         "share_slower": None,
         "loop_time": None,

@@ -112,6 +112,9 @@ OK: Final = "ok"
 ALARM: Final = "alarm"
 NO_EVIDENCE: Final = "no evidence"
 LOSSY: Final = "lossy by design"
+OURS = "eager"
+"""The engine whose ArS says what greedy tokens are."""
+
 GREEDY = "greedy: token identity is checked by `spsbench verify`"
 
 
@@ -140,7 +143,10 @@ def losslessness(
     if not rows:
         return None
     proofs = {_drafting(arm): arm for arm in (proof or {}).get("arms", ())}
-    arms = [_judge_arm(row, by_arm, dtype or "float32", proofs.get(_drafting(row))) for row in rows]
+    arms = [
+        _judge_arm(row, _greedy_reference(row, rows), by_arm, dtype or "float32", proofs.get(_drafting(row)))
+        for row in rows
+    ]
     judged = [arm for arm in arms if arm["method"] == "sps" and arm["verdict"] != LOSSY]
     overall: Verdict = NO_EVIDENCE
     if any(arm["verdict"] == ALARM for arm in arms):
@@ -173,8 +179,17 @@ def is_precise(dtype: str) -> bool:
     return dtype in ("float32", "float64")
 
 
+def _greedy_reference(row: ArmRow, rows: Sequence[ArmRow]) -> str | None:
+    """The ArS that greedy tokens are held against: our own where it was run, else the arm's baseline."""
+    if row["method"] == "draft":
+        return None
+    ours = (other for other in rows if other["method"] == "ars" and other["engine"] == OURS)
+    found = next((other["arm"] for other in ours if other["sampling"] == row["sampling"]), row["baseline"])
+    return None if found == row["arm"] else found
+
+
 def _judge_arm(
-    row: ArmRow, by_arm: Mapping[str, pd.DataFrame], dtype: str, proof: ArmProof | None
+    row: ArmRow, reference: str | None, by_arm: Mapping[str, pd.DataFrame], dtype: str, proof: ArmProof | None
 ) -> ArmLosslessness:
     samples = by_arm.get(row["arm"])
     own = independent = same = decided = None
@@ -183,8 +198,8 @@ def _judge_arm(
         own = evidence_of(samples, exact=True)
         independent = evidence_of(samples, RESCORED, exact=is_precise(dtype))
         decided = decisions_of(samples, dtype)
-        if row["baseline"] is not None and row["method"] != "draft" and _is_greedy(row, own):
-            same = identity(by_arm[row["baseline"]], samples)
+        if reference is not None and reference in by_arm and _is_greedy(row, own or independent):
+            same = identity(by_arm[reference], samples)
     lossless = row.get("lossless", True)
     if lossless:
         judgement = _verdict(own, independent, decided, row["acceptance_z"], proof)

@@ -47,6 +47,12 @@ class Timings:
         """Whether a prompt was begun."""
         return example_id in self._tried
 
+    def expect(self, due: int) -> None:
+        """Change how many sequences a prompt has."""
+        self._due = due
+        whole = (example for example, tried in self._tried.items() if len(tried) >= due)
+        self._complete = dict.fromkeys(whole)
+
     def add(self, example_id: str, sample_index: int, arm: str, timing: Timing | None) -> None:
         """Count a sequence; None for one that failed. A later attempt takes the place of an earlier one."""
         tried = self._tried.setdefault(example_id, {})

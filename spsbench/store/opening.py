@@ -145,6 +145,14 @@ class _Models(_Told):
     draft: _Model | None = None
 
 
+class _Engine(_Told):
+    engine: str
+    version: str | None
+    settings: dict[str, Any]
+    limits: list[str]
+    unseen: list[str]
+
+
 class _Metric(_Told):
     higher_is_better: bool = True
     margin: FiniteFloat = Field(default=0.01, gt=0)
@@ -165,6 +173,8 @@ class _Run(_Told):
     target_mode: str | dict[str, str | None] | None = None
     draft_mode: str | dict[str, str | None] | None = None
     engine_fallbacks: dict[str, str] | None = None
+    engines: dict[str, _Engine] | None = None
+    engines_left_out: dict[str, str] | None = None
     models: _Models | None = None
     bandwidth_bytes_per_s: FiniteFloat | None = Field(default=None, gt=0)
     cache_bytes: int | None = Field(default=None, ge=0)

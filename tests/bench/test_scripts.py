@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import gpu, loop, speed
+from benchmarks import gpu, loop, neighbours, speed
 from benchmarks.pairs import build
 from spsbench.engines.cuda_graph import GraphedEngine
+
+
+def test_the_script_of_idle_neighbours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    reading = Path(__file__).parents[1] / "reading_engine.py"
+    engine = f"worker:{sys.executable} {reading} {tmp_path}"
+    assert neighbours.main(["--engine", engine, "--prompts", "2", "--max-new-tokens", "4"]) == 0
+    said = capsys.readouterr().out
+    for way in ("alone", "stopped", "running"):
+        assert f"| {way} |" in said
 
 
 def test_the_gpu_script_on_a_cpu(

@@ -1,7 +1,7 @@
 """Workers of named engines: what they ask of the engine, and what they make of its answers.
 
 The engines are fakes with the names that the workers use. That the real ones have these names and mean by
-them what is assumed was tried by hand; see docs/adr/0021.
+them what is assumed was tried by hand.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import time
 import urllib.request
 from typing import Any
 
-from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described, Load
 from spsbench.peers.serving import serve, until_stop
 
 _PATIENCE_S = 300
@@ -71,6 +71,7 @@ class LlamaCpp:
         wall_ms = 1e3 * (time.perf_counter() - started)
         timings = found["timings"]
         ids, finish = until_stop(list(found["tokens"]), ask)
+        hidden = finish == LENGTH and found["stop_type"] in ("word", "eos")
         decoded = int(timings["predicted_n"]) - 1
         counts: dict[str, Any] = {"loops": decoded}
         if self._load.speculative:
@@ -81,8 +82,8 @@ class LlamaCpp:
             counts["accepted"] = int(timings.get("draft_n_accepted", 0))
         return Answer(
             ids,
-            finish,
-            hidden_stop=finish == "length" and found["stop_type"] in ("word", "eos"),
+            STOP if hidden else finish,
+            hidden_stop=hidden,
             prefill_ms=timings["prompt_ms"],
             decode_ms=timings["predicted_ms"],
             wall_ms=wall_ms,

@@ -1,0 +1,193 @@
+"""A peer as an ``Engine``: what it is asked, where its output ends, and what its times are of.
+
+**Where an output ends.** The engine is given EOS and the tokens that hold a stop string of one character, and
+must end there. A stop string of several characters may be spread over tokens: the engine goes on to EOS or to
+the length limit, and the output is cut afterwards by the rule that cuts ours.
+
+**What the time of a token is.** Our arms have read ``prompt[:-1]`` before their clock starts and pay for each
+token they emit. An engine whose prefill gives the first token pays for one fewer. So its decoding time is
+divided by the tokens that it paid for (``decoded``), and every token of the output costs that much; what this
+adds to decoding it takes from the prefill, so that both together stay what the engine told. Three cases:
+
+* It decoded more than it emitted (its last loop went beyond the end): the whole time counts, as in our arms.
+* The output is cut by a stop string of several characters: what is kept costs its share of the decoding time.
+* Not told is read against the engine: without ``decoded`` one fewer than emitted is taken, and where
+  prefill and decoding are not told apart, or nothing was decoded, the whole request is decoding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spsbench.decode.stopping import StopRule, TextDecoder
+from spsbench.peers.loops import loops_of
+from spsbench.peers.peer import Peer, PeerError, PeerGone, checked
+from spsbench.peers.protocol import Answer, Ask, Described, Sampling
+from spsbench.peers.stops import stop_characters, stop_ids
+from spsbench.records import Generation, Request, SamplingParams
+
+_SLACK, _SLACK_S = 1.05, 0.01
+"""How much longer than the request an engine's times may be: clocks differ, and hours are no rounding."""
+
+_SEEDS = 1 << 31
+"""Seeds of engines are 32-bit integers, signed in some of them."""
+
+
+class PeerEngine:
+    """Generates with an engine of others.
+
+    Args:
+        name: as in the records.
+        peer: the engine, with the arm's draft and K.
+        decoder: for stop strings and the output's text.
+        vocab_size: of the logits that target and draft share; every token lies below it.
+        k: lookahead; 0 without a draft.
+        clock: in seconds; only for engines that tell no times.
+
+    Attributes:
+        unseen: clauses on what the engine did not tell of its times and how that is read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        peer: Peer,
+        decoder: TextDecoder,
+        vocab_size: int,
+        k: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.name, self._peer, self._decoder = name, peer, decoder
+        self._vocab_size, self._k, self._clock = vocab_size, k, clock
+        self._gone: str | None = None
+        self.unseen: dict[str, None] = {}
+
+    def describe(self) -> Described:
+        """Start it, if need be, and ask what it is.
+
+        Raises:
+            PeerGone: it cannot be started, or has another model than the run.
+        """
+        found = self._peer.describe()
+        if found.vocab_size is not None and found.vocab_size < self._vocab_size:
+            self.close()
+            raise PeerGone(
+                f"it has logits of {found.vocab_size} tokens and the models {self._vocab_size}: another model"
+            )
+        return found
+
+    def generate(self, request: Request) -> Generation:
+        """See ``Engine.generate``.
+
+        Raises:
+            PeerError: this sequence has no valid answer.
+            PeerGone: no other will have one; from then on nothing is asked any more.
+        """
+        if self._gone is not None:
+            raise PeerGone(self._gone)
+        ask = self._ask(request)
+        try:
+            self._peer.describe()  # starting it anew is no part of the request
+            began_s = self._clock()
+            answer = self._peer.generate(ask)
+        except PeerGone as error:
+            self._gone = f"it was given up: {error}"
+            raise
+        took_s = self._clock() - began_s
+        return self._generation(request, checked(answer, ask, self._vocab_size), took_s)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that computes; None while there is none, and where it is none of ours."""
+        return getattr(self._peer, "pid", None)
+
+    def close(self) -> None:
+        """End it."""
+        self._peer.close()
+
+    def _ask(self, request: Request) -> Ask:
+        return Ask(
+            prompt_ids=list(request.prompt_ids),
+            max_new_tokens=request.max_new_tokens,
+            stop_ids=stop_ids(request, self._decoder, self._vocab_size),
+            stop=list(stop_characters(request)),
+            sampling=_sampling(request.sampling),
+            seed=request.seed % _SEEDS,
+        )
+
+    def _generation(self, request: Request, answer: Answer, took_s: float) -> Generation:
+        stop = StopRule.of(request, self._decoder)
+        kept, reason = stop.cut([], answer.output_ids)
+        if reason is None:
+            raise PeerError("its output ended where it should have gone on")
+        tokens = answer.output_ids[:kept]
+        spent = self._spent(answer, kept, took_s)
+        return Generation(
+            tokens=tokens,
+            text=stop.text(tokens),
+            loops=loops_of(answer, kept, self._k),
+            prefill_s=spent.prefill_s,
+            decode_s=spent.decode_s,
+            finish_reason=reason,
+        )
+
+    def _spent(self, answer: Answer, kept: int, took_s: float) -> _Spent:
+        if answer.decode_ms is None:
+            self.unseen["it does not tell prefill from decoding: the whole request is decoding"] = None
+        elif answer.decoded is None:
+            self.unseen["it does not tell what its decoding paid for: one token fewer than emitted"] = None
+        return spent(answer, kept, took_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """Seconds of one sequence."""
+
+    prefill_s: float
+    decode_s: float
+
+
+def spent(answer: Answer, kept: int, took_s: float) -> _Spent:
+    """What the kept tokens cost, as the module says.
+
+    Args:
+        answer: checked.
+        kept: how many of its tokens are the output.
+        took_s: the request as it was seen from here.
+
+    Raises:
+        PeerError: its times are impossible.
+    """
+    emitted = len(answer.output_ids)
+    _require_possible(answer, took_s)
+    whole_s = took_s if answer.wall_ms is None else answer.wall_ms / 1e3
+    if answer.decode_ms is None:
+        return _Spent(0.0, whole_s * kept / emitted)
+    decode_s = answer.decode_ms / 1e3
+    prefill_s = max(0.0, whole_s - decode_s) if answer.prefill_ms is None else answer.prefill_ms / 1e3
+    decoded = emitted - 1 if answer.decoded is None else answer.decoded
+    paid = min(decoded, emitted)
+    if paid < 1:
+        return _Spent(0.0, (prefill_s + decode_s) * kept / emitted)
+    each_s = decode_s / paid
+    return _Spent(max(0.0, prefill_s - (emitted - paid) * each_s), kept * each_s)
+
+
+def _require_possible(answer: Answer, took_s: float) -> None:
+    """Refuse times that are none, or that are longer than the request was."""
+    told = {name: getattr(answer, name) for name in ("prefill_ms", "decode_ms", "wall_ms")}
+    for name, value in told.items():
+        if value is not None and value < 0:
+            raise PeerError(f"its {name} is {value:g}")
+    if answer.decode_ms == 0 and answer.decoded != 0 and len(answer.output_ids) > 1:
+        raise PeerError("its decode_ms is 0")
+    parts_s = ((answer.prefill_ms or 0.0) + (answer.decode_ms or 0.0)) / 1e3
+    longest_s = max(parts_s, (answer.wall_ms or 0.0) / 1e3)
+    if longest_s > took_s * _SLACK + _SLACK_S:
+        raise PeerError(f"it tells {longest_s:.3g} s of a request that took {took_s:.3g} s")
+
+
+def _sampling(params: SamplingParams) -> Sampling:
+    return Sampling(params.greedy, params.temperature, params.top_k, params.top_p)

@@ -1,0 +1,96 @@
+"""Whether engines ran with the same settings, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spsbench.axes import shown_engine
+from spsbench.peers.protocol import SETTINGS
+
+SMALLEST_SET = "smallest set of that mass"
+"""What ``top_p`` is where a nucleus is the smallest set of most probable tokens whose mass reaches it."""
+
+SAMPLER_ORDER = ("temperature", "top_k", "top_p")
+"""In which order logits are warped here."""
+
+OF_SAMPLING = ("top_p", "sampler_order")
+"""Settings without effect where nothing is sampled."""
+
+_SAME = {
+    **dict.fromkeys(("f32", "fp32"), "float32"),
+    **dict.fromkeys(("f16", "fp16"), "float16"),
+    "bf16": "bfloat16",
+    **dict.fromkeys(("none", "off", "no", "disabled"), "false"),
+    **dict.fromkeys(("on", "yes", "enabled"), "true"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What one arm ran with.
+
+    Attributes:
+        label: of the arm, as tables have it.
+        engine: the place on the axis, e.g. ``eager``.
+        settings: as in ``Described``.
+    """
+
+    label: str
+    engine: str
+    settings: Mapping[str, Any]
+
+
+def unequal(arms: Sequence[Ran], *, sampled: bool = True) -> list[str]:
+    """A sentence for each setting of ``SETTINGS`` that is not the same everywhere, or not told.
+
+    Args:
+        arms: of one run.
+        sampled: whether anything was sampled.
+    """
+    names = [name for name in SETTINGS if sampled or name not in OF_SAMPLING]
+    groups = {name: _by_value(name, arms) for name in names}
+    told = {name: {value: who for value, who in found.items() if value} for name, found in groups.items()}
+    return [
+        *(_differing(name, found) for name, found in told.items() if len(found) > 1),
+        *_untold({name: found[None] for name, found in groups.items() if None in found}),
+    ]
+
+
+def _differing(name: str, told: Mapping[str, str]) -> str:
+    parts = "; ".join(f"{value} with {who}" for value, who in told.items())
+    return f"{name} ({SETTINGS[name]}) differs: {parts}."
+
+
+def _untold(settings: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for those who do not tell some settings."""
+    for who in dict.fromkeys(settings.values()):
+        yield f"Not told by {who}: {', '.join(name for name, other in settings.items() if other == who)}."
+
+
+def _by_value(name: str, arms: Sequence[Ran]) -> dict[str | None, str]:
+    """Who ran with each value of a setting; None where it is not told."""
+    groups: dict[str | None, list[Ran]] = {}
+    for arm in arms:
+        groups.setdefault(_said(arm.settings.get(name)), []).append(arm)
+    return {value: _who(own, arms) for value, own in groups.items()}
+
+
+def _who(some: Sequence[Ran], arms: Sequence[Ran]) -> str:
+    """Engines by name where all of their arms are meant, else arms by label."""
+    found: dict[str, None] = {}
+    for arm in some:
+        whole = all(other in some for other in arms if other.engine == arm.engine)
+        found[shown_engine(arm.engine) if whole else arm.label] = None
+    return ", ".join(found)
+
+
+def _said(value: Any) -> str | None:
+    """A value as it is compared and shown; several spellings of one are the same."""
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_said(part) or "null" for part in value)
+    text = str(value).strip().lower().replace("-", "_")
+    return _SAME.get(text, text)

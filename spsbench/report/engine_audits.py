@@ -1,0 +1,86 @@
+"""What audits of engines of others found, as a table and in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from spsbench.report.tables import Table, left, right
+from spsbench.report.wording import number
+from spsbench.stats.losslessness import ALARM
+from spsbench.summary_types import EngineAuditRow
+
+_WORDS = {"alarm": "ALARM", "quiet": "quiet", "undecided": "undecided"}
+_MOST_FAILURES = 3
+
+
+def audit_table(rows: Sequence[EngineAuditRow]) -> Table:
+    """One row a setting; the leakage with its bound where nothing is impossible."""
+    columns = [left("setting"), right("texts"), right("tokens"), right("impossible")]
+    columns += [right("leakage"), right("at most"), right("log10 e"), left("verdict")]
+    return Table(columns, [_row(row) for row in rows])
+
+
+def _row(row: EngineAuditRow) -> list[str]:
+    leakage = row["leakage"]
+    return [
+        row["setting"],
+        str(row["texts"]),
+        str(row["tokens"]),
+        str(row["impossible"]),
+        "-" if leakage is None else f"{leakage['estimate']:.1%}",
+        "-" if row["bound"] is None or row["decision"] == ALARM else f"{row['bound']:.1%}",
+        number(row["log10_e_value"], 1),
+        _WORDS[row["decision"]],
+    ]
+
+
+def audit_sentences(rows: Sequence[EngineAuditRow], bound: float) -> Iterator[str]:
+    """What each row means, and where an alarm comes from."""
+    for row in rows:
+        yield f"{row['setting']}: {' '.join(_told(row, bound))}"
+
+
+def _told(row: EngineAuditRow, bound: float) -> Iterator[str]:
+    if row["decision"] == ALARM:
+        yield f"not the target's distribution, known after {_texts(row['decided_after'])}."
+        yield from (f"{reason}." for reason in row["reasons"])
+        yield from _located(row)
+    elif row["decision"] == "quiet":
+        asked = "" if row["bound"] is None else f" above {row['bound']:.1%}"
+        yield f"no sign of a leak{asked} after {_texts(row['decided_after'])}."
+    else:
+        known = "" if row["bound"] is None else f", and at most {row['bound']:.1%} can leak"
+        yield f"no alarm after {_texts(row['texts'])}{known}; {bound:.1%} was asked for."
+    if row["against"] is not None:
+        yield f"Held against what the plain texts follow: {row['against']}."
+    if row["failures"]:
+        shown = "; ".join(list(dict.fromkeys(row["failures"]))[:_MOST_FAILURES])
+        yield f"{len(row['failures'])} requests failed: {shown}."
+    if row["gone"] is not None:
+        yield f"The engine was given up: {row['gone']}."
+
+
+def _located(row: EngineAuditRow) -> Iterator[str]:
+    located = row["located"]
+    if located is None:
+        return
+    for group, places in located["places"].items():
+        told = [
+            f"{place['name']} {place['score_z']:+.1f}"
+            + (f" ({place['impossible']} of {place['tokens']} impossible)" if place["impossible"] else "")
+            for place in places
+            if place["score_z"] is not None
+        ]
+        if told:
+            yield f"Log-score z by {group}: {', '.join(told)}."
+    if located["explanation"] is not None:
+        best = located["laws"][0]
+        left_over = f", {best['impossible']} tokens still impossible" if best["impossible"] else ""
+        yield (
+            f"Closest of the laws tried: {located['explanation']} "
+            f"({best['nats']:.0f} nats likelier than what was asked for{left_over})."
+        )
+
+
+def _texts(count: int) -> str:
+    return f"{count} text{'' if count == 1 else 's'}"

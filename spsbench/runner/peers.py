@@ -1,0 +1,208 @@
+"""Engines of others as arms: each started once, kept stopped but for its requests, ended with the run."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Container, Mapping, Set
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from spsbench import __version__
+from spsbench.axes import shown_engine
+from spsbench.environment import library_versions
+from spsbench.errors import UnavailableError
+from spsbench.models.pair import Pair
+from spsbench.models.source import ModelSource, files_of
+from spsbench.peers.engine import PeerEngine
+from spsbench.peers.matched import SAMPLER_ORDER, SMALLEST_SET
+from spsbench.peers.peer import PeerGone
+from spsbench.peers.protocol import Described, Load, shortened
+from spsbench.peers.registry import find_peer
+from spsbench.records import Arm
+from spsbench.runner.arms import is_peer
+from spsbench.runner.plan import Plan
+
+LOGS = "engines"
+"""Folder of the run directory that takes what engines of others print."""
+
+UNTOLD_RULE = "not told by the engine"
+
+_Setting = tuple[str, bool, int]
+"""Engine, whether it drafts, and K: what one process is started with; it serves every sampling."""
+
+
+class PeerArms:
+    """The processes behind a run's arms of other engines.
+
+    Args:
+        plan: the run.
+        pair: its models; the engines get the same folders, precision and threads.
+        logs: folder for what they print.
+
+    Attributes:
+        left_out: why an arm's engine could not be started, by arm.
+    """
+
+    def __init__(self, plan: Plan, pair: Pair, logs: Path) -> None:
+        self._plan, self._pair, self._logs = plan, pair, logs
+        self._open = ExitStack()
+        self._engines: dict[_Setting, PeerEngine] = {}
+        self._described: dict[_Setting, Described | str] = {}
+        self.left_out: dict[Arm, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def start(self, due: Container[Arm], starting: Callable[[str], None]) -> None:
+        """Start engines and let them load their models; what cannot be is noted in ``left_out``.
+
+        Args:
+            due: arms that are to be measured; the engines of others stay where they are.
+            starting: told of each before it begins, since loading may take minutes.
+        """
+        for arm in (arm for arm in self._plan.arms if is_peer(arm) and arm in due):
+            setting = _setting(arm)
+            if setting not in self._described:
+                starting(f"{arm.engine} ({'with' if arm.method == 'sps' else 'without'} a draft)")
+                self._described[setting] = self._started(arm)
+            found = self._described[setting]
+            if isinstance(found, str):
+                self.left_out[arm] = found
+
+    def engine(self, arm: Arm) -> PeerEngine:
+        """The engine of an arm; one process serves arms that differ in sampling alone."""
+        setting = _setting(arm)
+        if setting not in self._engines:
+            kind = find_peer(arm.engine)
+            peer = kind.open(self._load(arm, kind.converted), self._logs / _log_name(arm), True)
+            self._open.callback(peer.close)
+            made = (peer, self._pair.tokenizer, self._pair.target.vocab_size, arm.k)
+            self._engines[setting] = PeerEngine(arm.engine, *made)
+        return self._engines[setting]
+
+    def versions(self) -> dict[str, str]:
+        """Name and version of each engine that was started, by the text it was asked for with."""
+        told = {
+            engine: found for (engine, *_), found in self._described.items() if isinstance(found, Described)
+        }
+        return {engine: f"{found.engine} {found.version}" for engine, found in told.items()}
+
+    def rules(self) -> dict[str, str]:
+        """By which rule each speculative arm of another engine keeps tokens, as it tells."""
+        return {
+            arm.name: found.rule or UNTOLD_RULE
+            for arm in self._plan.arms
+            if arm.method == "sps" and (found := self._of(arm)) is not None
+        }
+
+    def record(self) -> dict[str, Any]:
+        """What run.json keeps of every arm under ``engines``; nothing without a peer.
+
+        See ``Described``; ``unseen`` is that of ``PeerEngine``, and ``separate`` says whether it answered in
+        a process of its own.
+        """
+        if not self._described:
+            return {}
+        known = (arm for arm in self._plan.arms if not is_peer(arm) or self._of(arm) is not None)
+        return {arm.name: self._record_of(arm) for arm in known}
+
+    def _record_of(self, arm: Arm) -> dict[str, Any]:
+        found = self._of(arm)
+        if found is None:
+            return {**_of_ours(arm, self._pair), "limits": [], "unseen": [], "separate": False}
+        told = {name: value for name, value in asdict(found).items() if name != "protocol"}
+        return {**told, "unseen": list(self._engines[_setting(arm)].unseen), "separate": True}
+
+    def _of(self, arm: Arm) -> Described | None:
+        found = self._described.get(_setting(arm)) if is_peer(arm) else None
+        return found if isinstance(found, Described) else None
+
+    def _started(self, arm: Arm) -> Described | str:
+        try:
+            return self.engine(arm).describe()
+        except (PeerGone, UnavailableError) as error:
+            last = _last_line(self._logs / _log_name(arm))
+            return f"{error} (its log ends: {last})" if last else str(error)
+
+    def _load(self, arm: Arm, converted: Callable[[Path], str]) -> Load:
+        source, info = self._plan.source, self._pair.info
+        return Load(
+            target=converted(_folder(source.target)),
+            draft=converted(_folder(source.draft)) if arm.method == "sps" else None,
+            k=arm.k,
+            threads=info["threads"],
+            context=self._plan.slots,
+            dtype=info["target"]["dtype"],
+        )
+
+
+def require_any(arms: Set[Arm], left_out: Mapping[Arm, str]) -> None:
+    """Refuse to go on where no arm is left.
+
+    Raises:
+        UnavailableError: with the first reason of each engine.
+    """
+    if arms - left_out.keys():
+        return
+    reasons = {arm.engine: reason for arm, reason in reversed(list(left_out.items()))}
+    raise UnavailableError(
+        "; ".join(f"{engine}: {reason}" for engine, reason in reasons.items()) + ".",
+        flag="--engine",
+        remedy="Try the command by itself: docs/engine-protocol.md says what it reads and writes.",
+    )
+
+
+def _of_ours(arm: Arm, pair: Pair) -> dict[str, Any]:
+    """The same of an engine that runs here; transformers warps and multiplies as we do."""
+    stock = arm.engine.startswith("hf-")
+    dtype = pair.info["draft" if arm.method == "draft" else "target"]["dtype"]
+    return {
+        "engine": "transformers" if stock else "spsbench",
+        "version": library_versions().get("transformers") if stock else __version__,
+        "vocab_size": pair.target.vocab_size,
+        "rule": None,
+        "settings": {
+            "dtype": dtype,
+            "kv_dtype": dtype,
+            "dynamic_quantisation": False,
+            "prefix_cache": False,
+            "threads": pair.info["threads"],
+            "top_p": SMALLEST_SET,
+            "sampler_order": list(SAMPLER_ORDER),
+        },
+    }
+
+
+def _folder(source: ModelSource) -> Path:
+    """Where a model's files are; they were loaded, so they are here."""
+    found = files_of(source.location, source.commit)
+    if found is None:
+        raise UnavailableError(f"the files of {source.name} are in no folder that an engine could read.")
+    return found.resolve()
+
+
+def _setting(arm: Arm) -> _Setting:
+    return arm.engine, arm.method == "sps", arm.k
+
+
+def _log_name(arm: Arm) -> str:
+    """By the engine as shown, with a hash of all of it: commands may differ in their folders alone."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", shown_engine(arm.engine))[:40].strip("-.")
+    digest = hashlib.sha256(arm.engine.encode()).hexdigest()[:6]
+    return f"{name}-{digest}-{arm.method}" + (f"-k{arm.k}" if arm.k else "") + ".log"
+
+
+def _last_line(log: Path) -> str:
+    """The last line that says something, shortened: the folder goes if nothing else is measured."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return shortened(lines[-1]) if lines else ""
