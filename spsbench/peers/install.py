@@ -162,6 +162,7 @@ class _Work:
             packed.extractall(self.scratch, filter="data")
         code, build = self.scratch / self.entry.source.folder, self.scratch / "build"
         flags = [f"-D{name}={value}" for name, value in _CMAKE.items()]
+        flags.append(f"-DLLAMA_BUILD_NUMBER={self.entry.version.partition('.')[0]}")  # else it says build 0
         ninja = self.environment.folder / "bin" / "ninja"
         flags += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
         cmake: list[str | Path] = [self.environment.python, "-m", "cmake"]
