@@ -774,7 +774,8 @@ class EngineAuditRow(TypedDict):
     """
 
     setting: str
-    k: int
+    k: int | None
+    is_plain: bool
     sampling: str
     decision: str
     decided_after: int

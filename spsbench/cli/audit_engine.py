@@ -35,16 +35,17 @@ def audit_named(params: Mapping[str, Any]) -> None:
     from spsbench.peers.peer import PeerGone
     from spsbench.peers.registry import find_peer
     from spsbench.store import fresh_directory
+    from spsbench.verify.engine_audit import Effort
     from spsbench.verify.engine_matrix import audit_engine
 
     quiet = params["quiet"]
     kind = find_peer(params["engine"])
-    settings, effort = _settings(params), _effort(params)
+    settings, limits = _settings(params, served=kind.served), _limits(params)
     say("Checking prompts, models and engine", quiet=quiet)
     ready = plan_of(params)
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
     subject = subject_of(kind, ready, values.threads(params["threads"]))
-    effort = effort(ready.max_new_tokens)
+    effort = Effort(*limits, ready.max_new_tokens)
     rows: list[Row] = []
     gone = None
     try:
@@ -61,10 +62,13 @@ def audit_named(params: Mapping[str, Any]) -> None:
     _conclude(rows, effort, gone)
 
 
-def _settings(params: Mapping[str, Any]) -> list[Setting]:
-    """Every sampling, plain and with each K."""
+def _settings(params: Mapping[str, Any], *, served: bool) -> list[Setting]:
+    """Every sampling, plain and with each K; of a server each once, for it has its own K or none."""
     from spsbench.verify.engine_matrix import Setting
 
+    if served:
+        _require_not_given(params, "arms", "k")
+        return [Setting(sampling, None) for sampling in _samplings(params)]
     arms = [name.strip() for name in (params["arms"] or f"{PLAIN},{SPECULATING}").split(",")]
     wrong = next((name for name in arms if name not in (PLAIN, SPECULATING)), None)
     if wrong is not None:
@@ -74,6 +78,16 @@ def _settings(params: Mapping[str, Any]) -> list[Setting]:
     ks = values.lookaheads(params["k"] or "4") if SPECULATING in arms else ()
     every = [*([0] if PLAIN in arms else []), *ks]
     return [Setting(sampling, k) for sampling, k in product(_samplings(params), every)]
+
+
+def _require_not_given(params: Mapping[str, Any], *names: str) -> None:
+    given = next((name for name in names if params[name] is not None), None)
+    if given is not None:
+        raise UsageError(
+            f"{params[given]!r} is given, and a server has models and lookahead of its own.",
+            flag=f"--{given}",
+            remedy="Leave it out; audit a server with speculation and one without.",
+        )
 
 
 def _samplings(params: Mapping[str, Any]) -> list[SamplingParams]:
@@ -87,15 +101,11 @@ def _samplings(params: Mapping[str, Any]) -> list[SamplingParams]:
     return list(dict.fromkeys(found))
 
 
-def _effort(params: Mapping[str, Any]) -> Any:
-    """All but the length of a text, which the task says."""
-    from functools import partial
-
-    from spsbench.verify.engine_audit import Effort
-
+def _limits(params: Mapping[str, Any]) -> tuple[float, int, float]:
+    """Leakage, texts and seconds: all of ``Effort`` but the length of a text, which the task says."""
     bound = values.share(params["bound"], "--bound", 0.02)
     texts = int(values.number(params["texts"], "--texts", 1, _TEXTS, whole=True))
-    return partial(Effort, bound, texts, values.seconds(params["budget"], _BUDGET_S))
+    return bound, texts, values.seconds(params["budget"], _BUDGET_S)
 
 
 def plan_of(params: Mapping[str, Any]) -> Plan:
@@ -197,7 +207,7 @@ def _conclude(rows: Sequence[Row], effort: Effort, gone: str | None) -> None:
     unclear = [row.setting.name for row in rows if row.decision == UNDECIDED]
     if unclear:
         raise IncompleteError(
-            f"a leak below {effort.bound:.1%} could not be shown: {'; '.join(unclear)}.",
+            f"that less than {effort.bound:.1%} leaks could not be shown: {'; '.join(unclear)}.",
             flag="--bound",
             remedy="Give more --texts or --budget, a higher --temperature, or a wider --bound.",
         )

@@ -35,11 +35,13 @@ class PeerKind:
         open: a peer with one setting; ``log`` takes what it prints, ``paused`` keeps it stopped between
             requests.
         converted: what ``Load.target`` and ``Load.draft`` are to hold for a Hugging Face folder; made once.
+        served: whether it runs already, with models and lookahead that somebody else chose.
     """
 
     name: str
     open: Callable[[Load, Path, bool], Peer]
     converted: Callable[[Path], str] = str
+    served: bool = False
 
 
 def find_peer(text: str, flag: str = "--engine") -> PeerKind:
@@ -57,7 +59,7 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
     if text.startswith(WORKER):
         return _worker(text, flag)
     if text.startswith(OPENAI):
-        return PeerKind(text, _server_opener(text, flag))
+        return PeerKind(text, _server_opener(text, flag), served=True)
     spec = Spec.parse(text)
     if spec.name not in NAMED:
         raise unknown(spec.name, NAMED, flag, f', or give {WORKER}"COMMAND" or {OPENAI}URL')

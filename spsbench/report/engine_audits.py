@@ -27,30 +27,37 @@ def _row(row: EngineAuditRow) -> list[str]:
         str(row["texts"]),
         str(row["tokens"]),
         str(row["impossible"]),
-        "-" if leakage is None else f"{leakage['estimate']:.1%}",
-        "-" if row["bound"] is None or row["decision"] == ALARM else f"{row['bound']:.1%}",
+        f"{leakage['estimate']:.1%}" if not row["is_plain"] and leakage is not None else "-",
+        f"{row['bound']:.1%}"
+        if not row["is_plain"] and row["bound"] is not None and row["decision"] != ALARM
+        else "-",
         number(row["log10_e_value"], 1),
         _WORDS[row["decision"]],
     ]
 
 
-def audit_sentences(rows: Sequence[EngineAuditRow], bound: float) -> Iterator[str]:
+def audit_sentences(rows: Sequence[EngineAuditRow], bound: float | None) -> Iterator[str]:
     """What each row means, and where an alarm comes from."""
     for row in rows:
         yield f"{row['setting']}: {' '.join(_told(row, bound))}"
 
 
-def _told(row: EngineAuditRow, bound: float) -> Iterator[str]:
+def _told(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
     if row["decision"] == ALARM:
         yield f"not the target's distribution, known after {_texts(row['decided_after'])}."
         yield from (f"{reason}." for reason in row["reasons"])
         yield from _located(row)
     elif row["decision"] == "quiet":
-        asked = "" if row["bound"] is None else f" above {row['bound']:.1%}"
-        yield f"no sign of a leak{asked} after {_texts(row['decided_after'])}."
+        leak = (
+            f"; no sign of a leak above {row['bound']:.1%}"
+            if not row["is_plain"] and row["bound"] is not None
+            else ""
+        )
+        yield f"no alarm after {_texts(row['decided_after'])}{leak}."
     else:
         known = "" if row["bound"] is None else f", and at most {row['bound']:.1%} can leak"
-        yield f"no alarm after {_texts(row['texts'])}{known}; {bound:.1%} was asked for."
+        asked = "" if row["is_plain"] or bound is None else f"; {bound:.1%} was asked for"
+        yield f"no alarm after {_texts(row['texts'])}{known}{asked}."
     if row["against"] is not None:
         yield f"Held against what the plain texts follow: {row['against']}."
     if row["failures"]:

@@ -34,6 +34,9 @@ FIRST_LOOK = 20
 LEVEL = 0.05
 """How often the bound may be wrong, over all looks."""
 
+PLAIN_TEXTS = 80
+"""Texts without an alarm after which plain sampling is quiet: no draft can leak there."""
+
 TO_LOCATE = 40
 """Texts that are drawn at least where the verdict is an alarm, to say where it comes from."""
 
@@ -45,13 +48,14 @@ class Effort:
     """When to stop.
 
     Attributes:
-        bound: quiet as soon as the leakage is known to be below this.
+        bound: quiet as soon as the leakage is known to be below this; None for plain sampling, which is quiet
+            after ``PLAIN_TEXTS``.
         texts: the most that are drawn.
         budget_s: the longest that is drawn, in seconds.
         max_new_tokens: of each text.
     """
 
-    bound: float
+    bound: float | None
     texts: int
     budget_s: float
     max_new_tokens: int
@@ -174,7 +178,9 @@ class EngineAudit:
                 self._failures.append(str(error))
                 continue
             if answer.output_ids:
-                text = Foreign(number + 1, prompt, tuple(answer.output_ids), self._sampling, False)
+                text = Foreign(
+                    number + 1, prompt, tuple(answer.output_ids), self._sampling, answer.retokenised
+                )
                 told = answer.accepted_per_loop
                 yield Drawn(text, None if told is None else tuple(told))
 
@@ -200,7 +206,11 @@ class EngineAudit:
             return False
         if evidence["greedy"]:
             return len(self._drawn) >= len(self._prompts)
-        return evidence["positions"] >= FEWEST_POSITIONS and bound is not None and bound <= self._effort.bound
+        if evidence["positions"] < FEWEST_POSITIONS:
+            return False
+        if self._effort.bound is None:
+            return len(self._drawn) >= PLAIN_TEXTS
+        return bound is not None and bound <= self._effort.bound
 
 
 def judged_again(

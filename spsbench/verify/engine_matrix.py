@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import torch
 
 from spsbench.models.causal_lm import CausalLM
 from spsbench.peers.peer import PeerGone
 from spsbench.peers.protocol import Described, Load
 from spsbench.peers.registry import PeerKind
+from spsbench.peers.server import require_same_model
 from spsbench.records import SamplingParams
 from spsbench.stats.losslessness import ALARM
 from spsbench.summary_types import EngineAuditRow
@@ -37,22 +40,37 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the matrix; without a lookahead (0) nothing is drafted."""
+    """One row of the matrix.
+
+    Attributes:
+        sampling: what is asked for.
+        k: lookahead; 0 where nothing is drafted, None where a server has its own.
+    """
 
     sampling: SamplingParams
-    k: int
+    k: int | None
 
     @property
     def name(self) -> str:
-        """For the screen, e.g. ``K=4, temperature 0.8``."""
-        return f"{f'K={self.k}' if self.k else 'plain'}, {described(self.sampling)}"
+        """For the screen, e.g. ``K=4, T=0.8``."""
+        return f"{self._drafting()}, {_short(self.sampling)}"
 
     @property
     def file(self) -> str:
         """Of its texts, e.g. ``k4-t0.8-p1-top0.jsonl``."""
         s = self.sampling
         drawn = "greedy" if s.greedy else f"t{s.temperature:g}-p{s.top_p:g}-top{s.top_k}"
-        return f"k{self.k}-{drawn}.jsonl"
+        return f"{self._drafting().lower().replace(' ', '-').replace('=', '')}-{drawn}.jsonl"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is drafted."""
+        return self.k == 0
+
+    def _drafting(self) -> str:
+        if self.k is None:
+            return "as served"
+        return f"K={self.k}" if self.k else "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +95,23 @@ class Subject:
     threads: int | None
     dtype: str = "float32"
 
-    def load(self, k: int, max_new_tokens: int) -> Load:
-        """What the engine is to load for a lookahead; 0 for none."""
+    def load(self, k: int | None, max_new_tokens: int) -> Load:
+        """What the engine is to load for a lookahead; 0 for none, None for what is there already."""
         target, draft = (self.kind.converted(folder) for folder in self.folders)
-        longest = max(map(len, self.prompts)) + max_new_tokens + k + 1
+        longest = max(map(len, self.prompts)) + max_new_tokens + (k or 0) + 1
         context = -(-longest // _CONTEXT) * _CONTEXT
-        return Load(target, draft if k else None, k, self.threads, context, self.dtype)
+        return Load(target, draft if k else None, k or 0, self.threads, context, self.dtype)
 
 
+def _short(sampling: SamplingParams) -> str:
+    if sampling.greedy:
+        return "greedy"
+    cuts = [f"top-k {sampling.top_k}"] if sampling.top_k else []
+    cuts += [f"top-p {sampling.top_p:g}"] if sampling.top_p < 1 else []
+    return ", ".join([f"T={sampling.temperature:g}", *cuts])
+
+
+_COMPARED = 16  # prompts by which a server's model is known
 _CONTEXT = 256  # what some engines allot caches by, in tokens
 
 
@@ -114,7 +141,7 @@ class Row:
     @property
     def convention(self) -> Law | None:
         """Of plain texts that follow another reading of the same parameters: that one."""
-        if self.setting.k or self.located is None or self.located.explanation is None:
+        if not self.setting.is_plain or self.located is None or self.located.explanation is None:
             return None
         law = self.located.explanation.law
         return law if law.convention else None
@@ -127,6 +154,7 @@ class Row:
         return {
             "setting": self.setting.name,
             "k": self.setting.k,
+            "is_plain": self.setting.is_plain,
             "sampling": described(self.setting.sampling),
             "decision": self.decision,
             "decided_after": found.decided_after,
@@ -166,10 +194,10 @@ def audit_engine(
     """
     laws: dict[SamplingParams, Law] = {}
     folder.mkdir(parents=True, exist_ok=True)
-    for setting in sorted(settings, key=lambda each: each.k > 0):
+    for setting in sorted(settings, key=lambda each: not each.is_plain):
         say(setting.name)
         row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling))
-        if not setting.k and (law := _explains(row, subject)) is not None:
+        if setting.is_plain and (law := _explains(row, subject)) is not None:
             laws[setting.sampling] = law
         yield row
 
@@ -181,6 +209,9 @@ def _audited(
     peer = subject.kind.open(subject.load(setting.k, effort.max_new_tokens), log, False)
     try:
         told = peer.describe()
+        if subject.kind.served:
+            require_same_model(peer, _first_tokens(subject), subject.kind.name)
+        effort = replace(effort, bound=None) if setting.is_plain else effort
         audit = EngineAudit(
             *(peer, subject.models, subject.prompts, setting.sampling, subject.stop_ids, effort, seed, law)
         )
@@ -198,6 +229,16 @@ def _audited(
     is_alarm = found.decision == ALARM and not setting.sampling.greedy
     located = locate(found.drawn, subject.models, setting.sampling) if is_alarm else None
     return Row(setting, told, found, law, located)
+
+
+def _first_tokens(subject: Subject) -> list[tuple[list[int], int, float]]:
+    """Prompts, the target's best token behind each, and how far it is ahead of the second."""
+    found = []
+    for prompt in subject.prompts[:_COMPARED]:
+        row = subject.models[0].score_uncached(torch.tensor(prompt), last=1)[-1].float()
+        best, second = row.topk(2).values.tolist()
+        found.append((list(prompt), int(row.argmax()), best - second))
+    return found
 
 
 def _explains(row: Row, subject: Subject) -> Law | None:

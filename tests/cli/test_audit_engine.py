@@ -1,0 +1,102 @@
+"""``audit --engine`` and ``verify --engine`` from end to end, on our own engine behind the protocol."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from commandline import Cli
+
+WRONG_WORKER = Path(__file__).resolve().parents[1] / "wrong_worker.py"
+FEW = ("--limit", "20", "--max-new-tokens", "24", "--threads", "1")
+
+
+def served(fault: str = "") -> str:
+    return f"worker:{sys.executable} -m spsbench.verify.served {fault}".rstrip()
+
+
+def test_a_right_engine_passes_and_its_texts_can_be_audited_again(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "audit"
+    asked = ("--arms", "sps", "--bound", "60%", "--texts", "40", *FEW, "--json")
+    done = cli("audit", "--engine", served(), *asked, "--out", out)
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)["rows"]
+    assert (row["setting"], row["decision"], row["impossible"]) == ("K=4, T=1", "quiet", 0)
+    assert row["bound"] <= 0.6
+    assert row["engine"]["rule"].startswith("modified rejection")
+    kept = json.loads((out / "audit.json").read_text())
+    assert kept["rows"] == json.loads(done.out)["rows"]
+    assert kept["environment"]["cpu"]["model"]
+    again = cli("audit", out / row["texts_file"], "--json")
+    assert again.code == 0, again.err
+    facts = json.loads(again.out)
+    assert (facts["texts"], facts["tokens"]) == (row["texts"], row["tokens"])
+    assert facts["leakage"] == pytest.approx(row["leakage"])
+
+
+def test_a_wrong_engine_is_found_beside_its_right_plain_sampling(cli: Cli, tmp_path: Path) -> None:
+    """Three tables' worth: plain is quiet, speculation alarms, and where it comes from is said."""
+    asked = ("--temperature", "0.8", "--texts", "80", *FEW)
+    done = cli("audit", "--engine", served("inverted-ratio"), *asked, "--out", tmp_path / "audit")
+    assert done.code == 4
+    assert "not the target's distribution: K=4, T=0.8" in done.err
+    said = " ".join(done.out.split())
+    assert "plain, T=0.8: no alarm after 80 texts." in said
+    assert "K=4, T=0.8: not the target's distribution, known after" in said
+    assert "Log-score z by place in the loop: accepted -" in said
+    assert "from the draft" in said
+
+
+def test_what_is_not_clear_exits_5(cli: Cli, tmp_path: Path) -> None:
+    asked = ("--arms", "sps", "--bound", "0.1%", "--texts", "3", *FEW)
+    done = cli("audit", "--engine", served(), *asked, "--out", tmp_path / "audit")
+    assert done.code == 5
+    assert "that less than 0.1% leaks could not be shown: K=4, T=1." in done.err
+
+
+def test_an_engine_that_does_not_start_exits_3(cli: Cli, tmp_path: Path) -> None:
+    worker = f"worker:{sys.executable} {WRONG_WORKER} never-starts"
+    done = cli("audit", "--engine", worker, *FEW, "--out", tmp_path / "audit")
+    assert done.code == 3
+    assert "does not load the models" in done.err
+
+
+def test_an_engine_that_gives_up_keeps_what_it_wrote(cli: Cli, tmp_path: Path) -> None:
+    """It answers another law than the target, and fails for good after some texts."""
+    worker = f"worker:{sys.executable} {WRONG_WORKER} fails"
+    done = cli("audit", "--engine", worker, "--arms", "sps", *FEW, "--out", tmp_path / "audit")
+    assert done.code == 3
+    assert "out of memory" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "neither is given"),
+        (("texts.jsonl", "--engine", "worker:x"), "both are given"),
+        (("--engine", "wroker:x"), "'wroker:x' is unknown"),
+        (("--engine", "worker:"), "no command stands behind the colon"),
+        (("--engine", "worker:x", "--bound", "0"), "'0' is no share"),
+        (("--engine", "worker:x", "--bound", "2%x"), "'2%x' is no share"),
+        (("--engine", "worker:x", "--texts", "0"), "'0' will not do"),
+        (("--engine", "worker:x", "--arms", "hf"), "'hf' is unknown"),
+        (("--engine", "worker:x", "--k", "0"), "no lookahead is left"),
+        (("--engine", "worker:x", "--temperature", "1,hot"), "temperature"),
+        (
+            ("--engine", "openai:http://localhost:1", "--k", "4"),
+            "a server has models and lookahead of its own",
+        ),
+    ],
+)
+def test_bad_input_is_refused(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
+    done = cli("audit", *arguments)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_a_worker_can_be_tested_for_its_form(cli: Cli) -> None:
+    done = cli("verify", "--engine", served("reused-seed"), "--k", "2")
+    assert done.code == 4
+    assert "it does not follow the protocol: seeds (plain), seeds (K=2)" in done.err
