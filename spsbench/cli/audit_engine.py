@@ -34,13 +34,15 @@ def audit_named(params: Mapping[str, Any]) -> None:
     """
     from spsbench.peers.peer import PeerGone
     from spsbench.peers.registry import find_peer
+
+    # What is refused is refused before torch is imported.
+    kind, limits = find_peer(params["engine"]), _limits(params)
     from spsbench.store import fresh_directory
     from spsbench.verify.engine_audit import Effort
     from spsbench.verify.engine_matrix import audit_engine
 
     quiet = params["quiet"]
-    kind = find_peer(params["engine"])
-    settings, limits = _settings(params, served=kind.served), _limits(params)
+    settings = _settings(params, served=kind.served)
     say("Checking prompts, models and engine", quiet=quiet)
     ready = plan_of(params)
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)

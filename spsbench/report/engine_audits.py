@@ -15,7 +15,7 @@ _MOST_FAILURES = 3
 
 def audit_table(rows: Sequence[EngineAuditRow]) -> Table:
     """One row a setting; the leakage with its bound where nothing is impossible."""
-    columns = [left("setting"), right("texts"), right("tokens"), right("impossible")]
+    columns = [left("setting", whole=True), right("texts"), right("impossible")]
     columns += [right("leakage"), right("at most"), right("log10 e"), left("verdict")]
     return Table(columns, [_row(row) for row in rows])
 
@@ -25,7 +25,6 @@ def _row(row: EngineAuditRow) -> list[str]:
     return [
         row["setting"],
         str(row["texts"]),
-        str(row["tokens"]),
         str(row["impossible"]),
         f"{leakage['estimate']:.1%}" if not row["is_plain"] and leakage is not None else "-",
         f"{row['bound']:.1%}"

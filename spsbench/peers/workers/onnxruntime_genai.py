@@ -28,17 +28,18 @@ class OnnxRuntimeGenAI:
             raise ValueError(f"dtype {load.dtype} is not supported, only float32")
         self._genai: Any = importlib.import_module("onnxruntime_genai")
         self._load = load
+        config = json.loads((Path(load.target) / _CONFIG).read_text())
+        self._vocab_size: int = config["model"]["vocab_size"]
         with tempfile.TemporaryDirectory() as folder:
             compose(load, Path(folder))
             self._model = self._genai.Model(folder)
 
     def describe(self) -> Described:
-        config = json.loads((Path(self._load.target) / _CONFIG).read_text())
         rule = "greedy: sample-and-compare; sampled: not documented"
         return Described(
             engine="ONNX Runtime GenAI",
             version=version("onnxruntime-genai"),
-            vocab_size=config["model"]["vocab_size"],
+            vocab_size=self._vocab_size,
             rule=rule if self._load.speculative else None,
             settings={
                 "dtype": "float32",
@@ -46,10 +47,10 @@ class OnnxRuntimeGenAI:
                 "dynamic_quantisation": False,
                 "prefix_cache": False,
                 "threads": self._load.threads,
-                "top_p": "larger than the smallest set of that mass",
+                "top_p": "smallest set of that mass",
             },
             limits=[
-                "Its top-p keeps more tokens than the smallest set of that mass, speculating or not.",
+                "With top_k 0 it ignores top_p, so it is asked for a top-k of the whole vocabulary.",
                 "Its order of temperature, top-k and top-p is not documented, and not told here.",
                 "Drafted and accepted tokens count the whole last round, also behind the stop token.",
             ],
@@ -92,6 +93,8 @@ class OnnxRuntimeGenAI:
         if not ask.sampling.greedy:
             options |= {"temperature": ask.sampling.temperature, "random_seed": ask.seed}
             options |= {"top_k": ask.sampling.top_k, "top_p": ask.sampling.top_p}
+            if ask.sampling.top_p < 1 and not ask.sampling.top_k:
+                options["top_k"] = self._vocab_size  # with 0 it ignores top_p
         parameters.set_search_options(**options)
         if self._load.speculative:
             parameters.set_speculative_options(max_draft_tokens=self._load.k)
