@@ -193,8 +193,11 @@ def _reproduced(
 
 
 def _shown_name(source: ModelSource, pair: str) -> str:
-    """For others to read: of a folder its pair and its last part alone."""
-    return f"{Path(source.location).name} of the pair {pair}" if source.is_local else source.name
+    """For others to read: of a folder its last part alone."""
+    if not source.is_local:
+        return source.name
+    name = Path(source.location).name
+    return name if pair == "custom" else f"{pair}/{name}"
 
 
 def _write(folder: Path, rows: Sequence[Row], effort: Effort, repro: ReproFacts | None = None) -> None:

@@ -30,7 +30,8 @@ from spsbench.verify.engine_matrix import Row, Subject
 from spsbench.verify.laws import Law, read_under
 from spsbench.verify.localise import MOST_TEXTS
 from spsbench.verify.repro_script import options_of, script
-from spsbench.verify.repro_scripts.common import LEVEL, followers, p_value, seeds
+from spsbench.verify.repro_scripts.common import LEAST, LEVEL, followers, p_value, seeds
+from spsbench.verify.repro_scripts.common import shown as p_shown
 
 _TRIED = 3
 """Contexts that are tried of each kind: the first token behind them is wrong, or a later one."""
@@ -38,11 +39,13 @@ _TRIED = 3
 _CLEAR = 1e-6
 """p-value of a try from which on a shorter context is preferred to a clearer one."""
 
+_RARE = 0.02
+"""Probability from which a token is counted by itself."""
+
 _KEPT = 0.9
 """Share of its score that a context keeps when it is shortened."""
 
 _LENGTHS = (8, 16, 32, 64, 128)
-_FEWEST = 10  # outputs with the same prefix
 _MOST_CELLS, _TOP = 200, 24
 _GAP = 1e-3  # of logits: below it rounding decides
 
@@ -68,6 +71,11 @@ class Spot:
 
     context: tuple[int, ...]
     prefix: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """Of both."""
+        return len(self.context) + len(self.prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +142,18 @@ def reproduce(
     """
     setting, draws = row.setting, draws or Draws()
     if setting.sampling.greedy:
-        draws = replace(draws, tried=_FEWEST, measured=2 * _FEWEST)  # another seed is the same text
+        draws = replace(draws, tried=LEAST, measured=2 * LEAST)  # another seed is the same text
     load = subject.load(setting.k, max_new_tokens)
     peer = subject.kind.open(load, folder / "engine.log", False)
     try:
-        shown, first = _Search(row, subject, peer, draws, seed).clearest()
+        search = _Search(row, subject, peer, draws, seed)
+        shown, first = search.clearest()
     finally:
         peer.close()
     case = {
         "prompt_ids": list(shown.spot.context),
         "prefix_ids": list(shown.spot.prefix),
+        "prefix_probability": search.reached(shown.spot),
         "max_new_tokens": _length(setting.k),
         "stop_ids": list(subject.stop_ids),
         "sampling": asdict(setting.sampling),
@@ -181,19 +191,28 @@ class _Search:
             raise PeerGone("no context had enough outputs that begin alike")
         clear = [each for each in tried if each.p_value < _CLEAR]
         best = (
-            min(clear, key=lambda each: (len(each.spot.context), each.p_value))
+            min(clear, key=lambda each: (each.spot.length, each.p_value))
             if clear
             else min(tried, key=lambda each: each.p_value)
         )
         first = self._first("measured", 0)
         return self._shown(best.spot, self._outputs(best.spot.context, first, self._draws.measured)), first
 
+    def reached(self, spot: Spot) -> float:
+        """The probability that an output begins with the prefix."""
+        found = 1.0
+        for place, token in enumerate(spot.prefix):
+            logits = self._logits(Spot(spot.context, spot.prefix[:place]))
+            row = expected(logits, self._row.setting.sampling, self._row.against, [token])
+            found *= row.tokens.get(token, 0.0)
+        return found
+
     def _spots(self, context: tuple[int, ...], outputs: Sequence[Sequence[int]]) -> Iterator[Spot]:
         """One a place: behind the most frequent prefix, while enough outputs have it."""
         for place in range(_length(self._row.setting.k) - 1):
             prefixes = Counter(tuple(ids[:place]) for ids in outputs if len(ids) > place)
             prefix, count = max(prefixes.items(), key=lambda item: item[1], default=((), 0))
-            if count < _FEWEST:
+            if count < LEAST:
                 return
             spot = Spot(context, prefix)
             if is_firm(self._logits(spot), self._row.setting.sampling):
@@ -349,14 +368,21 @@ def _apart(reading: Reading, row: Row, stop_ids: Sequence[int]) -> Tensor:
     held = read_under(reading, row.against)
     found = torch.zeros(len(reading.tokens), dtype=torch.float64)
     if row.setting.k and held.p is not None:
-        found = (held.q - held.p).abs().sum(-1).double() / 2
+        found = _distance(held.q, held.p)
     if row.located is not None:
         best = row.located.fits[0].law.rows(reading.logits.float(), reading.draft_logits)
-        found = torch.maximum(found, (held.q - best).abs().sum(-1).double() / 2)
+        found = torch.maximum(found, _distance(held.q, best))
     if stop_ids:  # an engine may be unable to draw them
         stops = held.q[:, list(stop_ids)].sum(-1).double()
         found = torch.maximum(found, stops.where(stops < 1, 0.0))
     return found + 0.5 * reading.impossible
+
+
+def _distance(q: Tensor, other: Tensor) -> Tensor:
+    """[n] total variation of rows, where all tokens too rare to be counted one by one are taken together."""
+    counted = q >= _RARE
+    apart = ((q - other) * counted).double()
+    return (apart.abs().sum(-1) + apart.sum(-1).abs()) / 2
 
 
 def _shortened(
@@ -384,16 +410,16 @@ def _title(row: Row, shown: Shown, names: tuple[str, str]) -> str:
     told, spot = row.described, shown.spot
     behind = f", among outputs that begin with {list(spot.prefix)}" if spot.prefix else ""
     total = sum(shown.counts.values())
-    drafting = f"draft {names[1]}" if row.setting.k else "no draft"
+    drafting = f"drafts by {names[1]}" if row.setting.k else "no draft"
     verdict = "not the target's" if shown.p_value < LEVEL else "no clear deviation"
     law = "" if row.against is None else f"\nExpected: what its plain texts follow, {row.against.name}."
     return (
         f"{told.engine} {told.version}, {row.setting.name}: does a token follow the target?\n\n"
         f"One prompt of {len(spot.context)} ids, many seeds, output token {len(spot.prefix) + 1}{behind}.\n"
         f"When this was written: {total} tokens of {shown.outputs} outputs, "
-        f"p-value {shown.p_value:.2g}: {verdict}.\n"
+        f"p-value {p_shown(shown.p_value)}: {verdict}.\n"
         f"The expected probabilities are those of transformers' float32 forward.{law}\n\n"
-        f"Models: target {names[0]}, {drafting}."
+        f"Models: {names[0]}, {drafting}."
     )
 
 

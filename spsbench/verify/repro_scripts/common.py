@@ -15,6 +15,7 @@ CASE: dict[str, Any] = {}
 ROUNDING = 1e-6  # probability granted to a token that has none: the engine may round otherwise
 FEWEST = 5.0  # expected count from which a token is a cell of its own
 LEVEL = 1e-3
+LEAST = 10  # draws of a token that are tested
 Row = tuple[Mapping[int, float], float]  # probabilities by token, and what all other tokens have together
 
 
@@ -101,26 +102,31 @@ def warped(
     return {token: weight / mass for token, weight in found.items()}
 
 
+def shown(p: float) -> str:
+    """A p-value as text."""
+    return "below 1e-300" if p < 1e-300 else f"{p:.2g}"
+
+
 def table(counts: Mapping[int, int], row: Row) -> Iterator[str]:
     """Observed and expected, the twelve tokens that are farthest from what is expected first."""
     expected, rest = row
     total = sum(counts.values())
     means = {token: total * expected.get(token, 0.0) for token in {*expected, *counts}}
     order = sorted(means, key=lambda token: -abs(counts.get(token, 0) - means[token]))
-    shown, others = order[:12], order[12:]
+    first, others = order[:12], order[12:]
     yield f"{'token':>8} {'observed':>9} {'expected':>9}"
-    for token in shown:
+    for token in first:
         known = f"{means[token]:9.1f}" if token in expected or not rest else "    small"
         yield f"{token:8} {counts.get(token, 0):9} {known}"
     seen = sum(counts.get(token, 0) for token in others)
-    yield f"{'others':>8} {seen:9} {total - sum(means[token] for token in shown):9.1f}"
+    yield f"{'others':>8} {seen:9} {total - sum(means[token] for token in first):9.1f}"
 
 
 def main(
     arguments: Callable[[argparse.ArgumentParser], None],
     outputs: Callable[[dict[str, Any], argparse.Namespace, Sequence[int]], Iterator[list[int]]],
 ) -> None:
-    """Ask the engine, compare, and exit with 1 if its tokens are not the target's."""
+    """Ask the engine, compare, and exit with 3 if its tokens are not the target's."""
     parser = argparse.ArgumentParser(description="Observed against expected frequencies of one token.")
     arguments(parser)
     parser.add_argument("--draws", type=int, default=CASE["draws"])
@@ -130,14 +136,19 @@ def main(
     row: Row = CASE["expected"], CASE["rest"]
     if options.model:
         row = recomputed(options.model)
-    prefix = CASE["prefix_ids"]
     drawn = list(outputs(CASE, options, seeds(options.seed, options.draws)))
+    prefix, reached = CASE["prefix_ids"], CASE["prefix_probability"]
     counts = followers(drawn, prefix)
-    total, p = sum(counts.values()), p_value(counts, row)
-    begin = f" begin with {prefix}" if prefix else ""
-    print(f"{total} of {len(drawn)} outputs{begin}; output token {len(prefix) + 1}:")
-    print(*table(counts, row), sep="\n")
-    print(f"tokens of probability 0: {impossible(counts, row)} of {total}")
-    print(f"p-value {'below 1e-300' if p < 1e-300 else f'{p:.2g}'}")
+    total = sum(counts.values())
+    if prefix:
+        print(f"{total} of {len(drawn)} outputs begin with {prefix}; expected {len(drawn) * reached:.1f}")
+    if prefix and total < LEAST:  # what is wrong comes earlier: then that number alone is tested
+        p = p_value({0: len(drawn) - total, 1: total}, ({0: 1 - reached, 1: reached}, 0.0))
+    else:
+        print(f"output token {len(prefix) + 1}:")
+        print(*table(counts, row), sep="\n")
+        print(f"tokens of probability 0: {impossible(counts, row)} of {total}")
+        p = p_value(counts, row)
+    print(f"p-value {shown(p)}")
     print("NOT the target's distribution" if p < LEVEL else "consistent with the target's distribution")
-    sys.exit(p < LEVEL)
+    sys.exit(3 if p < LEVEL else 0)
