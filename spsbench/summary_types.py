@@ -800,7 +800,7 @@ class ReproFacts(TypedDict):
 
     ``context`` is the prompt, ``prefix`` what the counted outputs begin with, ``observed`` the counts of the
     token behind them and ``expected`` its probabilities, ``rest`` that of all other tokens. ``clear`` says
-    whether ``p_value``, of one test over new seeds, is below 0.001.
+    whether ``p_value``, of tests over new seeds, is below 0.001.
     """
 
     setting: str

@@ -1,8 +1,8 @@
 """One short context where an engine's next token is not the target's, measured over many seeds.
 
 Contexts are taken from the drawn texts, where draft and target, or the target and the law that explains the
-texts best, are farthest apart. A few are tried with few outputs. The clearest one, its place and its prefix
-are then settled, and tested once over new seeds: so the p-value is that of one test.
+texts best, are farthest apart. A few are tried with few outputs, short ones first. The clearest spot is
+measured over new seeds; if it shows nothing, the next, up to three, and the p-value is that of all of them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ from spsbench.verify.repro_scripts.common import shown as p_shown
 _TRIED = 3
 """Contexts that are tried of each kind: the first token behind them is wrong, or a later one."""
 
+_MEASURED = 3
+"""Contexts that are measured at most."""
+
 _CLEAR = 1e-6
-"""p-value of a try from which on a shorter context is preferred to a clearer one."""
+"""p-value of a try behind which no longer context is tried."""
 
 _RARE = 0.02
 """Probability from which a token is counted by itself."""
@@ -56,7 +59,7 @@ class Draws:
 
     Attributes:
         tried: of each context that is tried.
-        measured: of the one that is chosen.
+        measured: of each context that is measured.
         budget_s: the longest for all of them, in seconds.
     """
 
@@ -71,11 +74,6 @@ class Spot:
 
     context: tuple[int, ...]
     prefix: tuple[int, ...]
-
-    @property
-    def length(self) -> int:
-        """Of both."""
-        return len(self.context) + len(self.prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ class Shown:
         outputs: that were drawn.
         counts: of the tokens at the spot.
         expected: the target's row there.
-        p_value: of these counts under that row.
+        p_value: of these counts under that row; times the contexts that were measured.
     """
 
     spot: Spot
@@ -183,20 +181,27 @@ class _Search:
 
     def clearest(self) -> tuple[Shown, int]:
         """The spot over new seeds, and what those were made of."""
-        tried = []
-        for number, context in enumerate(contexts(self._row, self._subject.models, self._subject.stop_ids)):
+        tried: list[Shown] = []
+        found = contexts(self._row, self._subject.models, self._subject.stop_ids)
+        for number, context in enumerate(sorted(found, key=len)):
+            if any(each.p_value < _CLEAR for each in tried):
+                break  # the next ones are longer
             outputs = self._outputs(context, self._first("try", number), self._draws.tried)
             tried += [self._shown(spot, outputs) for spot in self._spots(context, outputs)]
         if not tried:
             raise PeerGone("no context had enough outputs that begin alike")
-        clear = [each for each in tried if each.p_value < _CLEAR]
-        best = (
-            min(clear, key=lambda each: (each.spot.length, each.p_value))
-            if clear
-            else min(tried, key=lambda each: each.p_value)
-        )
-        first = self._first("measured", 0)
-        return self._shown(best.spot, self._outputs(best.spot.context, first, self._draws.measured)), first
+        best: dict[tuple[int, ...], Shown] = {}  # of each context, the clearest first
+        for each in sorted(tried, key=lambda each: each.p_value):
+            best.setdefault(each.spot.context, each)
+        measured = []
+        for number, each in enumerate(list(best.values())[:_MEASURED]):
+            first = self._first("measured", number)
+            outputs = self._outputs(each.spot.context, first, self._draws.measured)
+            measured.append((self._shown(each.spot, outputs), first))
+            if measured[-1][0].p_value < LEVEL / _MEASURED:
+                break
+        shown, first = min(measured, key=lambda each: each[0].p_value)
+        return replace(shown, p_value=min(1.0, len(measured) * shown.p_value)), first
 
     def reached(self, spot: Spot) -> float:
         """The probability that an output begins with the prefix."""
