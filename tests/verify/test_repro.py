@@ -100,12 +100,13 @@ def reproduced(
     sampling: SamplingParams = SamplingParams(),
     k: int = K,
     then: str | None = "",
+    draws: Draws = FEW,
 ) -> ReproFacts:
     """The alarm of a faulty engine, looked for in the same one, or in another."""
     asked = subject(folders, models, fault)
     row = alarm(asked, sampling, k, folder)
     asked = asked if then == "" else subject(folders, models, then)
-    return reproduce(row, asked, ("T", "D"), LENGTH, 0, folder, FEW)
+    return reproduce(row, asked, ("T", "D"), LENGTH, 0, folder, draws)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_a_prompt_is_found_that_shows_the_fault(
 
 def test_what_is_not_shown_is_called_so(folders: Folders, models: Models, tmp_path: Path) -> None:
     """The engine is right by the time that it is asked for the script."""
-    facts = reproduced(folders, models, "inverted-ratio", tmp_path, then=None)
+    facts = reproduced(folders, models, "inverted-ratio", tmp_path, then=None, draws=Draws(15, 40))
     assert not facts["clear"]
     assert facts["p_value"] > 1e-3
     assert "no clear deviation" in (tmp_path / "repro.py").read_text()
