@@ -794,3 +794,23 @@ class EngineAuditRow(TypedDict):
     seconds: float
     engine: dict[str, Any]
     texts_file: str
+
+
+class ReproFacts(TypedDict):
+    """A deviation at one token of an engine's outputs, over many seeds; see ``spsbench.verify.repro``.
+
+    ``context`` is the prompt, ``prefix`` what the counted outputs begin with, ``observed`` the counts of the
+    token behind them and ``expected`` its probabilities, ``rest`` that of all other tokens. ``clear`` says
+    whether ``p_value``, of tests over new seeds, is below 0.001.
+    """
+
+    setting: str
+    script: str
+    context: list[int]
+    prefix: list[int]
+    outputs: int
+    observed: dict[str, int]
+    expected: dict[str, float]
+    rest: float
+    p_value: float
+    clear: bool

@@ -88,6 +88,14 @@ Limit = Annotated[str | None, _drawn("--limit", "N", "Prompts, asked in turns. D
 MaxNewTokens = Annotated[str | None, _drawn("--max-new-tokens", "N", "Of a text. Default: the task's.")]
 Threads = Annotated[str | None, _drawn("--threads", "N", "Of the engine. Default: 1.")]
 Out = Annotated[Path | None, _drawn("--out", "DIR", "For texts and results. Default: a new one in results/.")]
+Repro = Annotated[
+    bool,
+    typer.Option(
+        "--repro",
+        rich_help_panel=DRAWN,
+        help="After an alarm, write repro.py: one prompt that shows it, without spsbench.",
+    ),
+]
 
 
 def audit(
@@ -114,6 +122,7 @@ def audit(
     max_new_tokens: MaxNewTokens = None,
     threads: Threads = None,
     out: Out = None,
+    repro: Repro = False,
     seed: options.Seed = None,
     device: options.Device = None,
     dtype: options.UnroundedDtype = None,

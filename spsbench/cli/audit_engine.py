@@ -14,9 +14,11 @@ from spsbench.paths import results_dir
 
 if TYPE_CHECKING:
     from spsbench.models.causal_lm import CausalLM
+    from spsbench.models.source import ModelSource
     from spsbench.peers.registry import PeerKind
     from spsbench.records import SamplingParams
     from spsbench.runner import Plan
+    from spsbench.summary_types import ReproFacts
     from spsbench.verify.engine_audit import Effort
     from spsbench.verify.engine_matrix import Row, Setting, Subject
 
@@ -43,6 +45,8 @@ def audit_named(params: Mapping[str, Any]) -> None:
 
     quiet = params["quiet"]
     settings = _settings(params, served=kind.served)
+    if params["repro"]:
+        _require_script(kind)
     say("Checking prompts, models and engine", quiet=quiet)
     ready = plan_of(params)
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
@@ -60,7 +64,10 @@ def audit_named(params: Mapping[str, Any]) -> None:
         gone = str(error)
     if gone is not None and not rows:
         raise UnavailableError(f"{kind.name} cannot be asked: {gone}.", flag="--engine")
-    _show(rows, ready, folder, effort, params)
+    repro = _reproduced(rows, subject, ready, effort, folder, params) if params["repro"] else None
+    if repro is not None:
+        _write(folder, rows, effort, repro)
+    _show(rows, ready, folder, effort, params, repro)
     _conclude(rows, effort, gone)
 
 
@@ -164,27 +171,78 @@ def _models(ready: Plan, threads: int) -> tuple[CausalLM, CausalLM]:
     return target, load(source.draft, "float32", *given, "--draft", TORCH, target=target)
 
 
-def _write(folder: Path, rows: Sequence[Row], effort: Effort) -> None:
+def _require_script(kind: PeerKind) -> None:
+    from spsbench.verify.repro_script import require_part
+
+    require_part(kind.name, "--repro")
+
+
+def _reproduced(
+    rows: Sequence[Row],
+    subject: Subject,
+    ready: Plan,
+    effort: Effort,
+    folder: Path,
+    params: Mapping[str, Any],
+) -> ReproFacts | None:
+    """One context that shows the clearest alarm; None without an alarm, or where the engine gives up."""
+    from spsbench.peers.peer import PeerGone
+    from spsbench.verify.repro import reproduce, reproducible
+
+    quiet = params["quiet"]
+    row = reproducible(rows)
+    if row is None:
+        say("No alarm, so there is nothing to reproduce.", quiet=quiet)
+        return None
+    say(f"Looking for a prompt that shows it: {row.setting.name}", quiet=quiet)
+    pair = ready.config.pair.name
+    names = (_shown_name(ready.source.target, pair), _shown_name(ready.source.draft, pair))
+    try:
+        return reproduce(row, subject, names, effort.max_new_tokens, ready.config.seed, folder)
+    except PeerGone as error:
+        say(f"No reproduction: {error}.", quiet=quiet)
+        return None
+
+
+def _shown_name(source: ModelSource, pair: str) -> str:
+    """For others to read: of a folder its last part alone."""
+    if not source.is_local:
+        return source.name
+    name = Path(source.location).name
+    return name if pair == "custom" else f"{pair}/{name}"
+
+
+def _write(folder: Path, rows: Sequence[Row], effort: Effort, repro: ReproFacts | None = None) -> None:
     """What is known so far: a kill loses one setting at most, and of that the texts are there."""
     import json
     from dataclasses import asdict
 
     from spsbench.environment import describe_environment
 
-    facts = {
+    facts: dict[str, Any] = {
         "effort": asdict(effort),
         "environment": describe_environment(),
         "rows": [row.facts() for row in rows],
     }
+    if repro is not None:
+        facts["repro"] = repro
     (folder / "audit.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
-def _show(rows: Sequence[Row], ready: Plan, folder: Path, effort: Effort, params: Mapping[str, Any]) -> None:
-    from spsbench.report.engine_audits import audit_sentences, audit_table
+def _show(
+    rows: Sequence[Row],
+    ready: Plan,
+    folder: Path,
+    effort: Effort,
+    params: Mapping[str, Any],
+    repro: ReproFacts | None,
+) -> None:
+    from spsbench.report.engine_audits import audit_sentences, audit_table, repro_sentence
 
     facts = [row.facts() for row in rows]
     if params["json"]:
-        print_json({"folder": str(folder), "label": ready.label(), "rows": facts})
+        more = {} if repro is None else {"repro": repro}
+        print_json({"folder": str(folder), "label": ready.label(), "rows": facts} | more)
         return
     told = rows[0].described
     out().print(f"{told.engine} {told.version}, {ready.config.pair.name}, {ready.label()}", markup=False)
@@ -193,6 +251,8 @@ def _show(rows: Sequence[Row], ready: Plan, folder: Path, effort: Effort, params
         out().print(f"\n{sentence}", markup=False, highlight=False)
     for line in told.limits:
         out().print(f"\n{line}", markup=False, highlight=False)
+    if repro is not None:
+        out().print(f"\n{repro_sentence(repro, folder)}", markup=False, highlight=False)
     say(f"Texts and audit.json are in {folder}.", quiet=params["quiet"])
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from spsbench.report.tables import Table, left, right
 from spsbench.report.wording import number
 from spsbench.stats.losslessness import ALARM
-from spsbench.summary_types import EngineAuditRow
+from spsbench.summary_types import EngineAuditRow, ReproFacts
 
 _WORDS = {"alarm": "ALARM", "quiet": "quiet", "undecided": "undecided"}
 _MOST_FAILURES = 3
@@ -90,3 +91,14 @@ def _located(row: EngineAuditRow) -> Iterator[str]:
 
 def _texts(count: int) -> str:
     return f"{count} text{'' if count == 1 else 's'}"
+
+
+def repro_sentence(facts: ReproFacts, folder: Path) -> str:
+    """Where the script is, and what it showed."""
+    counted = sum(facts["observed"].values())
+    p_value = "below 1e-300" if facts["p_value"] < 1e-300 else f"{facts['p_value']:.2g}"
+    verdict = "shows it" if facts["clear"] else "does not show it clearly"
+    return (
+        f"{folder / facts['script']} {verdict}: {facts['setting']}, a prompt of {len(facts['context'])} ids, "
+        f"output token {len(facts['prefix']) + 1}, {counted} draws, p-value {p_value}."
+    )

@@ -67,6 +67,11 @@ class Setting:
         """Whether nothing is drafted."""
         return self.k == 0
 
+    @property
+    def lookahead(self) -> int:
+        """K; 0 where nothing is drafted or K is not known."""
+        return self.k or 0
+
     def _drafting(self) -> str:
         if self.k is None:
             return "as served"

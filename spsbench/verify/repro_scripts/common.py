@@ -1,0 +1,154 @@
+"""The shared part: seeds, frequencies of one token, and their test, on the standard library alone."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+CASE: dict[str, Any] = {}
+
+ROUNDING = 1e-6  # probability granted to a token that has none: the engine may round otherwise
+FEWEST = 5.0  # expected count from which a token is a cell of its own
+LEVEL = 1e-3
+LEAST = 10  # draws of a token that are tested
+Row = tuple[Mapping[int, float], float]  # probabilities by token, and what all other tokens have together
+
+
+def seeds(first: int, draws: int) -> list[int]:
+    """Seeds of requests, below 2^31."""
+    numbers = random.Random(first)
+    return [numbers.getrandbits(31) for _ in range(draws)]
+
+
+def followers(outputs: Sequence[Sequence[int]], prefix: Sequence[int]) -> Counter[int]:
+    """The tokens that follow a prefix of the outputs."""
+    place = len(prefix)
+    return Counter(ids[place] for ids in outputs if len(ids) > place and list(ids[:place]) == list(prefix))
+
+
+def impossible(counts: Mapping[int, int], row: Row) -> int:
+    """How many tokens have probability 0: none where the row gives the most probable tokens only."""
+    expected, rest = row
+    return 0 if rest > 0 else sum(count for token, count in counts.items() if token not in expected)
+
+
+def p_value(counts: Mapping[int, int], row: Row) -> float:
+    """Chi-square over the tokens expected at least 5 times, the others together; and tokens of probability 0.
+
+    Of the two tests the smaller p-value, doubled.
+    """
+    outside = impossible(counts, row)
+    inside = sum(counts.values()) - outside
+    cells = sorted(((inside * q, counts.get(token, 0)) for token, q in row[0].items()), reverse=True)
+    cells = [cell for cell in cells if cell[0] >= FEWEST]
+    pooled = inside - sum(cell[0] for cell in cells), inside - sum(cell[1] for cell in cells)
+    if pooled[0] >= FEWEST or not cells:
+        cells.append(pooled)
+    else:
+        cells[-1] = cells[-1][0] + pooled[0], cells[-1][1] + pooled[1]
+    statistic = sum((seen - mean) ** 2 / mean for mean, seen in cells if mean > 0)
+    return min(1.0, 2 * min(chi_square(statistic, len(cells) - 1), binomial(outside, inside + outside)))
+
+
+def chi_square(statistic: float, freedom: int) -> float:
+    """Probability of at least this value."""
+    if freedom < 1 or statistic <= 0:
+        return 1.0
+    half = statistic / 2
+    a, tail = (0.5, math.erfc(math.sqrt(half))) if freedom % 2 else (1.0, math.exp(-half))
+    while a < freedom / 2:
+        tail += math.exp(a * math.log(half) - half - math.lgamma(a + 1))
+        a += 1
+    return tail
+
+
+def binomial(seen: int, draws: int) -> float:
+    """Bound on the probability of so many tokens of probability 0."""
+    return min(1.0, math.exp(math.log(math.comb(draws, seen)) + seen * math.log(ROUNDING)))
+
+
+def recomputed(folder: str) -> Row:
+    """The expected probabilities, by transformers in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if CASE["held_against"] is not None:
+        sys.exit(f"--model: the texts are held against {CASE['held_against']}, which is not computed here")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.inference_mode():
+        found = model(torch.tensor([[*CASE["prompt_ids"], *CASE["prefix_ids"]]])).logits[0, -1]
+    return warped(found[: CASE["vocab_size"]].tolist(), **CASE["sampling"]), 0.0
+
+
+def warped(
+    logits: Sequence[float], greedy: bool, temperature: float, top_k: int, top_p: float
+) -> dict[int, float]:
+    """Temperature, then top-k, then the smallest set of most probable tokens whose mass reaches top-p."""
+    order = sorted(range(len(logits)), key=lambda token: -logits[token])
+    best = logits[order[0]]
+    kept = order[:1] if greedy else order[: top_k or len(order)]
+    weights = {token: math.exp((logits[token] - best) / temperature) for token in kept}
+    total, mass, found = sum(weights.values()), 0.0, {}
+    for token, weight in weights.items():
+        if mass >= top_p * total and top_p < 1:
+            break
+        found[token] = weight
+        mass += weight
+    return {token: weight / mass for token, weight in found.items()}
+
+
+def shown(p: float) -> str:
+    """A p-value as text."""
+    return "below 1e-300" if p < 1e-300 else f"{p:.2g}"
+
+
+def table(counts: Mapping[int, int], row: Row) -> Iterator[str]:
+    """Observed and expected, the twelve tokens that are farthest from what is expected first."""
+    expected, rest = row
+    total = sum(counts.values())
+    means = {token: total * expected.get(token, 0.0) for token in {*expected, *counts}}
+    order = sorted(means, key=lambda token: -abs(counts.get(token, 0) - means[token]))
+    first, others = order[:12], order[12:]
+    yield f"{'token':>8} {'observed':>9} {'expected':>9}"
+    for token in first:
+        known = f"{means[token]:9.1f}" if token in expected or not rest else "    small"
+        yield f"{token:8} {counts.get(token, 0):9} {known}"
+    seen = sum(counts.get(token, 0) for token in others)
+    yield f"{'others':>8} {seen:9} {total - sum(means[token] for token in first):9.1f}"
+
+
+def main(
+    arguments: Callable[[argparse.ArgumentParser], None],
+    outputs: Callable[[dict[str, Any], argparse.Namespace, Sequence[int]], Iterator[list[int]]],
+) -> None:
+    """Ask the engine, compare, and exit with 3 if its tokens are not the target's."""
+    parser = argparse.ArgumentParser(description="Observed against expected frequencies of one token.")
+    arguments(parser)
+    parser.add_argument("--draws", type=int, default=CASE["draws"])
+    parser.add_argument("--seed", type=int, default=CASE["first_seed"])
+    parser.add_argument("--model", metavar="HF_DIR", help="compute the expected probabilities anew")
+    options = parser.parse_args()
+    row: Row = CASE["expected"], CASE["rest"]
+    if options.model:
+        row = recomputed(options.model)
+    drawn = list(outputs(CASE, options, seeds(options.seed, options.draws)))
+    prefix, reached = CASE["prefix_ids"], CASE["prefix_probability"]
+    counts = followers(drawn, prefix)
+    total = sum(counts.values())
+    if prefix:
+        print(f"{total} of {len(drawn)} outputs begin with {prefix}; expected {len(drawn) * reached:.1f}")
+    if prefix and total < LEAST:  # what is wrong comes earlier: then that number alone is tested
+        p = p_value({0: len(drawn) - total, 1: total}, ({0: 1 - reached, 1: reached}, 0.0))
+    else:
+        print(f"output token {len(prefix) + 1}:")
+        print(*table(counts, row), sep="\n")
+        print(f"tokens of probability 0: {impossible(counts, row)} of {total}")
+        p = p_value(counts, row)
+    print(f"p-value {shown(p)}")
+    print("NOT the target's distribution" if p < LEVEL else "consistent with the target's distribution")
+    sys.exit(3 if p < LEVEL else 0)

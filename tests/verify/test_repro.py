@@ -1,0 +1,272 @@
+"""What ``audit --repro`` writes: it runs without spsbench, and tells a wrong engine from a right one."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import tiny_models
+import torch
+from commandline import call
+from scipy import stats
+
+from spsbench.config.models import TORCH
+from spsbench.decode.sampling import warp
+from spsbench.errors import UsageError
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.loading import load
+from spsbench.peers.named import NAMED
+from spsbench.peers.peer import Peer
+from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.registry import PeerKind
+from spsbench.records import SamplingParams
+from spsbench.summary_types import ReproFacts
+from spsbench.verify import repro
+from spsbench.verify.engine_audit import Effort
+from spsbench.verify.engine_matrix import Row, Setting, Subject, audit_engine
+from spsbench.verify.repro import Draws, reproduce, reproducible
+from spsbench.verify.repro_script import options_of, require_part, script
+from spsbench.verify.repro_scripts import common
+from spsbench.verify.served import Served
+
+K = 2
+LENGTH = 12
+FEW = Draws(tried=30, measured=150)
+Models = tuple[CausalLM, CausalLM]
+Folders = tuple[Path, Path]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    root = tmp_path_factory.mktemp("pair")
+    target, draft = tiny_models.make_pair("llama", late=1.0)
+    return tiny_models.save(target, root / "target"), tiny_models.save(draft, root / "draft")
+
+
+@pytest.fixture(scope="module")
+def models(folders: Folders) -> Models:
+    source = tiny_models.pair_of(*folders)
+    given = ("float32", torch.device("cpu"), source.vocab_size)
+    target, draft = (load(part, *given, "--target", TORCH) for part in (source.target, source.draft))
+    return target, draft
+
+
+class InProcess:
+    """A served engine as a peer."""
+
+    def __init__(self, engine: Served) -> None:
+        self.engine = engine
+
+    def describe(self) -> Described:
+        return self.engine.describe()
+
+    def generate(self, ask: Ask) -> Answer:
+        return self.engine.generate(ask)
+
+    def close(self) -> None:
+        pass
+
+
+def subject(folders: Folders, models: Models, fault: str | None) -> Subject:
+    def opened(asked: Load, log: Path, paused: bool) -> Peer:
+        return InProcess(Served(asked, fault))
+
+    kind = PeerKind("worker:python -m spsbench.verify.served", opened)
+    prompts = [tuple((7 * i + 11 * j) % 250 for j in range(12)) for i in range(4)]
+    return Subject(kind, models, folders, prompts, [tiny_models.EOS], 1)
+
+
+def alarm(asked: Subject, sampling: SamplingParams, k: int, folder: Path) -> Row:
+    effort = Effort(1e-9, 160, 60.0, LENGTH)
+    (row,) = audit_engine(asked, [Setting(sampling, k)], effort, 0, folder, lambda _: None)
+    assert reproducible([row]) is row
+    return row
+
+
+def reproduced(
+    folders: Folders,
+    models: Models,
+    fault: str,
+    folder: Path,
+    *,
+    sampling: SamplingParams = SamplingParams(),
+    k: int = K,
+    then: str | None = "",
+    draws: Draws = FEW,
+) -> ReproFacts:
+    """The alarm of a faulty engine, looked for in the same one, or in another."""
+    asked = subject(folders, models, fault)
+    row = alarm(asked, sampling, k, folder)
+    asked = asked if then == "" else subject(folders, models, then)
+    return reproduce(row, asked, ("T", "D"), LENGTH, 0, folder, draws)
+
+
+@pytest.mark.parametrize(
+    ("fault", "sampling", "k"),
+    [
+        ("reused-seed", SamplingParams(), 0),
+        ("row-off-by-one", SamplingParams(greedy=True), K),
+    ],
+)
+def test_a_prompt_is_found_that_shows_the_fault(
+    fault: str, sampling: SamplingParams, k: int, folders: Folders, models: Models, tmp_path: Path
+) -> None:
+    facts = reproduced(folders, models, fault, tmp_path, sampling=sampling, k=k)
+    assert facts["clear"], facts
+    assert facts["p_value"] < 1e-3
+    assert sum(facts["observed"].values()) <= facts["outputs"]
+    assert sum(facts["expected"].values()) + facts["rest"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_what_is_not_shown_is_called_so(folders: Folders, models: Models, tmp_path: Path) -> None:
+    """The engine is right by the time that it is asked for the script."""
+    facts = reproduced(folders, models, "inverted-ratio", tmp_path, then=None, draws=Draws(15, 40))
+    assert not facts["clear"]
+    assert facts["p_value"] > 1e-3
+    assert "no clear deviation" in (tmp_path / "repro.py").read_text()
+
+
+def test_the_script_tells_a_wrong_engine_from_a_right_one(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the real command line; the script runs without any package, the engine with ours."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    monkeypatch.setattr(repro, "Draws", lambda: FEW)
+    right = f"{sys.executable} -m spsbench.verify.served"
+    target, draft = folders
+    pair = ("--target", target, "--draft", draft)
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("".join(f"{first} prompt of a few letters\n" for first in "ABCD"))
+    small = ("--task", prompts, "--texts", "20", "--max-new-tokens", "12", "--arms", "sps", "--k", "2")
+    asked = ("audit", "--engine", f"worker:{right} inverted-ratio", "--repro", "--out", tmp_path / "out")
+    result = call(*asked, *pair, *small)
+    assert result.code == 4, result.err
+    facts = json.loads((tmp_path / "out" / "audit.json").read_text())["repro"]
+    assert facts["clear"]
+    path = tmp_path / "out" / facts["script"]
+    assert "repro.py shows it: K=2, temperature 1, a prompt of" in " ".join(result.out.split())
+    assert "Models: target, drafts by draft." in path.read_text()
+    assert str(tmp_path.parent) not in path.read_text()
+
+    def ran(*flags: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", "-S", str(path), *map(str, pair), "--draws", "150"]
+        command += map(str, flags)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    wrong = ran()
+    assert (wrong.returncode, "NOT the target's distribution" in wrong.stdout) == (3, True), wrong.stderr
+    controlled = ran("--command", right)
+    assert controlled.returncode == 0, controlled.stdout + controlled.stderr
+    assert "consistent with the target's distribution" in controlled.stdout
+    refused = ran("--command", f"{sys.executable} -c pass")
+    assert refused.returncode == 1
+    assert "describe: the engine ended" in refused.stderr
+
+
+# --- scripts ------------------------------------------------------------------------------------------
+
+
+def case(engine: str, **changes: object) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "prompt_ids": [1, 2, 3],
+        "prefix_ids": [],
+        "prefix_probability": 1.0,
+        "max_new_tokens": 4,
+        "stop_ids": [0],
+        "sampling": asdict(SamplingParams()),
+        "k": K,
+        "threads": 1,
+        "context": 256,
+        "dtype": "float32",
+        "vocab_size": 5,
+        **options_of(engine),
+        "draws": 20,
+        "first_seed": 1,
+        "held_against": None,
+        "expected": {1: 0.5, 2: 0.5},
+        "rest": 0.0,
+    }
+    return facts | changes
+
+
+@pytest.mark.parametrize("engine", [*NAMED, "worker:python 'my engine.py'"])
+def test_scripts_of_every_engine_are_whole(engine: str, tmp_path: Path) -> None:
+    """They parse, import nothing of ours, and say what they take, without any package."""
+    path = tmp_path / "repro.py"
+    path.write_text(script(engine, "A title.", case(engine)))
+    imported = [
+        name
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    ]
+    assert not [name for name in imported if name.startswith("spsbench")]
+    assert len(imported) == len(set(imported))
+    told = subprocess.run(
+        [sys.executable, "-I", "-S", path, "--help"], capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stderr
+    assert "--target" in told.stdout
+
+
+def test_servers_are_refused() -> None:
+    with pytest.raises(UsageError, match="no script is written for servers"):
+        require_part("openai:http://127.0.0.1:8000/v1", "--repro")
+
+
+# --- statistics ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 8, 31])
+@pytest.mark.parametrize("statistic", [0.1, 3.0, 17.0, 240.0])
+def test_the_tail_is_that_of_scipy(statistic: float, freedom: int) -> None:
+    assert common.chi_square(statistic, freedom) == pytest.approx(stats.chi2.sf(statistic, freedom), rel=1e-9)
+
+
+def test_right_tokens_rarely_look_wrong() -> None:
+    numbers = random.Random(5)
+    expected = {0: 0.6, 1: 0.25, 2: 0.1, 3: 0.04, 4: 0.01}
+    found = [
+        common.p_value(
+            Counter(numbers.choices(list(expected), list(expected.values()), k=200)), (expected, 0.0)
+        )
+        for _ in range(2000)
+    ]
+    assert sum(p < 0.05 for p in found) <= 150
+    assert sum(p < 0.001 for p in found) <= 8
+
+
+def test_tokens_of_probability_0_count() -> None:
+    row: common.Row = ({1: 0.5, 2: 0.5}, 0.0)
+    assert common.p_value({1: 50, 2: 50}, row) == 1.0
+    assert common.p_value({1: 50, 2: 48, 3: 2}, row) < 1e-7
+    assert common.p_value({1: 50, 2: 48, 3: 2}, ({1: 0.5, 2: 0.48}, 0.02)) > 0.1
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(),
+        SamplingParams(greedy=True),
+        SamplingParams(temperature=0.7, top_p=0.9),
+        SamplingParams(temperature=1.5, top_k=6, top_p=0.8),
+    ],
+)
+def test_rows_are_computed_as_ours(sampling: SamplingParams) -> None:
+    logits = torch.randn(1, 40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    ours = warp(logits, sampling)[0]
+    theirs = common.warped(logits[0].tolist(), **asdict(sampling))
+    assert theirs == pytest.approx({int(token): float(ours[token]) for token in ours.nonzero()[:, 0]})
