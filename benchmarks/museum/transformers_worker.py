@@ -1,0 +1,106 @@
+"""``generate()`` of transformers with an assistant, of any release since 4.44, in the release's own environment.
+
+Option ``drafter``: ``assistant`` (the draft model, the default) or ``dflash`` (a head on the target's last
+layer, which releases since 5.15 know; see ``_head``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import Any
+
+from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.serving import serve, until_stop
+
+_SHARPNESS = 0.5
+"""By which the head's output is scaled: logits that are not much more certain than the target's."""
+
+
+class Transformers:
+    """One sequence at a time, no cache between requests."""
+
+    def __init__(self, load: Load) -> None:
+        self._torch: Any = importlib.import_module("torch")
+        self._library: Any = importlib.import_module("transformers")
+        if load.dtype != "float32":
+            raise ValueError(f"dtype {load.dtype} is not supported, only float32")
+        if load.threads is not None:
+            self._torch.set_num_threads(load.threads)
+        self._load, self._is_head = load, load.options.get("drafter", "assistant") == "dflash"
+        self._target = self._loaded(load.target)
+        self._draft: Any = None
+        if load.draft is not None:
+            self._draft = self._head() if self._is_head else self._assistant(load.draft)
+
+    def describe(self) -> Described:
+        drafter = "a DFlash head" if self._is_head else "an assistant model"
+        return Described(
+            engine=f"transformers, {drafter}" if self._load.speculative else "transformers",
+            version=self._library.__version__,
+            vocab_size=self._target.config.vocab_size,
+            rule="modified rejection" if self._load.speculative else None,
+            settings={
+                "dtype": "float32",
+                "kv_dtype": "float32",
+                "dynamic_quantisation": False,
+                "prefix_cache": False,
+                "threads": self._torch.get_num_threads(),
+                "top_p": "smallest set of that mass",
+                "sampler_order": "temperature, top_k, top_p",
+            },
+            limits=["It does not tell accepted tokens, nor when decoding began."],
+        )
+
+    def generate(self, ask: Ask) -> Answer:
+        """The time is that of the whole request."""
+        prompt = self._torch.tensor([ask.prompt_ids])
+        self._torch.manual_seed(ask.seed)
+        started = time.perf_counter()
+        with self._torch.inference_mode():
+            found = self._target.generate(
+                prompt,
+                attention_mask=self._torch.ones_like(prompt),
+                generation_config=self._config(ask),
+                **({} if self._draft is None else {"assistant_model": self._draft}),
+            )
+        wall_ms = 1e3 * (time.perf_counter() - started)
+        ids, finish = until_stop(found[0, prompt.shape[1] :].tolist(), ask)
+        return Answer(ids, finish, wall_ms=wall_ms)
+
+    def _loaded(self, folder: str) -> Any:
+        """A model in float32; a checkpoint's own settings are not the task's."""
+        name = "dtype" if int(self._library.__version__.split(".")[0]) >= 5 else "torch_dtype"
+        model = self._library.AutoModelForCausalLM.from_pretrained(folder, **{name: self._torch.float32})
+        model.generation_config = self._library.GenerationConfig()
+        return model.eval()
+
+    def _assistant(self, folder: str) -> Any:
+        """The draft model, K tokens in every loop."""
+        draft = self._loaded(folder)
+        draft.generation_config.num_assistant_tokens = self._load.k
+        draft.generation_config.num_assistant_tokens_schedule = "constant"
+        draft.generation_config.assistant_confidence_threshold = 0.0
+        return draft
+
+    def _head(self) -> Any:
+        raise NotImplementedError
+
+    def _config(self, ask: Ask) -> Any:
+        """Nothing of a default: its top-k would be 50."""
+        settings: dict[str, Any] = {"do_sample": not ask.sampling.greedy}
+        if not ask.sampling.greedy:
+            drawn = ask.sampling
+            settings |= {"temperature": drawn.temperature, "top_k": drawn.top_k, "top_p": drawn.top_p}
+        if self._is_head and self._draft is not None:
+            settings["speculation_type"] = "dflash"
+        return self._library.GenerationConfig(
+            max_new_tokens=ask.max_new_tokens,
+            eos_token_id=ask.stop_ids or None,
+            pad_token_id=min(ask.stop_ids, default=0),
+            **settings,
+        )
+
+
+if __name__ == "__main__":
+    serve(Transformers)
