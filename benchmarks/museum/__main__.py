@@ -17,20 +17,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.museum.environments import environment_of
+from benchmarks.museum.exhibits import EXHIBITS, Exhibit
+from benchmarks.museum.head import trained_head
+from benchmarks.museum.table import table
+from benchmarks.museum.visit import Opened, Room, kind_in, visit
 from spsbench.cli.audit_engine import plan_of, subject_of
 from spsbench.environment import describe_environment
 from spsbench.errors import SpsbenchError
+from spsbench.peers.environment import Environment
 from spsbench.peers.peer import PeerGone
 from spsbench.peers.registry import PeerKind
+from spsbench.runner import Plan
 from spsbench.verify.engine_audit import Effort
-
-from benchmarks.museum.environments import environment_of
-from benchmarks.museum.exhibits import EXHIBITS, Exhibit, Release
-from benchmarks.museum.table import table
-from benchmarks.museum.visit import Opened, Room, kind_in, visit
 
 _BOUND = 0.001
 """A leakage that no number of texts here rules out: a flawed release is drawn until the alarm or the end."""
+
+_HEAD_PROMPTS = 120
+"""Prompts that a DFlash head learns from."""
 
 
 def main() -> int:
@@ -47,23 +52,32 @@ def main() -> int:
     for exhibit in _chosen(given.exhibit):
         print(exhibit.name, file=sys.stderr, flush=True)
         try:
-            rows.append(visit(exhibit, _opener(given.peers), room).facts())
+            rows.append(visit(exhibit, _opener(given, room), room).facts())
         except (SpsbenchError, PeerGone) as error:
             failed[exhibit.name] = str(error)
     _write(given, room, rows, failed, before)
     return 0 if rows and not failed and all(row["caught"] for row in rows) else 1
 
 
-def _opener(peers: Path | None) -> Opened:
-    def opened(release: Release) -> PeerKind:
-        return kind_in(environment_of(release, peers), release)
+def _opener(given: argparse.Namespace, room: Room) -> Opened:
+    """How releases are opened; a DFlash head is trained on prompts after those of the audit."""
 
-    return opened
+    def head(environment: Environment) -> Path:
+        later = _plan(given.task, given.prompts + _HEAD_PROMPTS).prompts[given.prompts :]
+        subject = room.subject
+        return trained_head(environment, subject.folders[0], [each.ids for each in later], subject.stop_ids)
+
+    return lambda release: kind_in(environment_of(release, given.peers), release, head)
+
+
+def _plan(task: str, prompts: int) -> Plan:
+    """Prompts of the mini pair's task."""
+    return plan_of({"task": task, "data": "mini", "limit": str(prompts), "pair": "mini"})
 
 
 def _room(given: argparse.Namespace) -> Room:
     """The mini pair, and prompts of its task."""
-    ready = plan_of({"task": given.task, "data": "mini", "limit": str(given.prompts), "pair": "mini"})
+    ready = _plan(given.task, given.prompts)
     nobody = PeerKind("nobody", _closed)
     subject = subject_of(nobody, ready, given.threads)
     effort = Effort(_BOUND, given.texts, given.budget, ready.max_new_tokens)
@@ -106,7 +120,8 @@ def _page(
 ) -> list[str]:
     lines = [
         f"{datetime.now(UTC):%Y-%m-%d}, {before['cpu']['model']}, {given.threads} thread(s), float32.",
-        f"Mini pair, {given.task}, {given.prompts} prompts in turns, at most {room.effort.max_new_tokens} tokens.",
+        f"Mini pair, {given.task}, {given.prompts} prompts in turns, "
+        f"at most {room.effort.max_new_tokens} tokens.",
         "Alarm: an e-value of 1,000. The control draws as many texts as the flawed release did, at least 40.",
         "",
         *table(rows).as_markdown(),
@@ -120,7 +135,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.museum", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     names = [exhibit.name for exhibit in EXHIBITS]
-    parser.add_argument("--exhibit", action="append", default=[], choices=names, help="one of them; all if none")
+    parser.add_argument(
+        "--exhibit", action="append", default=[], choices=names, help="one of them; all if none"
+    )
     parser.add_argument("--peers", type=Path, help="a folder with the environments openvino and vllm")
     parser.add_argument("--task", default="xsum", choices=("xsum", "humaneval"))
     parser.add_argument("--prompts", type=int, default=40)

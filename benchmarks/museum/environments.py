@@ -7,13 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.museum.exhibits import Release
 from spsbench.errors import UnavailableError
 from spsbench.fetch.cache import cache_dir, locked, written_whole
 from spsbench.peers.catalogue import load_entry
 from spsbench.peers.commands import Run, clean_environment, run
 from spsbench.peers.environment import Environment
-
-from benchmarks.museum.exhibits import Release
 
 _PIP = ("install", "--only-binary", ":all:", "--no-input", "--progress-bar", "off")
 

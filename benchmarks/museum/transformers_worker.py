@@ -1,7 +1,6 @@
-"""``generate()`` of transformers with an assistant, of any release since 4.44, in the release's own environment.
+"""``generate()`` of transformers with an assistant, for releases since 4.44, in the release's own environment.
 
-Option ``drafter``: ``assistant`` (the draft model, the default) or ``dflash`` (a head on the target's last
-layer, which releases since 5.15 know; see ``_head``).
+Option ``head``: the folder of a DFlash head, which drafts in place of the draft model; since release 5.15.
 """
 
 from __future__ import annotations
@@ -12,9 +11,6 @@ from typing import Any
 
 from spsbench.peers.protocol import Answer, Ask, Described, Load
 from spsbench.peers.serving import serve, until_stop
-
-_SHARPNESS = 0.5
-"""By which the head's output is scaled: logits that are not much more certain than the target's."""
 
 
 class Transformers:
@@ -27,16 +23,15 @@ class Transformers:
             raise ValueError(f"dtype {load.dtype} is not supported, only float32")
         if load.threads is not None:
             self._torch.set_num_threads(load.threads)
-        self._load, self._is_head = load, load.options.get("drafter", "assistant") == "dflash"
+        self._load, self._head_folder = load, load.options.get("head")
         self._target = self._loaded(load.target)
         self._draft: Any = None
         if load.draft is not None:
-            self._draft = self._head() if self._is_head else self._assistant(load.draft)
+            self._draft = self._assistant(load.draft) if self._head_folder is None else self._head()
 
     def describe(self) -> Described:
-        drafter = "a DFlash head" if self._is_head else "an assistant model"
         return Described(
-            engine=f"transformers, {drafter}" if self._load.speculative else "transformers",
+            engine="transformers",
             version=self._library.__version__,
             vocab_size=self._target.config.vocab_size,
             rule="modified rejection" if self._load.speculative else None,
@@ -84,7 +79,16 @@ class Transformers:
         return draft
 
     def _head(self) -> Any:
-        raise NotImplementedError
+        """A DFlash head; it drafts as many tokens as it was made for.
+
+        Raises:
+            ValueError: those are not K.
+        """
+        module = importlib.import_module("transformers.models.muse_glimmer_assistant")
+        head = module.MuseGlimmerAssistantModel.from_pretrained(self._head_folder, dtype=self._torch.float32)
+        if head.config.block_size != self._load.k + 1:
+            raise ValueError(f"the head drafts {head.config.block_size - 1} tokens, and K is {self._load.k}")
+        return head.eval()
 
     def _config(self, ask: Ask) -> Any:
         """Nothing of a default: its top-k would be 50."""
@@ -92,7 +96,7 @@ class Transformers:
         if not ask.sampling.greedy:
             drawn = ask.sampling
             settings |= {"temperature": drawn.temperature, "top_k": drawn.top_k, "top_p": drawn.top_p}
-        if self._is_head and self._draft is not None:
+        if self._head_folder is not None and self._draft is not None:
             settings["speculation_type"] = "dflash"
         return self._library.GenerationConfig(
             max_new_tokens=ask.max_new_tokens,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.museum.exhibits import HEAD, TRANSFORMERS, Exhibit, Release
 from spsbench.models.causal_lm import CausalLM
 from spsbench.peers.environment import Environment
 from spsbench.peers.launch import LAUNCH
@@ -20,7 +21,7 @@ from spsbench.verify.audit import described
 from spsbench.verify.engine_audit import Effort, EngineAudit, Found
 from spsbench.verify.engine_matrix import Subject
 
-from benchmarks.museum.exhibits import TRANSFORMERS, Exhibit, Release
+Head = Callable[[Environment], Path]
 
 WORKER = Path(__file__).with_name("transformers_worker.py")
 
@@ -134,17 +135,26 @@ def _audited(
         peer.close()
 
 
-def kind_in(environment: Environment, release: Release) -> PeerKind:
-    """A release in its environment."""
+def kind_in(environment: Environment, release: Release, head: Head) -> PeerKind:
+    """A release in its environment.
+
+    Args:
+        environment: of its own.
+        release: which one.
+        head: trains a DFlash head there, unless it is trained; called where the release drafts with one.
+    """
+    options = dict(release.options)
     if release.engine != TRANSFORMERS:
-        return peer_in(environment, Spec(release.engine, tuple(sorted(release.options.items()))))
-    return _worker([str(environment.python), str(LAUNCH), str(WORKER)], release)
+        return peer_in(environment, Spec(release.engine, tuple(sorted(options.items()))))
+    if HEAD in options:
+        options[HEAD] = str(head(environment))
+    return _worker([str(environment.python), str(LAUNCH), str(WORKER)], release, options)
 
 
-def _worker(argv: Sequence[str], release: Release) -> PeerKind:
+def _worker(argv: Sequence[str], release: Release, options: Mapping[str, Any]) -> PeerKind:
     def opened(load: Load, log: Path, paused: bool) -> Peer:
         variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(load.threads or 1)}
-        asked = replace(load, options=dict(release.options))
+        asked = replace(load, options=dict(options))
         return Worker(Command(argv, log, variables), asked, paused=paused)
 
     return PeerKind(release.shown, opened)
