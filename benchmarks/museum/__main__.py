@@ -3,6 +3,8 @@ without it, audited with as many texts.
 
     python -m benchmarks.museum [--exhibit NAME] [--peers DIR] [--out results/reference/engines/museum]
 
+OUT.md and OUT.json keep the rows of exhibits that are not audited again.
+
 Releases of transformers are installed into the cache, one environment each, 1 GB. OpenVINO and vLLM are those
 that `spsbench get` installs, or their environments in the folder of --peers (openvino, vllm).
 """
@@ -10,7 +12,6 @@ that `spsbench get` installs, or their environments in the folder of --peers (op
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from typing import Any
 from benchmarks.museum.environments import environment_of
 from benchmarks.museum.exhibits import EXHIBITS, Exhibit
 from benchmarks.museum.head import trained_head
-from benchmarks.museum.table import table
+from benchmarks.museum.pages import page, read_rows, write_rows
 from benchmarks.museum.visit import Opened, Room, kind_in, visit
 from spsbench.cli.audit_engine import plan_of, subject_of
 from spsbench.environment import describe_environment
@@ -39,24 +40,38 @@ _HEAD_PROMPTS = 120
 
 
 def main() -> int:
-    """Audit and write; 1 if a defect was not found, or a control raised an alarm."""
+    """Audit and write; 1 if a defect was not found, a control raised an alarm, or an exhibit failed."""
     given = _arguments()
-    rows: list[dict[str, Any]] = []
-    failed: dict[str, str] = {}
-    before = describe_environment()
     try:
         room = _room(given)
     except SpsbenchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    written = {} if given.out is None else read_rows(given.out)
+    rows, failed = {}, {}
     for exhibit in _chosen(given.exhibit):
         print(exhibit.name, file=sys.stderr, flush=True)
         try:
-            rows.append(visit(exhibit, _opener(given, room), room).facts())
+            found = visit(exhibit, _opener(given, room), room)
+            rows[exhibit.name] = found.facts() | _setting(given, room, exhibit)
         except (SpsbenchError, PeerGone) as error:
             failed[exhibit.name] = str(error)
-    _write(given, room, rows, failed, before)
-    return 0 if rows and not failed and all(row["caught"] for row in rows) else 1
+            print(f"error: {exhibit.name}: {error}", file=sys.stderr)
+        if given.out is not None:
+            write_rows(given.out, written | rows)
+    print("\n".join(page(list(rows.values()))))
+    return 0 if not failed and all(row["caught"] for row in rows.values()) else 1
+
+
+def _setting(given: argparse.Namespace, room: Room, exhibit: Exhibit) -> dict[str, Any]:
+    """When, on what and with what an exhibit was audited."""
+    command = ["python", "-m", "benchmarks.museum", "--exhibit", exhibit.name]  # no paths of this machine
+    asked = {name: getattr(given, name) for name in ("task", "prompts", "threads", "seed")}
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "asked": asked | {"max_new_tokens": room.effort.max_new_tokens},
+        "environment": describe_environment(command),
+    }
 
 
 def _opener(given: argparse.Namespace, room: Room) -> Opened:
@@ -86,49 +101,11 @@ def _room(given: argparse.Namespace) -> Room:
 
 
 def _closed(load: Any, log: Path, paused: bool) -> Any:
-    raise NotImplementedError
+    raise NotImplementedError("each exhibit has an engine of its own")
 
 
 def _chosen(names: list[str]) -> list[Exhibit]:
     return [exhibit for exhibit in EXHIBITS if not names or exhibit.name in names]
-
-
-def _write(
-    given: argparse.Namespace,
-    room: Room,
-    rows: list[dict[str, Any]],
-    failed: dict[str, str],
-    before: dict[str, Any],
-) -> None:
-    text = "\n".join(_page(given, room, rows, failed, before)) + "\n"
-    print(text)
-    if given.out is None:
-        return
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.with_suffix(".md").write_text(text)
-    effort = {"texts": given.texts, "prompts": given.prompts, "seed": given.seed, "task": given.task}
-    facts = {"environment": before, "effort": effort, "exhibits": rows, "failed": failed}
-    given.out.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
-
-
-def _page(
-    given: argparse.Namespace,
-    room: Room,
-    rows: list[dict[str, Any]],
-    failed: dict[str, str],
-    before: dict[str, Any],
-) -> list[str]:
-    lines = [
-        f"{datetime.now(UTC):%Y-%m-%d}, {before['cpu']['model']}, {given.threads} thread(s), float32.",
-        f"Mini pair, {given.task}, {given.prompts} prompts in turns, "
-        f"at most {room.effort.max_new_tokens} tokens.",
-        "Alarm: an e-value of 1,000. The control draws as many texts as the flawed release did, at least 40.",
-        "",
-        *table(rows).as_markdown(),
-        "",
-        *(f"* {row['name']}: {row['defect']} {' '.join(row['reports'])}" for row in rows),
-    ]
-    return lines + [f"* {name} could not be audited: {why}" for name, why in failed.items()]
 
 
 def _arguments() -> argparse.Namespace:

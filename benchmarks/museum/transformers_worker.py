@@ -1,4 +1,4 @@
-"""``generate()`` of transformers with an assistant, for releases since 4.44, in the release's own environment.
+"""``generate()`` of transformers with an assistant, since release 4.44, in the release's own environment.
 
 Option ``head``: the folder of a DFlash head, which drafts in place of the draft model; since release 5.15.
 """

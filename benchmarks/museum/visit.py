@@ -44,7 +44,8 @@ class Visited:
     @property
     def is_caught(self) -> bool:
         """The defect raised an alarm, and as many texts of the control did not."""
-        return self.flawed.decision == ALARM and self.control.decision != ALARM
+        as_many = len(self.control.drawn) == len(self.flawed.drawn)
+        return self.flawed.decision == ALARM and self.control.decision != ALARM and as_many
 
     def facts(self) -> dict[str, Any]:
         """All of it, for JSON."""
