@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from benchmarks.museum import __main__ as command
 from benchmarks.museum.environments import environment_of
 from benchmarks.museum.exhibits import EXHIBITS, Exhibit, Release
 from benchmarks.museum.head import trained_head
-from benchmarks.museum.pages import read_rows, table, write_rows
-from benchmarks.museum.visit import Room, kind_in, visit
+from benchmarks.museum.pages import read_rows, write_rows
+from benchmarks.museum.visit import Room, Visited, kind_in, visit
 from spsbench.config.models import TORCH
 from spsbench.errors import UnavailableError
 from spsbench.models.loading import load
@@ -71,45 +72,45 @@ def room(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
     return Room(subject, Effort(0.001, 80, 600.0, 32), 0, tmp_path_factory.mktemp("logs"))
 
 
-def exhibit(fault: str | None, control: str | None = None) -> Exhibit:
-    releases = [Release("ours", "a release", K, options={"fault": each}) for each in (fault, control)]
-    return Exhibit(EXHIBITS[0].name, ["https://a.thread/1"], "It does.", SamplingParams(), *releases)
+@pytest.fixture(scope="module")
+def caught(room: Room) -> Visited:
+    """An exhibit with a planted fault, and a control without one."""
+    releases = [Release("ours", "a release", K, options={"fault": each}) for each in ("inverted-ratio", None)]
+    exhibit = Exhibit(EXHIBITS[0].name, ["https://a.thread/1"], "It does.", SamplingParams(), *releases)
+    return visit(exhibit, opened, room)
 
 
-def test_a_defect_is_caught_and_as_many_texts_of_the_control_are_not(room: Room) -> None:
-    found = visit(exhibit("inverted-ratio"), opened, room)
-    assert found.is_caught
-    facts = found.facts()
+def test_a_defect_is_caught_and_as_many_texts_of_the_control_are_not(caught: Visited) -> None:
+    assert caught.is_caught
+    facts = caught.facts()
     assert 0 < facts["flawed"]["alarm_after"] <= facts["flawed"]["texts"]
     assert facts["control"]["texts"] == facts["flawed"]["texts"] == 40
     assert facts["control"]["alarm_after"] is None
     assert facts["control"]["bound"] is not None
 
 
-def test_a_defect_that_is_not_found_or_a_faulty_control_is_no_catch(room: Room) -> None:
-    quiet = visit(exhibit(None), opened, room)
-    assert not quiet.is_caught
-    assert quiet.facts()["flawed"]["alarm_after"] is None
-    assert not visit(exhibit("inverted-ratio", "inverted-ratio"), opened, room).is_caught
+def test_no_alarm_a_faulty_control_and_fewer_texts_are_no_catch(caught: Visited) -> None:
+    quiet, alarm = caught.control, caught.flawed
+    assert not replace(caught, flawed=quiet).is_caught
+    assert not replace(caught, control=alarm).is_caught
+    assert not replace(caught, control=replace(quiet, drawn=quiet.drawn[:39])).is_caught
+    assert replace(caught, flawed=quiet).facts()["flawed"]["alarm_after"] is None
 
 
-def test_the_page_keeps_exhibits_that_are_not_audited_again(room: Room, tmp_path: Path) -> None:
+def test_the_page_keeps_exhibits_that_are_not_audited_again(caught: Visited, tmp_path: Path) -> None:
     asked = {"task": "xsum", "prompts": 8, "max_new_tokens": 32, "threads": 1, "seed": 0}
     more = {"date": "2026-01-01", "environment": {"cpu": {"model": "a CPU"}}, "asked": asked}
-    facts = visit(exhibit("inverted-ratio"), opened, room).facts() | more
+    facts = caught.facts() | more
     other = facts | {"name": EXHIBITS[1].name}
     out = tmp_path / "deep" / "museum"
     assert read_rows(out) == {}
     write_rows(out, {other["name"]: other})
     write_rows(out, dict(read_rows(out)) | {facts["name"]: facts})
-    assert list(json.loads(out.with_suffix(".json").read_text())["exhibits"]) == [
-        EXHIBITS[0].name,
-        EXHIBITS[1].name,
-    ]
+    written = json.loads(out.with_suffix(".json").read_text())["exhibits"]
+    assert list(written) == [EXHIBITS[0].name, EXHIBITS[1].name]
     text = out.with_suffix(".md").read_text()
     assert text.count("https://a.thread/1") == 4
-    assert "a CPU" in text
-    assert len(table([facts, other]).rows) == 2
+    assert "at most 32 tokens, seed 0, 1 thread(s), a CPU, 2026-01-01" in text
 
 
 def test_every_exhibit_has_a_report_and_another_release_or_setting_as_its_control() -> None:
