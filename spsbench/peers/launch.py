@@ -1,6 +1,7 @@
-"""Runs a module of ours in another engine's environment, where spsbench is not installed.
+"""Runs a module of ours, or a file, in another engine's environment, where spsbench is not installed.
 
     PYTHON launch.py spsbench.peers.workers.openvino
+    PYTHON launch.py benchmarks/museum/transformers_worker.py
 
 Only the files of this package are found, and none of what lies beside it: an engine's environment keeps its
 own versions of everything.
@@ -18,13 +19,14 @@ LAUNCH = Path(__file__).resolve()
 
 
 def main() -> None:
-    """Run the module that was named as if by ``-m``, with the arguments behind it."""
+    """Run the module or file that was named as Python would, with the arguments after it."""
     package = ModuleType("spsbench")
     package.__path__ = [str(LAUNCH.parents[1])]
     sys.modules["spsbench"] = package
     sys.path.pop(0)
     del sys.argv[0]
-    runpy.run_module(sys.argv[0], run_name="__main__")
+    run = runpy.run_path if sys.argv[0].endswith(".py") else runpy.run_module
+    run(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":

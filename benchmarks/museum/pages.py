@@ -1,0 +1,75 @@
+"""The museum as a page and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.museum.exhibits import EXHIBITS
+from spsbench.report.tables import Table, left, right
+from spsbench.report.wording import number
+
+Facts = Mapping[str, Any]
+"""Of ``Visited.facts``, with ``date``, ``asked`` and ``environment``."""
+
+_HEAD = """\
+Texts of the mini pair, float32. Alarm: the e-value of the texts so far reaches 1,000. At least 40 texts are
+drawn of a release, and as many of its control; the leakage is the bound at that number.
+"""
+
+
+def read_rows(out: Path) -> dict[str, Facts]:
+    """Rows by exhibit that an earlier run has written; none where there is no file."""
+    file = out.with_suffix(".json")
+    found: dict[str, Facts] = json.loads(file.read_text())["exhibits"] if file.is_file() else {}
+    return found
+
+
+def write_rows(out: Path, rows: Mapping[str, Facts]) -> None:
+    """``OUT.md`` and ``OUT.json``, exhibits in their order."""
+    ordered = {exhibit.name: rows[exhibit.name] for exhibit in EXHIBITS if exhibit.name in rows}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps({"exhibits": ordered}, indent=1) + "\n")
+    out.with_suffix(".md").write_text("\n".join(page(list(ordered.values()))) + "\n")
+
+
+def page(rows: Sequence[Facts]) -> list[str]:
+    """A table, and of each exhibit its defect, its threads, when and on what it was audited."""
+    return [_HEAD, *table(rows).as_markdown(), "", *(_note(row) for row in rows)]
+
+
+def table(rows: Sequence[Facts]) -> Table:
+    """One row an exhibit."""
+    columns = [left("exhibit"), left("release"), left("report"), left("setting")]
+    columns += [right("texts until the alarm"), right("log10 e in all"), left("control")]
+    columns += [right("texts"), left("verdict"), right("leakage at most")]
+    return Table(columns, [_row(row) for row in rows])
+
+
+def _row(row: Facts) -> list[str]:
+    flawed, control = row["flawed"], row["control"]
+    after = flawed["alarm_after"]
+    return [
+        row["name"],
+        flawed["version"],
+        row["reports"][0],
+        f"K={flawed['k']}, {row['sampling']}",
+        f"no alarm in {flawed['texts']}" if after is None else str(after),
+        number(flawed["log10_e_value"], 1),
+        control["version"] + ("" if control["k"] else ", without a draft"),
+        str(control["texts"]),
+        "ALARM" if control["decision"] == "alarm" else "no alarm",
+        "-" if control["bound"] is None else f"{control['bound']:.1%}",
+    ]
+
+
+def _note(row: Facts) -> str:
+    asked = row["asked"]
+    told = [
+        f"{asked['task']}, {asked['prompts']} prompts in turns, at most {asked['max_new_tokens']} tokens",
+        f"seed {asked['seed']}, {asked['threads']} thread(s)",
+        f"{row['environment']['cpu']['model']}, {row['date']}",
+    ]
+    return f"* {row['name']}: {row['defect']} {' '.join(row['reports'])} ({', '.join(told)})"

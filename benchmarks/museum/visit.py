@@ -1,0 +1,161 @@
+"""One exhibit audited: texts until the alarm, and as many of the control."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.museum.exhibits import HEAD, TRANSFORMERS, Exhibit, Release
+from spsbench.models.causal_lm import CausalLM
+from spsbench.peers.environment import Environment
+from spsbench.peers.launch import LAUNCH
+from spsbench.peers.peer import Peer
+from spsbench.peers.protocol import Load
+from spsbench.peers.registry import PeerKind, peer_in
+from spsbench.peers.worker import Command, Worker
+from spsbench.records import SamplingParams, Spec
+from spsbench.stats.losslessness import ALARM
+from spsbench.verify.audit import described
+from spsbench.verify.engine_audit import Effort, EngineAudit, Found
+from spsbench.verify.engine_matrix import Subject
+
+Head = Callable[[Environment], Path]
+
+WORKER = Path(__file__).with_name("transformers_worker.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Visited:
+    """An exhibit and what the audit found.
+
+    Attributes:
+        exhibit: which one.
+        flawed, control: of each release.
+        versions: as the engines tell them, of both.
+    """
+
+    exhibit: Exhibit
+    flawed: Found
+    control: Found
+    versions: tuple[str, str]
+
+    @property
+    def is_caught(self) -> bool:
+        """The defect raised an alarm, and as many texts of the control did not."""
+        as_many = len(self.control.drawn) == len(self.flawed.drawn)
+        return self.flawed.decision == ALARM and self.control.decision != ALARM and as_many
+
+    def facts(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        exhibit = self.exhibit
+        return {
+            "name": exhibit.name,
+            "reports": list(exhibit.reports),
+            "defect": exhibit.defect,
+            "sampling": described(exhibit.sampling),
+            "caught": self.is_caught,
+            "flawed": _facts(exhibit.flawed, self.flawed, self.versions[0]),
+            "control": _facts(exhibit.control, self.control, self.versions[1]),
+        }
+
+
+def _facts(release: Release, found: Found, version: str) -> dict[str, Any]:
+    evidence = found.evidence
+    return {
+        "release": release.shown,
+        "version": version,
+        "k": release.k,
+        "pins": list(release.pins),
+        "options": dict(release.options),
+        "decision": found.decision,
+        "alarm_after": found.decided_after if found.decision == ALARM else None,
+        "texts": len(found.drawn),
+        "tokens": found.tokens,
+        "impossible": None if evidence is None else evidence["impossible"],
+        "leakage": None if evidence is None else evidence["leakage"],
+        "bound": found.bound,
+        "log10_e_value": None if evidence is None else evidence["log10_e_value"],
+        "failures": list(found.failures),
+        "gone": found.gone,
+        "seconds": found.seconds,
+    }
+
+
+Opened = Callable[[Release], PeerKind]
+"""How a release is opened; raises UnavailableError where it cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What all exhibits are audited with.
+
+    Attributes:
+        subject: models, prompts and stop tokens; its engine is replaced by each exhibit's.
+        effort: the most that is drawn of a flawed release.
+        seed: of all requests.
+        logs: a folder for what engines print.
+    """
+
+    subject: Subject
+    effort: Effort
+    seed: int
+    logs: Path
+
+
+def visit(exhibit: Exhibit, opened: Opened, room: Room) -> Visited:
+    """Audit the flawed release until the alarm, then the control with as many texts as were drawn.
+
+    Raises:
+        UnavailableError: a release cannot be had.
+        PeerGone: it does not load the models.
+    """
+    flawed, version = _audited(exhibit.flawed, exhibit.sampling, opened, room, room.effort)
+    same = replace(room.effort, texts=len(flawed.drawn), bound=0.0)  # at 0 it draws them all
+    control, other = _audited(exhibit.control, exhibit.sampling, opened, room, same)
+    return Visited(exhibit, flawed, control, (version, other))
+
+
+def _audited(
+    release: Release, sampling: SamplingParams, opened: Opened, room: Room, effort: Effort
+) -> tuple[Found, str]:
+    """What was found, and the version that the engine tells."""
+    subject = replace(room.subject, kind=opened(release))
+    models: tuple[CausalLM, CausalLM | None] = subject.models
+    peer = subject.kind.open(
+        subject.load(release.k, effort.max_new_tokens), room.logs / f"{release.shown}.log", False
+    )
+    try:
+        told = peer.describe()
+        audit = EngineAudit(
+            *(peer, models, subject.prompts, sampling, subject.stop_ids, effort, room.seed),
+        )
+        return audit.run(lambda drawn: None), f"{told.engine} {told.version}"
+    finally:
+        peer.close()
+
+
+def kind_in(environment: Environment, release: Release, head: Head) -> PeerKind:
+    """A release in its environment.
+
+    Args:
+        environment: of its own.
+        release: which one.
+        head: trains a DFlash head there, unless it is trained; called where the release drafts with one.
+    """
+    options = dict(release.options)
+    if release.engine != TRANSFORMERS:
+        return peer_in(environment, Spec(release.engine, tuple(sorted(options.items()))))
+    if HEAD in options:
+        options[HEAD] = str(head(environment))
+    return _worker([str(environment.python), str(LAUNCH), str(WORKER)], release, options)
+
+
+def _worker(argv: Sequence[str], release: Release, options: Mapping[str, Any]) -> PeerKind:
+    def opened(load: Load, log: Path, paused: bool) -> Peer:
+        variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(load.threads or 1)}
+        asked = replace(load, options=dict(options))
+        return Worker(Command(argv, log, variables), asked, paused=paused)
+
+    return PeerKind(release.shown, opened)
