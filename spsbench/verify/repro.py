@@ -23,7 +23,7 @@ from spsbench.peers.peer import Peer, PeerError, PeerGone, checked
 from spsbench.peers.protocol import Ask, Sampling
 from spsbench.records import SamplingParams
 from spsbench.runner.schedule import derive_seed
-from spsbench.stats.losslessness import ALARM
+from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E
 from spsbench.summary_types import ReproFacts
 from spsbench.verify.engine_audit import reading_of
 from spsbench.verify.engine_matrix import Row, Subject
@@ -326,7 +326,8 @@ def contexts(row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int
     Args:
         row: an alarm.
         models: target and draft.
-        stop_ids: tokens that end an output: a context where they are likely is tried too.
+        stop_ids: tokens that end an output: where they seem to be left out, a context where they are likely
+            is tried too.
     """
     starts: list[_Start] = []
     for each in row.found.drawn[:MOST_TEXTS]:
@@ -377,10 +378,16 @@ def _apart(reading: Reading, row: Row, stop_ids: Sequence[int]) -> Tensor:
     if row.located is not None:
         best = row.located.fits[0].law.rows(reading.logits.float(), reading.draft_logits)
         found = torch.maximum(found, _distance(held.q, best))
-    if stop_ids:  # an engine may be unable to draw them
+    if stop_ids and _leaves_stops_out(row):
         stops = held.q[:, list(stop_ids)].sum(-1).double()
         found = torch.maximum(found, stops.where(stops < 1, 0.0))
     return found + 0.5 * reading.impossible
+
+
+def _leaves_stops_out(row: Row) -> bool:
+    """Whether the bet that no token which ends an output is ever drawn raises the alarm by itself."""
+    evidence = row.found.evidence
+    return evidence is not None and evidence["log10_e_values"].get("stop_left_out", 0.0) >= ALARM_LOG10_E
 
 
 def _distance(q: Tensor, other: Tensor) -> Tensor:

@@ -38,9 +38,10 @@ def impossible(counts: Mapping[int, int], row: Row) -> int:
 
 
 def p_value(counts: Mapping[int, int], row: Row) -> float:
-    """Chi-square over the tokens expected at least 5 times, the others together; and tokens of probability 0.
+    """Chi-square over the tokens expected at least 5 times, the others together; the share of the most
+    probable token; and tokens of probability 0.
 
-    Of the two tests the smaller p-value, doubled.
+    Of the three tests the smallest p-value, times three.
     """
     outside = impossible(counts, row)
     inside = sum(counts.values()) - outside
@@ -52,7 +53,19 @@ def p_value(counts: Mapping[int, int], row: Row) -> float:
     else:
         cells[-1] = cells[-1][0] + pooled[0], cells[-1][1] + pooled[1]
     statistic = sum((seen - mean) ** 2 / mean for mean, seen in cells if mean > 0)
-    return min(1.0, 2 * min(chi_square(statistic, len(cells) - 1), binomial(outside, inside + outside)))
+    token, likely = max(row[0].items(), key=lambda item: item[1], default=(-1, 0.0))
+    found = chi_square(statistic, len(cells) - 1), share(counts.get(token, 0), inside, likely)
+    return min(1.0, 3 * min(*found, binomial(outside, inside + outside)))
+
+
+def share(seen: int, draws: int, probability: float) -> float:
+    """Two-sided probability of so many of one token; exact, but for rounding of its probability near 1."""
+    q = min(max(probability, ROUNDING), 1 - ROUNDING)
+    terms = [
+        math.exp(math.log(math.comb(draws, n)) + n * math.log(q) + (draws - n) * math.log1p(-q))
+        for n in range(draws + 1)
+    ]
+    return min(1.0, 2 * min(math.fsum(terms[: seen + 1]), math.fsum(terms[seen:])))
 
 
 def chi_square(statistic: float, freedom: int) -> float:
