@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import settings
 
 # Tests of one process share a thread pool of one size, so that "auto" is one thread for all of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts the suite in the background has it ignore Ctrl-C, which some tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadlines: a slow machine is not a wrong result.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spsbench.verify.audit import Audit
 
 
-SAMPLED = "How SAMPLES were drawn, where its lines do not say"
+SAMPLED = "Sampling: of SAMPLES where its lines do not say, or asked of the engine"
 
 DRAWN = "With --engine"
 

@@ -13,7 +13,8 @@ from spsbench.paths import mini_dir
 pytestmark = pytest.mark.usefixtures("quick_rehearsal")
 
 ONE = ("--threads", "1", "--quiet")
-FEW = ("--limit", "8", "--k", "2,4", "--drafter", "lookup,model", "--budget", "0.1")
+SHORT = ("--limit", "8", "--max-new-tokens", "30", "--budget", "0.1")
+FEW = (*SHORT, "--k", "2,4", "--drafter", "lookup,model")
 
 
 def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, tmp_path: Path) -> None:
 def test_the_better_draft_is_chosen_and_run(cli: Cli, tmp_path: Path) -> None:
     """A draft whose every token is a forward as long as the target's cannot win."""
     asked = ("--draft", mini_dir() / "target", "--draft", mini_dir() / "draft", "--drafter", "model")
-    few = ("--target", mini_dir() / "target", "--limit", "8", "--k", "4", "--budget", "0.1", "--data", "mini")
+    few = ("--target", mini_dir() / "target", *SHORT, "--k", "4", "--data", "mini")
     result = cli("advise", "xsum", *asked, *few, *ONE, "--json", "--out", tmp_path / "advice")
     assert result.code == 0, result.err
     facts = json.loads(result.out)
@@ -46,7 +47,7 @@ def test_the_better_draft_is_chosen_and_run(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_into_the_memory_is_left_out(cli: Cli, tmp_path: Path) -> None:
-    asked = (*FEW, *ONE, "--max-new-tokens", "30", "--no-check", "--json")
+    asked = (*FEW, *ONE, "--no-check", "--json")
     free = json.loads(cli("advise", "xsum", *asked, "--out", tmp_path / "free").out)
     sizes = {each["drafter"]: each["bytes"] for each in (free["advised"], *free["others"])}
     assert sizes[None] == sizes["lookup"] < sizes["model"]

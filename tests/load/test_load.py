@@ -64,7 +64,9 @@ def test_two_servers_end_to_end(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert max(map(len, done.out.splitlines())) <= 80
     assert "Speculation pays up to this many in flight: " in done.out
-    assert (plain.most_busy, drafting.most_busy) == (2, 2)
+    # A request counts until its handler has returned, when the client may have sent the next one.
+    assert 2 <= plain.most_busy <= 4
+    assert 2 <= drafting.most_busy <= 4
     found = read(tmp_path / "out")
     assert [(row["server"], row["concurrency"]) for row in found["rows"]] == [(0, 1), (1, 1), (0, 2), (1, 2)]
     assert found["rows"][1]["acceptance"] == 3 / 24
