@@ -780,6 +780,7 @@ class EngineAuditRow(TypedDict):
     decision: str
     decided_after: int
     texts: int
+    retokenised: int
     tokens: int
     impossible: int
     leakage: Leakage | None

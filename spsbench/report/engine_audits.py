@@ -60,6 +60,11 @@ def _told(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
         yield f"no alarm after {_texts(row['texts'])}{known}{asked}."
     if row["against"] is not None:
         yield f"Held against what the plain texts follow: {row['against']}."
+    if row["retokenised"]:
+        yield (
+            f"{_texts(row['retokenised'])} came without ids and had to be tokenized again: where the engine "
+            "drew other tokens of the same text, that alone can raise an alarm, and a quiet audit says less."
+        )
     if row["failures"]:
         shown = "; ".join(list(dict.fromkeys(row["failures"]))[:_MOST_FAILURES])
         yield f"{len(row['failures'])} requests failed: {shown}."

@@ -164,6 +164,7 @@ class Row:
             "decision": self.decision,
             "decided_after": found.decided_after,
             "texts": len(found.drawn),
+            "retokenised": sum(each.text.retokenised for each in found.drawn),
             "tokens": found.tokens,
             "impossible": 0 if evidence is None else evidence["impossible"],
             "leakage": leakage,

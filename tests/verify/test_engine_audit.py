@@ -13,15 +13,20 @@ import torch
 
 from spsbench.config.models import TORCH
 from spsbench.decode.evidence import evidence
+from spsbench.errors import UnavailableError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.loading import load
 from spsbench.peers.peer import PeerError, PeerGone
 from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
+from spsbench.report.engine_audits import audit_sentences
+from spsbench.summary_types import EngineAuditRow
 from spsbench.verify.bets import Bets
 from spsbench.verify.conformance import Asked, conformance
 from spsbench.verify.engine_audit import FIRST_LOOK, Effort, EngineAudit, Found
 from spsbench.verify.engine_faults import AROUND
+from spsbench.verify.engine_matrix import Setting, Subject, audit_engine
 from spsbench.verify.laws import laws_beside, read_under
 from spsbench.verify.localise import locate
 from spsbench.verify.served import Served
@@ -207,6 +212,45 @@ def test_failures_cost_their_sequence_and_are_told(folders: tuple[Path, Path], m
     assert found.failures == ["no answer after 5 s"] * 6
     assert found.gone == "three requests in a row failed"
     assert found.decision == "undecided"
+
+
+# --- servers ------------------------------------------------------------------------------------------
+
+
+class OfText(InProcess):
+    """Its texts come without ids."""
+
+    def generate(self, ask: Ask) -> Answer:
+        return replace(super().generate(ask), retokenised=True)
+
+
+def rows_of(kind: PeerKind, folders: tuple[Path, Path], models: Models, folder: Path) -> list[EngineAuditRow]:
+    subject = Subject(kind, models, folders, prompts(), [STOP], threads=1)
+    settings = [Setting(SAMPLING, None)]
+    found = audit_engine(subject, settings, Effort(0.5, 40, 600.0, 24), 0, folder, lambda _: None)
+    return [row.facts() for row in found]
+
+
+def test_a_server_is_audited_as_it_is_served(
+    folders: tuple[Path, Path], models: Models, tmp_path: Path
+) -> None:
+    engine = served(folders, None)
+    kind = PeerKind("openai:here", lambda load, log, paused: OfText(engine), served=True)
+    (row,) = rows_of(kind, folders, models, tmp_path)
+    assert (row["setting"], row["k"], row["is_plain"]) == ("as served, T=1", None, False)
+    assert row["decision"] == "quiet"
+    assert row["retokenised"] == row["texts"] == 20
+    assert "20 texts came without ids" in " ".join(audit_sentences([row], 0.5))
+    assert (tmp_path / row["texts_file"]).read_text().count("\n") == 20
+
+
+def test_a_server_of_another_model_is_refused(
+    folders: tuple[Path, Path], models: Models, tmp_path: Path
+) -> None:
+    other = served((folders[1], folders[1]), None, k=0)
+    kind = PeerKind("openai:there", lambda load, log, paused: InProcess(other), served=True)
+    with pytest.raises(UnavailableError, match="openai:there serves another model than the target"):
+        rows_of(kind, folders, models, tmp_path)
 
 
 # --- the bets -----------------------------------------------------------------------------------------
