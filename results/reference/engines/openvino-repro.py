@@ -1,0 +1,289 @@
+"""OpenVINO GenAI 2026.4.1.0, K=4, T=1: does a token follow the target?
+
+One prompt of 8 ids, many seeds, output token 2, among outputs that begin with [581].
+When this was written: 269 tokens of 300 outputs, p-value below 1e-300: not the target's.
+The expected probabilities are those of transformers' float32 forward.
+
+Models: mini/target, drafts by mini/draft.
+
+OpenVINO GenAI on the CPU, in float32, without its prefix cache.
+
+TARGET and DRAFT are folders of OpenVINO's (openvino_model.xml and .bin) in float32. For the audit each was
+made of the Hugging Face folder that is named above: written as a GGUF file in float16, loaded by
+LLMPipeline(..., enable_save_ov_model=True), and the float32 weights put back into what that saved.
+
+Written by spsbench 0.1.0; needs none of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+CASE: dict[str, Any] = {
+    "prompt_ids": [278, 80, 299, 272, 425, 1002, 511, 12],
+    "prefix_ids": [581],
+    "prefix_probability": 0.9090647,
+    "max_new_tokens": 6,
+    "stop_ids": [0, 199, 279, 723, 739, 740],
+    "sampling": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "greedy": False},
+    "k": 4,
+    "threads": 1,
+    "context": 768,
+    "dtype": "float32",
+    "vocab_size": 1024,
+    "options": {},
+    "draws": 300,
+    "first_seed": 722636016,
+    "held_against": None,
+    "expected": {
+        342: 0.9928774,
+        272: 0.001789969,
+        461: 0.0005477163,
+        296: 0.000277753,
+        297: 0.0002662729,
+        944: 0.0002607679,
+        931: 0.0002585309,
+        482: 0.0001567417,
+        323: 0.000130871,
+        990: 0.0001293492,
+        659: 0.0001262608,
+        347: 0.0001090283,
+        558: 7.92817e-05,
+        356: 5.754746e-05,
+        953: 5.642061e-05,
+        59: 5.641168e-05,
+        26: 5.560313e-05,
+        890: 5.311743e-05,
+        386: 4.873168e-05,
+        725: 4.606805e-05,
+        14: 4.301096e-05,
+        284: 4.074784e-05,
+        221: 4.005661e-05,
+        419: 3.777893e-05,
+        12: 2.85699e-05,
+        392: 2.250822e-05,
+        477: 1.542261e-05,
+        796: 1.395479e-05,
+        299: 8.579384e-06,
+        630: 8.179481e-06,
+        17: 7.219015e-06,
+        263: 6.170901e-06,
+        259: 4.516631e-06,
+        433: 4.113141e-06,
+        418: 1.794042e-06,
+        560: 8.273117e-07,
+        741: 7.640677e-07,
+        71: 6.441353e-07,
+        786: 4.866451e-07,
+        727: 2.134829e-07,
+    },
+    "rest": 0.002330599162300162,
+}
+
+ROUNDING = 1e-6  # probability granted to a token that has none: the engine may round otherwise
+FEWEST = 5.0  # expected count from which a token is a cell of its own
+LEVEL = 1e-3
+LEAST = 10  # draws of a token that are tested
+Row = tuple[Mapping[int, float], float]  # probabilities by token, and what all other tokens have together
+
+
+def seeds(first: int, draws: int) -> list[int]:
+    """Seeds of requests, below 2^31."""
+    numbers = random.Random(first)
+    return [numbers.getrandbits(31) for _ in range(draws)]
+
+
+def followers(outputs: Sequence[Sequence[int]], prefix: Sequence[int]) -> Counter[int]:
+    """The tokens that follow a prefix of the outputs."""
+    place = len(prefix)
+    return Counter(ids[place] for ids in outputs if len(ids) > place and list(ids[:place]) == list(prefix))
+
+
+def impossible(counts: Mapping[int, int], row: Row) -> int:
+    """How many tokens have probability 0: none where the row gives the most probable tokens only."""
+    expected, rest = row
+    return 0 if rest > 0 else sum(count for token, count in counts.items() if token not in expected)
+
+
+def p_value(counts: Mapping[int, int], row: Row) -> float:
+    """Chi-square over the tokens expected at least 5 times, the others together; the share of the most
+    probable token; and tokens of probability 0.
+
+    Of the three tests the smallest p-value, times three.
+    """
+    outside = impossible(counts, row)
+    inside = sum(counts.values()) - outside
+    cells = sorted(((inside * q, counts.get(token, 0)) for token, q in row[0].items()), reverse=True)
+    cells = [cell for cell in cells if cell[0] >= FEWEST]
+    pooled = inside - sum(cell[0] for cell in cells), inside - sum(cell[1] for cell in cells)
+    if pooled[0] >= FEWEST or not cells:
+        cells.append(pooled)
+    else:
+        cells[-1] = cells[-1][0] + pooled[0], cells[-1][1] + pooled[1]
+    statistic = sum((seen - mean) ** 2 / mean for mean, seen in cells if mean > 0)
+    token, likely = max(row[0].items(), key=lambda item: item[1], default=(-1, 0.0))
+    found = chi_square(statistic, len(cells) - 1), share(counts.get(token, 0), inside, likely)
+    return min(1.0, 3 * min(*found, binomial(outside, inside + outside)))
+
+
+def share(seen: int, draws: int, probability: float) -> float:
+    """Two-sided probability of so many of one token; exact, but for rounding of its probability near 1."""
+    q = min(max(probability, ROUNDING), 1 - ROUNDING)
+    terms = [
+        math.exp(math.log(math.comb(draws, n)) + n * math.log(q) + (draws - n) * math.log1p(-q))
+        for n in range(draws + 1)
+    ]
+    return min(1.0, 2 * min(math.fsum(terms[: seen + 1]), math.fsum(terms[seen:])))
+
+
+def chi_square(statistic: float, freedom: int) -> float:
+    """Probability of at least this value."""
+    if freedom < 1 or statistic <= 0:
+        return 1.0
+    half = statistic / 2
+    a, tail = (0.5, math.erfc(math.sqrt(half))) if freedom % 2 else (1.0, math.exp(-half))
+    while a < freedom / 2:
+        tail += math.exp(a * math.log(half) - half - math.lgamma(a + 1))
+        a += 1
+    return tail
+
+
+def binomial(seen: int, draws: int) -> float:
+    """Bound on the probability of so many tokens of probability 0."""
+    return min(1.0, math.exp(math.log(math.comb(draws, seen)) + seen * math.log(ROUNDING)))
+
+
+def recomputed(folder: str) -> Row:
+    """The expected probabilities, by transformers in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if CASE["held_against"] is not None:
+        sys.exit(f"--model: the texts are held against {CASE['held_against']}, which is not computed here")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.inference_mode():
+        found = model(torch.tensor([[*CASE["prompt_ids"], *CASE["prefix_ids"]]])).logits[0, -1]
+    return warped(found[: CASE["vocab_size"]].tolist(), **CASE["sampling"]), 0.0
+
+
+def warped(
+    logits: Sequence[float], greedy: bool, temperature: float, top_k: int, top_p: float
+) -> dict[int, float]:
+    """Temperature, then top-k, then the smallest set of most probable tokens whose mass reaches top-p."""
+    order = sorted(range(len(logits)), key=lambda token: -logits[token])
+    best = logits[order[0]]
+    kept = order[:1] if greedy else order[: top_k or len(order)]
+    weights = {token: math.exp((logits[token] - best) / temperature) for token in kept}
+    total, mass, found = sum(weights.values()), 0.0, {}
+    for token, weight in weights.items():
+        if mass >= top_p * total and top_p < 1:
+            break
+        found[token] = weight
+        mass += weight
+    return {token: weight / mass for token, weight in found.items()}
+
+
+def shown(p: float) -> str:
+    """A p-value as text."""
+    return "below 1e-300" if p < 1e-300 else f"{p:.2g}"
+
+
+def table(counts: Mapping[int, int], row: Row) -> Iterator[str]:
+    """Observed and expected, the twelve tokens that are farthest from what is expected first."""
+    expected, rest = row
+    total = sum(counts.values())
+    means = {token: total * expected.get(token, 0.0) for token in {*expected, *counts}}
+    order = sorted(means, key=lambda token: -abs(counts.get(token, 0) - means[token]))
+    first, others = order[:12], order[12:]
+    yield f"{'token':>8} {'observed':>9} {'expected':>9}"
+    for token in first:
+        known = f"{means[token]:9.1f}" if token in expected or not rest else "    small"
+        yield f"{token:8} {counts.get(token, 0):9} {known}"
+    seen = sum(counts.get(token, 0) for token in others)
+    yield f"{'others':>8} {seen:9} {total - sum(means[token] for token in first):9.1f}"
+
+
+def main(
+    arguments: Callable[[argparse.ArgumentParser], None],
+    outputs: Callable[[dict[str, Any], argparse.Namespace, Sequence[int]], Iterator[list[int]]],
+) -> None:
+    """Ask the engine, compare, and exit with 3 if its tokens are not the target's."""
+    parser = argparse.ArgumentParser(description="Observed against expected frequencies of one token.")
+    arguments(parser)
+    parser.add_argument("--draws", type=int, default=CASE["draws"])
+    parser.add_argument("--seed", type=int, default=CASE["first_seed"])
+    parser.add_argument("--model", metavar="HF_DIR", help="compute the expected probabilities anew")
+    options = parser.parse_args()
+    row: Row = CASE["expected"], CASE["rest"]
+    if options.model:
+        row = recomputed(options.model)
+    drawn = list(outputs(CASE, options, seeds(options.seed, options.draws)))
+    prefix, reached = CASE["prefix_ids"], CASE["prefix_probability"]
+    counts = followers(drawn, prefix)
+    total = sum(counts.values())
+    if prefix:
+        print(f"{total} of {len(drawn)} outputs begin with {prefix}; expected {len(drawn) * reached:.1f}")
+    if prefix and total < LEAST:  # what is wrong comes earlier: then that number alone is tested
+        p = p_value({0: len(drawn) - total, 1: total}, ({0: 1 - reached, 1: reached}, 0.0))
+    else:
+        print(f"output token {len(prefix) + 1}:")
+        print(*table(counts, row), sep="\n")
+        print(f"tokens of probability 0: {impossible(counts, row)} of {total}")
+        p = p_value(counts, row)
+    print(f"p-value {shown(p)}")
+    print("NOT the target's distribution" if p < LEVEL else "consistent with the target's distribution")
+    sys.exit(3 if p < LEVEL else 0)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What has to be said."""
+    parser.add_argument("--target", metavar="OPENVINO_DIR", required=True, help="folder of the target")
+    parser.add_argument("--draft", metavar="OPENVINO_DIR", required=True, help="folder of the draft")
+
+
+def outputs(case: dict[str, Any], options: argparse.Namespace, seeds: Sequence[int]) -> Iterator[list[int]]:
+    """One output a seed."""
+    import numpy as np
+    import openvino
+    import openvino_genai as genai
+
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    properties |= {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+    if case["threads"] is not None:
+        properties["INFERENCE_NUM_THREADS"] = case["threads"]
+    scheduler = genai.SchedulerConfig()
+    scheduler.enable_prefix_caching = False
+    scheduler.cache_size = 1
+    more = {"draft_model": genai.draft_model(options.draft, "CPU", **properties)} if case["k"] else {}
+    pipeline = genai.LLMPipeline(options.target, "CPU", scheduler_config=scheduler, **more, **properties)
+    prompt = openvino.Tensor(np.array([case["prompt_ids"]], dtype=np.int64))
+    config = generation_config(genai, case)
+    for seed in seeds:
+        config.rng_seed = seed
+        ids = [int(token) for token in pipeline.generate(prompt, config).tokens[0]]
+        ends = [place for place, token in enumerate(ids) if token in case["stop_ids"]]
+        yield ids[: ends[0] + 1 if ends else case["max_new_tokens"]]
+
+
+def generation_config(genai: Any, case: dict[str, Any]) -> Any:
+    """Of every request, but for the seed."""
+    config, sampling = genai.GenerationConfig(), case["sampling"]
+    config.max_new_tokens, config.apply_chat_template = case["max_new_tokens"], False
+    config.stop_token_ids = set(case["stop_ids"])
+    config.do_sample = not sampling["greedy"]
+    if config.do_sample:
+        config.temperature, config.top_p = sampling["temperature"], sampling["top_p"]
+        config.top_k = sampling["top_k"] or 2**31 - 1
+    if case["k"]:
+        config.num_assistant_tokens = case["k"]
+    return config
+
+
+if __name__ == "__main__":
+    main(arguments, outputs)
