@@ -22,6 +22,7 @@ from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
 from spsbench.report.engine_audits import audit_sentences
 from spsbench.summary_types import EngineAuditRow
+from spsbench.verify import engine_audit
 from spsbench.verify.bets import Bets
 from spsbench.verify.conformance import Asked, conformance
 from spsbench.verify.engine_audit import FIRST_LOOK, Effort, EngineAudit, Found
@@ -113,8 +114,9 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_found_in_under_400_texts(
-    fault: str, folders: tuple[Path, Path], models: Models
+    fault: str, folders: tuple[Path, Path], models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(engine_audit, "TO_LOCATE", 1)
     about_temperature = fault in ("raw-draft", "verification-at-temperature-1")
     sampling = COOLER if about_temperature else SAMPLING
     found = audited(folders, models, fault, texts=400, sampling=sampling)
