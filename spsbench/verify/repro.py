@@ -19,8 +19,9 @@ from torch import Tensor
 from spsbench.decode.sampling import warp
 from spsbench.engines.rescore import Reading, own_entries, teacher_force
 from spsbench.models.causal_lm import CausalLM
+from spsbench.peers.asking import request_seed, sampling_of
 from spsbench.peers.peer import Peer, PeerError, PeerGone, checked
-from spsbench.peers.protocol import Ask, Sampling
+from spsbench.peers.protocol import Ask
 from spsbench.records import SamplingParams
 from spsbench.runner.schedule import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E
@@ -241,7 +242,7 @@ class _Search:
         Raises:
             PeerGone: the engine cannot be asked any more.
         """
-        sampling = Sampling(**asdict(self._row.setting.sampling))
+        sampling = sampling_of(self._row.setting.sampling)
         found = []
         for seed in seeds(first, count):
             if time.monotonic() > self._end:
@@ -258,7 +259,7 @@ class _Search:
         return found
 
     def _first(self, what: str, number: int) -> int:
-        return derive_seed(self._seed, "repro", number, what) & 0x7FFFFFFF
+        return request_seed(derive_seed(self._seed, "repro", number, what))
 
 
 def _length(k: int) -> int:
