@@ -17,16 +17,11 @@ import tiny_models
 import torch
 from commandline import call
 from scipy import stats
+from tiny_engine import Folders, Models, kind_with, loaded_pair, saved_pair
 
-from spsbench.config.models import TORCH
 from spsbench.decode.sampling import warp
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.loading import load
 from spsbench.peers.named import NAMED
-from spsbench.peers.peer import Peer
-from spsbench.peers.protocol import Answer, Ask, Described, Load
-from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
 from spsbench.summary_types import ReproFacts
 from spsbench.verify import repro
@@ -35,51 +30,24 @@ from spsbench.verify.engine_matrix import Row, Setting, Subject, audit_engine
 from spsbench.verify.repro import Draws, reproduce, reproducible
 from spsbench.verify.repro_script import options_of, require_part, script
 from spsbench.verify.repro_scripts import common
-from spsbench.verify.served import Served
 
 K = 2
 LENGTH = 12
 FEW = Draws(tried=30, measured=150)
-Models = tuple[CausalLM, CausalLM]
-Folders = tuple[Path, Path]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    root = tmp_path_factory.mktemp("pair")
-    target, draft = tiny_models.make_pair("llama", late=1.0)
-    return tiny_models.save(target, root / "target"), tiny_models.save(draft, root / "draft")
+    return saved_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
 def models(folders: Folders) -> Models:
-    source = tiny_models.pair_of(*folders)
-    given = ("float32", torch.device("cpu"), source.vocab_size)
-    target, draft = (load(part, *given, "--target", TORCH) for part in (source.target, source.draft))
-    return target, draft
-
-
-class InProcess:
-    """A served engine as a peer."""
-
-    def __init__(self, engine: Served) -> None:
-        self.engine = engine
-
-    def describe(self) -> Described:
-        return self.engine.describe()
-
-    def generate(self, ask: Ask) -> Answer:
-        return self.engine.generate(ask)
-
-    def close(self) -> None:
-        pass
+    return loaded_pair(folders)
 
 
 def subject(folders: Folders, models: Models, fault: str | None) -> Subject:
-    def opened(asked: Load, log: Path, paused: bool) -> Peer:
-        return InProcess(Served(asked, fault))
-
-    kind = PeerKind("worker:python -m spsbench.verify.served", opened)
+    kind = kind_with(fault, "worker:python -m spsbench.verify.served")
     prompts = [tuple((7 * i + 11 * j) % 250 for j in range(12)) for i in range(4)]
     return Subject(kind, models, folders, prompts, [tiny_models.EOS], 1)
 
