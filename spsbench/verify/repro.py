@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -149,28 +150,35 @@ def reproduce(
         shown, first = search.clearest()
     finally:
         peer.close()
-    case = {
-        "prompt_ids": list(shown.spot.context),
-        "prefix_ids": list(shown.spot.prefix),
-        "prefix_probability": search.reached(shown.spot),
-        "max_new_tokens": _length(setting.lookahead),
-        "stop_ids": list(subject.stop_ids),
-        "sampling": asdict(setting.sampling),
-        "k": setting.lookahead,
-        "threads": subject.threads,
+    case = _asked(row, subject, shown) | {
         "context": load.context,
-        "dtype": subject.dtype,
-        "vocab_size": subject.models[0].vocab_size,
-        **options_of(subject.kind.name),
+        "prefix_probability": search.reached(shown.spot),
         "draws": draws.measured,
         "first_seed": first,
-        "held_against": None if row.against is None else row.against.name,
         "expected": shown.expected.tokens,
         "rest": shown.expected.rest,
     }
     path = folder / "repro.py"
     path.write_text(script(subject.kind.name, _title(row, shown, names), case))
     return _facts(row, shown, path)
+
+
+def _asked(row: Row, subject: Subject, shown: Shown) -> dict[str, Any]:
+    """What the script asks for, and of which engine."""
+    setting = row.setting
+    return {
+        "prompt_ids": list(shown.spot.context),
+        "prefix_ids": list(shown.spot.prefix),
+        "max_new_tokens": _length(setting.lookahead),
+        "stop_ids": list(subject.stop_ids),
+        "sampling": asdict(setting.sampling),
+        "k": setting.lookahead,
+        "threads": subject.threads,
+        "dtype": subject.dtype,
+        "vocab_size": subject.models[0].vocab_size,
+        **options_of(subject.kind.name),
+        "held_against": None if row.against is None else row.against.name,
+    }
 
 
 class _Search:
