@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import pytest
 import tiny_models
 import torch
 
 from spsbench.config.models import TORCH
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.loading import load
+from spsbench.peers import registry
 from spsbench.peers.protocol import Answer, Ask, Described, Load
 from spsbench.peers.registry import PeerKind
 from spsbench.verify.served import Served
@@ -46,6 +49,16 @@ def loaded_pair(folders: Folders) -> Models:
     given = ("float32", torch.device("cpu"), source.vocab_size)
     target, draft = (load(part, *given, "--target", TORCH) for part in (source.target, source.draft))
     return target, draft
+
+
+def in_process(fault: str | None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What ``--engine`` is given for a worker with that fault, which is opened here and not in a process.
+
+    A process takes seconds to import torch; what it adds is tested where nothing is asked of the law.
+    """
+    named = f"worker:{sys.executable} -m spsbench.verify.served {fault or ''}".rstrip()
+    monkeypatch.setattr(registry, "find_peer", lambda text, flag="--engine": kind_with(fault, text))
+    return named
 
 
 def kind_with(fault: str | None, name: str) -> PeerKind:
