@@ -76,10 +76,9 @@ def _alone() -> Iterator[None]:
 @pytest.fixture
 def quick_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replay times few loops and draws few resamples: of the times it is asked that they are there."""
-    from spsbench.replay import costs, prediction, rehearsal, study
+    from spsbench.replay import prediction, rehearsal, study
 
     monkeypatch.setattr(study, "LEAST_ROUNDS", 2)
     monkeypatch.setattr(rehearsal, "_LOOPS", 8)
     monkeypatch.setattr(rehearsal, "_LEAST_TOKENS", 16)
-    for module in (costs, prediction):
-        monkeypatch.setattr(module, "RESAMPLES", 200)
+    monkeypatch.setattr(prediction, "RESAMPLES", 500)

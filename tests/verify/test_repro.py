@@ -17,7 +17,7 @@ import tiny_models
 import torch
 from commandline import call
 from scipy import stats
-from tiny_engine import Folders, Models, kind_with, loaded_pair, saved_pair
+from tiny_engine import Folders, Models, in_process, kind_with, loaded_pair, saved_pair
 
 from spsbench.decode.sampling import warp
 from spsbench.errors import UsageError
@@ -105,7 +105,8 @@ def test_what_is_not_shown_is_called_so(folders: Folders, models: Models, tmp_pa
 def test_the_script_tells_a_wrong_engine_from_a_right_one(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the real command line; the script runs without any package, the engine with ours."""
+    """By the real command line, which has the engine in its process; the script runs without any package, and
+    starts the engine with ours."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     monkeypatch.setattr(repro, "Draws", lambda: FEW)
     right = f"{sys.executable} -m spsbench.verify.served"
@@ -114,8 +115,8 @@ def test_the_script_tells_a_wrong_engine_from_a_right_one(
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("".join(f"{first} prompt of a few letters\n" for first in "ABCD"))
     small = ("--task", prompts, "--texts", "20", "--max-new-tokens", "12", "--arms", "sps", "--k", "2")
-    asked = ("audit", "--engine", f"worker:{right} inverted-ratio", "--repro", "--out", tmp_path / "out")
-    result = call(*asked, *pair, *small)
+    worker = in_process("inverted-ratio", monkeypatch)
+    result = call("audit", "--engine", worker, "--repro", "--out", tmp_path / "out", *pair, *small)
     assert result.code == 4, result.err
     facts = json.loads((tmp_path / "out" / "audit.json").read_text())["repro"]
     assert facts["clear"]
@@ -128,7 +129,7 @@ def test_the_script_tells_a_wrong_engine_from_a_right_one(
     def ran(*flags: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-I", "-S", str(path), *map(str, pair), "--draws", "150"]
         command += map(str, flags)
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
     wrong = ran()
     assert (wrong.returncode, "NOT the target's distribution" in wrong.stdout) == (3, True), wrong.stderr
