@@ -7,6 +7,8 @@ with probability (target - draft)+; both for modified rejection alone. The rest 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from spsbench.simulate.tables import Floats, Tables
@@ -48,7 +50,7 @@ class Chain:
     @property
     def deviation(self) -> float:
         """Standard deviation of ``overlap`` over the positions of a target's text."""
-        return float(self.mean((self.overlap - self.alpha) ** 2)) ** 0.5
+        return math.sqrt(self.mean((self.overlap - self.alpha) ** 2))
 
     def tokens_per_loop(self, k: int) -> float:
         """Accepted tokens + 1 of a loop, on average over the loops of an endless text."""
@@ -61,7 +63,6 @@ class Chain:
             lengths += reached.sum(axis=1)
         starts = long_run(ends + reached @ self._written, self.text)
         return float(starts @ lengths)
-
 
     def _moves(self, weights: Floats) -> Floats:
         """[S, S] weights [S, V] added up by the context that a token leads to."""

@@ -138,7 +138,7 @@ def _temperature_closeness(distance: float) -> float:
 
 
 def _ngram(language: Language, distance: float) -> Tables:
-    """The target looks back two tokens; the draft is the best that looks back one: its mean over the other."""
+    """The target looks back two tokens; the draft is the best that looks back one, its mean."""
     contexts, last = Contexts(language.classes, order=2), Contexts(language.classes)
     near = np.tile(language.rows(last, 0), (language.classes, 1))
     share = distance * language.factors(contexts)

@@ -21,12 +21,16 @@ from spsbench.simulate.closeness import distance_of
 from spsbench.simulate.law import LawCheck, check
 from spsbench.simulate.loops import SEQUENCE, Sampler, Simulated, simulate
 from spsbench.simulate.sources import Language, Source
-from spsbench.simulate.tables import Tables
+from spsbench.simulate.tables import Floats, Tables
+from spsbench.stats.g_test import survival
 
-Reason = Literal["noise", "alpha varies", "outside"]
+Reason = Literal["noise", "alpha varies", "neither"]
 
 MOST_CELLS = 4_000_000
 """Contexts times V of a table."""
+
+_Z = 1.959964
+"""Standard errors on either side of a 95% interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class Point:
         exact: the same without its assumption, see ``Chain.tokens_per_loop``; None for another rule than
             modified rejection, or with a fault.
         reason: why the simulation differs from the formula: by ``noise``, if the interval holds the formula;
-            since ``alpha varies``, if it holds the exact value; else it is ``outside``.
+            since ``alpha varies``, if it holds the exact value; else for ``neither``.
         cost: of a loop in target steps, 1 + K c.
         operations_factor: Leviathan et al. 2022, Theorem 3.11, with the simulated tokens per loop.
         formula_operations_factor: the same by the formula.
@@ -127,6 +131,8 @@ class World:
             rejection.
         points: by K.
         minimum_gain: Leviathan et al. 2022, Corollary 3.9.
+        formula_fits, exact_fits: p-values of a chi-square test over all K that the tokens per loop are the
+            formula's, and the exact ones; None where there is no interval or no exact value.
         law: whether the tokens follow the target.
     """
 
@@ -138,6 +144,8 @@ class World:
     accepts: float
     points: tuple[Point, ...]
     minimum_gain: float
+    formula_fits: float | None
+    exact_fits: float | None
     law: LawCheck
 
     def best_k(self, tokens: Callable[[Point], float]) -> int:
@@ -189,10 +197,11 @@ def _prepared(question: Question, classes: int) -> tuple[int, float, Tables]:
         assert question.alpha is not None
         distance = distance_of(source, language, question.sampler.sampling, question.alpha)
     elif distance > source.farthest(language.unequal):
+        most = source.closeness(source.farthest(language.unequal))
         raise UsageError(
             f"{source.closeness(distance):g} leaves no room for --variation {language.variation:g}.",
             flag=source.option,
-            remedy=f"Give at most {source.closeness(source.farthest(language.unequal)):.4g}, or less variation.",
+            remedy=f"Give at most {most:.4g}, or less variation.",
         )
     return classes, distance, source.make(language, distance)
 
@@ -203,11 +212,13 @@ def _world(
     sampler = question.sampler
     warped = tables.warped(sampler.sampling)
     chain = Chain(warped)
-    accepts = _accepts(chain, warped, sampler)
+    expected = _expected(warped, sampler)
+    accepts = float(np.clip(chain.mean(expected), 0.0, 1.0))
     simulated = []
     for k in question.ks:
         note(f"{tables.contexts.count} contexts, K = {k}: {question.sequences} sequences")
-        simulated.append(simulate(tables, chain.text, k, question.sequences, sampler))
+        simulated.append(simulate(tables, chain.text, expected, k, question.sequences, sampler))
+    points = tuple(_point(question, chain, accepts, each) for each in simulated)
     return World(
         classes,
         tables.contexts.count,
@@ -215,18 +226,19 @@ def _world(
         chain.alpha,
         chain.deviation,
         accepts,
-        tuple(_point(question, chain, accepts, each) for each in simulated),
+        points,
         minimum_gain(accepts, question.cost),
+        _fits(points, [point.formula for point in points]),
+        _fits(points, [point.exact for point in points]),
         check(warped, [text for each in simulated for text in each.texts], sampler.seed),
     )
 
 
-def _accepts(chain: Chain, warped: Tables, sampler: Sampler) -> float:
-    """Mean over a target's text of what the rule accepts."""
+def _expected(warped: Tables, sampler: Sampler) -> Floats:
+    """[S] the chance that the rule accepts a draft token in each context."""
     target, draft = torch.from_numpy(warped.target), torch.from_numpy(warped.draft)
     nothing = torch.zeros(len(target), dtype=torch.int64)
-    expected = build_rule(sampler.rule).expected(target, Draft(nothing, draft)).numpy()
-    return float(np.clip(chain.mean(expected), 0.0, 1.0))
+    return np.asarray(build_rule(sampler.rule).expected(target, Draft(nothing, draft)).numpy())
 
 
 def _point(question: Question, chain: Chain, accepts: float, simulated: Simulated) -> Point:
@@ -249,13 +261,24 @@ def _point(question: Question, chain: Chain, accepts: float, simulated: Simulate
 def _reason(found: Interval, formula: float, exact: float | None) -> Reason:
     if _holds(found, formula):
         return "noise"
-    return "alpha varies" if exact is not None and _holds(found, exact) else "outside"
+    return "alpha varies" if exact is not None and _holds(found, exact) else "neither"
 
 
 def _holds(found: Interval, value: float) -> bool:
     if found.low is None or found.high is None:
         return bool(np.isclose(found.estimate, value))
     return found.low <= value <= found.high
+
+
+def _fits(points: Sequence[Point], values: Sequence[float | None]) -> float | None:
+    """The p-value of tokens per loop if these were the true ones, K by K independent."""
+    total = 0.0
+    for point, value in zip(points, values, strict=True):
+        found = point.simulated.tokens_per_loop
+        if value is None or found.low is None or found.high is None:
+            return None
+        total += ((found.estimate - value) / ((found.high - found.low) / (2 * _Z))) ** 2
+    return survival(total, len(points))
 
 
 def total_loops(worlds: Sequence[World]) -> int:
