@@ -55,9 +55,9 @@ MEASURE, PREDICT, MAKE, LOOK_UP = "Measure", "Predict", "Make", "Look things up"
 MANAGE, TOOLS = "Manage", "Tools"
 app.command("run", rich_help_panel=MEASURE, epilog=EXIT_CODES)(run)
 app.command("sweep-k", rich_help_panel=MEASURE, epilog=EXIT_CODES)(sweep_k)
-app.command("advise", rich_help_panel=MEASURE, epilog=EXIT_CODES)(advise)
-app.command("bench", rich_help_panel=MEASURE)(bench)
-app.command("replay", rich_help_panel=MEASURE, epilog=EXIT_CODES)(replay)
+app.command("advise", rich_help_panel=PREDICT, epilog=EXIT_CODES)(advise)
+app.command("bench", rich_help_panel=PREDICT)(bench)
+app.command("replay", rich_help_panel=PREDICT, epilog=EXIT_CODES)(replay)
 app.command("report", rich_help_panel=MEASURE)(report)
 app.command("compare", rich_help_panel=MEASURE)(compare)
 app.command("simulate", rich_help_panel=PREDICT, epilog=EXIT_CODES)(simulate)

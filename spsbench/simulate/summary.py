@@ -154,6 +154,7 @@ def lengths(world: World) -> Table:
 def factors(world: World) -> Table:
     """Acceptance under its exact names, and what it gains."""
     titles = [
+        right("K"),
         right("r_prime"),
         right("alpha_beta"),
         right("speedup", note="95%"),
