@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -226,11 +227,16 @@ def _ks(text: str | None) -> tuple[int, ...]:
 
 
 def _between(text: str | None, flag: str, low: float, high: float, default: float) -> float:
-    """A number from ``low`` to ``high``."""
-    value = values.number(text, flag, low, default)
-    if value > high:
+    """A number from ``low`` to ``high``, or the default where none was given."""
+    try:
+        value = default if text is None else float(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
         raise UsageError(
-            f"{text} is above {high:g}.", flag=flag, remedy=f"Give a number from {low} to {high:g}."
+            f"it must be between {low:g} and {high:g}, got {text}.",
+            flag=flag,
+            remedy=f"Give a number, e.g. {default:g}.",
         )
     return value
 
@@ -272,19 +278,23 @@ def _alpha(text: str | None) -> float:
     alpha = _between(text, "--alpha", 0, 1, ALPHA)
     if alpha in (0.0, 1.0):
         raise UsageError(
-            f"it must be between 0 and 1, got {text}.",
+            f"it must lie between 0 and 1, got {text}.",
             flag="--alpha",
             remedy="At 0 nothing is accepted, at 1 everything: no draft has to be found.",
         )
     return alpha
 
 
-_LIMITS = {"--concentration": (1e-6, 1e7), "--draft-temperature": (1e-3, 1e3), "--dependence": (0.0, 1.0)}
+_LIMITS = {
+    "--concentration": (1e-6, 1e7, 20.0),
+    "--draft-temperature": (1e-3, 1e3, 0.5),
+    "--dependence": (0.0, 1.0, 0.3),
+}
+"""The least, the most, and an example."""
 
 
 def _chosen(text: str, source: Source) -> float:
-    low, high = _LIMITS[source.option]
-    return _between(text, source.option, low, high, low)
+    return _between(text, source.option, *_LIMITS[source.option])
 
 
 def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ...]:

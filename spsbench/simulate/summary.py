@@ -222,8 +222,14 @@ def law_sentence(question: Question, law: LawCheck) -> str:
         f"token {cell.token} in context {cell.context} {cell.seen} times, {cell.expected:.0f} expected"
         for cell in law.worst
     )
-    design = "" if _claims_lossless(question) else " (lossy by design)"
-    return f"{told}They do NOT follow the target{design}: {cells}."
+    return f"{told}They do NOT follow the target{_excuse(question)}: {cells}."
+
+
+def _excuse(question: Question) -> str:
+    """Why tokens need not follow the target."""
+    if question.sampler.fault is not None:
+        return " (a planted fault)"
+    return "" if _claims_lossless(question) else " (lossy by design)"
 
 
 def _claims_lossless(question: Question) -> bool:
