@@ -33,7 +33,7 @@ def test_the_command_prints_writes_and_draws(cli: Cli, tmp_path: Path) -> None:
         ("--draft-temperature 0.5", "--draft-temperature: --source dirichlet"),
         ("--concentration 0", "--concentration: it must be between"),
         ("--source ngram --dependence 1", "--dependence: 1 leaves no room"),
-        ("--source bigram", "--source: 'bigram' is unknown. Did you mean 'ngram'?"),
+        ("--source bigram", "--source: 'bigram' is unknown. Did you mean ngram?"),
         ("--k 0", "--k: a simulated loop drafts"),
         ("--k=-1", "--k: '-1'"),
         ("--cost=-0.1", "--cost: '-0.1'"),
