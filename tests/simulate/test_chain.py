@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def _enumerated(tables: Tables, k: int) -> tuple[np.ndarray, np.ndarray]:
     lengths, moves = np.zeros(count), np.zeros((count, count))
     for context in range(count):
         target, draft = tables.models()
-        make: Callable[[], ModelDrafter] = lambda draft=draft: ModelDrafter(draft, PLAIN, torch.device("cpu"))  # noqa: E731
+        make = partial(ModelDrafter, draft, PLAIN, torch.device("cpu"))
         prompt = tables.contexts.tokens_of(context)
         for tokens, chance in law_of_loop(Scene(target, make, accept_draft, prompt, k, PLAIN)).items():
             lengths[context] += chance * len(tokens)
