@@ -43,6 +43,7 @@ FLOORS: dict[str, float] = {
     "replay": 8.5,  # texts are judged as an audit does
     "distill": 8.5,  # a forecast times forwards
     "load": 8.5,  # servers under load: their prompts are a run's
+    "simulate": 8.7,  # faults that verify plants, and the decoder of a bench without text
     "cli": 9,
     "api": 9.5,
     "__main__": 10,
