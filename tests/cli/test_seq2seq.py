@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from tests.commandline import ALONE, Cli
 from tests.tiny_models import save_seq2seq
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.tiny_models import make_seq2seq
 
 from spsbench.models.border import Border
 from spsbench.models.seq2seq_lm import Seq2SeqLM
@@ -16,6 +15,7 @@ from spsbench.testing import Letters
 from spsbench.verify.drafting import Sizes
 from spsbench.verify.subject import SamplerUnderTest
 from spsbench.verify.verification import Effort, findings
+from tests.tiny_models import make_seq2seq
 
 VOCAB, START, END = 40, 39, 38
 BORDER = Border((END,), (START,))
