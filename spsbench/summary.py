@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spsbench.axes import ArmIdentity, identity, label, own_ars, unusual
+from spsbench.metrics.kind import MetricKind
 from spsbench.peers.matched import Ran, unequal
 from spsbench.predict.costs import prediction
 from spsbench.predict.factors import why
@@ -20,6 +21,7 @@ from spsbench.stats.acceptance import acceptance, disagreement
 from spsbench.stats.bootstrap import finite, plain, ratio
 from spsbench.stats.categories import by_category
 from spsbench.stats.conditions import contention, separated, warnings
+from spsbench.stats.corpus import CorpusMetric, corpus_metrics, intervals, without_figure
 from spsbench.stats.latency import positions, tails
 from spsbench.stats.losslessness import alpha_leviathan, losslessness
 from spsbench.stats.parity import metrics, parity
@@ -38,6 +40,7 @@ from spsbench.summary_types import (
     RowCounts,
     RowDetails,
     RowLoops,
+    RowMetrics,
     Summary,
 )
 
@@ -127,6 +130,7 @@ def summarise(
     loops: pd.DataFrame,
     info: Mapping[str, Any],
     evidence: pd.DataFrame | None = None,
+    kinds: Sequence[MetricKind] = (),
 ) -> Summary:
     """The content of summary.json, from the tables of a run.
 
@@ -136,25 +140,33 @@ def summarise(
         info: what the tables do not hold, all optional. ``arms``: a list of dicts with ``arm``,
             ``method``, ``k``, ``engine``, ``sampling``, so that an arm without a sample has its
             row; ``models`` with ``target`` and its ``dtype``; ``task``, ``task_label``,
-            ``synthetic``, ``pair``, ``data``, ``headline_metric``, ``metrics``; and, for all arms or as a
-            dict by arm, ``expected_sequences``, ``verification_rule``, ``peak_memory_bytes``,
+            ``synthetic``, ``pair``, ``data``, ``headline_metric``, ``metrics``, ``corpus_figures``; and, for
+            all arms or as a dict by arm, ``expected_sequences``, ``verification_rule``,
+            ``peak_memory_bytes``,
             ``target_mode``, ``draft_mode``.
         evidence: one row per token that was read again, the columns of ``evidence.parquet``; without it
             nothing is replayed.
+        kinds: the task's metrics, where the task is at hand; a figure of the corpus by a file's metric needs
+            them.
 
     Returns:
         a dict of JSON's own types: null where a number does not exist, never NaN.
     """
-    return separated(samples, loops, info, partial(_summarise, evidence=evidence))
+    return separated(samples, loops, info, partial(_summarise, evidence=evidence, kinds=kinds))
 
 
 def _summarise(
-    samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any], evidence: pd.DataFrame | None
+    samples: pd.DataFrame,
+    loops: pd.DataFrame,
+    info: Mapping[str, Any],
+    evidence: pd.DataFrame | None,
+    kinds: Sequence[MetricKind],
 ) -> Summary:
     """The same for sequences of one and the same conditions."""
     by_arm = {str(arm): part for arm, part in samples.groupby("arm", sort=False)}
     loops_of = {str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {}
     arms, anytime = _arms(info), bool((info.get("stopping") or {}).get("anytime"))
+    corpora = corpus_metrics(info, kinds)
     rows: list[ArmRow] = []
     for arm in arms:
         own = by_arm.get(arm["arm"], samples.iloc[:0])
@@ -164,7 +176,7 @@ def _summarise(
             {
                 **arm,
                 **_counts(own, arm, info),
-                "metrics": metrics(finished(own)),
+                **_metrics_of(own, arm, corpora),
                 **compared,
                 **_own_compared(own, own_ars(arm, arms), compared, by_arm, anytime=anytime),
                 **_from_loops(seen, arm),
@@ -176,12 +188,14 @@ def _summarise(
     taken = contention(samples, info)
     rows = plain(rows if taken["trusted"] else _without_intervals(rows))
     judged = plain(losslessness(by_arm, rows, _target_dtype(info), info.get("proof")))
-    quality = plain(parity(by_arm, rows, info.get("headline_metric"), info.get("metrics")))
+    quality = plain(parity(by_arm, rows, info.get("headline_metric"), info.get("metrics"), corpora))
     return {
         "schema_version": SCHEMA_VERSION,
         **_labels(info),
         "rows": rows,
-        "by_category": plain(by_category(by_arm, loops_of, rows, trusted=taken["trusted"], anytime=anytime)),
+        "by_category": plain(
+            by_category(by_arm, loops_of, rows, corpora=corpora, trusted=taken["trusted"], anytime=anytime)
+        ),
         "parity": quality,
         "losslessness": judged,
         **_explained(by_arm, loops_of, rows, info, evidence, trusted=taken["trusted"]),
@@ -192,10 +206,17 @@ def _summarise(
             *_fallbacks(info),
             *_left_out(info),
             *_tokens_differ(samples),
+            *without_figure(samples, corpora),
             *warnings(rows, judged, quality, anytime=anytime),
         ],
         "conditions": [],
     }
+
+
+def _metrics_of(own: pd.DataFrame, arm: ArmIdentity, corpora: Mapping[str, CorpusMetric]) -> RowMetrics:
+    done = finished(own)
+    found: RowMetrics = {"metrics": metrics(done, corpora, arm["arm"])}
+    return found | {"metric_intervals": intervals(done, corpora)} if corpora else found
 
 
 def _fallbacks(info: Mapping[str, Any]) -> list[str]:
@@ -440,6 +461,10 @@ def _labels(info: Mapping[str, Any]) -> Labels:
         "data": info.get("data"),
         "headline_metric": info.get("headline_metric"),
     }
+    told = (info.get("metrics") or {}).items()
+    signatures = {name: metric["signature"] for name, metric in told if "signature" in metric}
+    if signatures:
+        labels["metric_signatures"] = signatures
     if info.get("extract"):
         labels["extract"] = info["extract"]
     if info.get("stopping"):

@@ -118,10 +118,23 @@ class RowDetails(TypedDict):
     lossless: bool
 
 
-class ArmRow(ArmIdentity, RowCounts, RowComparison, OwnComparison, RowLoops, RowDetails):
-    """One arm of a run."""
+class MetricInterval(TypedDict):
+    """The 95% interval over prompts of a figure of the corpus; null where it cannot be had."""
+
+    low: float | None
+    high: float | None
+
+
+class RowMetrics(TypedDict):
+    """The quality of an arm's outputs; intervals of figures of the corpus alone."""
 
     metrics: dict[str, float | None]
+    metric_intervals: NotRequired[dict[str, MetricInterval]]
+
+
+class ArmRow(ArmIdentity, RowCounts, RowComparison, OwnComparison, RowLoops, RowDetails, RowMetrics):
+    """One arm of a run."""
+
     prediction: PredictedSpeedup | None
 
 
@@ -694,7 +707,10 @@ class Stopping(TypedDict):
 
 
 class Labels(TypedDict):
-    """What was run; ``data`` is its provenance, as in run.json."""
+    """What was run; ``data`` is its provenance, as in run.json.
+
+    ``metric_signatures`` are sacrebleu's and other metrics' own words on how exactly they were computed.
+    """
 
     task: str | None
     task_label: str | None
@@ -702,6 +718,7 @@ class Labels(TypedDict):
     pair: str | None
     data: dict[str, Any] | None
     headline_metric: str | None
+    metric_signatures: NotRequired[dict[str, str]]
     extract: NotRequired[str]
     stopping: NotRequired[Stopping]
     engines: NotRequired[Engines]

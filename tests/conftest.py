@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from metric_scripts import write_script
 
 # Tests of one process share a thread pool of one size, so that "auto" is one thread for all of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -71,6 +73,23 @@ def _alone() -> Iterator[None]:
             patch.setitem(environment.TAKERS, name, lambda: 0.0)
         patch.setattr(environment, "waited_by", lambda pid: 0.0)
         yield
+
+
+@pytest.fixture(scope="session")
+def evaluate_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What evaluate copies of metric scripts lies in one folder: it stays on the path once it is there."""
+    from evaluate import config
+
+    folder = str(tmp_path_factory.mktemp("evaluate"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(config, "HF_MODULES_CACHE", folder)
+        yield
+
+
+@pytest.fixture
+def metric_script(evaluate_modules: None, tmp_path: Path) -> Callable[[str, str], Path]:
+    """``(name, answer) -> path`` of a metric script, see ``metric_scripts``."""
+    return partial(write_script, tmp_path)
 
 
 @pytest.fixture

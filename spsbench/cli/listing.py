@@ -86,7 +86,8 @@ def _tasks() -> list[Row]:
 
 
 def _needs_of_task(spec: TaskSpec) -> str:
-    if spec.data.docstrings:
+    data = spec.data
+    if data.docstrings or (data.mini and not data.hub and not data.package):
         return NOTHING
     source = f"{spec.data.hub[0].repository} from the hub" if spec.data.hub else "--data FILE"
     official = f"package {spec.data.package}" if spec.data.package else source
@@ -207,6 +208,7 @@ def _external_engines() -> list[Row]:
 
 
 def _metrics() -> list[Row]:
+    from spsbench.metrics.evaluated import PREFIX
     from spsbench.metrics.registry import GROUP, METRICS, metric_kind
     from spsbench.tasks.spec import PROGRAMS
 
@@ -221,7 +223,14 @@ def _metrics() -> list[Row]:
     def more(kind: Any) -> Row:
         return {"better": "higher" if kind.higher_is_better else "lower"}
 
-    return [programs, *_kinds("metric", METRICS, GROUP, metric_kind, more, _needs)]
+    by_name = {
+        "metric": f"{PREFIX}NAME",
+        "what": "A metric of the evaluate library, or a script for it, evaluate:path/metric.py.",
+        "better": "higher, of error rates lower",
+        "needs": "its script, from the hub or a file",
+        "from": "evaluate",
+    }
+    return [programs, *_kinds("metric", METRICS, GROUP, metric_kind, more, _needs), by_name]
 
 
 def _needs(kind: Any) -> str:

@@ -57,7 +57,7 @@ def score(
         score_outputs(
             task, store, lambda count: say(f"Scoring {count} outputs", quiet=quiet), again=not missing
         )
-        summary = finalize(store, None)
+        summary = finalize(store, None, task)
     show_summary(summary, as_json=json)
     say(f"Everything is in {run}", quiet=quiet)
 

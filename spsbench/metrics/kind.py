@@ -6,10 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from spsbench.errors import SpsbenchError
 
+T = TypeVar("T")
 Texts = Sequence[str]
 
 
@@ -17,54 +21,136 @@ class MetricFault(SpsbenchError):
     """A metric broke its contract; what was generated stays, and can be scored once it is mended."""
 
 
+Score = Callable[[Texts, Texts, Texts], Iterable[float]]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """A figure of a corpus that follows from sums over its outputs, as BLEU does from counts of n-grams.
+
+    Attributes:
+        columns: what is counted, by name.
+        count: from (prompts, outputs, references) to one row per output, a finite number for each column.
+        value: from sums over any outputs, [columns, m], to the m figures.
+    """
+
+    columns: tuple[str, ...]
+    count: Callable[[Texts, Texts, Texts], Iterable[Sequence[float]]]
+    value: Callable[[Floats], Floats]
+
+
 @dataclass(frozen=True, slots=True)
 class MetricKind:
-    """A metric by name.
+    """A metric by name. It gives each output a score, or a corpus one figure: by sums, or all at once.
 
     Attributes:
         name: as every table calls it; unique within a task.
         summary: one sentence on what it measures, for lists.
-        score: from (prompts, outputs, references), texts of equal number, one score for each output.
+        score: from (prompts, outputs, references), texts of equal number, one score for each output; an arm's
+            figure is their mean.
         higher_is_better: False for a distance or an error.
         margin: the difference that still counts as parity, in the metric's unit; used where no arm with the
             draft alone says what is at stake.
         needs: what has to be there, for lists.
+        sums: for a figure of a corpus that follows from sums over its outputs, in place of ``score``.
+        corpus: for any other figure of a corpus, in place of ``score``: from the texts of an arm to the
+            figure. It has no interval and no verdict of parity.
+        signature: how exactly it is computed, for the record, e.g. sacrebleu's signature.
+
+    Raises:
+        ValueError: not exactly one of ``score``, ``sums`` and ``corpus`` is given.
     """
 
     name: str
     summary: str
-    score: Callable[[Texts, Texts, Texts], Iterable[float]]
+    score: Score | None = None
     higher_is_better: bool = True
     margin: float = 0.01
     needs: str = "nothing"
+    sums: Sums | None = None
+    corpus: Callable[[Texts, Texts, Texts], float] | None = None
+    signature: Callable[[], str] | None = None
+
+    def __post_init__(self) -> None:
+        if sum(way is not None for way in (self.score, self.sums, self.corpus)) != 1:
+            raise ValueError(f"the metric {self.name} needs exactly one of score, sums and corpus")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What an output's scores are called where they are no score of its own."""
+        if self.score is not None:
+            return ()
+        counted = (OUTPUTS,) if self.sums is None else self.sums.columns
+        return tuple(f"{self.name}:{column}" for column in counted)
 
     def record(self) -> dict[str, Any]:
-        """What parity needs of it, as ``run.json`` keeps it."""
-        return {"higher_is_better": self.higher_is_better, "margin": self.margin}
+        """What parity and reports need of it, as ``run.json`` keeps it."""
+        told: dict[str, Any] = {"higher_is_better": self.higher_is_better, "margin": self.margin}
+        if self.columns:
+            told["columns"] = list(self.columns)
+        if self.signature is not None:
+            told["signature"] = self.signature()
+        return told
+
+
+OUTPUTS = "outputs"
+"""Marks an output that a figure of the whole corpus takes in: it has no score of its own."""
 
 
 def scores(
     kinds: Sequence[MetricKind], prompts: Texts, outputs: Texts, references: Texts
 ) -> list[dict[str, float]]:
-    """Each output's scores by the metrics' names.
+    """What is kept of each output: its scores by the metrics' names, or what is summed for a corpus.
 
     Raises:
-        MetricFault: a metric raised, or answered something else than one finite number for each output.
+        MetricFault: a metric raised, or answered something else than finite numbers for each output.
     """
-    columns = {kind.name: _column(kind, prompts, outputs, references) for kind in kinds}
+    columns: dict[str, list[float]] = {}
+    for kind in kinds:
+        columns |= _columns(kind, prompts, outputs, references)
     return [{name: column[index] for name, column in columns.items()} for index in range(len(outputs))]
 
 
-def _column(kind: MetricKind, prompts: Texts, outputs: Texts, references: Texts) -> list[float]:
+def corpus_figure(kind: MetricKind, prompts: Texts, outputs: Texts, references: Texts) -> float:
+    """The figure of a corpus by a metric with ``corpus``.
+
+    Raises:
+        MetricFault: it raised, or answered something else than a finite number.
+    """
+    assert kind.corpus is not None
+    corpus = kind.corpus
+    return _number(kind, _called(kind, lambda: corpus(prompts, outputs, references)))
+
+
+def _columns(kind: MetricKind, prompts: Texts, outputs: Texts, references: Texts) -> dict[str, list[float]]:
+    """Numbers of each output by the names under which they are kept."""
+    score, sums = kind.score, kind.sums
+    if score is not None:
+        found = _called(kind, lambda: list(score(prompts, outputs, references)))
+        return {kind.name: [_number(kind, value) for value in _each(kind, found, outputs)]}
+    if sums is None:
+        return {name: [1.0] * len(outputs) for name in kind.columns}
+    rows = _called(kind, lambda: [list(row) for row in sums.count(prompts, outputs, references)])
+    for row in _each(kind, rows, outputs):
+        if len(row) != len(sums.columns):
+            raise _fault(kind, f"gave {len(row)} numbers for {len(sums.columns)} columns")
+    return {name: [_number(kind, row[i]) for row in rows] for i, name in enumerate(kind.columns)}
+
+
+def _each(kind: MetricKind, found: list[T], outputs: Texts) -> list[T]:
+    if len(found) != len(outputs):
+        raise _fault(kind, f"gave {len(found)} scores for {len(outputs)} outputs")
+    return found
+
+
+def _called(kind: MetricKind, call: Callable[[], T]) -> T:
     try:
-        found = list(kind.score(prompts, outputs, references))
+        return call()
     except SpsbenchError:
         raise
     except Exception as error:
         raise _fault(kind, f"raised {type(error).__name__}: {error}") from error
-    if len(found) != len(outputs):
-        raise _fault(kind, f"gave {len(found)} scores for {len(outputs)} outputs")
-    return [_number(kind, value) for value in found]
 
 
 def _number(kind: MetricKind, value: Any) -> float:

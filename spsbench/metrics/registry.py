@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from spsbench.errors import UsageError
-from spsbench.metrics import exact_match, final_number, rouge
+from spsbench.errors import SpsbenchError, UsageError
+from spsbench.metrics import bleu, exact_match, final_number, rouge
+from spsbench.metrics.evaluated import PREFIX, evaluated_metric
 from spsbench.metrics.kind import MetricKind
 from spsbench.plugins import find
 
@@ -14,7 +15,7 @@ GROUP = "spsbench.metrics"
 """Entry points under this name bring metrics of other packages."""
 
 METRICS: dict[str, MetricKind] = {
-    kind.name: kind for kind in (*rouge.KINDS, exact_match.KIND, final_number.KIND)
+    kind.name: kind for kind in (*rouge.KINDS, bleu.KIND, exact_match.KIND, final_number.KIND)
 }
 
 RESERVED = ("passed", "pass@1", "pass@10", "pass@100")
@@ -32,7 +33,7 @@ def metric_kinds(
     """The metrics of a task.
 
     Args:
-        named: names, or kinds themselves.
+        named: names, or kinds themselves; ``evaluate:NAME`` is one of the evaluate library.
         flag: the key of the task that names them.
         folder: where ``file.py:attribute`` is looked for; the current one unless given.
 
@@ -42,7 +43,7 @@ def metric_kinds(
     """
     kinds: dict[str, MetricKind] = {}
     for name in named:
-        kind = metric_kind(_placed(name, folder), flag) if isinstance(name, str) else name
+        kind = _named(name, flag, folder) if isinstance(name, str) else name
         if not isinstance(kind, MetricKind):
             raise UsageError(f"{kind!r:.60} is no metric.", flag=flag, remedy="Give a name or a MetricKind.")
         if kind.name in kinds or kind.name in RESERVED:
@@ -53,6 +54,12 @@ def metric_kinds(
     return tuple(kinds.values())
 
 
+def _named(name: str, flag: str, folder: Path | None) -> MetricKind:
+    if name.startswith(PREFIX):
+        return evaluated_metric(name, flag, folder)
+    return metric_kind(_placed(name, folder), flag)
+
+
 def _placed(name: str, folder: Path | None) -> str:
     return str(folder / name) if folder is not None and ".py:" in name else name
 
@@ -60,3 +67,17 @@ def _placed(name: str, folder: Path | None) -> str:
 def records(kinds: Iterable[MetricKind]) -> Mapping[str, Mapping[str, object]]:
     """What ``run.json`` keeps of the metrics, so that a report needs no package but ours."""
     return {kind.name: kind.record() for kind in kinds}
+
+
+def installed(name: str) -> MetricKind | None:
+    """The metric of a name, ours or an installed package's; None if there is none.
+
+    A file's metric is none of these: the name may come from somebody else's run, whose files a report does
+    not execute.
+    """
+    if ":" in name:
+        return None
+    try:
+        return metric_kind(name)
+    except SpsbenchError:
+        return None

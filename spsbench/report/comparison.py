@@ -105,11 +105,14 @@ def _token(place: Mapping[str, Any], side: str) -> str:
 def _metrics(arms: list[dict[str, Any]]) -> Iterator[str]:
     for arm in arms:
         for found in arm["metrics"]:
-            interval = "" if found["low"] is None else f" [{found['low']:+.4f}, {found['high']:+.4f}]"
+            digits = wording.difference_digits(found["metric"])
+            ends = (
+                "" if found["low"] is None else f" [{found['low']:+.{digits}f}, {found['high']:+.{digits}f}]"
+            )
             title = wording.metric_title(found["metric"])
             yield (
-                f"{label(arm)}, {arm['sampling']}: {title} {found['a']:.4f} -> {found['b']:.4f}, "
-                f"{found['difference']:+.4f}{interval}"
+                f"{label(arm)}, {arm['sampling']}: {title} {found['a']:.{digits}f} -> "
+                f"{found['b']:.{digits}f}, {found['difference']:+.{digits}f}{ends}"
             )
 
 

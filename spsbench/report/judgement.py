@@ -8,7 +8,7 @@ from typing import Any, Literal
 from spsbench.axes import label, place
 from spsbench.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.records import Interval
-from spsbench.report.wording import MANY, interval, metric_title, milliseconds, speedup
+from spsbench.report.wording import MANY, difference_digits, interval, metric_title, milliseconds, speedup
 from spsbench.summary_types import (
     AdaptiveGain,
     ArmFactors,
@@ -217,24 +217,25 @@ def parity(summary: Summary) -> list[str]:
         counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
         return [f"{title} against ArS: {counts}."]
     labels = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in summary["rows"]}
-    return [f"{title} of {labels[found['arm']]}: {verdict(found)}." for found in comparisons]
+    digits = difference_digits(summary["parity"]["metric"])
+    return [f"{title} of {labels[found['arm']]}: {verdict(found, digits)}." for found in comparisons]
 
 
-def verdict(found: ParityComparison) -> str:
-    """One comparison in words, e.g. ``equivalent to ArS within ±0.0040 (5% of ...)``."""
+def verdict(found: ParityComparison, digits: int = 4) -> str:
+    """One comparison in words, e.g. ``equivalent to ArS within ±0.0040 (5% of ...)``, to so many decimals."""
     if found["verdict"] is None:
         return f"not judged, {found['reason']}"
-    margin = f"±{found['margin']:.4f} ({found['margin_rule']})"
+    margin = f"±{found['margin']:.{digits}f} ({found['margin_rule']})"
     if found["verdict"] == "equivalent":
         return f"equivalent to ArS within {margin}"
-    difference = f"{found['difference']:+.4f}"
+    difference = f"{found['difference']:+.{digits}f}"
     if found["low"] is not None:
-        difference += f" [{found['low']:+.4f}, {found['high']:+.4f}]"
+        difference += f" [{found['low']:+.{digits}f}, {found['high']:+.{digits}f}]"
     if found["verdict"] == "different":
         return f"different from ArS by {difference}"
     return (
         f"underpowered, {difference} against ArS; {found['prompts']} prompts detect "
-        f"{found['minimum_detectable_difference']:.4f}, parity within {margin} takes "
+        f"{found['minimum_detectable_difference']:.{digits}f}, parity within {margin} takes "
         f"{found['prompts_needed']:,}"
     )
 

@@ -82,7 +82,7 @@ def _results(summary: Summary, run: Run) -> list[str]:
         return ["## Results", "", "Nothing was measured."]
     table = results(rows, wording.headline_metric(summary), in_full())
     told = [text for text in (wording.extraction(summary), wording.left_out(summary)) if text]
-    told = [*stopping.sentences(summary), *told]
+    told = [*stopping.sentences(summary), *told, *wording.signatures(summary)]
     return ["## Results", "", *table.as_markdown(), *(line for text in told for line in ("", escape(text)))]
 
 
@@ -94,7 +94,7 @@ def _quality(summary: Summary, run: Run) -> list[str]:
     columns = [right(wording.metric_title(name)) for name in names]
 
     def cells(row: ArmRow) -> list[str]:
-        return [wording.metric(name, row["metrics"].get(name)) for name in names]
+        return [wording.quality(name, row) for name in names]
 
     return ["### All metrics", "", *in_full().table(columns, rows, cells).as_markdown()]
 

@@ -124,6 +124,7 @@ def parity(summary: Summary, run: Run) -> list[str]:
     if judged is None or not judged["comparisons"]:
         return []
     names = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in summary["rows"]}
+    digits = wording.difference_digits(judged["metric"])
     columns = [
         *(left("arm"), right("prompts"), right("ArS"), right("arm"), right("difference", note="95%")),
         *(right("normalised"), right("margin"), right("TOST p"), left("verdict")),
@@ -132,10 +133,10 @@ def parity(summary: Summary, run: Run) -> list[str]:
         [
             names[found["arm"]],
             str(found["prompts"]),
-            *(wording.number(found[name], 4) for name in ("baseline_mean", "arm_mean")),
-            _difference(found),
+            *(wording.number(found[name], digits) for name in ("baseline_mean", "arm_mean")),
+            _difference(found, digits),
             wording.number(found["normalised_difference"], 3),
-            f"±{found['margin']:.4f}",
+            f"±{found['margin']:.{digits}f}",
             wording.number(found["tost_p_value"], 3),
             found["verdict"] or wording.NOTHING,
         ]
@@ -152,11 +153,11 @@ def parity(summary: Summary, run: Run) -> list[str]:
     return [*lines, *(f"* {escape(text)}" for text in told), "", PARITY_LEGEND]
 
 
-def _difference(found: ParityComparison) -> str:
+def _difference(found: ParityComparison, digits: int) -> str:
     if found["difference"] is None:
         return wording.NOTHING
-    interval = "" if found["low"] is None else f" [{found['low']:+.4f}, {found['high']:+.4f}]"
-    return f"{found['difference']:+.4f}{interval}"
+    interval = "" if found["low"] is None else f" [{found['low']:+.{digits}f}, {found['high']:+.{digits}f}]"
+    return f"{found['difference']:+.{digits}f}{interval}"
 
 
 def _solved(name: str, solved: Solved) -> str:

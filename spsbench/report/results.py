@@ -16,17 +16,17 @@ def results(arms: Sequence[ArmRow] | Sequence[CategoryRow], metric: str | None, 
     Quality has no column where no output was scored, and ``metric`` is therefore None.
     """
     scored = metric is not None
+    known = any(wording.metric_ends(metric, arm)[0] is not None for arm in arms)
     columns = [
-        *([right(wording.metric_title(metric))] if scored else []),
+        *([right(wording.metric_title(metric), note="95%" if known else "")] if scored else []),
         right("ms/token"),
         left("speedup", note="95%", whole=True),
         right("tokens/loop"),
     ]
 
     def cells(arm: ArmRow | CategoryRow) -> list[Cell]:
-        quality = wording.metric(metric, arm["metrics"].get(metric) if metric else None)
         return [
-            *([quality] if scored else []),
+            *([wording.quality(metric, arm)] if scored else []),
             _time(arm),
             _speedup(arm),
             wording.number(arm["tokens_per_loop"], 2),

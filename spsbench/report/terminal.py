@@ -125,8 +125,9 @@ def _categories(summary: Summary) -> list[RenderableType]:
 
 
 def _remarks(summary: Summary) -> list[RenderableType]:
-    """What of an answer was run, and what of a prompts file was not."""
+    """What of an answer was run, what of the data was not, and how exactly metrics were computed."""
     told = [text for text in (wording.extraction(summary), wording.left_out(summary)) if text]
+    told += wording.signatures(summary)
     return [part for text in told for part in (Text(), Padding(_text(text, style="dim"), _INDENT))]
 
 

@@ -9,7 +9,15 @@ from typing import Any, Literal, TypedDict
 
 from spsbench.axes import Method, label
 from spsbench.records import Interval
-from spsbench.summary_types import Acceptance, ArmRow, LoopTime, RatioInterval, Summary
+from spsbench.summary_types import (
+    Acceptance,
+    ArmRow,
+    CategoryRow,
+    LoopTime,
+    MetricInterval,
+    RatioInterval,
+    Summary,
+)
 
 # An underscore within a word is no markup on GitHub and reads better bare.
 _SPECIAL = re.compile(r"([\\`*\[\]|~$#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
@@ -53,6 +61,7 @@ _EXTRACTIONS = {
     "none": "every answer run as it is, behind its prompt.",
     "begun": "the answer is begun with a fence and the function's head, and run up to the closing fence.",
 }
+BLEU = "bleu"
 _PREFERRED_METRICS = ("rouge2", "pass@1", "exact_match")
 
 
@@ -128,14 +137,35 @@ def metric_title(name: str | None) -> str:
     """``rouge2`` as papers print it: ``ROUGE-2``."""
     if name is None:
         return "metric"
+    if name == BLEU:
+        return "BLEU"
     return f"ROUGE-{name.removeprefix('rouge')}" if name.startswith("rouge") else name
 
 
 def metric(name: str | None, value: float | None) -> str:
-    """A share of solved problems as a percentage, everything else as it is."""
+    """A share of solved problems as a percentage, BLEU in points, everything else as it is."""
     if name is not None and value is not None and name.startswith("pass@"):
         return f"{100 * value:.1f}%"
-    return number(value, 3)
+    return number(value, 2 if name == BLEU else 3)
+
+
+def quality(name: str | None, row: ArmRow | CategoryRow) -> str:
+    """An arm's figure by a metric, with its interval where the metric is one figure of the corpus."""
+    shown = metric(name, row["metrics"].get(name) if name else None)
+    low, high = metric_ends(name, row)
+    return shown if low is None else f"{shown} [{metric(name, low)}, {metric(name, high)}]"
+
+
+def metric_ends(name: str | None, row: ArmRow | CategoryRow) -> tuple[float | None, float | None]:
+    """The interval of an arm's figure; None twice where there is none."""
+    known: Mapping[str, MetricInterval] = row.get("metric_intervals") or {}  # type: ignore[assignment]
+    found = known.get(name or "")
+    return (None, None) if found is None else (found["low"], found["high"])
+
+
+def difference_digits(metric_name: str | None) -> int:
+    """Decimals of a difference of two figures: BLEU goes from 0 to 100, the others from 0 to 1."""
+    return 2 if metric_name == BLEU else 4
 
 
 def extraction(summary: Summary) -> str | None:
@@ -145,14 +175,21 @@ def extraction(summary: Summary) -> str | None:
     return f"{metric_title(shown)}: {said}" if said and shown else None
 
 
+def signatures(summary: Summary) -> list[str]:
+    """How exactly metrics were computed, in their own words, e.g. sacrebleu's signature."""
+    told = summary.get("metric_signatures") or {}
+    return [f"{metric_title(name)}: {printable(text)}" for name, text in told.items()]
+
+
 def left_out(summary: Summary) -> str | None:
-    """What of a prompts file was not run; None where everything was, or what ran is no such file."""
+    """What of the data was not run; None where everything was, or what ran is no such file."""
     data = summary.get("data")
     if not isinstance(data, Mapping):
         return None
     counts = {
         "later turns, as the file has no answer before them": data.get("later_turns"),
         "conversations that no user begins": data.get("unasked"),
+        "rows without text": data.get("skipped_empty"),
     }
     told = [f"{what}: {count}" for what, count in counts.items() if count]
     return f"Left out, {'; '.join(told)}." if told else None

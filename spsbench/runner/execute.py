@@ -130,7 +130,7 @@ def execute(
             note(rule, store, ended=True)
         if plan.config.score:
             score(plan.task, store, watcher.scoring)
-        summary = finalize(store, plan.source.tokenizer)
+        summary = finalize(store, plan.source.tokenizer, plan.task)
     return Outcome(directory, summary, bool(summary["complete"]))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from spsbench.records import Sample
+from spsbench.records import Prompt, Sample
 from spsbench.report.markdown import render
 from spsbench.store import RunStore, read_frames, write_summary
 from spsbench.summary import summarise
@@ -45,6 +45,8 @@ _BATCH = 256
 def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again: bool = False) -> None:
     """Score every finished sample that has no score yet, in batches that are kept as they come.
 
+    Figures of a whole corpus that no sums tell are computed last, and noted for each arm.
+
     Args:
         task: scores.
         store: open for writing.
@@ -55,11 +57,10 @@ def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again
     done = (sample for sample in store.samples() if sample.error is None)
     if task.headline is None:
         return
-    due = (sample for sample in done if task.is_scored(references[sample.example_id]))
+    due = [sample for sample in done if task.is_scored(references[sample.example_id])]
     unscored = [sample for sample in due if again or not sample.scores]
-    if not unscored:
-        return
-    announce(len(unscored))
+    if unscored:
+        announce(len(unscored))
     for start in range(0, len(unscored), _BATCH):
         batch: list[Sample] = unscored[start : start + _BATCH]
         prompts = [references[sample.example_id] for sample in batch]
@@ -67,21 +68,47 @@ def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again
             batch, task.score(prompts, [s.generation.text for s in batch]), strict=True
         ):
             store.append_scores(sample.key, scores)
+    figures = _corpus_figures(task, due, references)
+    if figures:
+        store.note(corpus_figures=figures)
 
 
-def finalize(store: RunStore, tokenizer: TokenReader | None) -> Summary:
+def _corpus_figures(
+    task: Task, samples: Sequence[Sample], references: Mapping[str, Prompt]
+) -> dict[str, dict[str, float]]:
+    """By metric and arm the figures of all of an arm's outputs, of metrics that tell no sums."""
+    kinds = [kind for kind in task.metrics if kind.corpus is not None]
+    by_arm: dict[str, list[Sample]] = {}
+    for sample in samples if kinds else ():
+        by_arm.setdefault(sample.arm, []).append(sample)
+    return {
+        kind.name: {
+            arm: task.corpus_figure(
+                kind,
+                [references[sample.example_id] for sample in own],
+                [sample.generation.text for sample in own],
+            )
+            for arm, own in by_arm.items()
+        }
+        for kind in kinds
+    }
+
+
+def finalize(store: RunStore, tokenizer: TokenReader | None, task: Task | None = None) -> Summary:
     """Derive tables, summary and report from the journal; the content of ``summary.json``.
 
     Args:
         store: open for writing.
         tokenizer: reads the ids of traced tokens, so that a report needs none; None if they were read.
+        task: whose metrics scored; None leaves out figures of the corpus by a file's metric.
     """
     store.write_parquet()
     frames = read_frames(store.directory)
     if tokenizer is not None:
         store.note(token_texts=token_texts(frames.tokens["token_id"].unique(), tokenizer))
     info = store.run_info()
-    summary = summarise(frames.samples, frames.loops, info, frames.evidence)
+    kinds = () if task is None else task.metrics
+    summary = summarise(frames.samples, frames.loops, info, frames.evidence, kinds)
     write_summary(store.directory, summary)
     store.write_report(render(summary, info))
     return summary

@@ -70,6 +70,22 @@ def ratio_of_sums(sums: Floats) -> Floats:
     return np.asarray(sums[0] / sums[1])
 
 
+def pseudo_values(columns: Sequence[Floats], statistic: Callable[[Floats], Floats]) -> Floats:
+    """One number a prompt, [prompts]: their mean is the statistic, their spread its jackknife variance.
+
+    For a mean they are the values themselves, so that tests of a mean are tests of any statistic of sums
+    (Efron and Tibshirani 1993, chapter 11); centred, so that the mean is the statistic itself.
+
+    Args:
+        columns: [prompts] each, at least two prompts.
+        statistic: as for ``pooled_interval``.
+    """
+    data = np.stack([np.asarray(column, dtype=np.float64) for column in columns])
+    total = data.sum(axis=1, keepdims=True)
+    left_out = np.asarray(statistic(total - data))
+    return np.asarray(statistic(total)[0] + (data.shape[1] - 1) * (left_out.mean() - left_out))
+
+
 def pooled_ratio(over: Floats, under: Floats) -> Interval:
     """One sum over another with its 95% interval over prompts.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from spsbench.axes import identity
 from spsbench.stats.bootstrap import finite, ratio
+from spsbench.stats.corpus import CorpusMetric
 from spsbench.stats.parity import metrics
 from spsbench.stats.processes import paired_speedup
 from spsbench.stats.speedup import column, finished, loops_of
@@ -24,6 +25,7 @@ def by_category(
     loops_by_arm: Mapping[str, pd.DataFrame],
     rows: Sequence[ArmRow],
     *,
+    corpora: Mapping[str, CorpusMetric] | None = None,
     trusted: bool = True,
     anytime: bool = False,
 ) -> list[CategoryPart]:
@@ -33,6 +35,7 @@ def by_category(
         by_arm: rows of ``samples`` of each arm, with ``category``.
         loops_by_arm: rows of ``loops`` of each arm.
         rows: the arms' rows of the summary; a category's baseline is that of the whole.
+        corpora: the metrics that are no means over outputs.
         trusted: whether the times may have an interval.
         anytime: of ``paired_speedup``.
 
@@ -43,7 +46,7 @@ def by_category(
     for category in _categories(by_arm):
         own = {arm: _part(samples, category) for arm, samples in by_arm.items()}
         asked = {example for samples in own.values() for example in samples["example_id"]}
-        found = [_row(row, own, loops_by_arm, trusted, anytime) for row in rows if row["arm"] in own]
+        found = [_row(row, own, loops_by_arm, corpora, trusted, anytime) for row in rows if row["arm"] in own]
         parts.append({"category": category, "prompts": len(asked), "rows": found})
     return parts
 
@@ -65,6 +68,7 @@ def _row(
     row: ArmRow,
     own: Mapping[str, pd.DataFrame],
     loops_by_arm: Mapping[str, pd.DataFrame],
+    corpora: Mapping[str, CorpusMetric] | None,
     trusted: bool,
     anytime: bool,
 ) -> CategoryRow:
@@ -82,7 +86,7 @@ def _row(
         "baseline": baseline,
         "speedup": None if baseline is None else _speedup(own[baseline], samples, trusted, anytime),
         "tokens_per_loop": _tokens_per_loop(loops_by_arm.get(row["arm"]), done),
-        "metrics": metrics(done),
+        "metrics": metrics(done, corpora),
         "lossless": row["lossless"],
     }
 

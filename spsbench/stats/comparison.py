@@ -18,8 +18,11 @@ from spsbench import axes
 from spsbench.axes import ArmIdentity
 from spsbench.stats.bootstrap import plain, pooled_interval, ratio_of_sums
 from spsbench.stats.conditions import contention
+from spsbench.stats.corpus import CorpusMetric, by_prompt, corpus_metrics
 from spsbench.stats.losslessness import identity
-from spsbench.stats.parity import PASSED, score_table
+from spsbench.stats.parity import PASSED
+from spsbench.stats.parity import compare as compare_figures
+from spsbench.stats.scores import score_table
 from spsbench.stats.speedup import finished, pair, speedup
 from spsbench.summary_types import Divergence, RatioInterval
 
@@ -241,8 +244,10 @@ def compare(a: Side, b: Side) -> RunComparison:
     found = replace(found, machine=(*found.machine, *taken))
     sides = [_by_arm(side.samples, shared) for side in (a, b)]
     known = names[0] | names[1]
+    corpora = corpus_metrics(a.run) | corpus_metrics(b.run)
     found_arms = (
-        _arm(known[arm], *sides, baselines=_baselines(known, arm), alike=_alike(a, b, arm)) for arm in common
+        _arm(known[arm], *sides, corpora=corpora, baselines=_baselines(known, arm), alike=_alike(a, b, arm))
+        for arm in common
     )
     arms = [_without_interval(arm) if taken else arm for arm in found_arms if arm is not None]
     result: RunComparison = {
@@ -331,6 +336,7 @@ def _arm(
     a: Mapping[str, pd.DataFrame],
     b: Mapping[str, pd.DataFrame],
     *,
+    corpora: Mapping[str, CorpusMetric],
     baselines: Collection[str],
     alike: bool,
 ) -> ArmComparison | None:
@@ -350,7 +356,7 @@ def _arm(
         "time_ratio": {"ratio": found.ratio, "low": found.low, "high": found.high},
         "a_speedup": _speedup(name, a, baselines),
         "b_speedup": _speedup(name, b, baselines),
-        "metrics": list(_metrics(a[name], b[name])),
+        "metrics": [*_metrics(a[name], b[name], corpora), *_figures(a[name], b[name], corpora)],
         "tokens": _tokens(a[name], b[name]) if alike else None,
     }
 
@@ -403,11 +409,38 @@ def _speedup(arm: str, side: Mapping[str, pd.DataFrame], baselines: Collection[s
     return min((ratio for ratio in ratios if ratio is not None), default=None)
 
 
-def _metrics(a: pd.DataFrame, b: pd.DataFrame) -> Iterator[MetricDifference]:
+def _figures(
+    a: pd.DataFrame, b: pd.DataFrame, corpora: Mapping[str, CorpusMetric]
+) -> Iterator[MetricDifference]:
+    """Every figure of a corpus that both have and sums tell: B minus A on the prompts of both."""
+    for name, metric in corpora.items():
+        if metric.value is None:
+            continue
+        ours, theirs = (
+            by_prompt(samples, metric.counted(score_table(finished(samples)))) for samples in (a, b)
+        )
+        found = compare_figures(ours, theirs, None, value=metric.value)
+        if found["baseline_mean"] is None or found["arm_mean"] is None or found["difference"] is None:
+            continue
+        yield {
+            "metric": name,
+            "prompts": found["prompts"],
+            "a": found["baseline_mean"],
+            "b": found["arm_mean"],
+            "difference": found["difference"],
+            "low": found["low"],
+            "high": found["high"],
+        }
+
+
+def _metrics(
+    a: pd.DataFrame, b: pd.DataFrame, corpora: Mapping[str, CorpusMetric]
+) -> Iterator[MetricDifference]:
     """Every score that both have: mean over prompts of B minus A, paired."""
     tables = [_scores(samples) for samples in (a, b)]
+    counted = {column for metric in corpora.values() for column in metric.columns}
     for metric in tables[0].columns:
-        if metric not in tables[1]:
+        if metric not in tables[1] or metric in counted:
             continue
         pairs = tables[0][metric].dropna(), tables[1][metric].dropna()
         shared = pairs[0].index.intersection(pairs[1].index, sort=False)

@@ -232,7 +232,7 @@ def _of(
     kept = loops.merge(own[key], on=key, sort=False) if len(loops) else loops
     measured = set(own["arm"])
     arms = [arm for arm in info.get("arms") or [] if arm["arm"] in measured]
-    return summarise(own, kept, {**info, "arms": arms, "expected_sequences": None})
+    return summarise(own, kept, {**info, "arms": arms, "expected_sequences": None, "corpus_figures": None})
 
 
 def _differing(settings: Conditions, known: Sequence[Conditions]) -> Conditions:

@@ -7,19 +7,24 @@ the difference leaves out 0, else *underpowered*, with the difference that the r
 and the prompts that it would take. A lossless sampler is called different in at most one of twenty
 runs, by the interval's own odds. Prompts are the unit: repeats of a prompt are averaged, samples of
 a HumanEval problem are its cluster.
+
+A metric that is no mean over outputs (BLEU) is compared as a figure of the corpus: the interval resamples
+prompts with the counts of both arms together, and the tests take the jackknife's pseudo-values for scores.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.stats.bootstrap import finite, pooled_interval, ratio_of_sums
+from spsbench.stats.bootstrap import finite, pooled_interval, pseudo_values, ratio_of_sums
+from spsbench.stats.corpus import CorpusMetric, by_prompt
+from spsbench.stats.scores import score_table
 from spsbench.stats.speedup import finished
 from spsbench.summary_types import (
     Advantage,
@@ -36,45 +41,43 @@ from spsbench.summary_types import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    Units = pd.Series[Any] | pd.DataFrame
+    """Of each prompt by example_id: its mean score, or what is summed for the figure of a corpus."""
 
 PASSED = "passed"
 
 
-def metrics(samples: pd.DataFrame) -> dict[str, float | None]:
+def metrics(
+    samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric] | None = None, arm: str | None = None
+) -> dict[str, float | None]:
     """Metrics of one arm's finished samples.
 
     Every score key becomes its plain mean over sequences. The key ``passed`` (1 if a program passed
     its tests, else 0) becomes pass@1, pass@10 and pass@100 instead; None where a problem has
-    fewer samples than k.
+    fewer samples than k. What is counted for the figure of a corpus becomes that figure.
 
     Args:
         samples: rows with ``example_id`` and ``scores``: a dict per row, its JSON, or None where
             scoring was left out.
+        corpora: the metrics that are no means.
+        arm: whose samples these are, if they are all of it.
     """
     scores = score_table(samples)
     result: dict[str, float | None] = {}
-    for name in scores.columns:
-        if name == PASSED:
+    for name in _metric_names(scores, corpora or {}):
+        if corpora and name in corpora:
+            result[name] = corpora[name].figure(corpora[name].counted(scores), arm)
+        elif name == PASSED:
             result.update(_pass_at(samples["example_id"], scores[name]))
         else:
-            result[str(name)] = finite(scores[name].astype("float64").mean())
+            result[name] = finite(scores[name].astype("float64").mean())
     return result
 
 
-def score_table(samples: pd.DataFrame) -> pd.DataFrame:
-    """One row per sample under its own index, one column per score; NaN where a sample lacks it."""
-    import pandas as pd
-
-    return pd.DataFrame([_scores(value) for value in samples["scores"]], index=samples.index)
-
-
-def _scores(value: Any) -> dict[str, Any]:
-    """One row's scores; Parquet gives a struct with None for keys that a row does not have."""
-    if isinstance(value, str):
-        value = json.loads(value)
-    if not isinstance(value, Mapping):
-        return {}
-    return {str(key): score for key, score in value.items() if score is not None}
+def _metric_names(scores: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> list[str]:
+    """The metrics that a table of scores tells something of; several columns may belong to one."""
+    owner = {column: name for name, metric in corpora.items() for column in metric.columns}
+    return list(dict.fromkeys(owner.get(str(column), str(column)) for column in scores.columns))
 
 
 def _pass_at(problems: pd.Series[Any], passed: pd.Series[Any]) -> dict[str, float | None]:
@@ -104,11 +107,16 @@ UNDERPOWERED: Final = "underpowered"
 _PREFERRED = ("rouge2", PASSED, "exact_match")
 
 
+Value = Callable[[Floats], Floats]
+"""The figure of a corpus from sums; see ``metrics.kind.Sums``."""
+
+
 def parity(
     by_arm: Mapping[str, pd.DataFrame],
     rows: Sequence[ArmRow],
     headline: str | None = None,
     kinds: Mapping[str, Any] | None = None,
+    corpora: Mapping[str, CorpusMetric] | None = None,
 ) -> Parity | None:
     """Compare every SpS arm with the ArS arm of its sampling on the headline metric.
 
@@ -117,109 +125,194 @@ def parity(
         rows: the arms' rows of the summary.
         headline: the metric that the task is judged by, e.g. ``rouge2`` or ``pass@1``.
         kinds: ``margin`` and ``higher_is_better`` by metric, as ``run.json`` has them.
+        corpora: the metrics that are no means over outputs.
 
     Returns:
         ``metric``, ``comparisons`` (one per SpS arm, see ``compare``) and ``target_over_draft`` (one
         per sampling with a draft-only arm, see ``advantage``); None where nothing was scored.
     """
     tables = {arm: score_table(finished(samples)) for arm, samples in by_arm.items()}
-    column = _score_column(tables, headline)
+    column = _score_column(tables, headline, corpora or {})
     if column is None:
         return None
     told = (kinds or {}).get(column, {})
     default, better = told.get("margin", DEFAULT_MARGINS.get(column)), told.get("higher_is_better", True)
-    means = {arm: _per_prompt(by_arm[arm], table, column) for arm, table in tables.items()}
+    judge = _Judge(column, (corpora or {}).get(column), default, better)
+    units = {arm: judge.units(by_arm[arm], table) for arm, table in tables.items()}
     comparisons: list[ParityComparison] = []
     advantages: list[TargetOverDraft] = []
     for sampling in dict.fromkeys(row["sampling"] for row in rows):
-        group = [row for row in rows if row["sampling"] == sampling and len(means.get(row["arm"], ()))]
-        ars, draft = (next((r for r in group if r["method"] == name), None) for name in ("ars", "draft"))
+        group = [row["arm"] for row in rows if row["sampling"] == sampling and len(units.get(row["arm"], ()))]
+        method = {row["arm"]: row["method"] for row in rows}
+        ars, draft = (next((arm for arm in group if method[arm] == name), None) for name in ("ars", "draft"))
         if ars is None:
             continue
-        alone = None if draft is None else means[draft["arm"]]
-        if alone is not None:
-            advantages.append({"sampling": sampling, **advantage(means[ars["arm"]], alone)})
-        for row in (row for row in group if row["method"] == "sps"):
-            result = compare(means[ars["arm"]], means[row["arm"]], alone, default, higher_is_better=better)
-            solved = _solved(means[ars["arm"]], means[row["arm"]]) if column == PASSED else None
+        if draft is not None:
+            advantages.append({"sampling": sampling, **judge.advantage(units, ars, draft)})
+        for arm in (arm for arm in group if method[arm] == "sps"):
+            solved = _solved(units[ars], units[arm]) if column == PASSED else None
+            compared = judge.compare(units, ars, arm, draft)
             comparisons.append(
-                {
-                    "arm": row["arm"],
-                    "baseline": ars["arm"],
-                    "sampling": sampling,
-                    **result,
-                    "solved": solved,
-                }
+                {"arm": arm, "baseline": ars, "sampling": sampling, **compared, "solved": solved}
             )
     metric = "pass@1" if column == PASSED else column
     return {"metric": metric, "comparisons": comparisons, "target_over_draft": advantages}
 
 
+@dataclass(frozen=True)
+class _Judge:
+    """How arms are compared on one metric.
+
+    Attributes:
+        column: its name among the scores; of the metric itself where it is no mean.
+        corpus: how its figure is had, where it is no mean.
+        default: margin without a gap to take a share of.
+        better: whether higher is better.
+    """
+
+    column: str
+    corpus: CorpusMetric | None
+    default: float | None
+    better: bool
+
+    def units(self, samples: pd.DataFrame, table: pd.DataFrame) -> Units:
+        if self.corpus is None:
+            return _per_prompt(samples, table, self.column)
+        return by_prompt(samples, self.corpus.counted(table))
+
+    def compare(self, units: Mapping[str, Units], ars: str, arm: str, draft: str | None) -> PairedScores:
+        if self.corpus is not None and self.corpus.value is None:
+            return self._figures(len(units[arm]), ars, arm, draft)
+        return compare(
+            units[ars],
+            units[arm],
+            None if draft is None else units[draft],
+            self.default,
+            higher_is_better=self.better,
+            value=None if self.corpus is None else self.corpus.value,
+        )
+
+    def advantage(self, units: Mapping[str, Units], ars: str, draft: str) -> Advantage:
+        if self.corpus is None or self.corpus.value is not None:
+            return advantage(units[ars], units[draft], None if self.corpus is None else self.corpus.value)
+        target, alone = (self.corpus.figures.get(arm) for arm in (ars, draft))
+        return {
+            "prompts": len(units[ars]),
+            "target_mean": target,
+            "draft_mean": alone,
+            "ratio": target / alone if target is not None and alone else None,
+            "low": None,
+            "high": None,
+            "reason": WHOLE,
+        }
+
+    def _figures(self, prompts: int, ars: str, arm: str, draft: str | None) -> PairedScores:
+        """Figures that no sum tells: nothing can be resampled."""
+        assert self.corpus is not None
+        first, second = (self.corpus.figures.get(name) for name in (ars, arm))
+        alone = None if draft is None else self.corpus.figures.get(draft)
+        sign = 1.0 if self.better else -1.0
+        gap = None if first is None or alone is None else sign * (first - alone)
+        margin, rule = _margin(gap, DEFAULT_MARGIN if self.default is None else self.default)
+        return {
+            "prompts": prompts,
+            "baseline_mean": first,
+            "arm_mean": second,
+            "difference": None if first is None or second is None else second - first,
+            "margin": margin,
+            "margin_rule": rule,
+            "normalised_difference": None,
+            **_untested(WHOLE, None),
+        }
+
+
+WHOLE = "the metric gives one figure for all outputs together, which has no interval"
+
+
 def compare(
-    ars: pd.Series[Any],
-    sps: pd.Series[Any],
-    draft: pd.Series[Any] | None,
+    ars: Units,
+    sps: Units,
+    draft: Units | None,
     default: float | None = None,
     *,
     higher_is_better: bool = True,
+    value: Value | None = None,
 ) -> PairedScores:
     """The verdict on one pair of arms from scores per prompt; only prompts that all arms have count.
 
     Args:
-        ars, sps, draft: mean score by example_id; ``draft`` is the draft alone, None if not measured.
+        ars, sps, draft: mean score by example_id, or with ``value`` what is summed; ``draft`` is the draft
+            alone, None if not measured.
         default: absolute margin without a gap to take a share of; None means ``DEFAULT_MARGIN``.
         higher_is_better: False turns the gap's sign: the target then has the lower score.
+        value: the figure of a corpus from sums; None for a mean.
 
     Returns:
-        ``prompts``, means, ``difference`` (SpS - ArS) with ``low`` and ``high``, ``margin`` with
+        ``prompts``, means (or figures), ``difference`` (SpS - ArS) with ``low`` and ``high``, ``margin`` with
         ``margin_rule``, ``normalised_difference`` ((ArS - SpS) / (ArS - draft)), ``tost_p_value``,
         ``standard_deviation`` of the paired differences, ``minimum_detectable_difference`` and
         ``prompts_needed`` (both at 90% power), ``verdict`` and ``reason``. What does not exist is None,
         and ``reason`` says why.
     """
     ars, sps, draft = _common(ars, sps, draft)
-    difference = np.asarray(sps - ars, dtype=np.float64)
+    first, second = (_figure(units, value) for units in (ars, sps))
     sign = 1.0 if higher_is_better else -1.0
-    gap = None if draft is None else sign * float((ars - draft).mean())
+    gap = None if draft is None else _gap(ars, draft, value, sign)
     margin, rule = _margin(gap, DEFAULT_MARGIN if default is None else default)
-    mean = _mean(difference)
+    if value is None:
+        mean = _mean(np.asarray(sps - ars, dtype=np.float64))
+    else:
+        mean = None if first is None or second is None else second - first
     return {
-        "prompts": len(difference),
-        "baseline_mean": _mean(np.asarray(ars)),
-        "arm_mean": _mean(np.asarray(sps)),
+        "prompts": len(ars),
+        "baseline_mean": first,
+        "arm_mean": second,
         "difference": mean,
         "margin": margin,
         "margin_rule": rule,
         "normalised_difference": None if mean is None or not gap or gap < 0 else -sign * mean / gap,
-        **_tested(np.asarray(ars), np.asarray(sps), margin),
+        **_tested(ars, sps, margin, value),
     }
 
 
-def advantage(target: pd.Series[Any], draft: pd.Series[Any]) -> Advantage:
-    """How much better the target is than the draft alone: the ratio of their means, paired by prompt."""
+def advantage(target: Units, draft: Units, value: Value | None = None) -> Advantage:
+    """How much better the target is than the draft alone: the ratio of their means, paired by prompt.
+
+    Args:
+        target, draft: as in ``compare``.
+        value: as in ``compare``; the ratio is then that of the figures.
+    """
     target, draft, _ = _common(target, draft, None)
-    columns = np.asarray(target, dtype=np.float64), np.asarray(draft, dtype=np.float64)
+    means = _figure(target, value), _figure(draft, value)
     found: Advantage = {
         "prompts": len(target),
-        "target_mean": _mean(columns[0]),
-        "draft_mean": _mean(columns[1]),
+        "target_mean": means[0],
+        "draft_mean": means[1],
         "ratio": None,
         "low": None,
         "high": None,
         "reason": None,
     }
-    if not len(target) or not columns[1].sum():
+    if means[0] is None or not means[1]:
         reason = "no common prompt" if not len(target) else "the draft alone scores 0"
         return {**found, "reason": reason}
-    low, high = pooled_interval(columns, ratio_of_sums)
+    if value is None:
+        columns = np.asarray(target, dtype=np.float64), np.asarray(draft, dtype=np.float64)
+        low, high = pooled_interval(columns, ratio_of_sums)
+        ratio = float(columns[0].sum() / columns[1].sum())
+    else:
+        both, statistic = _side_by_side(target, draft, lambda one, other: value(one) / value(other))
+        low, high = pooled_interval(both, statistic)
+        ratio = means[0] / means[1]
     why = None if low is not None else "too little variation between prompts for an interval"
-    ratio = float(columns[0].sum() / columns[1].sum())
     return {**found, "ratio": ratio, "low": low, "high": high, "reason": why}
 
 
-def _score_column(tables: Mapping[str, pd.DataFrame], headline: str | None) -> str | None:
+def _score_column(
+    tables: Mapping[str, pd.DataFrame], headline: str | None, corpora: Mapping[str, CorpusMetric]
+) -> str | None:
     wanted = PASSED if (headline or "").startswith("pass@") else headline
-    names = list(dict.fromkeys(str(name) for table in tables.values() for name in table.columns))
+    names = list(dict.fromkeys(name for table in tables.values() for name in _metric_names(table, corpora)))
     return next((name for name in (wanted, *_PREFERRED, *names) if name in names), None)
 
 
@@ -232,13 +325,39 @@ def _per_prompt(samples: pd.DataFrame, table: pd.DataFrame, column: str) -> pd.S
     return scores.groupby(samples["example_id"].loc[scores.index], sort=False).mean()
 
 
-def _common(ars: pd.Series[Any], sps: pd.Series[Any], draft: pd.Series[Any] | None) -> tuple[Any, Any, Any]:
+def _common(ars: Units, sps: Units, draft: Units | None) -> tuple[Any, Any, Any]:
     """The same prompts in the same order; a draft without any of them counts as not measured."""
     index = ars.index.intersection(sps.index, sort=False)
     if draft is not None:
         shared = index.intersection(draft.index, sort=False)
         index, draft = (shared, draft.loc[shared]) if len(shared) else (index, None)
     return ars.loc[index], sps.loc[index], draft
+
+
+def _figure(units: Units, value: Value | None) -> float | None:
+    """The mean of scores, or the figure of what is summed; None of no prompt."""
+    numbers = np.asarray(units, dtype=np.float64)
+    if value is None or not len(numbers):
+        return _mean(numbers)
+    return float(value(numbers.sum(axis=0)[:, None])[0])
+
+
+def _gap(ars: Any, draft: Any, value: Value | None, sign: float) -> float:
+    if value is None:
+        return sign * float((ars - draft).mean())
+    first, alone = _figure(ars, value), _figure(draft, value)
+    assert first is not None
+    assert alone is not None
+    return sign * (first - alone)
+
+
+def _side_by_side(
+    one: Any, other: Any, of_both: Callable[[Floats, Floats], Floats]
+) -> tuple[list[Floats], Value]:
+    """(columns of both, [prompts] each; the statistic of their sums)."""
+    first, second = (np.asarray(units, dtype=np.float64).T for units in (one, other))
+    width = len(first)
+    return [*first, *second], lambda sums: of_both(sums[:width], sums[width:])
 
 
 def _margin(gap: float | None, default: float) -> tuple[float, str]:
@@ -248,19 +367,21 @@ def _margin(gap: float | None, default: float) -> tuple[float, str]:
     return default, f"{default:g} absolute: {why}"
 
 
-def _tested(ars: Floats, sps: Floats, margin: float) -> ParityTest:
-    """Interval, tests and verdict of paired scores."""
-    difference = sps - ars
-    if len(difference) < 2:
-        return _untested(f"{len(difference)} prompts: no variance to judge by", None)
+def _tested(ars: Any, sps: Any, margin: float, value: Value | None) -> ParityTest:
+    """Interval, tests and verdict of paired scores, or of the figures of corpora."""
+    if len(ars) < 2:
+        return _untested(f"{len(ars)} prompts: no variance to judge by", None)
+    difference, columns, statistic = _differences(ars, sps, value)
     deviation = float(difference.std(ddof=1))
     if deviation < 1e-12:
         same = "the same score" if abs(float(difference[0])) < 1e-12 else "the same difference"
+        if value is not None:
+            return _untested(f"{same} whichever prompt is left out", 0.0)
         return _untested(f"{same} on every prompt", 0.0)
     from statsmodels.stats.weightstats import ttost_paired
 
-    low, high = pooled_interval((difference, np.ones(len(difference))), ratio_of_sums)
-    p_value = float(ttost_paired(sps, ars, -margin, margin)[0])
+    low, high = pooled_interval(columns, statistic)
+    p_value = float(ttost_paired(difference, np.zeros(len(difference)), -margin, margin)[0])
     verdict: ParityVerdict
     if p_value < LEVEL:
         verdict = EQUIVALENT
@@ -277,6 +398,15 @@ def _tested(ars: Floats, sps: Floats, margin: float) -> ParityTest:
         "verdict": verdict,
         "reason": None,
     }
+
+
+def _differences(ars: Any, sps: Any, value: Value | None) -> tuple[Floats, Any, Value]:
+    """(a difference for each prompt; the columns and the statistic of which their mean is the value)."""
+    if value is None:
+        difference = np.asarray(sps - ars, dtype=np.float64)
+        return difference, (difference, np.ones(len(difference))), ratio_of_sums
+    columns, statistic = _side_by_side(ars, sps, lambda one, other: value(other) - value(one))
+    return pseudo_values(columns, statistic), columns, statistic
 
 
 def _untested(reason: str, deviation: float | None) -> ParityTest:
@@ -310,7 +440,7 @@ def prompts_needed(deviation: float, margin: float) -> int:
     return math.ceil((quantiles * deviation / margin) ** 2)
 
 
-def _solved(ars: pd.Series[Any], sps: pd.Series[Any]) -> Solved:
+def _solved(ars: Units, sps: Units) -> Solved:
     """McNemar's exact test on problems that any of the samples solved: the question of pass@100."""
     from statsmodels.stats.contingency_tables import mcnemar
 

@@ -162,7 +162,8 @@ def _told(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) -> dic
     texts: dict[str, str] = {}
     for info in infos:
         texts |= info.get("token_texts", {})
-    told.pop("proof", None)
+    for of_one_shard in ("proof", "corpus_figures"):
+        told.pop(of_one_shard, None)
     told |= {key: _common([info.get(key, {}) for info in infos]) for key in _PER_ARM}
     told |= {"shard": None, "token_texts": texts}
     told["peak_memory_bytes"] = max((info.get("peak_memory_bytes", 0) for info in infos), default=0)

@@ -12,6 +12,9 @@ from typing import Any
 from spsbench.paths import mini_dir
 from spsbench.records import Example
 
+MINI_FOLDERS = ("mini", "mini_t5")
+"""Folders of the embedded pairs."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskData:
@@ -59,7 +62,8 @@ def fingerprint(examples: Sequence[Example]) -> dict[str, Any]:
 
 def is_mini(path: Path) -> bool:
     """Whether a path lies in the package's synthetic data."""
-    return path.resolve().is_relative_to(mini_dir().resolve())
+    place = path.resolve()
+    return any(place.is_relative_to(mini_dir(folder).resolve()) for folder in MINI_FOLDERS)
 
 
 def _sha256(lines: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from spsbench.errors import UnavailableError
 from spsbench.records import Example
-from spsbench.tasks.sources import Row, bad_data, read_rows, required_column, unique
+from spsbench.tasks.sources import Row, bad_data, read_rows, read_text, required_column, unique
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".txt")
 
@@ -112,7 +112,7 @@ def _rows(path: Path) -> list[Row]:
 
 
 def _lines(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
         text = line.removesuffix("\r")
         if text.strip():
             yield Row(f"line {number} of {path}", {PROMPT: text})
@@ -120,7 +120,7 @@ def _lines(path: Path) -> Iterator[Row]:
 
 def _items(path: Path) -> Iterator[Row]:
     try:
-        content = json.loads(_text(path))
+        content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise bad_data(
             f"{path} is not JSON ({error}).", "Correct it, or call a file of JSON lines .jsonl."
@@ -131,15 +131,6 @@ def _items(path: Path) -> Iterator[Row]:
         if not isinstance(item, dict):
             raise bad_data(f"item {number} of {path} is no object.", "Write a list of objects.")
         yield Row(f"item {number} of {path}", item)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise bad_data(f"{path} is unreadable ({error}).", "Check the file and its permissions.") from error
-    except UnicodeDecodeError as error:
-        raise bad_data(f"{path} is not UTF-8 ({error.reason}).", "Convert the file to UTF-8.") from error
 
 
 def _record(row: Row, number: str) -> _Record:

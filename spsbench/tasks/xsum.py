@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from spsbench.tasks.data import TaskData, chosen, fingerprint, seeded_order
 from spsbench.tasks.sources import Row, fetch, read_rows, required_column, sibling_train, unique
 from spsbench.tasks.spec import SUMMARIZATION, PromptTemplate
 from spsbench.tasks.task import TextTokenizer, check_limit
+from spsbench.tasks.truncation import Room, cut_prompt
 from spsbench.tasks.yaml_task import YamlTask, describe, mini_exemplars_path, mini_path, source_of
 
 # An exemplar's length in words: short enough to leave room for the article, long enough to be one.
@@ -62,20 +63,15 @@ class Summarization(YamlTask):
         Raises:
             UsageError: exemplar and instruction alone leave no room for a token of the document.
         """
-        encode = tokenizer.chat if chat_template else _plain(tokenizer)
         assert data.exemplar is not None
         shot = self._shot(data.exemplar)
-        document, room = str(example.fields["document"]), context_window - max_new_tokens
 
-        def build(article: str) -> tuple[str, tuple[int, ...]]:
-            text = shot + self._template.query.format(document=article)
-            return text, tuple(encode(text))
+        def text_with(article: str) -> str:
+            return shot + self._template.query.format(document=article)
 
-        text, ids = build(document)
-        cut = 0
-        if len(ids) > room:
-            text, ids, cut = _truncated(document, build, tokenizer, room, context_window, max_new_tokens)
-        return Prompt(example.example_id, text, ids, example.reference, cut, chat_template)
+        room = Room(context_window, max_new_tokens, around="exemplar and instruction take", cut="article")
+        document = str(example.fields["document"])
+        return cut_prompt(example, document, text_with, tokenizer, room, chat_template)
 
     @property
     def _template(self) -> PromptTemplate:
@@ -94,7 +90,7 @@ class Summarization(YamlTask):
             return read_rows(mini_path(self.spec), split), train, source_of(data, split)
         if data != "official":
             return read_rows(Path(data), split), sibling_train(Path(data), split), source_of(data, split)
-        hub = fetch(self.spec.data.hub, split)
+        hub = fetch(self.spec.data.hub, split, exemplars=True)
         # The published split may hold articles without text; nobody can summarize or repair those.
         rows = [row for row in hub.rows if not _is_empty(row)]
         origin = {"source": f"hub: {hub.repository}", "revision": hub.revision, "split": split}
@@ -126,36 +122,3 @@ def _exemplar(candidates: Sequence[Example], seed: int) -> Example:
         return max(low - words, words - high, 0)
 
     return min(seeded_order(candidates, seed), key=off)
-
-
-def _plain(tokenizer: TextTokenizer) -> Callable[[str], list[int]]:
-    return lambda text: tokenizer.encode(text, special=True)
-
-
-def _truncated(
-    document: str,
-    build: Callable[[str], tuple[str, tuple[int, ...]]],
-    tokenizer: TextTokenizer,
-    room: int,
-    context_window: int,
-    max_new_tokens: int,
-) -> tuple[str, tuple[int, ...], int]:
-    """(text, ids, tokens cut) with as much of the document's beginning as fits into ``room`` tokens."""
-    tokens = tokenizer.encode(document, special=False)
-    keep, excess = len(tokens), len(build(document)[1]) - room
-    while excess > 0:  # cut tokens may join differently with what follows: look again
-        keep -= excess
-        if keep < 1:
-            break
-        # A cut within a character leaves U+FFFD at the end.
-        text, ids = build(tokenizer.decode(tokens[:keep]).rstrip("\ufffd"))
-        excess = len(ids) - room
-        if excess <= 0:
-            return text, ids, len(tokens) - keep
-    bare = len(build("")[1])
-    raise UsageError(
-        f"a context window of {context_window} tokens is too small: exemplar and instruction take {bare} "
-        f"and the output up to {max_new_tokens}, which leaves nothing for the article.",
-        flag="--max-new-tokens",
-        remedy="Choose fewer new tokens or models with a larger window.",
-    )

@@ -71,8 +71,15 @@ def mini_exemplars_path(spec: TaskSpec) -> Path | None:
 def describe(spec: TaskSpec, data: str) -> tuple[str, bool]:
     """(label, synthetic) of a task with data from ``official``, ``mini`` or a path."""
     if data == "mini" or (data != "official" and is_mini(Path(data))):
-        return f"{spec.name}-mini (synthetic)", True
-    return (spec.name, False) if data == "official" else (f"{spec.name} ({Path(data).name})", False)
+        return f"{spec.name.removesuffix('-mini')}-mini (synthetic)", True
+    if data == "official":
+        return spec.name, False
+    return f"{spec.name} ({', '.join(Path(part).name for part in paths_in(data))})", False
+
+
+def paths_in(data: str) -> list[Path]:
+    """The files that a local ``--data`` names: one, or several with commas between them."""
+    return [Path(data)] if Path(data).exists() else [Path(part) for part in data.split(",")]
 
 
 def source_of(data: str, split: str) -> dict[str, Any]:
@@ -92,7 +99,7 @@ def _mini(spec: TaskSpec) -> MiniSource:
 
 
 def _mini_file(spec: TaskSpec, name: str) -> Path:
-    path = mini_dir() / "data" / name
+    path = mini_dir(_mini(spec).folder) / "data" / name
     if not path.is_file():
         raise UnavailableError(
             f"the synthetic data of {spec.name} are missing ({path}).",

@@ -12,7 +12,15 @@ from spsbench.tasks.xsum import Summarization
 
 
 def test_names() -> None:
-    assert [spec.name for spec in list_tasks()] == ["docsum", "humaneval", "xsum"]
+    assert [spec.name for spec in list_tasks()] == [
+        "cnndm",
+        "cnndm-mini",
+        "docsum",
+        "humaneval",
+        "wmt-mini",
+        "wmt14-ende",
+        "xsum",
+    ]
 
 
 def test_xsum_is_the_papers() -> None:
@@ -40,7 +48,8 @@ def test_unknown_name() -> None:
         load_task("x-sum")
     assert str(caught.value) == (
         "TASK: 'x-sum' is unknown. Did you mean xsum? "
-        "Choose from docsum, humaneval, xsum, or name one as file.py:attribute."
+        "Choose from cnndm, cnndm-mini, docsum, humaneval, wmt-mini, wmt14-ende, xsum, "
+        "or name one as file.py:attribute."
     )
 
 

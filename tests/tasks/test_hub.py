@@ -102,3 +102,52 @@ def test_a_snapshot_without_the_split_is_passed_over(cache: Path) -> None:
     put(cache, "EdinburghNLP/xsum", "refs/convert/parquet", {"default/train/0000.parquet": rows("train", 2)})
     with pytest.raises(UnavailableError, match="has no Parquet or JSON lines file of 'validation'"):
         load_task("xsum").load("official", None, seed=0)
+
+
+def pairs(count: int) -> list[dict[str, Any]]:
+    return [{"translation": {"en": f"Line {i}.", "de": f"Zeile {i}."}} for i in range(count)]
+
+
+def test_translations_come_from_one_configuration_without_its_train_split(cache: Path) -> None:
+    blank = {"translation": {"en": " ", "de": "Nichts."}}
+    files = {
+        "de-en/test/0000.parquet": [*pairs(3), blank, *pairs(1)],
+        "fr-en/test/0000.parquet": [{"translation": {"en": "Line.", "fr": "Ligne."}}],
+    }
+    put(cache, "wmt/wmt14", "refs/convert/parquet", files)
+    data = load_task("wmt14-ende").load("official", None, seed=0)
+    texts = sorted((e.fields["source"], e.reference) for e in data.examples)
+    assert texts == [("Line 0.", "Zeile 0."), *((f"Line {i}.", f"Zeile {i}.") for i in range(3))]
+    assert len({e.example_id for e in data.examples}) == 4  # a pair that is there twice counts twice
+    told = {name: data.provenance[name] for name in ("source", "revision", "split", "skipped_empty")}
+    assert told == {"source": "hub: wmt/wmt14", "revision": COMMIT, "split": "test", "skipped_empty": 1}
+    assert (data.label, data.synthetic) == ("wmt14-ende", False)
+
+
+def test_only_what_is_needed_is_downloaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = [
+        *(f"{pair}/{split}/0000.parquet" for pair in ("de-en", "fr-en") for split in ("test", "train")),
+        "de-en/test/index.duckdb",
+        "de-en/test-00000-of-00001.parquet",
+        "de-en/train-00000-of-00003.parquet",
+    ]
+    wanted: list[list[str]] = []
+
+    def download(repository: str, *, allow_patterns: list[str], **_: Any) -> str:
+        from huggingface_hub.utils import filter_repo_objects
+
+        wanted.append(list(filter_repo_objects(published, allow_patterns=allow_patterns)))
+        raise OSError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    with pytest.raises(UnavailableError, match="wmt/wmt14 at refs/convert/parquet, wmt/wmt14 at main"):
+        load_task("wmt14-ende").load("official", None, seed=0)
+    assert wanted == [["de-en/test/0000.parquet", "de-en/test-00000-of-00001.parquet"]] * 2
+
+
+def test_highlights_come_from_the_split_of_the_task(cache: Path) -> None:
+    row = {"id": "a1", "article": "A storm came. It rained.", "highlights": "Storm came .\nIt rained ."}
+    put(cache, "abisee/cnn_dailymail", "main", {"3.0.0/test-00000-of-00001.parquet": [row]})
+    (example,) = load_task("cnndm").load("official", None, seed=0).examples
+    assert (example.example_id, example.fields["article"]) == ("a1", row["article"])
+    assert example.reference == row["highlights"]

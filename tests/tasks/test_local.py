@@ -102,6 +102,6 @@ def test_a_directory_of_something_else(tmp_path: Path) -> None:
 
 
 def test_unknown_form(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("id\n1\n")
+    (tmp_path / "x.tsv").write_text("id\n1\n")
     with pytest.raises(UsageError, match="no known form"):
-        read_rows(tmp_path / "x.csv", "validation")
+        read_rows(tmp_path / "x.tsv", "validation")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.metrics.kind import MetricFault, MetricKind, scores
+from spsbench.metrics.kind import MetricFault, MetricKind, Sums, corpus_figure, scores
 from spsbench.metrics.registry import METRICS, metric_kinds
 from spsbench.paths import data_dir
 from spsbench.records import Prompt
@@ -100,7 +100,37 @@ def test_a_metric_that_answers_wrongly_is_named(answer: Callable[..., list[float
     assert "spsbench score RUN" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda p, o, r: [[1.0, 2.0]], "gave 1 scores for 2 outputs"),
+        (lambda p, o, r: [[1.0], [1.0]], "gave 1 numbers for 2 columns"),
+        (lambda p, o, r: [[1.0, 2.0], [1.0, float("inf")]], "gave inf for a score"),
+        (lambda p, o, r: [1.0, 2.0], "raised TypeError"),
+    ],
+)
+def test_counts_of_a_corpus_are_checked_as_scores_are(
+    answer: Callable[..., list[list[float]]], told: str
+) -> None:
+    kind = MetricKind("mine", "Mine.", sums=Sums(("hits", "all"), answer, lambda sums: sums[0] / sums[1]))
+    with pytest.raises(MetricFault, match=told):
+        scores([kind], ["q", "q"], ["a", "b"], ["a", "b"])
+
+
+def test_a_metric_is_a_mean_or_a_figure_of_a_corpus() -> None:
+    each: Callable[..., list[float]] = lambda p, o, r: [1.0 for _ in o]  # noqa: E731
+    with pytest.raises(ValueError, match="mine needs exactly one of score, sums and corpus"):
+        MetricKind("mine", "Mine.")
+    with pytest.raises(ValueError, match="exactly one"):
+        MetricKind("mine", "Mine.", each, corpus=lambda p, o, r: 1.0)
+    whole = MetricKind("mine", "Mine.", corpus=lambda p, o, r: float("nan"))
+    assert scores([whole], ["q"], ["a"], ["a"]) == [{"mine:outputs": 1.0}]
+    with pytest.raises(MetricFault, match="the metric mine gave nan for a score"):
+        corpus_figure(whole, ["q"], ["a"], ["a"])
+
+
 def test_every_metric_of_ours_is_best_on_the_reference_itself() -> None:
-    found = scores(list(METRICS.values()), ["q", "q"], ["the cat sat", "a dog ran"], ["the cat sat"] * 2)
+    kinds = [kind for kind in METRICS.values() if kind.score is not None]
+    found = scores(kinds, ["q", "q"], ["the cat sat", "a dog ran"], ["the cat sat"] * 2)
     assert set(found[0].values()) == {1.0}
     assert all(value < 1 for value in found[1].values())
