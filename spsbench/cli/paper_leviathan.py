@@ -51,6 +51,8 @@ _OF_OTHERS = ("samples", "no_score", "allow_code_exec", "unsafe_exec", "extract"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 TEMPERATURES = (0, 1)
+_LIMITS: Mapping[str, Any] = {"samples": 1, "score": False, "proof": False}
+"""Of every run: what a table of times and acceptance does not need is left out."""
 
 
 def reproduce_leviathan(params: Mapping[str, Any], of: str) -> None:
@@ -203,8 +205,7 @@ class _Setup:
         from spsbench.config import resolve
 
         given: dict[str, Any] = {**part.settings, "pair": self._pair(draft)}
-        given |= {"samples": 1, "score": False, "proof": False}
-        given |= {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+        given |= {**_LIMITS, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
         for name in ("data", "seed", "device", "dtype", "threads", "backend"):
             if self.options[name] is not None:
                 given[name] = self.options[name]

@@ -80,7 +80,7 @@ def refuse_options(params: Mapping[str, Any], names: Iterable[str], of: str) -> 
         UsageError: one of them was typed.
     """
     for name in names:
-        if params[name] not in (None, False, []):
+        if params[name]:
             raise UsageError(
                 f"it has no meaning for the tables of {of}.",
                 flag=f"--{name.replace('_', '-')}",

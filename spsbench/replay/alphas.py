@@ -27,7 +27,7 @@ from spsbench.stats.bootstrap import pooled_ratio
 
 UNIGRAM, BIGRAM = "unigram", "bigram"
 NGRAMS = (UNIGRAM, BIGRAM)
-FOLDS = 5
+FOLDS = 10
 """An n-gram draft is counted on the texts of other prompts: of so many parts, all but the prompt's own."""
 
 Told = Callable[[int], None]

@@ -27,7 +27,7 @@ def draft_costs(
     sampling: SamplingParams,
     seed: int,
     window: int,
-    rounds: int = ROUNDS,
+    rounds: int | None = None,
 ) -> dict[str, float]:
     """Measure c of every draft, in turns with the target alone.
 
@@ -40,7 +40,7 @@ def draft_costs(
         sampling: of all models.
         seed: of prompts and turns.
         window: the longest sequence of all models, in tokens.
-        rounds: at least 1.
+        rounds: at least 1; ``ROUNDS`` if not given.
 
     Returns:
         by draft the median over rounds of its seconds over the target's in the same round.
@@ -49,7 +49,7 @@ def draft_costs(
     shuffler, order = random.Random(seed), list(engines)
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     target = next(iter(pairs.values())).target
-    for number in range(-1, rounds):
+    for number in range(-1, rounds or ROUNDS):
         prompt = shuffler.choice(texts).prompt
         limit = max(1, min(TOKENS, window - len(prompt) - _K - 1))
         shuffler.shuffle(order)

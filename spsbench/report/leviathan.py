@@ -196,7 +196,8 @@ def gather(
 
 def _part(name: str, title: str, part: Summary) -> dict[str, Any]:
     notes = [*judgement.alarms(part), *judgement.losslessness(part), *part["warnings"]]
-    notes += [] if part["contention"]["trusted"] else part["contention"]["reasons"]
+    busy = [] if part["contention"]["trusted"] else part["contention"]["reasons"]
+    notes += [f"Its times are not to be trusted: {reason}." for reason in busy]
     prompts = max((row["prompts"] for row in part["rows"]), default=0)
     label = part["task_label"]
     return {"name": name, "title": title, "task": label, "prompts": prompts, "notes": notes}
@@ -217,7 +218,7 @@ _NOTE_2 = (
 _NOTE_3 = (
     "alpha is the mean of sum min(target, draft) over all positions of text that the target wrote, by "
     "teacher forcing; at T = 0 the share of positions where the most probable tokens agree. Unigram and "
-    "bigram are counted on the target's texts of other prompts (five folds), smoothed after Witten and Bell."
+    "bigram are counted on the target's texts of other prompts (ten folds), smoothed after Witten and Bell."
     " 95% intervals over prompts."
 )
 
