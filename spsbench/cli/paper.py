@@ -67,7 +67,7 @@ Limit = Annotated[
         "--limit",
         metavar="N|all",
         rich_help_panel=WHAT,
-        help="Prompts of every part, or all. Default: what the mini pair does in 20 minutes.",
+        help="Prompts of every part, or all. Default: what the mini pair does within 20 minutes.",
         show_default=False,
     ),
 ]

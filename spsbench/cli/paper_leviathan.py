@@ -151,6 +151,11 @@ class _Setup:
         return len(paper.tasks) * (1 + len(paper.drafts) * len(TEMPERATURES))
 
     @property
+    def pair_name(self) -> str:
+        """What target and drafts are called together."""
+        return self.paper.pair if self.options["target"] is None else "custom"
+
+    @property
     def study(self) -> dict[str, Any]:
         """Models and tasks as ``paper.json`` has them; ``target`` where no pair was named."""
         return {"target": self.options["target"], **self.paper.model_dump(mode="json")}
@@ -286,7 +291,7 @@ def _drafts(
         return before
     say(f"Measuring alpha and c of the drafts on {task}", quiet=quiet)
     pairs = _load({draft: plans[task, draft] for draft in setup.paper.drafts})
-    window = min(plans[task, draft].source.context_window for draft in pairs)
+    window = min(plans[task, draft].source.longest for draft in pairs)
     chosen = before.get("temperatures", {})
     found: dict[str, Any] = {"texts": digest, "temperatures": {}}
     for temperature, written in zip(map(str, TEMPERATURES), texts, strict=True):
@@ -392,7 +397,7 @@ def _conclude(
 
     titles = {name: title for name, (title, _) in measured.items()}
     summaries = {name: summary for name, (_, summary) in measured.items()}
-    page = gather([walltime_row(row) for row in rows], alphas, summaries, titles)
+    page = gather([walltime_row(row) for row in rows], alphas, summaries, titles, setup.pair_name)
     page = {"schema_version": SCHEMA_VERSION, **page, "study": setup.study}
     plates = draw(page)
     for plate in plates:

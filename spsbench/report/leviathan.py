@@ -169,6 +169,7 @@ def gather(
     alphas: Sequence[AlphaRow],
     summaries: Mapping[str, Summary],
     titles: Mapping[str, str],
+    pair: str,
 ) -> dict[str, Any]:
     """What the page shows.
 
@@ -176,15 +177,15 @@ def gather(
         rows, alphas: of Tables 2 and 3.
         summaries: the content of summary.json of every run, by the name of its folder; at least one.
         titles: of those runs.
+        pair: what target and drafts are called together.
 
     Returns:
         ``table1`` to ``table3``, ``parts`` (title and what is to be known of each run), ``pair``,
         ``synthetic`` and ``complete``.
     """
-    first = next(iter(summaries.values()))
     return {
         "of": "leviathan",
-        "pair": first.get("pair"),
+        "pair": pair,
         "synthetic": any(bool(part.get("synthetic")) for part in summaries.values()),
         "complete": all(part["complete"] for part in summaries.values()),
         "table1": table1(),

@@ -86,7 +86,10 @@ def page(make_row: Any, make_summary: Any) -> dict[str, Any]:
     ]
     summaries = {row.part: row.summary for row in rows}
     titles = {row.part: f"Table 2, {row.draft}" for row in rows}
-    return {**gather([walltime_row(row) for row in rows], alphas, summaries, titles), "study": STUDY}
+    return {
+        **gather([walltime_row(row) for row in rows], alphas, summaries, titles, "mini-t5"),
+        "study": STUDY,
+    }
 
 
 def test_a_row_says_what_makes_it_slower_than_the_formula(page: dict[str, Any]) -> None:
@@ -138,7 +141,7 @@ def test_a_row_without_prediction_or_intervals_can_be_shown(make_row: Any, make_
         contention={"trusted": False, "reasons": ["others computed"]},
     )
     row = Row2("ende", "small", 0, "part", bare, None, None)
-    page = {**gather([walltime_row(row)], [], {"part": bare}, {"part": "Table 2"}), "study": STUDY}
+    page = {**gather([walltime_row(row)], [], {"part": bare}, {"part": "Table 2"}, "mini-t5"), "study": STUDY}
     line = next(line for line in render(page).splitlines() if line.startswith("| small |"))
     assert line.split(" | ")[3:10] == ["-"] * 7
     assert "others computed" in render(page)
