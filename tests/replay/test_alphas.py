@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+import transformers
+from tiny_models import save_seq2seq
 from torch import Tensor
 
-from spsbench.models.pair import Pair
+from spsbench.config import ModelRef, PairConfig
+from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import SamplingParams
 from spsbench.replay.alphas import BIGRAM, UNIGRAM, overlaps
+from spsbench.replay.draft_cost import draft_costs
 from spsbench.replay.texts import TargetText
 
 V = 4
@@ -99,3 +104,30 @@ def test_texts_of_one_prompt_give_no_ngrams_and_the_target_is_read_once() -> Non
     assert [one.draft for one in found] == ["one", "two"]
     assert (target.calls, draft.calls) == (1, 2)
     assert found[0].alpha.low is None  # no interval over one prompt
+
+
+def test_an_encoder_decoder_is_read_behind_its_source(tmp_path: Path) -> None:
+    """Against transformers' own forward of source and output; with what its drafts take."""
+    folders = [save_seq2seq("t5", tmp_path / name, seed) for name, seed in (("target", 0), ("draft", 1))]
+    refs = [ModelRef(id=str(folder)) for folder in folders]
+    source = find_pair(PairConfig(name="tiny", target=refs[0], draft=refs[1]))
+    loaded = load_pair(source, ("float32", "float32"), torch.device("cpu"), "torch", threads=1)
+    prompt = source.tokenizer.encode("a cat sat", special=True)
+    texts = [
+        TargetText(name, 0, tuple(prompt), tokens) for name, tokens in (("a", (65, 66, 67)), ("b", (70,)))
+    ]
+    found = {one.draft: one for one in overlaps(texts, {"small": loaded}, ALL)}
+    expected = []
+    for text in texts:
+        rows = []
+        for folder in folders:
+            model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+            outputs = [prompt[-1], *text.tokens[:-1]]
+            with torch.inference_mode():
+                given = {"input_ids": [prompt[:-1]], "decoder_input_ids": [outputs]}
+                logits = model(**{name: torch.tensor(ids) for name, ids in given.items()}).logits[0]
+            rows.append(logits.softmax(-1))
+        expected.append(float(torch.minimum(*rows).sum()))
+    assert found["small"].sums == pytest.approx(expected, rel=1e-3)
+    costs = draft_costs(texts, {"small": loaded}, ALL, 0, source.longest, rounds=1)
+    assert costs["small"] > 0
