@@ -112,12 +112,11 @@ def paper(
 
     Example: spsbench paper --of leviathan --limit 10
 
-    chen: Table 1 and Figure 1 of Chen et al. 2023. ArS and SpS (K=4) on XSum, nucleus and greedy, and on
-    HumanEval, nucleus; K from 0 to 7 on both tasks, 128 tokens each.
+    chen: Table 1 and Figure 1 of Chen et al. 2023, on XSum and HumanEval.
 
-    leviathan: Tables 1 to 3 and Figures 2 to 4 of Leviathan et al. 2022. One target with several drafts, at
-    temperature 0 and 1, K chosen by theory. With models of your own: --target T --draft small=A
-    --draft base=B --task ende=TASK.
+    leviathan: Tables 1 to 3 and Figures 2 to 4 of Leviathan et al. 2022,
+    one target with several drafts at temperature 0 and 1, K by theory.
+    Your own models: --target T --draft small=A --draft base=B --task ende=TASK
     """
     of = _paper_of(context.params)
     if of == CHEN:

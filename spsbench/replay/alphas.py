@@ -7,7 +7,7 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,8 +29,6 @@ UNIGRAM, BIGRAM = "unigram", "bigram"
 NGRAMS = (UNIGRAM, BIGRAM)
 FOLDS = 10
 """An n-gram draft is counted on the texts of other prompts: of so many parts, all but the prompt's own."""
-
-Told = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,6 @@ def overlaps(
     texts: Sequence[TargetText],
     pairs: Mapping[str, Pair],
     sampling: SamplingParams,
-    told: Told = lambda done: None,
 ) -> list[Overlap]:
     """Read every text with the target and with every draft.
 
@@ -66,7 +63,6 @@ def overlaps(
         texts: written by the target under this sampling; at least one.
         pairs: the same target with each draft, by the draft's name; at least one.
         sampling: of target and drafts.
-        told: hears how many texts are done.
 
     Returns:
         unigram and bigram, then the drafts; without the first two if all texts are of one prompt.
@@ -76,12 +72,11 @@ def overlaps(
     names = [*(() if ngrams is None else NGRAMS), *pairs]
     sums = {name: np.zeros(len(prompts)) for name in names}
     positions = np.zeros(len(prompts))
-    for done, text in enumerate(texts, start=1):
+    for text in texts:
         prompt = prompts[text.name]
         positions[prompt] += len(text.tokens)
         for name, target, draft in _rows(text, pairs, sampling, ngrams, prompt):
             sums[name][prompt] += float(torch.minimum(target, draft).sum())
-        told(done)
     return [Overlap(name, sums[name], positions) for name in names]
 
 
@@ -111,8 +106,8 @@ def _read(model: CausalLM, text: TargetText, sampling: SamplingParams) -> Tensor
 class _Ngrams:
     """Unigram and bigram drafts of each fold of prompts, counted on the texts of the other folds.
 
-    The unigram is counted on output tokens alone. The bigram's texts begin with the last token of the prompt:
-    behind it the first token is drafted.
+    The unigram is counted on output tokens alone. The bigram's texts begin with the last token of the prompt,
+    after which the first token is drafted.
     """
 
     def __init__(
