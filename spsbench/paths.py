@@ -10,7 +10,9 @@ _PACKAGE = Path(__file__).resolve().parent
 EMBEDDED = "embedded:"
 """Names of models inside the package begin with it."""
 
-DataKind = Literal["tasks", "configs/pairs", "configs/protocols", "configs/packages", "configs/engines"]
+DataKind = Literal[
+    "tasks", "configs/pairs", "configs/protocols", "configs/packages", "configs/engines", "configs/papers"
+]
 
 
 def data_dir(kind: DataKind) -> Path:

@@ -472,6 +472,14 @@ class ArmFactors(ArmIdentity):
     sentence: str
 
 
+class Residual(TypedDict):
+    """One factor of measured over predicted speedup, see ``spsbench.predict.residuals``."""
+
+    name: str
+    title: str
+    factor: float
+
+
 # --- ceiling ---
 
 

@@ -2,34 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spsbench.cli import options
-from spsbench.cli.console import out, print_json, say
-from spsbench.errors import IncompleteError, UsageError
-from spsbench.paths import results_dir
+from spsbench.cli.console import say
+from spsbench.cli.paper_parts import (
+    ALL,
+    OPTIONS_FILE,
+    SCHEMA_VERSION,
+    Part,
+    measure_part,
+    options_before,
+    options_of,
+    paper_directory,
+    refuse_options,
+    show_page,
+    telling_how_to_go_on,
+    write_page,
+)
+from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
-    from spsbench.runner import Plan
     from spsbench.summary_types import Summary
 
 
 WHAT = options.WHAT
 
+Of = Annotated[
+    str | None,
+    typer.Option(
+        "--of",
+        metavar="PAPER",
+        help="chen, leviathan, or a YAML file like configs/papers/leviathan.yaml. Default: chen.",
+        show_default=False,
+    ),
+]
+Drafts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--draft",
+        metavar="[NAME=]MODEL",
+        help="A draft of leviathan's tables, e.g. small=MODEL; may be repeated.",
+        show_default=False,
+    ),
+]
+Tasks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--task",
+        metavar="[NAME=]TASK",
+        rich_help_panel=WHAT,
+        help="A task of leviathan's tables, e.g. ende=TASK; may be repeated.",
+        show_default=False,
+    ),
+]
 Limit = Annotated[
     str | None,
     typer.Option(
         "--limit",
         metavar="N|all",
         rich_help_panel=WHAT,
-        help="Prompts of every part. Default: as many as the mini pair does in 20 minutes.",
+        help="Prompts of every part, or all. Default: what the mini pair does within 20 minutes.",
         show_default=False,
     ),
 ]
@@ -47,7 +85,11 @@ Samples = Annotated[
 
 def paper(
     context: typer.Context,
+    of: Of = None,
     pair: options.Pair = None,
+    target: options.Target = None,
+    draft: Drafts = None,
+    task: Tasks = None,
     data: options.Data = None,
     limit: Limit = None,
     samples: Samples = None,
@@ -66,41 +108,51 @@ def paper(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Table 1 and Figure 1 of Chen et al. 2023 for one pair, in one directory.
+    """A paper's tables and figures from runs of its own, in one directory.
 
-    Table 1: ArS and SpS (K=4) on XSum, nucleus and greedy, and on HumanEval, nucleus. Figure 1: K from
-    0 to 7 on both tasks, 128 tokens each.
+    Example: spsbench paper --of leviathan --limit 10
+
+    chen: Table 1 and Figure 1 of Chen et al. 2023, on XSum and HumanEval.
+
+    leviathan: Tables 1 to 3 and Figures 2 to 4 of Leviathan et al. 2022,
+    one target with several drafts at temperature 0 and 1, K by theory.
+    Your own models: --target T --draft small=A --draft base=B --task ende=TASK
     """
+    of = _paper_of(context.params)
+    if of == CHEN:
+        reproduce(context.params)
+        return
+    from spsbench.cli.paper_leviathan import reproduce_leviathan
 
-    reproduce(context.params)
+    reproduce_leviathan(context.params, of)
 
 
-OPTIONS_FILE, SUMMARY_FILE, PAGE_FILE = "options.json", "paper.json", "paper.md"
+def _paper_of(params: Mapping[str, Any]) -> str:
+    """What ``--of`` names; of a directory that was begun before, its own paper.
+
+    Raises:
+        UsageError: they differ.
+    """
+    typed, begun = params["of"], options_before(params)
+    before = begun.get("of", CHEN) if begun else None
+    if typed is not None and before is not None and typed != before:
+        raise UsageError(
+            f"{typed!r} is asked for, and {params['resume'] or params['out']} holds {before}.",
+            flag="--of",
+            remedy="Leave it out, or name another directory.",
+        )
+    return str(typed or before or CHEN)
+
+
 FIGURE_FILE = "figures/figure1.svg"
-SCHEMA_VERSION = 1
-ALL = "all"
+CHEN = "chen"
 
 _OPTIONS = (
     *("pair", "data", "limit", "samples", "no_score", "allow_code_exec", "unsafe_exec"),
     *("seed", "device", "dtype", "threads", "backend", "extract"),
 )
-_NUMBERS = ("limit", "samples", "seed", "threads")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One run of the paper.
-
-    Attributes:
-        name: of its directory.
-        title: what it stands for.
-        settings: fields of ``RunConfig``.
-    """
-
-    name: str
-    title: str
-    settings: Mapping[str, Any]
-
+_OF_OTHERS = ("target", "draft", "task")
+"""Options that Chen's tables do not take."""
 
 _FIGURE = {"ks": "0..7", "samplings": "nucleus", "samples": 1, "fixed_length": True, "max_new_tokens": 128}
 PARTS = (
@@ -133,32 +185,25 @@ def reproduce(params: Mapping[str, Any]) -> None:
     from spsbench.store.files import write_json
 
     quiet: bool = params["quiet"]
-    options = _options(params)
+    refuse_options(params, _OF_OTHERS, CHEN)
+    options = options_of(params, _OPTIONS)
     configs = [settings(part, options) for part in PARTS]
     say("Checking tasks, data and models", quiet=quiet)
     from spsbench.runner import plan
 
     plans = [plan(config) for config in configs]
-    directory = _directory(params, configs[0].pair.name)
+    directory = paper_directory(params, configs[0].pair.name)
     write_json(directory / OPTIONS_FILE, options)
-    with _telling_how_to_go_on(directory):
+    with telling_how_to_go_on(directory):
         summaries = {
-            part.name: _measure(part, ready, directory, quiet=quiet)
-            for part, ready in zip(PARTS, plans, strict=True)
+            part.name: measure_part(part, ready, directory, (number, len(PARTS)), quiet=quiet).summary
+            for number, (part, ready) in enumerate(zip(PARTS, plans, strict=True), start=1)
         }
-    page = _conclude(summaries, directory)
-    if params["json"]:
-        print_json(page)
-    else:
-        from spsbench.report.paper import screen
+    page = _gather(summaries, directory)
+    from spsbench.report.paper import render, screen
 
-        out().print(screen(page))
-    say(f"Everything is in {directory / PAGE_FILE}", quiet=quiet)
-    if not page["complete"]:
-        raise IncompleteError(
-            "some sequences failed or are missing.",
-            remedy=f"`spsbench paper --resume {directory}` tries again.",
-        )
+    write_page(page, render(page), directory)
+    show_page(page, screen(page), directory, as_json=params["json"], quiet=quiet)
 
 
 def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
@@ -185,82 +230,9 @@ def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
     return resolve(given, None, (), "paper", options["pair"])
 
 
-def _options(params: Mapping[str, Any]) -> dict[str, Any]:
-    """What was typed; with --resume what was typed the first time, unless it is given anew."""
-    from spsbench.store.files import read_json
-
-    resume: Path | None = params["resume"]
-    if resume is not None and params["out"] is not None:
-        raise UsageError(
-            f"{params['out']} is given together with --resume.",
-            flag="--out",
-            remedy="Leave one of the two out.",
-        )
-    options = {name: _number(name, params[name]) for name in _OPTIONS}
-    place = resume or params["out"]
-    if place is None or not (resume or (place / OPTIONS_FILE).is_file()):
-        return options
-    before = read_json(place / OPTIONS_FILE, "--resume" if resume else "--out")
-    return {name: options[name] or before.get(name) for name in _OPTIONS}
-
-
-def _number(name: str, value: Any) -> Any:
-    """A number where one was typed; other text stays, for the configuration to refuse."""
-    return int(value) if name in _NUMBERS and isinstance(value, str) and value.isdigit() else value
-
-
-def _directory(params: Mapping[str, Any], pair: str) -> Path:
-    """Where everything goes; made if need be."""
-    from spsbench.store import fresh_directory
-
-    named: Path | None = params["resume"] or params["out"]
-    if named is None:
-        return fresh_directory(results_dir(), "paper", pair)
-    try:
-        named.mkdir(parents=True, exist_ok=True)
-        strangers = any(named.iterdir()) and not (named / OPTIONS_FILE).is_file()
-    except OSError as problem:
-        raise UsageError(
-            f"{named} cannot be used ({problem.strerror}).", flag="--out", remedy="Name another directory."
-        ) from problem
-    if strangers:
-        raise UsageError(
-            f"{named} is not empty and holds no paper.",
-            flag="--out",
-            remedy="Name a directory that is empty or does not exist.",
-        )
-    return named
-
-
-def _measure(part: Part, plan: Plan, directory: Path, *, quiet: bool) -> Summary:
-    """Carry out one part, as far as it is not there already, and draw its figures; answers its summary."""
-    from spsbench.cli.progress import watching
-    from spsbench.cli.report import derive
-    from spsbench.runner import execute
-
-    say(f"{part.title} ({PARTS.index(part) + 1} of {len(PARTS)})", quiet=quiet)
-    with watching(quiet=quiet) as watcher:
-        execute(plan, directory / part.name, resume=True, watcher=watcher)
-    measured, _ = derive(directory / part.name)
-    return measured.summary
-
-
-def _conclude(summaries: Mapping[str, Summary], directory: Path) -> dict[str, Any]:
-    from spsbench.report.paper import gather, render
-    from spsbench.store.files import write_json, write_text
+def _gather(summaries: Mapping[str, Summary], directory: Path) -> dict[str, Any]:
+    from spsbench.report.paper import gather
 
     titles = {part.name: part.title for part in PARTS}
     images = {name: path for name in titles if (directory / (path := f"{name}/{FIGURE_FILE}")).is_file()}
-    page = {"schema_version": SCHEMA_VERSION, **gather(summaries, titles, images)}
-    write_json(directory / SUMMARY_FILE, page)
-    write_text(directory / PAGE_FILE, render(page))
-    return page
-
-
-@contextmanager
-def _telling_how_to_go_on(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(f"\nInterrupted; nothing finished is lost. Continue with:\n  spsbench paper --resume {directory}")
-        raise
+    return {"schema_version": SCHEMA_VERSION, **gather(summaries, titles, images)}

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from spsbench.config.files import (
     list_pairs,
+    list_papers,
     list_protocols,
     load_pair,
+    load_paper,
     load_protocol,
     read_yaml,
     unknown_name,
 )
-from spsbench.config.models import MAX_K, Limits, ModelRef, PairConfig, ProtocolConfig, RunConfig, parse_ks
+from spsbench.config.models import (
+    MAX_K,
+    Limits,
+    ModelRef,
+    PairConfig,
+    PaperConfig,
+    ProtocolConfig,
+    RunConfig,
+    parse_ks,
+)
 from spsbench.config.resolve import resolve
 
 __all__ = [
@@ -18,11 +29,14 @@ __all__ = [
     "Limits",
     "ModelRef",
     "PairConfig",
+    "PaperConfig",
     "ProtocolConfig",
     "RunConfig",
     "list_pairs",
+    "list_papers",
     "list_protocols",
     "load_pair",
+    "load_paper",
     "load_protocol",
     "parse_ks",
     "read_yaml",

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from spsbench.config.models import Limits, ModelRef, PairConfig, ProtocolConfig, RunConfig
+from spsbench.config.models import Limits, ModelRef, PairConfig, PaperConfig, ProtocolConfig, RunConfig
 from spsbench.errors import UsageError
-from spsbench.paths import data_dir
+from spsbench.paths import DataKind, data_dir
 
 
 def read_yaml(path: Path, flag: str) -> dict[str, Any]:
@@ -60,7 +60,7 @@ _INNER: dict[str, type[BaseModel]] = {"pair": PairConfig, "target": ModelRef, "d
 
 _MEANING: dict[str, str] = {
     name: field.description or ""
-    for model in (ModelRef, PairConfig, ProtocolConfig, RunConfig)
+    for model in (ModelRef, PairConfig, PaperConfig, ProtocolConfig, RunConfig)
     for name, field in model.model_fields.items()
 }
 
@@ -96,7 +96,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-_Kind = Literal["pair", "protocol"]
+_Kind = Literal["pair", "protocol", "paper"]
+
+_FOLDERS: dict[_Kind, DataKind] = {
+    "pair": "configs/pairs",
+    "protocol": "configs/protocols",
+    "paper": "configs/papers",
+}
+_FLAGS: dict[_Kind, str] = {"pair": "--pair", "protocol": "--protocol", "paper": "--of"}
 
 
 def list_pairs() -> list[str]:
@@ -131,9 +138,24 @@ def load_protocol(name: str) -> ProtocolConfig:
     return validate(ProtocolConfig, content, lambda key: f"--protocol {name}: {key}")
 
 
+def list_papers() -> list[str]:
+    """Names of the papers whose tables are described by a YAML file, sorted."""
+    return sorted(_files("paper"))
+
+
+def load_paper(name: str) -> PaperConfig:
+    """What a paper's tables are measured with, by name or from a YAML file of the user's.
+
+    Raises:
+        UsageError: for an unknown name or a file of another form.
+    """
+    path = _find("paper", name)
+    content: dict[str, Any] = {"name": path.stem} | read_yaml(path, "--of")
+    return validate(PaperConfig, content, lambda key: f"--of {name}: {key}")
+
+
 def _files(kind: _Kind) -> dict[str, Path]:
-    folder = data_dir("configs/pairs" if kind == "pair" else "configs/protocols")
-    return {path.stem: path for path in folder.glob("*.yaml")}
+    return {path.stem: path for path in data_dir(_FOLDERS[kind]).glob("*.yaml")}
 
 
 def _find(kind: _Kind, name: str) -> Path:
@@ -141,5 +163,5 @@ def _find(kind: _Kind, name: str) -> Path:
         return Path(name)
     files = _files(kind)
     if name not in files:
-        raise unknown_name(kind, name, files, f"--{kind}")
+        raise unknown_name(kind, name, files, _FLAGS[kind])
     return files[name]

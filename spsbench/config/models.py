@@ -200,6 +200,31 @@ class ProtocolConfig(Limits):
         return common if special is None else common | special.model_dump(exclude_unset=True)
 
 
+PartName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+class PaperConfig(_Settings):
+    """What the tables of Leviathan et al. 2022 are measured with.
+
+    Attributes:
+        pair: of the target; its own draft is left out.
+        drafts: by the names under which the tables show them.
+        tasks: by the names under which the tables show them.
+        most_k: the largest K that theory may choose.
+        limit: prompts of every run; None for every example.
+    """
+
+    name: Name = Field(description="a name")
+    pair: Name = Field(description="a name that `spsbench list pairs` shows, or a YAML file")
+    drafts: dict[PartName, ModelRef] = Field(min_length=1, description="`NAME: {id: ...}`, at least one")
+    tasks: dict[PartName, Name] = Field(min_length=1, description="`NAME: TASK`, at least one")
+    most_k: Annotated[int, Field(strict=True, ge=1, le=MAX_K)] = Field(
+        default=10, description=f"a whole number from 1 to {MAX_K}"
+    )
+    limit: Count | None = Field(default=None, description="a whole number from 1, or null for every example")
+    notes: str = Field(default="", description="text")
+
+
 class RunConfig(Limits):
     """Everything that determines a run, resolved; ``config.yaml`` in the run directory.
 

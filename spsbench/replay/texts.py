@@ -91,12 +91,13 @@ class Written:
         return max(text.length for text in self.texts)
 
 
-def texts_of(directory: Path, sampling: str | None = None) -> Written:
+def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_TOKENS) -> Written:
     """The ArS sequences of a run.
 
     Args:
         directory: of the run.
         sampling: by name; the first that was run with ArS if not given.
+        fewest: tokens, below which the texts are refused.
 
     Raises:
         UsageError: it holds no run, no ArS of that sampling, or too little text.
@@ -120,7 +121,7 @@ def texts_of(directory: Path, sampling: str | None = None) -> Written:
         info["identity"]["pair"],
         _ran(directory, info["arms"], str(arm["sampling"])),
     )
-    _require_enough(found, "RUN", "Continue it with a larger --limit.")
+    _require_enough(found, "RUN", "Continue it with a larger --limit.", fewest)
     return found
 
 
@@ -162,10 +163,10 @@ def _named(found: Sequence[Foreign]) -> tuple[TargetText, ...]:
     return tuple(texts)
 
 
-def _require_enough(written: Written, flag: str, remedy: str) -> None:
-    if written.tokens < FEWEST_TOKENS:
+def _require_enough(written: Written, flag: str, remedy: str, fewest: int = FEWEST_TOKENS) -> None:
+    if written.tokens < fewest:
         raise UsageError(
-            f"{written.source} has {written.tokens} tokens of ArS, and replay needs {FEWEST_TOKENS}.",
+            f"{written.source} has {written.tokens} tokens of ArS, and replay needs {fewest}.",
             flag=flag,
             remedy=remedy,
         )

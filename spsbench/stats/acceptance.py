@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from spsbench.decode.theory import alpha_iid
 from spsbench.errors import SpsbenchError
-from spsbench.stats.bootstrap import plain
+from spsbench.records import Interval
+from spsbench.stats.bootstrap import plain, pooled_ratio
 from spsbench.summary_types import Acceptance, AcceptanceNames
 
 if TYPE_CHECKING:
@@ -106,6 +107,19 @@ def acceptance(loops: pd.DataFrame, k: int) -> Acceptance | None:
         return None
     counts = _count(loops, k)
     return {**_micro(counts.pooled(), k), "macro": _macro(counts, k)}
+
+
+def mean_length(loops: pd.DataFrame) -> Interval | None:
+    """``mean_acceptance_length`` with its 95% interval over prompts; None where no counts were seen.
+
+    Args:
+        loops: one row per loop with ``example_id`` and ``accepted``.
+    """
+    if loops.empty or loops["accepted"].isna().any():
+        return None
+    prompts = loops.groupby("example_id", sort=False)["accepted"].agg(["sum", "size"])
+    counts = prompts["size"].to_numpy(np.float64)
+    return pooled_ratio(prompts["sum"].to_numpy(np.float64) + counts, counts)
 
 
 def disagreement(loops: pd.DataFrame) -> float | None:

@@ -22,9 +22,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from spsbench import axes
+from spsbench.records import Interval
 from spsbench.stats import evidence_stats
-from spsbench.stats.bootstrap import ratio
+from spsbench.stats.bootstrap import Floats, pooled_ratio, ratio
 from spsbench.stats.speedup import finished
 from spsbench.summary_types import (
     ArmLosslessness,
@@ -168,10 +171,22 @@ def alpha_leviathan(ars: pd.DataFrame) -> float | None:
     Leviathan et al. 2022, corollary 3.6. The only alpha that may feed a prediction: SpS text is
     tested more often where the draft is good.
     """
+    found = _overlaps(ars)
+    return None if found is None else ratio(float(found[0].sum()), float(found[1].sum()))
+
+
+def alpha_leviathan_interval(ars: pd.DataFrame) -> Interval | None:
+    """``alpha_leviathan`` with its 95% interval over prompts; None where there is none."""
+    found = _overlaps(ars)
+    return None if found is None or not found[1].sum() else pooled_ratio(*found)
+
+
+def _overlaps(ars: pd.DataFrame) -> tuple[Floats, Floats] | None:
+    """[prompts] sums of min(target, draft), and the positions that they are over."""
     _, prompts = evidence_stats.per_prompt(finished(ars), RESCORED)
     if "overlap_positions" not in prompts:
         return None
-    return ratio(float(prompts["overlap"].sum()), float(prompts["overlap_positions"].sum()))
+    return prompts["overlap"].to_numpy(np.float64), prompts["overlap_positions"].to_numpy(np.float64)
 
 
 def is_precise(dtype: str) -> bool:

@@ -98,7 +98,7 @@ def test_ctrl_c_tells_how_to_go_on(cli: Cli, tmp_path: Path, monkeypatch: pytest
     def interrupted(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(paper, "_measure", interrupted)
+    monkeypatch.setattr(paper, "measure_part", interrupted)
     stopped = cli("paper", *SMALL, "--seed", "3", "--out", tmp_path / "paper")
     assert stopped.code == 130
     assert f"spsbench paper --resume {tmp_path / 'paper'}" in stopped.err

@@ -1,0 +1,407 @@
+"""``spsbench paper --of leviathan``: one target, several drafts, tasks at temperature 0 and 1.
+
+For each task the target writes texts (ArS, both temperatures). Over them every draft's alpha is measured by
+teacher forcing, and its c by timing; theory then chooses K. Each row of Table 2 is a run of its own, ArS
+beside SpS with that K. The K is kept in ``drafts-TASK.json``: a paper that is continued keeps its runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.cli.console import say
+from spsbench.cli.paper_parts import (
+    ALL,
+    OPTIONS_FILE,
+    SCHEMA_VERSION,
+    Part,
+    measure_part,
+    options_of,
+    paper_directory,
+    refuse_options,
+    show_page,
+    telling_how_to_go_on,
+    write_page,
+)
+from spsbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from spsbench.config import PaperConfig, RunConfig
+    from spsbench.models.pair import Pair
+    from spsbench.records import SamplingParams
+    from spsbench.replay.texts import Written
+    from spsbench.report.leviathan import AlphaRow, Row2
+    from spsbench.report.measured import Measured
+    from spsbench.runner import Plan
+    from spsbench.summary_types import Summary
+
+_OPTIONS = (
+    *("of", "pair", "target", "draft", "task", "data", "limit"),
+    *("seed", "device", "dtype", "threads", "backend"),
+)
+_OF_OTHERS = ("samples", "no_score", "allow_code_exec", "unsafe_exec", "extract")
+"""Options that these tables do not take: nothing is scored."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+TEMPERATURES = (0, 1)
+_LIMITS: Mapping[str, Any] = {"samples": 1, "score": False, "proof": False}
+"""Of every run: what a table of times and acceptance does not need is left out."""
+
+
+def reproduce_leviathan(params: Mapping[str, Any], of: str) -> None:
+    """Measure every part that is missing, write ``paper.md``, ``paper.json`` and the figures.
+
+    Args:
+        params: every option by its name in Python, as typed.
+        of: the paper, or a YAML file like its own.
+
+    Raises:
+        UsageError: a setting is wrong or the directory belongs to something else; nothing was measured.
+        IncompleteError: sequences failed; what there is is shown all the same.
+    """
+    from spsbench.store.files import write_json
+
+    quiet: bool = params["quiet"]
+    refuse_options(params, _OF_OTHERS, of)
+    options = options_of({**params, "of": of}, _OPTIONS)
+    setup = _Setup(setup_of(options), options)
+    say("Checking tasks, data and models", quiet=quiet)
+    plans = setup.plans()
+    directory = paper_directory(params, setup.paper.name)
+    write_json(directory / OPTIONS_FILE, options)
+    with telling_how_to_go_on(directory):
+        summaries, alphas, rows = _measure(setup, plans, directory, quiet=quiet)
+    _conclude(setup, summaries, alphas, rows, directory, params)
+
+
+def setup_of(options: Mapping[str, Any]) -> PaperConfig:
+    """The models and tasks of a paper, with what was typed in their place.
+
+    Raises:
+        UsageError: ``--target`` without a draft or beside ``--pair``, or two drafts or tasks of one name.
+    """
+    from spsbench.config import ModelRef, load_pair, load_paper
+
+    paper = load_paper(options["of"])
+    drafts, tasks = _named("--draft", options["draft"] or ()), _named("--task", options["task"] or ())
+    changes: dict[str, Any] = {"tasks": tasks} if tasks else {}
+    if options["target"] is not None and options["pair"] is not None:
+        raise UsageError(
+            f"{options['target']!r} is given together with --pair.",
+            flag="--target",
+            remedy="Give either --pair, or --target and --draft.",
+        )
+    if options["target"] is not None and not drafts:
+        raise UsageError(
+            f"no draft of {options['target']!r} is named.",
+            flag="--draft",
+            remedy="Give one or more, e.g. --draft small=MODEL.",
+        )
+    if options["pair"] not in (None, paper.pair):
+        changes |= {"pair": options["pair"], "drafts": {"draft": load_pair(options["pair"]).draft}}
+    if drafts:
+        changes["drafts"] = {name: ModelRef(id=id) for name, id in drafts.items()}
+    return paper.model_copy(update=changes)
+
+
+def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
+    """``NAME=VALUE`` or a value alone, which is named after its last part.
+
+    Raises:
+        UsageError: an empty value, or a name twice.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (equals and _NAME.fullmatch(name)):
+            name, value = _UNFIT.sub("-", Path(text).stem).strip("-."), text
+        if not name or not value.strip():
+            raise UsageError(
+                f"{text!r} is not valid.", flag=flag, remedy="Give NAME=VALUE, e.g. small=MODEL."
+            )
+        if name in found:
+            raise UsageError(f"{name!r} is given twice.", flag=flag, remedy="Give each a name of its own.")
+        found[name] = value.strip()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """What is measured, and how.
+
+    Attributes:
+        paper: models and tasks.
+        options: as typed.
+    """
+
+    paper: PaperConfig
+    options: Mapping[str, Any]
+
+    @property
+    def count(self) -> int:
+        """Of all runs."""
+        paper = self.paper
+        return len(paper.tasks) * (1 + len(paper.drafts) * len(TEMPERATURES))
+
+    @property
+    def pair_name(self) -> str:
+        """What target and drafts are called together."""
+        return self.paper.pair if self.options["target"] is None else "custom"
+
+    @property
+    def study(self) -> dict[str, Any]:
+        """Models and tasks as ``paper.json`` has them; ``target`` where no pair was named."""
+        return {"target": self.options["target"], **self.paper.model_dump(mode="json")}
+
+    def plans(self) -> dict[tuple[str, str], Plan]:
+        """A plan of the texts by task and draft: whatever can be refused is refused here."""
+        from spsbench.runner import plan
+
+        texts = {task: self.texts(task) for task in self.paper.tasks}
+        return {
+            (task, draft): plan(self.config(part, draft))
+            for (task, part), draft in product(texts.items(), self.paper.drafts)
+        }
+
+    def texts(self, task: str) -> Part:
+        """The run in which the target writes the texts of a task."""
+        names = ",".join(self.samplings(task))
+        given = {"task": self.paper.tasks[task], "methods": "ars", "samplings": names, "ks": "0"}
+        return Part(f"texts-{task}", f"Texts of the target, {task}", given)
+
+    def row(self, task: str, draft: str, temperature: int, k: int) -> Part:
+        """The run of a row of Table 2."""
+        name = self.samplings(task)[temperature]
+        given = {"task": self.paper.tasks[task], "ks": str(k), "samplings": name}
+        title = f"Table 2, {task}, {draft}, T={temperature}, K={k}"
+        return Part(f"table2-{task}-{draft}-t{temperature}", title, given)
+
+    def samplings(self, task: str) -> tuple[str, str]:
+        """The task's samplings that stand for temperature 0 and 1; the second one's parameters are replaced.
+
+        Raises:
+            UsageError: it lacks one of them.
+        """
+        from spsbench.records import SamplingParams
+        from spsbench.tasks.catalogue import load_task
+
+        known = load_task(self.paper.tasks[task], unsafe_exec=False, extract="auto").samplings
+        greedy = [name for name, sampling in known.items() if sampling.greedy]
+        drawn = [name for name, sampling in known.items() if not sampling.greedy]
+        if not greedy or not drawn:
+            lacking = "greedy sampling" if drawn else "sampling that leaves anything to chance"
+            raise UsageError(
+                f"{self.paper.tasks[task]} has no {lacking}, and the tables are of temperature 0 and 1.",
+                flag="--task",
+                remedy="Choose another task, or add it to the task's samplings.",
+            )
+        plain = [name for name in drawn if known[name] == SamplingParams()]
+        return greedy[0], (plain or drawn)[0]
+
+    def config(self, part: Part, draft: str) -> RunConfig:
+        """The configuration of one run with one draft."""
+        from spsbench.config import resolve
+
+        given: dict[str, Any] = {**part.settings, "pair": self._pair(draft)}
+        given |= {**_LIMITS, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
+        for name in ("data", "seed", "device", "dtype", "threads", "backend"):
+            if self.options[name] is not None:
+                given[name] = self.options[name]
+        limit = self.options["limit"] or self.paper.limit
+        if limit not in (None, ALL):
+            given["limit"] = limit
+        return resolve(given, None, (), "paper", None)
+
+    def _pair(self, draft: str) -> dict[str, Any]:
+        """The target with one of the drafts."""
+        from spsbench.config import ModelRef, PairConfig, load_pair
+
+        own, target = self.paper.drafts[draft], self.options["target"]
+        if target is not None:
+            pair = PairConfig(name="custom", target=ModelRef(id=target), draft=own)
+        else:
+            pair = load_pair(self.paper.pair).model_copy(update={"draft": own, "drafter": None})
+        name = pair.name if len(self.paper.drafts) == 1 else f"{pair.name}-{draft}"
+        return {**pair.model_dump(mode="json"), "name": name}
+
+
+def _measure(
+    setup: _Setup, plans: Mapping[tuple[str, str], Plan], directory: Path, *, quiet: bool
+) -> tuple[dict[str, tuple[str, Summary]], list[AlphaRow], list[Row2]]:
+    """Every run, as far as it is not there already.
+
+    Returns:
+        by the run's folder its title and its summary; Table 3; and what Table 2 is made from.
+    """
+    from spsbench.runner import plan
+
+    summaries: dict[str, tuple[str, Summary]] = {}
+    alphas: list[AlphaRow] = []
+    rows: list[Row2] = []
+
+    def run(part: Part, ready: Plan) -> Measured:
+        place = len(summaries) + 1, setup.count
+        measured = measure_part(part, ready, directory, place, quiet=quiet)
+        summaries[part.name] = part.title, measured.summary
+        return measured
+
+    first = next(iter(setup.paper.drafts))
+    for task in setup.paper.tasks:
+        run(setup.texts(task), plans[task, first])
+        found = _drafts(setup, task, plans, directory, quiet=quiet)
+        alphas += _alpha_rows(task, found)
+        for temperature, draft in product(TEMPERATURES, setup.paper.drafts):
+            k = found["temperatures"][str(temperature)]["drafts"][draft]["k"]
+            part = setup.row(task, draft, temperature, k)
+            measured = run(part, plan(setup.config(part, draft)))
+            rows.append(_row(task, draft, temperature, part, measured))
+    return summaries, alphas, rows
+
+
+def _drafts(
+    setup: _Setup,
+    task: str,
+    plans: Mapping[tuple[str, str], Plan],
+    directory: Path,
+    *,
+    quiet: bool,
+) -> dict[str, Any]:
+    """What is known of every draft on a task; measured unless it is there, of these very texts.
+
+    Returns:
+        ``texts`` (a hash), and under ``temperatures`` by ``"0"`` and ``"1"``: ``alphas`` by draft, n-gram
+        drafts among them, and ``drafts``, by draft ``k`` with the alpha and c that chose it.
+    """
+    from spsbench.replay.texts import texts_of
+    from spsbench.store.files import read_json, write_json
+
+    path = directory / f"drafts-{task}.json"
+    before = read_json(path, "--out") if path.is_file() else {}
+    names = setup.samplings(task)
+    texts = [texts_of(directory / setup.texts(task).name, name, fewest=1) for name in names]
+    digest = _digest(texts, setup)
+    if before.get("texts") == digest:
+        return before
+    say(f"Measuring alpha and c of the drafts on {task}", quiet=quiet)
+    pairs = _load({draft: plans[task, draft] for draft in setup.paper.drafts})
+    window = min(plans[task, draft].source.longest for draft in pairs)
+    chosen = before.get("temperatures", {})
+    found: dict[str, Any] = {"texts": digest, "temperatures": {}}
+    for temperature, written in zip(map(str, TEMPERATURES), texts, strict=True):
+        kept = chosen.get(temperature, {}).get("drafts", {})
+        found["temperatures"][temperature] = _at(written, pairs, window, setup.paper.most_k, kept)
+    write_json(path, found)
+    return found
+
+
+def _at(
+    written: Written, pairs: Mapping[str, Pair], window: int, most_k: int, kept: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Alphas at one temperature, and the K that theory chooses; a K that was chosen before is kept."""
+    from spsbench.replay.alphas import overlaps
+    from spsbench.replay.draft_cost import draft_costs
+    from spsbench.report.leviathan import ends
+
+    sampling: SamplingParams = written.sampling
+    measured = overlaps(written.texts, pairs, sampling)
+    alphas = {one.draft: one.alpha.estimate for one in measured}
+    costs = draft_costs(written.texts, pairs, sampling, written.config.seed, window)
+    drafts = {
+        name: {"alpha": alphas[name], "c": c, "k": chosen_k(alphas[name], c, most_k)}
+        for name, c in costs.items()
+    }
+    return {
+        "alphas": {
+            one.draft: {**(ends(one.alpha) or {}), "positions": int(one.positions.sum())} for one in measured
+        },
+        "drafts": drafts | {name: kept[name] for name in drafts if name in kept},
+    }
+
+
+def chosen_k(alpha: float, c: float, most_k: int) -> int:
+    """The K of the largest walltime factor (Leviathan et al. 2022, 3.5); 1 where no K gains."""
+    from spsbench.predict.whatif import leviathan
+
+    return max(1, leviathan(min(alpha, 1.0), c).best_k(range(1, most_k + 1)))
+
+
+def _digest(texts: Sequence[Written], setup: _Setup) -> str:
+    """Of the texts and of the drafts that read them."""
+    drafts = sorted((name, model.id, model.revision) for name, model in setup.paper.drafts.items())
+    own = [(text.name, text.sample, text.tokens) for written in texts for text in written.texts]
+    return hashlib.sha256(repr((drafts, own)).encode()).hexdigest()[:16]
+
+
+def _load(plans: Mapping[str, Plan]) -> dict[str, Pair]:
+    """The target with each draft; the target is loaded once."""
+    from spsbench.models.pair import load_pair
+
+    pairs: dict[str, Pair] = {}
+    for draft, ready in plans.items():
+        asked = ready.config.threads
+        threads = None if asked == "auto" else int(asked)
+        beside = next(iter(pairs.values()), None)
+        pairs[draft] = load_pair(ready.source, ready.dtypes, ready.device, ready.backend, threads, beside)
+    return pairs
+
+
+def _alpha_rows(task: str, found: Mapping[str, Any]) -> list[AlphaRow]:
+    """Rows of Table 3 of one task."""
+    from spsbench.report import printed
+
+    return [
+        {
+            "task": task,
+            "draft": draft,
+            "temperature": temperature,
+            "alpha": {"estimate": one["estimate"], "low": one["low"], "high": one["high"]},
+            "positions": one["positions"],
+            "paper": printed.alpha(task, draft, temperature),
+        }
+        for temperature in TEMPERATURES
+        for draft, one in found["temperatures"][str(temperature)]["alphas"].items()
+    ]
+
+
+def _row(task: str, draft: str, temperature: int, part: Part, measured: Measured) -> Row2:
+    from spsbench.report.leviathan import Row2
+    from spsbench.stats.acceptance import mean_length
+    from spsbench.stats.losslessness import alpha_leviathan_interval
+
+    arms = {row["method"]: row["arm"] for row in measured.summary["rows"]}
+    samples, loops = measured.samples, measured.loops
+    alpha = alpha_leviathan_interval(samples[samples["arm"] == arms["ars"]])
+    length = mean_length(loops[loops["arm"] == arms["sps"]])
+    return Row2(task, draft, temperature, part.name, measured.summary, alpha, length)
+
+
+def _conclude(
+    setup: _Setup,
+    measured: Mapping[str, tuple[str, Summary]],
+    alphas: Sequence[AlphaRow],
+    rows: Sequence[Row2],
+    directory: Path,
+    params: Mapping[str, Any],
+) -> None:
+    """Write the page and its figures, and show it."""
+    from spsbench.report.figures.leviathan import draw
+    from spsbench.report.figures.style import save
+    from spsbench.report.leviathan import gather, render, screen, walltime_row
+
+    titles = {name: title for name, (title, _) in measured.items()}
+    summaries = {name: summary for name, (_, summary) in measured.items()}
+    page = gather([walltime_row(row) for row in rows], alphas, summaries, titles, setup.pair_name)
+    page = {"schema_version": SCHEMA_VERSION, **page, "study": setup.study}
+    plates = draw(page)
+    for plate in plates:
+        save(plate, directory / "figures")
+    figures = [{"name": one.name, "title": one.title, "caption": one.caption} for one in plates]
+    write_page(page, render(page, figures), directory)
+    show_page(page, screen(page), directory, as_json=params["json"], quiet=params["quiet"])

@@ -1,0 +1,178 @@
+"""What the papers have in common: parts that are runs, options that are kept, one directory for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.cli.console import out, print_json, say
+from spsbench.errors import IncompleteError, UsageError
+from spsbench.paths import results_dir
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from spsbench.report.measured import Measured
+    from spsbench.runner import Plan
+
+OPTIONS_FILE, SUMMARY_FILE, PAGE_FILE = "options.json", "paper.json", "paper.md"
+SCHEMA_VERSION = 1
+ALL = "all"
+
+_NUMBERS = ("limit", "samples", "seed", "threads")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One run of the paper.
+
+    Attributes:
+        name: of its directory.
+        title: what it stands for.
+        settings: fields of ``RunConfig``.
+    """
+
+    name: str
+    title: str
+    settings: Mapping[str, Any]
+
+
+def options_of(params: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """What was typed of ``names``; in a directory of before also what was typed the first time.
+
+    Raises:
+        UsageError: ``--out`` is given together with ``--resume``.
+    """
+    resume: Path | None = params["resume"]
+    if resume is not None and params["out"] is not None:
+        raise UsageError(
+            f"{params['out']} is given together with --resume.",
+            flag="--out",
+            remedy="Leave one of the two out.",
+        )
+    options = {name: _number(name, params[name]) for name in names}
+    before = options_before(params)
+    return {name: options[name] or before.get(name) for name in names}
+
+
+def options_before(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that ``--resume``, or a directory given with ``--out``, was begun with; empty if new.
+
+    Raises:
+        UsageError: ``--resume`` names no directory of a paper.
+    """
+    from spsbench.store.files import read_json
+
+    resume: Path | None = params["resume"]
+    place = resume or params["out"]
+    if place is None or not (resume or (place / OPTIONS_FILE).is_file()):
+        return {}
+    return read_json(place / OPTIONS_FILE, "--resume" if resume else "--out")
+
+
+def refuse_options(params: Mapping[str, Any], names: Iterable[str], of: str) -> None:
+    """Refuse options that mean nothing to a paper.
+
+    Raises:
+        UsageError: one of them was typed.
+    """
+    for name in names:
+        if params[name]:
+            raise UsageError(
+                f"it has no meaning for the tables of {of}.",
+                flag=f"--{name.replace('_', '-')}",
+                remedy="Leave it out, or choose another paper with --of.",
+            )
+
+
+def _number(name: str, value: Any) -> Any:
+    """A number where one was typed; other text stays, for the configuration to refuse."""
+    return int(value) if name in _NUMBERS and isinstance(value, str) and value.isdigit() else value
+
+
+def paper_directory(params: Mapping[str, Any], pair: str) -> Path:
+    """Where everything goes; made if need be.
+
+    Raises:
+        UsageError: it cannot be used, or holds something else.
+    """
+    from spsbench.store import fresh_directory
+
+    named: Path | None = params["resume"] or params["out"]
+    if named is None:
+        return fresh_directory(results_dir(), "paper", pair)
+    try:
+        named.mkdir(parents=True, exist_ok=True)
+        strangers = any(named.iterdir()) and not (named / OPTIONS_FILE).is_file()
+    except OSError as problem:
+        raise UsageError(
+            f"{named} cannot be used ({problem.strerror}).", flag="--out", remedy="Name another directory."
+        ) from problem
+    if strangers:
+        raise UsageError(
+            f"{named} is not empty and holds no paper.",
+            flag="--out",
+            remedy="Name a directory that is empty or does not exist.",
+        )
+    return named
+
+
+def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int], *, quiet: bool) -> Measured:
+    """Carry out one part, as far as it is not there already, and draw its figures.
+
+    Args:
+        part, plan: the run.
+        directory: of the paper.
+        place: the part's number from 1, and the number of parts.
+        quiet: no progress.
+    """
+    from spsbench.cli.progress import watching
+    from spsbench.cli.report import derive
+    from spsbench.runner import execute
+
+    say(f"{part.title} ({place[0]} of {place[1]})", quiet=quiet)
+    with watching(quiet=quiet) as watcher:
+        execute(plan, directory / part.name, resume=True, watcher=watcher)
+    measured, _ = derive(directory / part.name)
+    return measured
+
+
+@contextmanager
+def telling_how_to_go_on(directory: Path) -> Iterator[None]:
+    """Name the command that continues, should the user interrupt."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"\nInterrupted; nothing finished is lost. Continue with:\n  spsbench paper --resume {directory}")
+        raise
+
+
+def write_page(page: Mapping[str, Any], text: str, directory: Path) -> None:
+    """Write ``paper.json`` and ``paper.md``."""
+    from spsbench.store.files import write_json, write_text
+
+    write_json(directory / SUMMARY_FILE, page)
+    write_text(directory / PAGE_FILE, text)
+
+
+def show_page(
+    page: Mapping[str, Any], screen: RenderableType, directory: Path, *, as_json: bool, quiet: bool
+) -> None:
+    """Print a page as tables or as JSON.
+
+    Raises:
+        IncompleteError: sequences failed; what there is was shown.
+    """
+    if as_json:
+        print_json(page)
+    else:
+        out().print(screen)
+    say(f"Everything is in {directory / PAGE_FILE}", quiet=quiet)
+    if not page["complete"]:
+        raise IncompleteError(
+            "some sequences failed or are missing.",
+            remedy=f"`spsbench paper --resume {directory}` tries again.",
+        )

@@ -1,0 +1,151 @@
+"""Leviathan's alpha of several drafts over texts that the target wrote: model drafts, unigram and bigram.
+
+Leviathan et al. 2022, Table 3: the mean over positions of sum_x min(target(x), draft(x)), both warped, along
+text of the target. At temperature 0 that is the share of positions where both have the same most probable
+token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.replay import Floats
+from spsbench.drafters.kind import Context
+from spsbench.drafters.registry import build_drafter
+from spsbench.engines.rescore import teacher_force
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.pair import Pair
+from spsbench.records import Interval, SamplingParams, Spec
+from spsbench.replay.texts import TargetText
+from spsbench.stats.bootstrap import pooled_ratio
+
+UNIGRAM, BIGRAM = "unigram", "bigram"
+NGRAMS = (UNIGRAM, BIGRAM)
+FOLDS = 10
+"""An n-gram draft is counted on the texts of other prompts: of so many parts, all but the prompt's own."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A draft's overlap with the target.
+
+    Attributes:
+        draft: its name.
+        sums: [prompts] of min(target, draft), over the positions of a prompt's texts.
+        positions: [prompts] how many those are.
+    """
+
+    draft: str
+    sums: Floats
+    positions: Floats
+
+    @property
+    def alpha(self) -> Interval:
+        """The mean over all positions with its 95% interval, prompts resampled."""
+        return pooled_ratio(self.sums, self.positions)
+
+
+@torch.inference_mode()
+def overlaps(
+    texts: Sequence[TargetText],
+    pairs: Mapping[str, Pair],
+    sampling: SamplingParams,
+) -> list[Overlap]:
+    """Read every text with the target and with every draft.
+
+    Args:
+        texts: written by the target under this sampling; at least one.
+        pairs: the same target with each draft, by the draft's name; at least one.
+        sampling: of target and drafts.
+
+    Returns:
+        unigram and bigram, then the drafts; without the first two if all texts are of one prompt.
+    """
+    prompts = {name: number for number, name in enumerate(dict.fromkeys(text.name for text in texts))}
+    ngrams = _Ngrams(texts, prompts, next(iter(pairs.values())), sampling) if len(prompts) > 1 else None
+    names = [*(() if ngrams is None else NGRAMS), *pairs]
+    sums = {name: np.zeros(len(prompts)) for name in names}
+    positions = np.zeros(len(prompts))
+    for text in texts:
+        prompt = prompts[text.name]
+        positions[prompt] += len(text.tokens)
+        for name, target, draft in _rows(text, pairs, sampling, ngrams, prompt):
+            sums[name][prompt] += float(torch.minimum(target, draft).sum())
+    return [Overlap(name, sums[name], positions) for name in names]
+
+
+def _rows(
+    text: TargetText,
+    pairs: Mapping[str, Pair],
+    sampling: SamplingParams,
+    ngrams: _Ngrams | None,
+    prompt: int,
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Of every draft its name and the warped rows [n, V] of the target and of itself."""
+    targets: dict[int, Tensor] = {}  # one that is shared by pairs is read once
+    for name, pair in pairs.items():
+        if id(pair.target) not in targets:
+            targets[id(pair.target)] = _read(pair.target, text, sampling)
+        target = targets[id(pair.target)]
+        if ngrams is not None and name == next(iter(pairs)):
+            for order in NGRAMS:
+                yield order, target, ngrams.rows(order, text, prompt, target)
+        yield name, target, target if pair.is_one else _read(pair.draft, text, sampling)
+
+
+def _read(model: CausalLM, text: TargetText, sampling: SamplingParams) -> Tensor:
+    return teacher_force(model, None, text.prompt, text.tokens, sampling).q
+
+
+class _Ngrams:
+    """Unigram and bigram drafts of each fold of prompts, counted on the texts of the other folds.
+
+    The unigram is counted on output tokens alone. The bigram's texts begin with the last token of the prompt,
+    after which the first token is drafted.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[TargetText],
+        prompts: Mapping[str, int],
+        pair: Pair,
+        sampling: SamplingParams,
+    ) -> None:
+        self._folds = min(FOLDS, len(prompts))
+        self._device = pair.device
+        context = Context(pair.target, None, sampling, pair.device, pair.target.vocab_size)
+        self._drafters = {
+            (order, fold): _counted(
+                order, context, [text for text in texts if self._other(text, prompts, fold)]
+            )
+            for order in NGRAMS
+            for fold in range(self._folds)
+        }
+
+    def rows(self, order: str, text: TargetText, prompt: int, like: Tensor) -> Tensor:
+        """[n, V] of one of them over a text of a prompt, as warped as the target's rows."""
+        drafter = self._drafters[order, prompt % self._folds]
+        drafter.begin(text.prompt)
+        u = torch.full((1,), 0.5, dtype=torch.float64)  # what is drawn has no effect, its row has
+        found = []
+        for place in range(len(text.tokens)):
+            row = drafter.draft([*text.prompt[-1:], *text.tokens[:place]], 1, u).probs
+            assert row is not None, "an n-gram draft draws from its row"
+            found.append(row)
+        return torch.cat(found).to(like)
+
+    def _other(self, text: TargetText, prompts: Mapping[str, int], fold: int) -> bool:
+        return prompts[text.name] % self._folds != fold
+
+
+def _counted(order: str, context: Context, texts: Sequence[TargetText]) -> Drafter:
+    before = 0 if order == UNIGRAM else 1
+    corpus = [(*text.prompt[len(text.prompt) - before :], *text.tokens) for text in texts]
+    spec = Spec(order, (("adapt", False),))
+    return build_drafter(spec, replace(context, corpus=lambda: corpus))

@@ -1,0 +1,366 @@
+"""Tables 1 to 3 of Leviathan et al. 2022 from our own runs, beside the paper's printed figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from rich.console import Group
+from rich.text import Text
+
+from spsbench.decode import theory
+from spsbench.predict.residuals import residual_cause, residual_factors
+from spsbench.records import Interval
+from spsbench.report import judgement, printed, wording
+from spsbench.report.tables import Heading, Row, Table, left, right
+from spsbench.report.wording import escape
+from spsbench.summary_types import ArmFactors, ArmPrediction, Residual, Summary
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+class Ends(TypedDict):
+    """An interval of 95% over prompts."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+
+
+class TheoryRow(TypedDict):
+    """A row of Table 1: what the formulae give, and what the paper prints."""
+
+    alpha: float
+    k: int
+    operations: float
+    speed: float
+    paper: dict[str, float]
+
+
+class PrintedWalltime(TypedDict):
+    """The paper's row of Table 2 under the same names; ``expected_tokens`` follow from its alpha and K."""
+
+    k: int
+    alpha: float
+    speed: float
+    expected_tokens: float
+
+
+class WalltimeRow(TypedDict):
+    """A row of Table 2.
+
+    ``k`` was chosen by theory; all else is of the run. ``predicted`` is the walltime factor at ``alpha`` and
+    ``c``, ``residual`` is measured - predicted and ``cause`` the factor that does most for it.
+    """
+
+    task: str
+    draft: str
+    temperature: int
+    part: str
+    k: int
+    alpha: Ends | None
+    c: float | None
+    c_source: str
+    tokens_per_loop: Ends | None
+    expected_tokens: float | None
+    speedup: Ends | None
+    predicted: float | None
+    residual: float | None
+    residual_factors: list[Residual]
+    cause: Residual | None
+    operations: float | None
+    paper: PrintedWalltime | None
+
+
+class AlphaRow(TypedDict):
+    """A row of Table 3: a draft's alpha over the target's text; ``positions`` is how many tokens that has."""
+
+    task: str
+    draft: str
+    temperature: int
+    alpha: Ends
+    positions: int
+    paper: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row2:
+    """What a row of Table 2 is made from.
+
+    Attributes:
+        task, draft, temperature: its names.
+        part: the folder of its run.
+        summary: of that run: one ArS arm and one SpS arm.
+        alpha: of its ArS text, see ``alpha_leviathan_interval``.
+        tokens_per_loop: of its SpS arm, see ``mean_length``.
+    """
+
+    task: str
+    draft: str
+    temperature: int
+    part: str
+    summary: Summary
+    alpha: Interval | None
+    tokens_per_loop: Interval | None
+
+
+def table1() -> list[TheoryRow]:
+    """The paper's pairs of alpha and K with c = c^ = 0."""
+    return [
+        {
+            "alpha": row.alpha,
+            "k": row.k,
+            "operations": theory.operations_factor(row.alpha, 0.0, row.k),
+            "speed": theory.walltime_factor(row.alpha, 0.0, row.k),
+            "paper": {"operations": row.operations, "speed": row.speed},
+        }
+        for row in printed.TABLE_1
+    ]
+
+
+def walltime_row(measured: Row2) -> WalltimeRow:
+    """One row of Table 2 from its run."""
+    summary = measured.summary
+    prediction, why = summary.get("prediction"), summary.get("why")
+    arm: ArmPrediction | None = prediction["arms"][0] if prediction else None
+    factors: ArmFactors | None = why[0] if why else None
+    causes = residual_factors(arm, factors) if arm and factors else []
+    residual = arm["residual"] if arm else None
+    row = next(row for row in summary["rows"] if row["method"] == "sps")
+    found = row["speedup"]
+    return {
+        "task": measured.task,
+        "draft": measured.draft,
+        "temperature": measured.temperature,
+        "part": measured.part,
+        "k": row["k"],
+        "alpha": ends(measured.alpha),
+        "c": arm["c"] if arm else None,
+        "c_source": arm["c_source"] if arm else "not measured",
+        "tokens_per_loop": ends(measured.tokens_per_loop),
+        "expected_tokens": arm["tokens_per_loop_predicted"] if arm else None,
+        "speedup": ends(Interval(found["ratio"], found["low"], found["high"]) if found else None),
+        "predicted": arm["predicted"] if arm else None,
+        "residual": residual,
+        "residual_factors": causes,
+        "cause": residual_cause(residual, causes),
+        "operations": arm["operations_factor"] if arm else None,
+        "paper": _printed(measured.task, measured.draft, measured.temperature),
+    }
+
+
+def _printed(task: str, draft: str, temperature: int) -> PrintedWalltime | None:
+    row = printed.walltime(task, draft, temperature)
+    if row is None:
+        return None
+    expected = theory.expected_tokens(row.alpha, row.k)
+    return {"k": row.k, "alpha": row.alpha, "speed": row.speed, "expected_tokens": expected}
+
+
+def ends(found: Interval | None) -> Ends | None:
+    """An interval as it stands in JSON."""
+    return None if found is None else {"estimate": found.estimate, "low": found.low, "high": found.high}
+
+
+def gather(
+    rows: Sequence[WalltimeRow],
+    alphas: Sequence[AlphaRow],
+    summaries: Mapping[str, Summary],
+    titles: Mapping[str, str],
+    pair: str,
+) -> dict[str, Any]:
+    """What the page shows.
+
+    Args:
+        rows, alphas: of Tables 2 and 3.
+        summaries: the content of summary.json of every run, by the name of its folder; at least one.
+        titles: of those runs.
+        pair: what target and drafts are called together.
+
+    Returns:
+        ``table1`` to ``table3``, ``parts`` (title and what is to be known of each run), ``pair``,
+        ``synthetic`` and ``complete``.
+    """
+    return {
+        "of": "leviathan",
+        "pair": pair,
+        "synthetic": any(bool(part.get("synthetic")) for part in summaries.values()),
+        "complete": all(part["complete"] for part in summaries.values()),
+        "table1": table1(),
+        "table2": list(rows),
+        "table3": list(alphas),
+        "parts": [_part(name, titles[name], part) for name, part in summaries.items()],
+    }
+
+
+def _part(name: str, title: str, part: Summary) -> dict[str, Any]:
+    notes = [*judgement.alarms(part), *judgement.losslessness(part), *part["warnings"]]
+    busy = [] if part["contention"]["trusted"] else part["contention"]["reasons"]
+    notes += [f"Its times are not to be trusted: {reason}." for reason in busy]
+    prompts = max((row["prompts"] for row in part["rows"]), default=0)
+    label = part["task_label"]
+    return {"name": name, "title": title, "task": label, "prompts": prompts, "notes": notes}
+
+
+_NOTE_1 = (
+    "From the formulae alone, with c = c^ = 0: operations (1 - alpha)(K + 1) / (1 - alpha^(K+1)), speed "
+    "(1 - alpha^(K+1)) / (1 - alpha). K is the paper's gamma."
+)
+_NOTE_2 = (
+    "K (the paper's gamma) is chosen by the formula, up to {most_k}, from alpha and c of a rehearsal; "
+    "alpha, c and the speedup are of the run itself, with 95% intervals over prompts. Predicted: (1 - "
+    "alpha^(K+1)) / ((1 - alpha)(K c + 1)). Residual: measured - predicted. Cause: of the factors that the "
+    "formula takes for 1, the one that does most for a residual of this sign; paper.json has all of them. "
+    "It is not named where other processes used the CPU meanwhile. The paper's figures are of T5-XXL on a "
+    "TPU-v4."
+)
+_NOTE_3 = (
+    "alpha is the mean of sum min(target, draft) over all positions of text that the target wrote, by "
+    "teacher forcing; at T = 0 the share of positions where the most probable tokens agree. Unigram and "
+    "bigram are counted on the target's texts of other prompts (ten folds), smoothed after Witten and Bell."
+    " 95% intervals over prompts."
+)
+
+
+def render(page: Mapping[str, Any], figures: Sequence[Mapping[str, str]] = ()) -> str:
+    """The page as GitHub renders it.
+
+    Args:
+        page: of ``gather``, with ``study``: names of pair or target, drafts and tasks, and ``most_k``.
+        figures: ``name``, ``title`` and ``caption`` of each figure in ``figures/``.
+    """
+    lines = [
+        f"# {escape(_title(page))}",
+        "",
+        *_models(page["study"]),
+        "",
+        "## Table 1: theory",
+        "",
+        *_table1(page).as_markdown(),
+    ]
+    lines += ["", escape(_NOTE_1), "", "## Table 2: walltime", "", *_table2(page).as_markdown(), ""]
+    lines += [
+        escape(_NOTE_2.format(most_k=page["study"]["most_k"])),
+        "",
+        "## Table 3: alpha",
+        "",
+        *_table3(page).as_markdown(),
+        "",
+        escape(_NOTE_3),
+    ]
+    lines += ["", "## Figures", ""] if figures else []
+    for figure in figures:
+        path = f"figures/{figure['name']}.svg"
+        lines += [f"![{escape(figure['title'])}]({path})", "", escape(figure["caption"]), ""]
+    lines += ["", "## The runs", ""]
+    for part in page["parts"]:
+        task = f"{escape(part['task'])}, {part['prompts']} prompts"
+        lines.append(f"* [{escape(part['title'])}]({part['name']}/report.md): {task}")
+        lines += [f"  * {escape(text)}" for text in part["notes"]]
+    if page["synthetic"]:
+        lines += ["", "Synthetic data, or a pair trained on it: these numbers say nothing about real text."]
+    return "\n".join(lines) + "\n"
+
+
+def screen(page: Mapping[str, Any]) -> RenderableType:
+    """Tables 2 and 3 for the terminal; Table 1 needs no measurement."""
+    return Group(
+        Text(),
+        Text(_title(page), style="bold"),
+        Text(),
+        _table2(page, narrow=True).as_rich(gap=1),
+        Text(),
+        _table3(page).as_rich(),
+        Text(),
+    )
+
+
+def _models(study: Mapping[str, Any]) -> list[str]:
+    """Which models and tasks the tables' names stand for."""
+    target = study["target"] or f"of the pair {study['pair']}"
+    drafts = ", ".join(f"{name} is {model['id']}" for name, model in study["drafts"].items())
+    tasks = ", ".join(f"{name} is {task}" for name, task in study["tasks"].items())
+    return [f"Target: {escape(target)}. Drafts: {escape(drafts)}. Tasks: {escape(tasks)}."]
+
+
+def _title(page: Mapping[str, Any]) -> str:
+    made = " (synthetic)" if page["synthetic"] else ""
+    return f"Tables 1 to 3 of Leviathan et al. 2022, measured with the pair {page['pair']}{made}"
+
+
+def _table1(page: Mapping[str, Any]) -> Table:
+    columns = [*map(right, ("alpha", "K", "operations", "paper", "speed", "paper"))]
+    cells = [
+        [
+            f"{row['alpha']:.1f}",
+            str(row["k"]),
+            *(f"{row['operations']:.2f}x", f"{row['paper']['operations']:.2f}x"),
+            *(f"{row['speed']:.2f}x", f"{row['paper']['speed']:.2f}x"),
+        ]
+        for row in page["table1"]
+    ]
+    return Table(columns, cells)
+
+
+def _table2(page: Mapping[str, Any], *, narrow: bool = False) -> Table:
+    """Grouped by task; on a terminal without tokens per loop, the cause and the paper's alpha."""
+    titles = ["T", "K", "alpha", "c", *(() if narrow else ("tokens/loop", "E[tokens]"))]
+    columns = [left("draft"), *map(right, titles), right("speedup", note="95%")]
+    columns += [right("predicted"), right("residual")]
+    columns += [] if narrow else [left("cause")]
+    columns += [right("paper" if narrow else "paper: K, alpha, speed")]
+    rows: list[Row | Heading] = []
+    task = None
+    for row in page["table2"]:
+        if row["task"] != task:
+            task = row["task"]
+            rows.append(Heading(task))
+        rows.append(_cells(row, narrow=narrow))
+    return Table(columns, rows)
+
+
+def _cells(row: WalltimeRow, *, narrow: bool) -> list[str]:
+    paper, cause, residual = row["paper"], row["cause"], row["residual"]
+    numbers = [str(row["temperature"]), str(row["k"])]
+    numbers += [_interval(row["alpha"], short=narrow), wording.number(row["c"], 3)]
+    lengths = [_interval(row["tokens_per_loop"]), wording.number(row["expected_tokens"], 2)]
+    speeds = [_interval(row["speedup"], "x"), _times(row["predicted"])]
+    speeds.append(wording.NOTHING if residual is None else f"{residual:+.2f}")
+    why = wording.NOTHING if cause is None else f"{cause['title']} (x{cause['factor']:.2f})"
+    said = wording.NOTHING
+    if paper is not None:
+        said = _times(paper["speed"], 1)
+        said = said if narrow else f"{paper['k']}, {paper['alpha']:.2f}, {said}"
+    wide = [] if narrow else [why]
+    return [row["draft"], *numbers, *([] if narrow else lengths), *speeds, *wide, said]
+
+
+def _table3(page: Mapping[str, Any]) -> Table:
+    columns = [left("task"), left("draft"), right("T"), right("alpha", note="95%")]
+    columns += [right("positions"), right("paper")]
+    cells = [
+        [
+            row["task"],
+            row["draft"],
+            str(row["temperature"]),
+            _interval(row["alpha"]),
+            f"{row['positions']:,}",
+            wording.number(row["paper"], 2),
+        ]
+        for row in page["table3"]
+    ]
+    return Table(columns, cells)
+
+
+def _interval(found: Ends | None, unit: str = "", *, short: bool = False) -> str:
+    if found is None:
+        return wording.NOTHING
+    if short:
+        return f"{found['estimate']:.2f}{unit}"
+    return wording.interval(Interval(found["estimate"], found["low"], found["high"]), unit)
+
+
+def _times(value: float | None, digits: int = 2) -> str:
+    return wording.NOTHING if value is None else f"{value:.{digits}f}x"

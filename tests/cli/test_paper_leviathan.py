@@ -1,0 +1,194 @@
+"""``paper --of leviathan`` from end to end on the embedded pair, with two prompts of one task."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Cli, Result, call
+
+import spsbench.runner  # noqa: F401  (fills sys.modules)
+from spsbench.cli import paper_leviathan
+from spsbench.cli.paper_leviathan import chosen_k, setup_of
+from spsbench.config import load_paper, resolve
+from spsbench.decode.theory import walltime_factor
+from spsbench.errors import UsageError
+from spsbench.replay import draft_cost
+
+PAPER = ("paper", "--of", "leviathan")
+SMALL = ("--task", "ende=xsum", "--limit", "2", "--threads", "1")
+SHORT = {"max_new_tokens": 12, "warmup": False}
+NOTHING: dict[str, Any] = dict.fromkeys(("pair", "target", "draft", "task")) | {"of": "leviathan"}
+
+
+def short(patch: pytest.MonkeyPatch) -> None:
+    """Outputs of a few tokens, no warm-up, one round of timing, and no figure of the single runs."""
+    patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    patch.setattr(draft_cost, "ROUNDS", 1)
+    patch.setattr(paper_leviathan, "_LIMITS", paper_leviathan._LIMITS | SHORT)
+    patch.setattr("spsbench.report.figures._FIGURES", {})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """A finished paper and what was printed; not to be changed."""
+    directory = tmp_path_factory.mktemp("whole") / "paper"
+    with pytest.MonkeyPatch.context() as patch:
+        short(patch)
+        given = ("--draft", "small=embedded:mini/draft", "--json", "--out", directory)
+        return directory, call(*PAPER, *SMALL, *given)
+
+
+def test_three_tables_and_three_figures(whole: tuple[Path, Result]) -> None:
+    directory, result = whole
+    assert result.code == 0, result.err
+    page = json.loads(result.out)
+    assert page == json.loads((directory / "paper.json").read_text())
+    assert len(page["table1"]) == 6
+    assert [(row["task"], row["draft"], row["temperature"]) for row in page["table2"]] == [
+        ("ende", "small", 0),
+        ("ende", "small", 1),
+    ]
+    assert [(row["draft"], row["temperature"]) for row in page["table3"]] == [
+        (draft, temperature) for temperature in (0, 1) for draft in ("unigram", "bigram", "small")
+    ]
+    assert [row["paper"]["speed"] for row in page["table2"]] == [3.4, 2.6]
+    for name in ("figure2", "figure3", "figure4"):
+        assert (directory / "figures" / f"{name}.png").is_file()
+        assert f"](figures/{name}.svg)" in (directory / "paper.md").read_text()
+
+
+def test_alpha_is_one_number_in_both_tables_and_k_follows_from_it(whole: tuple[Path, Result]) -> None:
+    """Table 2's comes from a run's own record, Table 3's from reading the texts again."""
+    page = json.loads((whole[0] / "paper.json").read_text())
+    kept = json.loads((whole[0] / "drafts-ende.json").read_text())["temperatures"]
+    ngram = {row["draft"]: row["alpha"]["estimate"] for row in page["table3"] if row["temperature"] == 1}
+    for row in page["table2"]:
+        same = next(
+            one
+            for one in page["table3"]
+            if (one["draft"], one["temperature"]) == ("small", row["temperature"])
+        )
+        assert row["alpha"]["estimate"] == pytest.approx(same["alpha"]["estimate"], abs=1e-5)
+        chosen = kept[str(row["temperature"])]["drafts"]["small"]
+        assert row["k"] == chosen["k"] == chosen_k(chosen["alpha"], chosen["c"], 10)
+        assert row["predicted"] == pytest.approx(
+            walltime_factor(row["alpha"]["estimate"], row["c"], row["k"]), rel=1e-4
+        )
+    assert max(ngram["unigram"], ngram["bigram"]) < ngram["small"]
+
+
+def test_the_runs_are_of_temperature_0_and_1(whole: tuple[Path, Result]) -> None:
+    greedy = json.loads((whole[0] / "table2-ende-small-t0" / "run.json").read_text())
+    drawn = json.loads((whole[0] / "table2-ende-small-t1" / "run.json").read_text())
+    assert all(arm["params"]["greedy"] for arm in greedy["arms"])
+    plain = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "greedy": False}
+    assert all(arm["params"] == plain for arm in drawn["arms"])
+    assert [arm["method"] for arm in drawn["arms"]] == ["ars", "sps"]
+
+
+def test_a_finished_paper_measures_nothing_again(
+    cli: Cli, whole: tuple[Path, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short(monkeypatch)
+
+    def refused(*arguments: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "load", refused)
+    monkeypatch.setattr(paper_leviathan, "_load", refused)
+    again = cli("paper", "--resume", whole[0], "--quiet")
+    assert again.code == 0, again.err
+    assert "Tables 1 to 3 of Leviathan" in " ".join(again.out.split())
+    other = cli("paper", "--resume", whole[0], "--of", "chen")
+    assert (other.code, "holds leviathan" in other.err) == (2, True)
+
+
+def test_a_paper_that_was_stopped_keeps_its_k(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped behind the choice of K, and continued with more texts: alphas are new, the K stays."""
+    short(monkeypatch)
+    place, measure = tmp_path / "paper", paper_leviathan.measure_part
+    titles: list[str] = []
+
+    def interrupted(part: paper_leviathan.Part, *given: Any, **named: Any) -> Any:
+        titles.append(part.title)
+        if part.name.startswith("table2"):
+            raise KeyboardInterrupt
+        return measure(part, *given, **named)
+
+    monkeypatch.setattr(paper_leviathan, "measure_part", interrupted)
+    monkeypatch.setattr(paper_leviathan, "chosen_k", lambda *given: 3)
+    stopped = cli(*PAPER, *SMALL, "--quiet", "--out", place)
+    assert stopped.code == 130
+    assert f"spsbench paper --resume {place}" in stopped.err
+    before = json.loads((place / "drafts-ende.json").read_text())
+    monkeypatch.setattr(paper_leviathan, "chosen_k", lambda *given: 5)
+    assert cli("paper", "--resume", place, "--limit", "3", "--quiet").code == 130
+    after = json.loads((place / "drafts-ende.json").read_text())
+    assert before["texts"] != after["texts"]
+    assert before["temperatures"]["0"]["drafts"] == after["temperatures"]["0"]["drafts"]
+    assert titles == ["Texts of the target, ende", "Table 2, ende, mini, T=0, K=3"] * 2
+
+
+def test_what_cannot_be_is_refused_before_anything_is_made(cli: Cli, tmp_path: Path) -> None:
+    place = tmp_path / "paper"
+    wrong = {
+        ("--of", "leviatan"): "Did you mean 'leviathan'",
+        ("--of", "leviathan", "--samples", "3"): "--samples",
+        ("--of", "leviathan", "--no-score"): "--no-score",
+        ("--of", "leviathan", "--target", "embedded:mini/target"): "--draft small=MODEL",
+        ("--of", "leviathan", "--target", "a", "--pair", "mini", "--draft", "b"): "--target",
+        ("--of", "leviathan", "--draft", "a=x", "--draft", "a=y"): "given twice",
+        ("--of", "leviathan", "--draft", "a="): "NAME=VALUE",
+        ("--of", "leviathan", "--task", "nothing"): "nothing",
+        ("--of", "leviathan", "--draft", "embedded:mini/none"): "none",
+        ("--draft", "embedded:mini/draft"): "--draft",
+        ("--target", "embedded:mini/target"): "--of",
+    }
+    for given, told in wrong.items():
+        refused = cli("paper", *given, "--limit", "1", "--out", place)
+        assert refused.code in (2, 3), (given, refused.err)
+        assert told in " ".join(refused.err.split()), given
+    assert not place.exists()
+
+
+def test_a_task_without_greedy_sampling_is_refused(cli: Cli, tmp_path: Path) -> None:
+    task = tmp_path / "drawn.yaml"
+    task.write_text(
+        "name: drawn\ntitle: t\nkind: text\nprompt: '{text}'\nreference: text\nmax_new_tokens: 4\n"
+        "samplings: {nucleus: {top_p: 0.9}}\ndefault_sampling: nucleus\nmetrics: [exact_match]\n"
+        "headline: exact_match\n"
+    )
+    refused = cli(*PAPER, "--task", task, "--out", tmp_path / "paper")
+    assert (refused.code, "no greedy sampling" in refused.err) == (2, True)
+
+
+def test_models_and_tasks_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
+    own = setup_of(NOTHING | {"target": "org/T", "draft": ["small=org/A", "org/B.gguf"], "task": ["x=xsum"]})
+    assert {name: model.id for name, model in own.drafts.items()} == {"small": "org/A", "B": "org/B.gguf"}
+    assert own.tasks == {"x": "xsum"}
+    pair = setup_of(NOTHING | {"pair": "gpt2"})
+    assert (pair.pair, [model.id for model in pair.drafts.values()]) == ("gpt2", ["openai-community/gpt2"])
+    file = tmp_path / "mine.yaml"
+    file.write_text("pair: mini\ndrafts: {a: {id: x}}\ntasks: {t: xsum}\nmost_k: 4\n")
+    assert (load_paper(str(file)).most_k, load_paper(str(file)).name) == (4, "mine")
+    file.write_text("pair: mini\ndrafts: {a: {id: x}}\ntasks: {t: xsum}\nmost_k: 0\n")
+    with pytest.raises(UsageError, match="most_k"):
+        load_paper(str(file))
+
+
+def test_the_shipped_paper_names_models_and_tasks_that_exist() -> None:
+    paper = load_paper("leviathan")
+    for task in paper.tasks.values():
+        assert resolve({"task": task}, None, (), "paper", paper.pair).pair.target.id
+
+
+def test_k_is_the_best_of_the_formula_and_at_least_1() -> None:
+    assert chosen_k(0.8, 0.1, 10) == max(range(1, 11), key=lambda k: walltime_factor(0.8, 0.1, k))
+    assert chosen_k(0.99, 0.01, 10) == 10
+    assert chosen_k(0.05, 0.5, 10) == 1
