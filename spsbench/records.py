@@ -53,7 +53,7 @@ class SamplingParams:
         top_k: keep the k most probable tokens; 0 keeps all.
         top_p: keep the smallest set of most probable tokens whose mass reaches it; 1 keeps all.
         greedy: put all mass on the largest logit; the other fields are then without effect.
-        beam: search for the most probable outputs and sample nothing; the other fields are then without effect.
+        beam: search for the most probable outputs instead; the other fields are then without effect.
     """
 
     temperature: float = 1.0
@@ -124,7 +124,7 @@ class Arm:
         sampling_name: the name under which the task knows its sampling, e.g. ``nucleus``.
         sampling: the parameters behind that name.
         drafter: what proposes tokens; without effect unless the method is ``sps``, like the two below.
-        rule: what decides which of them stand.
+        rule: what decides which of them stand; a beam search knows no other than the target's own choice.
         policy: what decides how many are drafted in a loop.
     """
 
@@ -154,7 +154,7 @@ class Arm:
             "sampling": self.sampling_name,
             "engine": self.engine,
             "drafter": str(self.drafter) if speculative else None,
-            "rule": str(self.rule) if speculative else None,
+            "rule": str(self.rule) if speculative and self.sampling.beam is None else None,
             "policy": str(self.policy) if speculative else None,
             "k": self.k,
         }
@@ -165,7 +165,7 @@ class Arm:
         plain = ("method", "k", "engine", "sampling_name")
         return {
             **{name: getattr(self, name) for name in plain},
-            "sampling": asdict(self.sampling),
+            "sampling": self.sampling.record(),
             **self._unusual(),
         }
 
@@ -317,6 +317,7 @@ class Generation:
         proposed: per loop all the drafted ids, also those behind a rejected one or behind the end;
             None if the engine cannot see them. Not stored.
         token_evidence: what an independent reading says of each token; None if there was none.
+        hypotheses: all that a beam search finished, best first; the first is the output. None otherwise.
     """
 
     tokens: list[int]
@@ -329,6 +330,7 @@ class Generation:
     losslessness: dict[str, float] | None = None
     proposed: list[list[int]] | None = None
     token_evidence: TokenEvidence | None = None
+    hypotheses: list[Hypothesis] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,17 @@ rows are there already and the next step is free. The first step that leaves the
 is the target's, and ends the loop. So a loop makes between 1 and K+1 steps, and each of them is the step
 that plain beam search makes.
 
-Candidates of exactly equal score keep the order of their beams, then of their token ids. Where rows of the
-two ways differ by rounding, candidates that lie closer than that may change places.
+Candidates of exactly equal score keep the order of their beams, then of their token ids. Rows of
+one pass and of several differ by rounding, so that hypotheses can differ where two candidates are closer than
+that. ``BeamSearch.closest`` says how close any choice was.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -79,7 +82,7 @@ class TreeModel(Protocol):
     """A model that scores a tree of tokens behind one prompt and keeps what it has read."""
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Forget the last sequence and read all of the prompt but its last token, which is the tree's root."""
+        """Forget the last sequence and read all of the prompt but its last token, the tree's root."""
         ...
 
     def score(self, nodes: Sequence[Node]) -> Tensor:
@@ -156,6 +159,8 @@ class BeamSearch:
         beams: that go on, best first; at most w.
         steps: made so far, which is the length of every beam.
         over: whether the search has ended.
+        closest: the least difference of scores by which any step chose, in nats: less rounding than this
+            changes no hypothesis.
     """
 
     def __init__(
@@ -164,6 +169,7 @@ class BeamSearch:
         self.beams = [Beam(root, 0.0)]
         self.steps = 0
         self.over = False
+        self.closest = math.inf
         self._params, self._ends, self._max_new_tokens = params, ends, max_new_tokens
         self._candidates = max(2, 1 + end_tokens)
         self._finished: list[Hypothesis] = []
@@ -184,15 +190,28 @@ class BeamSearch:
         Args:
             logits: [n, V] of the token after each of ``beams``.
         """
-        width = self._params.width
-        candidates = best_candidates(self.beams, logits, self._candidates * width)
+        width, taken = self._params.width, self._candidates * self._params.width
+        candidates = best_candidates(self.beams, logits, taken + 1)  # one more: how close the choice was
         reasons = [self._ends(candidate.parent, candidate.token) for candidate in candidates]
         self.steps += 1
+        self._came_close(candidates, reasons)
         ended = zip(candidates[:width], reasons[:width], strict=True)
         self._finish([(candidate, reason) for candidate, reason in ended if reason is not None])
-        going = [c for c, reason in zip(candidates, reasons, strict=True) if reason is None]
+        going = [c for c, reason in zip(candidates[:taken], reasons, strict=False) if reason is None]
         self.beams = [Beam(c.parent.child(c.token), c.score) for c in going[:width]]
         self.over = not self.beams or not self._may_improve()
+
+    def _came_close(self, candidates: Sequence[Candidate], reasons: Sequence[FinishReason | None]) -> None:
+        """Keep the gaps at which another order would make other beams or finish other hypotheses."""
+        width = self._params.width
+        going = [c for c, reason in zip(candidates, reasons, strict=True) if reason is None]
+        if len(going) > width:
+            self._gap(going[width - 1].score, going[width].score)
+        if any(reasons[width - 1 : width + 1]) and len(candidates) > width:
+            self._gap(candidates[width - 1].score, candidates[width].score)
+
+    def _gap(self, one: float, other: float) -> None:
+        self.closest = min(self.closest, abs(one - other))
 
     def _finish(self, ended: Sequence[tuple[Candidate, FinishReason]]) -> None:
         """Take new hypotheses among the finished ones, of which the best w stay; older ones win ties."""
@@ -202,12 +221,14 @@ class BeamSearch:
             score = _divided(candidate.score, divisor)
             self._finished.append(Hypothesis(tokens, score, candidate.score, reason))
         self._finished.sort(key=lambda found: -found.score)
+        for worst, left_out in pairwise(self._finished[self._params.width - 1 :]):
+            self._gap(worst.score, left_out.score)
         del self._finished[self._params.width :]
 
     def _may_improve(self) -> bool:
         """Whether the best beam may still end better than the worst finished hypothesis.
 
-        As transformers has it: by the present length, or with ``never`` and a positive penalty by the longest.
+        As transformers has it: at its present length; with ``never`` and a positive penalty at the longest.
         """
         params = self._params
         if len(self._finished) < params.width:
@@ -217,6 +238,7 @@ class BeamSearch:
         patient = params.early_stopping == "never" and params.length_penalty > 0
         length = self._max_new_tokens if patient else self.steps
         possible = _divided(self.beams[0].score, length**params.length_penalty)
+        self._gap(possible, self._finished[-1].score)
         return possible > self._finished[-1].score
 
 

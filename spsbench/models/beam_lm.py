@@ -8,7 +8,7 @@ and why this one: docs/adr/0023-beams-share-one-row.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -20,7 +20,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from spsbench.decode.beam import Node
 from spsbench.errors import UsageError
 from spsbench.models.cache import RewindLayer
-from spsbench.models.causal_lm import attention_window
 
 
 class TransformersLM(Protocol):
@@ -38,7 +37,7 @@ class BeamLM:
             its prompts are the source's tokens and these.
 
     Raises:
-        UsageError: its attention is windowed.
+        UsageError: its decoder's positions cannot be set.
     """
 
     def __init__(self, lm: TransformersLM) -> None:
@@ -46,9 +45,6 @@ class BeamLM:
         self.start: tuple[int, ...] = getattr(lm, "start", ())
         self._layout: _Layout = _encoder_decoder(self.model) if self.start else _DecoderOnly(self.model)
         self._tree = _Tree(0, self.model.device)
-        window = attention_window(self.model.config)
-        if window is not None:
-            raise _refusal(self.model, f"its attention sees {window} tokens back, and a tree has no such window")
 
     @torch.inference_mode()
     def begin(self, prompt: Sequence[int]) -> None:
@@ -70,7 +66,7 @@ class BeamLM:
         depths = torch.tensor([node.depth for node in fresh], device=self.model.device)
         mask, distances = self._tree.seen(len(fresh), depths)
         logits = self._layout.score(ids, self._tree.prefix + depths, mask, distances)[:, : self.vocab_size]
-        if len(fresh) == len(nodes):
+        if fresh == list(nodes):
             return logits
         place = {node: index for index, node in enumerate(fresh)}
         return logits[[place[node] for node in nodes]]
@@ -80,8 +76,51 @@ class BeamLM:
         """See ``TreeModel.keep``."""
         self._layout.keep(self._tree.keep(nodes))
 
+    @torch.inference_mode()
+    def in_line(self, prompt: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        """[V] logits behind a prompt and tokens, by one forward without cache or tree."""
+        own = len(self.start) or len(prompt)
+        source, decoded = prompt[: len(prompt) - own], [*prompt[len(prompt) - own :], *tokens]
+        ids = {"decoder_input_ids" if self.start else "input_ids": self._ids(decoded)}
+        encoder = {"input_ids": self._ids(source)} if self.start else {}
+        logits: Tensor = self.model(**ids, **encoder, use_cache=False).logits[0, -1, : self.vocab_size]
+        return logits
+
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor([tokens], device=self.model.device)
+
+
+@torch.inference_mode()
+def require_exact_tree(lm: BeamLM) -> None:
+    """Score a small tree, keep one branch and go on; compare with a forward of each branch in line.
+
+    It catches models that ignore a mask or positions, and caches whose columns cannot be moved.
+
+    Raises:
+        UsageError: the logits differ by more than rounding.
+    """
+    prompt = [*range(3, 7), *lm.start] if lm.start else list(range(3, 8))
+    tokens = [token % lm.vocab_size for token in prompt]
+    root = Node(tokens[-1])
+    one, other = root.child(1), root.child(2)
+    tip = other.child(3)
+    lm.begin(tokens)
+    found = [*lm.score([root, one, other, tip])]
+    lm.keep([tip])
+    found += [*lm.score([tip, last := tip.child(4), other.child(5)])]
+    expected = [
+        lm.in_line(tokens, node.tokens()) for node in (root, one, other, tip, tip, last, other.child(5))
+    ]
+    pairs = [(a.double(), b.double()) for a, b in zip(found, expected, strict=True)]
+    scale = max(float(b.abs().max()) for _, b in pairs)
+    worst = max(float((a - b).abs().max()) for a, b in pairs) / max(scale, 1e-9)
+    if not worst <= _TOLERANCE.get(lm.model.dtype, _COARSE_TOLERANCE):
+        raise _refusal(lm.model, f"logits differ by {worst:.2g} of their scale from those in line")
+
+
+# As in the self-test of rollback.
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3}
+_COARSE_TOLERANCE = 6e-2
 
 
 class _Tree:
@@ -120,7 +159,7 @@ class _Tree:
             while end < len(ordered) and ordered[end].depth == ordered[start].depth:
                 end += 1
             rows = slice(first + start, first + end)
-            if (parents := [self._columns[n.parent] for n in ordered[start:end] if n.parent is not None]):
+            if parents := [self._columns[n.parent] for n in ordered[start:end] if n.parent is not None]:
                 sees[rows] = sees[parents]
             sees[rows, rows].fill_diagonal_(True)
             start = end
@@ -153,7 +192,9 @@ class _Tree:
                 kept.add(above)
                 above = above.parent
         stay = [node for node in self._columns if node in kept]
-        columns = torch.tensor([self._columns[node] for node in stay], dtype=torch.int64).to(self._sees.device)
+        columns = torch.tensor([self._columns[node] for node in stay], dtype=torch.int64).to(
+            self._sees.device
+        )
         self._columns = {node: index for index, node in enumerate(stay)}
         self._sees = self._sees[columns][:, columns]
         self._depths = self._depths[columns]

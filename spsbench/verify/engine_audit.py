@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from spsbench.engines.rescore import Reading, teacher_force
@@ -186,7 +186,7 @@ class EngineAudit:
 
     def _ask(self, prompt: tuple[int, ...], number: int) -> Ask:
         seed = derive_seed(self._seed, "audit", number, "text") & ((1 << _SEED_BITS) - 1)
-        sampling = Sampling(**asdict(self._sampling))
+        sampling = Sampling(**self._sampling.record())
         return Ask(list(prompt), self._effort.max_new_tokens, self._stop_ids, [], sampling, seed)
 
     def _add(self, drawn: Drawn) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -154,7 +154,7 @@ def reproduce(
         "prefix_probability": search.reached(shown.spot),
         "max_new_tokens": _length(setting.lookahead),
         "stop_ids": list(subject.stop_ids),
-        "sampling": asdict(setting.sampling),
+        "sampling": setting.sampling.record(),
         "k": setting.lookahead,
         "threads": subject.threads,
         "context": load.context,
@@ -241,7 +241,7 @@ class _Search:
         Raises:
             PeerGone: the engine cannot be asked any more.
         """
-        sampling = Sampling(**asdict(self._row.setting.sampling))
+        sampling = Sampling(**self._row.setting.sampling.record())
         found = []
         for seed in seeds(first, count):
             if time.monotonic() > self._end:
