@@ -253,8 +253,8 @@ class BeamLoop:
 
     Attributes:
         steps: of the search that it gave, 1 to K+1.
-        drafted: steps that the draft proposed and that the search got to; 0 without a draft.
-        accepted: of these, how many kept the target's beams among the draft's.
+        drafted: steps that the draft proposed, without those after the end of the search; 0 without a draft.
+        accepted: of these, after how many all of the target's beams were among the draft's.
         nodes: that the pass scored.
     """
 
@@ -322,7 +322,8 @@ def walk(search: BeamSearch, nodes: Sequence[Node], logits: Tensor, depth: int) 
         inside = bool(search.beams) and all(beam.node in place for beam in search.beams)
         accepted += inside
         if search.over or not inside:
-            return BeamLoop(steps, min(depth, steps), accepted, len(nodes))
+            drafted = min(depth, steps) if search.over else depth
+            return BeamLoop(steps, drafted, accepted, len(nodes))
 
 
 Grow = Callable[[TreeModel, Sequence[Beam], int], list[list[Node]]]

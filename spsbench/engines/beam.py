@@ -3,7 +3,8 @@
 What a record says of a loop, which is one pass of the target, is about steps of the search and not about
 tokens of the output, since a step adds a token to every beam and the output is one of them in the end:
 
-* ``drafted``: steps that the draft proposed and that the search got to, at most K; 0 without a draft.
+* ``drafted``: steps that the draft proposed, at most K, without those after the end of the search; 0
+  without a draft.
 * ``accepted``: of these, steps after which all of the target's beams were among the draft's.
 * ``tested``: ``accepted``, and one more if the beams left the draft's.
 * ``emitted``: steps that the loop gave, 1 to K+1. Over a sequence they add up to the length of the search,
