@@ -84,11 +84,10 @@ def _cpu() -> torch.device:
 
 def _written(target: CausalLM, prompt: Sequence[int], length: int) -> list[int]:
     """The prompt and what the target writes behind it, greedily; it may write past its end token."""
-    target.rollback(0)
-    tokens, pending = list(prompt), list(prompt)
+    tokens, pending = list(prompt), target.begin(prompt)
     for _ in range(length):
-        pending = [int(target.score(torch.tensor(pending), last=1).argmax())]
-        tokens += pending
+        pending = target.score(pending, last=1).argmax(-1)
+        tokens += pending.tolist()
     return tokens
 
 

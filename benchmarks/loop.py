@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from spsbench.decode import algorithms
 from spsbench.decode.clock import Stopwatch, SystemClock
+from spsbench.decode.protocols import read_prompt
 from spsbench.decode.sampling import warp
 from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
@@ -57,6 +59,9 @@ class Remembered:
         self.forward_s = 0.0
         self._weights = np.ones(cold << 17)
         self._rows = torch.from_numpy(np.concatenate([logits, logits]))
+
+    def begin(self, prompt: Sequence[int]) -> Tensor:
+        return read_prompt(self, prompt)
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         started = time.perf_counter()

@@ -254,8 +254,7 @@ class TableWithStates(TableModel):
 
     def _state(self, context: tuple[int, ...]) -> Tensor:
         if context not in self._states:
-            self._model.rollback(0)
-            self._model.score(torch.tensor(context), last=1)
+            self._model.score(self._model.begin(context), last=1)
             self._states[context] = self._model.features(len(context) - 1, len(context)).clone()
         return self._states[context]
 

@@ -109,6 +109,43 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
 """Architectures with a running state, which are refused."""
 
 
+_TWO_SIDED = {"vocab_size": TOKENS, "eos_token_id": EOS}
+_BART = {"d_model": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 128}
+_BART_HEADS = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+SEQ2SEQ: dict[str, tuple[str, dict[str, Any]]] = {
+    "t5": (
+        "T5Config",
+        {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": 2, "num_decoder_layers": 3}
+        | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, "n_positions": 128}
+        | {"initializer_factor": 3.0, "decoder_start_token_id": BOS, "pad_token_id": BOS},
+    ),
+    "bart": (
+        "BartConfig",
+        _BART
+        | _BART_HEADS
+        | {"encoder_layers": 2, "decoder_layers": 3, "init_std": 0.3, "decoder_start_token_id": EOS}
+        | {"bos_token_id": BOS, "pad_token_id": BOS, "forced_bos_token_id": BOS, "forced_eos_token_id": None},
+    ),
+}
+"""Encoder-decoders: configuration class and sizes; T5 starts with its padding, BART with EOS and then BOS."""
+
+
+def make_seq2seq(architecture: str, seed: int = 0, **changes: Any) -> Any:
+    """A random encoder-decoder, in eval mode; ``changes`` replace its sizes."""
+    name, sizes = SEQ2SEQ[architecture]
+    torch.manual_seed(seed)
+    config = getattr(transformers, name)(**_TWO_SIDED | sizes | changes)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config).eval()
+    if (forced := sizes.get("forced_bos_token_id")) is not None:  # not of a configuration's own keys any more
+        model.generation_config.forced_bos_token_id = forced
+    return model
+
+
+def save_seq2seq(architecture: str, folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """A random encoder-decoder with a tokenizer that closes every text with EOS."""
+    return save(make_seq2seq(architecture, seed, **changes), folder, make_tokenizer(closing=True))
+
+
 def config_of(architecture: str, **changes: Any) -> Any:
     """A configuration; ``changes`` replace its sizes."""
     name, sizes = (ARCHITECTURES | MORE | RECURRENT)[architecture]
@@ -160,11 +197,14 @@ def over_onnx(model: Any, vocab_size: int | None = None, threads: int = 1) -> On
     return OnnxLM(model.config, LoadedWeights(model), size, threads, lambda: TorchLM(model))
 
 
-def make_tokenizer(*, bos: bool = False, chat_template: str | None = None, extra: int = 0) -> Any:
+def make_tokenizer(
+    *, bos: bool = False, closing: bool = False, chat_template: str | None = None, extra: int = 0
+) -> Any:
     """A byte-level tokenizer with BOS <s> and EOS </s>.
 
     Args:
         bos: whether a prompt begins with BOS, as with Llama.
+        closing: whether it ends with EOS, as with T5.
         chat_template: Jinja text.
         extra: tokens added behind the others.
     """
@@ -173,6 +213,8 @@ def make_tokenizer(*, bos: bool = False, chat_template: str | None = None, extra
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens(["<s>", "</s>", *(f"<extra_{i}>" for i in range(extra))])
+    if closing:
+        core.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", EOS)])
     if bos:
         core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", BOS)])
     tokenizer = transformers.PreTrainedTokenizerFast(

@@ -58,7 +58,8 @@ def time_forwards(
     Args:
         model: its cache is used.
         rows: tokens at once, each at least 1; 1 is always among them.
-        context: tokens in the cache before each forward, at least 1.
+        context: tokens in the cache before each forward, at least 1; of an encoder-decoder
+            those of the source.
         budget_s: seconds after which no further round begins, if a few are done.
         seed: of tokens and order.
     """
@@ -66,8 +67,8 @@ def time_forwards(
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(model.vocab_size, (context + max(counts),), generator=generator)
     tokens = drawn.to(model.device)
-    model.rollback(0)
-    model.score(tokens[:context], last=1)
+    model.score(model.begin(model.as_prompt(tokens[:context]).tolist()), last=1)
+    read = model.length
     order, shuffler = list(counts), random.Random(seed)
     rounds: list[list[float]] = []
     started = time.perf_counter()
@@ -75,17 +76,17 @@ def time_forwards(
         time.perf_counter() - started < budget_s and len(rounds) <= _MOST_ROUNDS
     ):
         shuffler.shuffle(order)
-        taken = {n: _seconds(model, tokens[context : context + n], context) for n in order}
+        taken = {n: _seconds(model, tokens[context : context + n], read) for n in order}
         rounds.append([taken[n] for n in counts])
     model.rollback(0)
     return Forwards(counts, np.array(rounds[1:]))  # the first of a shape is slow
 
 
-def _seconds(model: CausalLM, tokens: torch.Tensor, context: int) -> float:
+def _seconds(model: CausalLM, tokens: torch.Tensor, read: int) -> float:
     started = _now(model.device)
     model.score(tokens, last=len(tokens))
     seconds = _now(model.device) - started
-    model.rollback(context)
+    model.rollback(read)
     return seconds
 
 

@@ -102,7 +102,7 @@ def _gap(model: CausalLM, before: list[int]) -> float:
     import torch
 
     with torch.inference_mode():
-        logits = model.score_uncached(torch.tensor(before, device=model.device))[-1].float()
+        logits = model.score_uncached(torch.tensor(before, device=model.device), last=1)[0].float()
     first, second = logits.topk(2).values.tolist()
     return float(first - second)
 

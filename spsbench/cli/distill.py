@@ -139,6 +139,12 @@ def _make(
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KERNELS_KEPT)
     quiet_libraries()
     source = find(target, params["revision"], "--target")
+    if source.is_encoder_decoder:
+        raise UsageError(
+            f"{source.name} is an encoder-decoder, for which no draft is trained here.",
+            flag="--target",
+            remedy="Choose a decoder-only language model.",
+        )
     device = resolve_device(params["device"] or "auto")
     if params["threads"] is not None:
         torch.set_num_threads(_number(params, "threads", 1))

@@ -158,11 +158,13 @@ def _prompt(given: str) -> str:
 def _request(ready: Plan, arm: Arm, text: str) -> Request:
     tokenizer = ready.source.tokenizer
     ids = tokenizer.chat(text) if ready.chat_template else tokenizer.encode(text, special=True)
-    room = ready.source.context_window - ready.max_new_tokens - arm.k
+    behind = ready.max_new_tokens + arm.k
+    window = ready.source.window_for(behind)
+    room = window - behind
     if not 0 < len(ids) <= room:
         raise UsageError(
             f"a prompt of {len(ids)} tokens and {ready.max_new_tokens} new ones do not fit into the window "
-            f"of {ready.source.context_window}.",
+            f"of {window}.",
             flag="PROMPT",
             remedy="Shorten it, or give a smaller --max-new-tokens.",
         )

@@ -60,10 +60,10 @@ def start(
     uniforms: Uniforms,
     rule: Accept | None = None,
 ) -> Loops:
-    """Forget the last sequence and read ``prompt[:-1]`` with every model; the loops are still to come.
+    """Forget the last sequence and read the prompt with every model; the loops are still to come.
 
-    The last prompt token stays pending, so that no algorithm gets a token for free. Reading is over when
-    this returns, and the first draft is not begun: who times decoding starts the watch in between.
+    The last prompt token stays pending in each (``LanguageModel.begin``). Reading is over when this
+    returns, and the first draft is not begun: who times decoding starts the watch in between.
 
     Args:
         target: writes the output's distribution.
@@ -74,16 +74,13 @@ def start(
         uniforms: the sequence's numbers.
         rule: judges drafts; modified rejection unless given.
     """
-    read = prompt[:-1]
-    target.rollback(0)
-    if read:
-        target.score(torch.tensor(read, device=uniforms.device), last=1)
+    pending = target.begin(prompt)
     if drafter is not None:
         drafter.begin(prompt)
 
     def loops(watch: Stopwatch) -> Iterator[DecodedLoop]:
         if drafter is None:
-            return ars(target, prompt, sampling, uniforms, watch)
+            return ars(target, pending, sampling, uniforms, watch)
         return sps(target, drafter, prompt, k, sampling, uniforms, watch, rule)
 
     return loops
@@ -91,22 +88,22 @@ def start(
 
 def ars(
     target: LanguageModel,
-    prompt: Sequence[int],
+    pending: Tensor,
     sampling: SamplingParams,
     uniforms: Uniforms,
     watch: Stopwatch,
 ) -> Iterator[DecodedLoop]:
-    """Algorithm 1: one token a loop. ``target`` has read ``prompt[:-1]``."""
-    pending = list(prompt[-1:])
+    """Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]."""
     while True:
         u = uniforms(1)
         watch.lap("other")
-        logits = target.score(torch.tensor(pending, device=u.device), last=1)
+        logits = target.score(pending, last=1)
         watch.lap("verify")
         q = rows.warped(logits, sampling)
-        pending = q.draw(u).tolist()
+        pending = q.draw(u)
+        token = pending.tolist()
         watch.lap("sample")
-        yield DecodedLoop(pending, 0, q, None, u)
+        yield DecodedLoop(token, 0, q, None, u)
 
 
 def sps(
@@ -121,8 +118,8 @@ def sps(
 ) -> Iterator[DecodedLoop]:
     """Algorithm 2: draft K tokens, score them in one pass, keep a prefix and one more token.
 
-    ``target`` and ``drafter`` have read ``prompt[:-1]``. The last decided token is always pending:
-    read by neither until the next loop. Another ``rule`` than modified rejection is no longer SpS.
+    ``target`` and ``drafter`` have read the prompt but its last token. The last decided token is always
+    pending: read by neither until the next loop. Another ``rule`` than modified rejection is no longer SpS.
     """
     tokens = list(prompt)
     while True:

@@ -180,8 +180,7 @@ def target_law(scene: Scene, context: tuple[int, ...], length: int) -> Law:
     """Probability of each continuation of a context that the target alone can write."""
     if length == 0:
         return {(): 1.0}
-    scene.target.rollback(0)
-    row = warp(scene.target.score(torch.tensor(context), last=1), scene.sampling)[0].tolist()
+    row = warp(scene.target.score(scene.target.begin(context), last=1), scene.sampling)[0].tolist()
     return {
         (token, *rest): probability * chance
         for token, probability in enumerate(row)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from spsbench.decode.rejection import Draft
 
 
 class LanguageModel(Protocol):
-    """A causal language model that caches the tokens it has scored (batch size 1).
+    """A language model that caches the tokens it has read (batch size 1).
+
+    A sequence is one list of tokens. Of an encoder-decoder it begins with the source, whose tokens are read
+    by ``begin`` and have no rows, and goes on with the tokens that the decoder starts with.
 
     Attributes:
         vocab_size: V, the width of the logits.
@@ -23,7 +27,19 @@ class LanguageModel(Protocol):
 
     @property
     def length(self) -> int:
-        """Number of cached tokens."""
+        """Number of tokens that have been read."""
+        ...
+
+    def begin(self, prompt: Sequence[int]) -> Tensor:
+        """Forget the last sequence and read a prompt but its last token: nobody gets a token for free.
+
+        Args:
+            prompt: at least one token; of an encoder-decoder the source and what the decoder starts with,
+                maybe with tokens behind that.
+
+        Returns:
+            [1] the pending token, on the model's device: what is to be scored next begins with it.
+        """
         ...
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
@@ -42,6 +58,21 @@ class LanguageModel(Protocol):
     def rollback(self, length: int) -> None:
         """Keep only the first ``length`` tokens; no effect if fewer are cached."""
         ...
+
+
+def read_prompt(model: LanguageModel, prompt: Sequence[int], device: torch.device | None = None) -> Tensor:
+    """``LanguageModel.begin`` of a model to which a prompt is tokens like any others.
+
+    Args:
+        model: forgets its last sequence.
+        prompt: at least one token.
+        device: of the model; the CPU if not given.
+    """
+    model.rollback(0)
+    tokens = torch.tensor(prompt, device=device)
+    if len(prompt) > 1:
+        model.score(tokens[:-1], last=1)
+    return tokens[-1:]
 
 
 class Drafter(Protocol):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from spsbench.decode.protocols import read_prompt
+
 RowFunction = Callable[[tuple[int, ...]], Sequence[float]]
 
 
@@ -33,6 +35,9 @@ class TableModel:
     def length(self) -> int:
         """Number of tokens in the current context."""
         return len(self._fed)
+
+    def begin(self, prompt: Sequence[int]) -> Tensor:
+        return read_prompt(self, prompt)
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         self._fed += tokens.tolist()

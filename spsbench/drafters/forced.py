@@ -111,8 +111,8 @@ def by_model(drafter: Any, text: ForcedText, k: int) -> Forced:
     """Of a draft model: one forward over the whole text."""
     model, sampling = drafter.model, drafter.sampling
     ids, n = text.ids, len(text.tokens)
-    model.rollback(0)
-    logits = model.score(ids[:-1], last=n)
+    model.begin(text.prompt)
+    logits = model.score(ids[-n - 1 : -1], last=n)
     return _rows_alone(_chances(logits, ids[-n:], text.log_target, sampling), k)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spsbench.decode import rows
-from spsbench.decode.protocols import Drafter
+from spsbench.decode.protocols import Drafter, read_prompt
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, by_chain, by_proposals
 from spsbench.drafters.kind import HIDDEN, WEIGHTS, Context, DrafterKind
@@ -62,6 +62,10 @@ class EagleModel:
     def length(self) -> int:
         """Number of tokens read."""
         return self._read
+
+    def begin(self, prompt: Sequence[int]) -> Tensor:
+        """See ``LanguageModel.begin``."""
+        return read_prompt(self, prompt, self._nothing.device)
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         """See ``LanguageModel.score``; ``last`` is 1. The first token's row says nothing: it is all zeros."""

@@ -9,6 +9,7 @@ import torch
 
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.drafters.policy import Policy
+from spsbench.errors import UsageError
 from spsbench.models.features import HiddenStates
 from spsbench.models.source import ModelSource
 from spsbench.plugins import Options, settled
@@ -91,7 +92,17 @@ class DrafterKind:
         return None if self.content is None else self.content(self._options(spec))
 
     def require_target(self, spec: Spec, target: ModelSource) -> None:
-        """See ``suits``."""
+        """Refuse a target that the drafter does not suit (``suits``), before a weight is loaded.
+
+        Raises:
+            UsageError: so does one that reads its target's weights or states, of an encoder-decoder.
+        """
+        if target.is_encoder_decoder and self.needs_of(spec) & {WEIGHTS, HIDDEN}:
+            raise UsageError(
+                f"{self.name} reads the layers of a decoder alone; {target.name} is an encoder-decoder.",
+                flag="--drafter",
+                remedy="Draft with a model, lookup, suffix or ngram.",
+            )
         if self.suits is not None:
             self.suits(self._options(spec), target)
 

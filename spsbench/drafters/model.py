@@ -49,9 +49,7 @@ class ModelDrafter:
         self._drafted = 0
         if self._policy is not None:
             self._policy.begin()
-        self.model.rollback(0)
-        if read := prompt[:-1]:
-            self.model.score(torch.tensor(read, device=self._device), last=1)
+        self.model.begin(prompt)
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         """Sample tokens; they stay on the device, the host waits only where the policy asks for rows."""

@@ -118,8 +118,8 @@ class StopReader:
         """
         model, sampling = drafter.model, drafter.sampling
         n, ids = len(text.tokens), text.ids
-        model.rollback(0)
-        p = rows.warped(model.score(ids, last=n + 1), sampling)
+        model.begin(text.prompt)
+        p = rows.warped(model.score(ids[-n - 1 :], last=n + 1), sampling)
         own = p.at(ids[-n:])
         accepted = accepted_of(text.log_target, own.tolist())
         entropy = self._entropies(p)

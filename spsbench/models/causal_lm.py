@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from spsbench.decode.protocols import read_prompt
 from spsbench.errors import UsageError
 from spsbench.models.features import FeatureRows
 
@@ -60,7 +61,11 @@ class CausalLM(ABC):
     @property
     @abstractmethod
     def length(self) -> int:
-        """Number of cached tokens."""
+        """See ``LanguageModel.length``."""
+
+    def begin(self, prompt: Sequence[int]) -> Tensor:
+        """See ``LanguageModel.begin``."""
+        return read_prompt(self, prompt, self.device)
 
     @abstractmethod
     def score(self, tokens: Tensor, last: int) -> Tensor:
@@ -75,9 +80,13 @@ class CausalLM(ABC):
         """Logits [n, V] of all n tokens in one forward that knows nothing of the cache.
 
         Args:
-            tokens: [n].
+            tokens: [n]; of an encoder-decoder from the source on, whose tokens have no rows.
             last: return the last rows only, [last, V]; 0 for all.
         """
+
+    def as_prompt(self, tokens: Tensor) -> Tensor:
+        """Any tokens [n], at least one, as a prompt of this model; to an encoder-decoder a source."""
+        return tokens
 
     @abstractmethod
     def twin(self) -> CausalLM:
@@ -155,7 +164,14 @@ class CausalLM(ABC):
 
 def text_config(config: Any) -> Any:
     """The language-model part of a configuration; of a text-only model, the configuration itself."""
-    return config.get_text_config()
+    return config if config.is_encoder_decoder else config.get_text_config()
+
+
+def decoder_layers(config: Any) -> int:
+    """Number of layers that a token goes through; of an encoder-decoder those of the decoder."""
+    names = ("num_decoder_layers", "decoder_layers") if config.is_encoder_decoder else ()
+    own = (getattr(config, name, None) for name in names)
+    return int(next((value for value in own if value), text_config(config).num_hidden_layers))
 
 
 def context_window(config: Any) -> int:

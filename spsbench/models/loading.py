@@ -15,6 +15,7 @@ from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import suitable_threads
 from spsbench.models.onnx_lm import OnnxLM
+from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.shared_lm import onnx_under, torch_under
 from spsbench.models.source import ModelSource, Sharing, embedding_of
 from spsbench.models.torch_lm import TorchLM
@@ -66,13 +67,14 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
     Raises:
         UnavailableError: a file is damaged, or weights or a required package are missing.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+    kind = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM
     # Quantised weights cannot be moved after loading: transformers places them, by means of accelerate.
     place = source.quantization is not None and device.type != "cpu"
     placed: dict[str, Any] = {"device_map": {"": device}} if place else {}
     with typed_errors(source.name, flag):
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model, report = kind.from_pretrained(
             source.location,
             revision=source.commit,
             dtype=DTYPES.get(dtype, "auto"),
@@ -82,6 +84,8 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
         )
         _require_complete(sorted(report["missing_keys"]), source.name, flag)
         model = model if source.quantization else model.to(device)
+    if (border := source.tokenizer.border) is not None:
+        return Seq2SeqLM(model.eval(), border, vocab_size)
     return TorchLM(model.eval(), vocab_size)
 
 

@@ -29,7 +29,8 @@ class PairSource:
     Attributes:
         target, draft: the models, as ``find`` returned them.
         vocab_size: number of shared logits: real pairs pad their embeddings differently.
-        context_window: the smaller of the two, in tokens.
+        context_window: the smaller of the two, in tokens; of encoder-decoders that of the source and that of
+            the output.
     """
 
     target: ModelSource
@@ -41,6 +42,34 @@ class PairSource:
     def tokenizer(self) -> Tokenizer:
         """The shared tokenizer."""
         return self.target.tokenizer
+
+    @property
+    def longest(self) -> int:
+        """See ``ModelSource.longest``; of both."""
+        return min(self.target.longest, self.draft.longest)
+
+    def window_for(self, output: int, flag: str = "--max-new-tokens") -> int:
+        """Longest sequence with some tokens behind the prompt.
+
+        Args:
+            output: how many tokens will be scored behind the prompt.
+            flag: the command-line flag that set it.
+
+        Raises:
+            UsageError: a decoder cannot score that many.
+        """
+        border = self.tokenizer.border
+        if border is None:
+            return self.context_window
+        room = self.context_window - len(border.start)
+        if output > room:
+            raise UsageError(
+                f"an output of {output} tokens, the last draft included, exceeds the decoder's window of "
+                f"{self.context_window}.",
+                flag=flag,
+                remedy="Choose fewer new tokens.",
+            )
+        return self.context_window + len(border.start) + output
 
     def is_one(self, dtypes: tuple[str, str]) -> bool:
         """Whether the target is its own draft, so that weights are loaded once."""
@@ -88,6 +117,7 @@ def find_pair(config: PairConfig) -> PairSource:
     quiet_libraries()
     target = find(config.target.id, config.target.revision, "--target")
     draft = find(config.draft.id, config.draft.revision, "--draft", target)
+    _require_one_kind(target, draft)
     if draft.sharing is None:
         check_same(target.tokenizer, draft.tokenizer)
     sizes = [text_config(source.config).vocab_size for source in (target, draft)]
@@ -101,6 +131,26 @@ def find_pair(config: PairConfig) -> PairSource:
         )
     window = min(context_window(source.config) for source in (target, draft))
     return PairSource(target, draft, shared, window)
+
+
+def _require_one_kind(target: ModelSource, draft: ModelSource) -> None:
+    """Refuse an encoder-decoder beside a decoder, and decoders that start differently."""
+    kinds = {True: "an encoder-decoder", False: "a decoder alone"}
+    one, other = target.is_encoder_decoder, draft.is_encoder_decoder
+    if one != other:
+        raise UsageError(
+            f"the target is {kinds[one]} and the draft {kinds[other]}: they read a prompt differently.",
+            flag="--draft",
+            remedy=f"Choose a draft that is {kinds[one]} with the target's tokenizer.",
+        )
+    ours, theirs = target.tokenizer.border, draft.tokenizer.border
+    if ours is not None and theirs is not None and ours != theirs:
+        raise UsageError(
+            f"the target's decoder starts with the tokens {list(ours.start)} behind sources that end with "
+            f"{list(ours.ending)}, the draft's with {list(theirs.start)} behind {list(theirs.ending)}.",
+            flag="--draft",
+            remedy="Choose a draft of the target's model family.",
+        )
 
 
 def resolve_device(name: str) -> torch.device:

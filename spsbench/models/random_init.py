@@ -9,12 +9,14 @@ import torch
 
 from spsbench.config.models import TORCH
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.models.border import Border
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import suitable_threads
 from spsbench.models.onnx_lm import OnnxLM
-from spsbench.models.source import require_causal
+from spsbench.models.seq2seq_lm import Seq2SeqLM
+from spsbench.models.source import require_generative
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.weights import DTYPES, ROUNDED, available_bytes
 
@@ -30,7 +32,7 @@ def read_config(name: str, flag: str) -> Any:
 
     Raises:
         UnavailableError: it cannot be read.
-        UsageError: it does not describe a causal language model that SpS can use.
+        UsageError: it does not describe a language model that SpS can use.
     """
     from transformers import AutoConfig
 
@@ -38,7 +40,7 @@ def read_config(name: str, flag: str) -> Any:
         raise UnavailableError(f"{name} does not exist.", flag=flag, remedy="Give a config.json or a folder.")
     with typed_errors(name, flag):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-    require_causal(config, name, flag)
+    require_generative(config, name, flag)
     return config
 
 
@@ -99,6 +101,9 @@ def random_model(
     with torch.random.fork_rng(devices=[]), device:
         torch.manual_seed(seed)
         model = _built(config, dtype)
+    if config.is_encoder_decoder:
+        border = Border((config.eos_token_id,), (config.decoder_start_token_id,))
+        return Seq2SeqLM(model.eval(), border, vocab_size)
     over_torch = TorchLM(model.eval(), vocab_size)
     if backend == TORCH:
         return over_torch
@@ -108,8 +113,9 @@ def random_model(
 
 
 def _built(config: Any, dtype: str) -> Any:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     named = DTYPES.get("float32" if dtype in ROUNDED else dtype)
     wanted = named or getattr(config, "dtype", None) or torch.float32
-    return AutoModelForCausalLM.from_config(config, dtype=wanted)
+    return kind.from_config(config, dtype=wanted)

@@ -51,18 +51,17 @@ def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
     """
     generator = torch.Generator().manual_seed(seed)
     prompt_length = _prompt_length(model)
-    tokens = torch.randint(model.vocab_size, (prompt_length + _BLOCK + 1,), generator=generator).to(
-        model.device
-    )
-    prompt, block, other = tokens[:prompt_length], tokens[prompt_length:-1], tokens[-1:]
-    model.rollback(0)
-    model.score(prompt, last=1)
-    cached = model.score(block, last=_BLOCK).clone()
-    kept = prompt_length + _KEPT
+    drawn = torch.randint(model.vocab_size, (prompt_length + _BLOCK + 1,), generator=generator)
+    drawn = drawn.to(model.device)
+    prompt, block, other = model.as_prompt(drawn[:prompt_length]), drawn[prompt_length:-1], drawn[-1:]
+    pending = model.begin(prompt.tolist())
+    cached = model.score(torch.cat([pending, block]), last=_BLOCK).clone()
+    kept = len(prompt) + _KEPT
     model.rollback(kept)
     continued = model.score(other, last=1)
     model.rollback(0)
-    full = model.score_uncached(tokens[:-1])
+    tokens = torch.cat([prompt, block])
+    full = model.score_uncached(tokens)
     branch = model.score_uncached(torch.cat([tokens[:kept], other]))
     return SelfTest(
         cached=_difference(model, cached, full[-_BLOCK:]),

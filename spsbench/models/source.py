@@ -13,7 +13,7 @@ from typing import Any
 
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.fetch.catalogue import PREFIX as PACKAGE
-from spsbench.models.causal_lm import text_config
+from spsbench.models.causal_lm import context_window, text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import folder_of_gguf, folder_of_package
 from spsbench.models.gguf import SUFFIX as GGUF
@@ -34,8 +34,8 @@ from spsbench.paths import embedded_dir
 _ROLLBACK_SAFE = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"})
 
 
-def require_causal(config: Any, name: str, flag: str) -> None:
-    """Refuse a model that is not a causal language model, or whose state cannot be rolled back.
+def require_generative(config: Any, name: str, flag: str) -> None:
+    """Refuse a model that writes no text token by token, or whose state cannot be rolled back.
 
     Args:
         config: the Hugging Face configuration.
@@ -45,13 +45,12 @@ def require_causal(config: Any, name: str, flag: str) -> None:
     Raises:
         UsageError: with the reason.
     """
-    known, model_class = _causal_class(config)
-    if config.is_encoder_decoder or not known:
-        what = "an encoder-decoder" if config.is_encoder_decoder else "not a causal language model"
+    known, model_class = _model_class(config)
+    if not known:
         raise UsageError(
-            f"{name} ({config.model_type}) is {what}.",
+            f"{name} ({config.model_type}) is not a causal language model, nor an encoder-decoder of text.",
             flag=flag,
-            remedy="Choose a decoder-only language model.",
+            remedy="Choose a model like Llama or Qwen, or like T5 or BART.",
         )
     reason = _state(config, model_class)
     if reason is not None:
@@ -63,11 +62,12 @@ def require_causal(config: Any, name: str, flag: str) -> None:
         )
 
 
-def _causal_class(config: Any) -> tuple[bool, Any]:
-    """(whether AutoModelForCausalLM supports the configuration, its model class or None if unknown)."""
-    from transformers import AutoModelForCausalLM
+def _model_class(config: Any) -> tuple[bool, Any]:
+    """(whether transformers' auto class supports the configuration, its model class or None if unknown)."""
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    mapping = getattr(AutoModelForCausalLM, "_model_mapping", None)
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    mapping = getattr(auto, "_model_mapping", None)
     if mapping is None:
         return True, None
     if type(config) not in mapping:
@@ -130,6 +130,16 @@ class ModelSource:
     sharing: Sharing | None = None
 
     @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether an encoder reads the prompt, and a decoder begins behind it."""
+        return bool(self.config.is_encoder_decoder)
+
+    @property
+    def longest(self) -> int:
+        """Longest sequence, prompt and output, in tokens; an encoder-decoder has a window for each."""
+        return (2 if self.is_encoder_decoder else 1) * context_window(self.config)
+
+    @property
     def is_local(self) -> bool:
         """Whether it is a local folder, not a hub model."""
         return Path(self.location).is_dir()
@@ -165,7 +175,7 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
 
     Raises:
         UnavailableError: missing, offline, gated or unreadable.
-        UsageError: not a causal language model that SpS can use, or a draft that was made for another target.
+        UsageError: not a language model that SpS can use, or a draft that was made for another target.
     """
     from transformers import AutoConfig
 
@@ -175,8 +185,8 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
     with typed_errors(name, flag):
         # False, not None: with None transformers asks on the terminal.
         config = AutoConfig.from_pretrained(location, revision=revision, trust_remote_code=False)
-        require_causal(config, name, flag)
-    tokenizer = _read_tokenizer(location, revision, name, flag)
+        require_generative(config, name, flag)
+    tokenizer = _read_tokenizer(location, revision, name, flag, config)
     origin = read_origin(Path(location))
     content = fingerprint(location, revision) if origin is None else _of_origin(origin)
     dequantised = None if origin is None else origin.dequantised
@@ -256,7 +266,7 @@ def _config_of(draft: TrainedDraft, target: ModelSource, name: str, flag: str) -
         )
     config.vocab_size, config.pad_token_id = over.vocab_size, None
     config.dtype = getattr(target.config, "dtype", None)
-    require_causal(config, name, flag)
+    require_generative(config, name, flag)
     return config
 
 
@@ -278,7 +288,7 @@ def embedding_of(source: ModelSource, flag: str) -> str | None:
         return embedding_fingerprint(stored) if stored.reads(EMBEDDING) else None
 
 
-def _read_tokenizer(location: str, revision: str | None, name: str, flag: str) -> Tokenizer:
+def _read_tokenizer(location: str, revision: str | None, name: str, flag: str, config: Any) -> Tokenizer:
     from transformers import AutoTokenizer
 
     folder = Path(location)
@@ -290,19 +300,38 @@ def _read_tokenizer(location: str, revision: str | None, name: str, flag: str) -
         )
     with typed_errors(name, flag):
         tokenizer = AutoTokenizer.from_pretrained(location, revision=revision, trust_remote_code=False)
-        listed = (*_eos_of_generation(location, revision), tokenizer.eos_token_id)
-        return Tokenizer(tokenizer, frozenset(i for i in listed if i is not None))
+        asked = _generation_config(location, revision)
+        # Instruct models list their end-of-turn token only in generation_config.json.
+        eos = getattr(asked, "eos_token_id", None)
+        listed = (*(eos if isinstance(eos, list) else [eos]), tokenizer.eos_token_id)
+        start = _decoder_start(config, asked, name, flag) if config.is_encoder_decoder else ()
+        return Tokenizer(tokenizer, frozenset(i for i in listed if i is not None), start)
 
 
-def _eos_of_generation(location: str, revision: str | None) -> list[int | None]:
-    """EOS ids of generation_config.json: instruct models list their end-of-turn token only there."""
+def _generation_config(location: str, revision: str | None) -> Any:
+    """generation_config.json; None if there is none."""
     from transformers import GenerationConfig
 
     try:
-        eos = GenerationConfig.from_pretrained(location, revision=revision).eos_token_id
+        return GenerationConfig.from_pretrained(location, revision=revision)
     except OSError:  # the file is optional
-        return []
-    return eos if isinstance(eos, list) else [eos]
+        return None
+
+
+def _decoder_start(config: Any, asked: Any, name: str, flag: str) -> tuple[int, ...]:
+    """The start token of a decoder, and the first token of every output where that is forced (BART's BOS)."""
+
+    def told(key: str) -> Any:
+        return next((i for part in (asked, config) if (i := getattr(part, key, None)) is not None), None)
+
+    start, forced = told("decoder_start_token_id"), told("forced_bos_token_id")
+    if not isinstance(start, int):
+        raise UnavailableError(
+            f"{name} does not say which token its decoder starts with.",
+            flag=flag,
+            remedy="Add decoder_start_token_id to its config.json.",
+        )
+    return (start,) if forced is None else (start, int(forced))
 
 
 def files_of(location: str, revision: str | None) -> Path | None:

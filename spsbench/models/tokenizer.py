@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spsbench.errors import UsageError
+from spsbench.models.border import Border
 
 
 class Tokenizer:
@@ -17,12 +18,19 @@ class Tokenizer:
         bos: the BOS token that prompts begin with; None if the tokenizer adds none.
         has_chat_template: whether ``chat`` can be used.
         is_instruct: whether the model was trained on its chat template, judged by its EOS tokens.
+        border: of an encoder-decoder's prompts; None of others.
+
+    Args:
+        tokenizer: of transformers.
+        eos_ids: see above.
+        start: the tokens that an encoder-decoder's decoder begins with; empty of others.
     """
 
-    def __init__(self, tokenizer: Any, eos_ids: frozenset[int]) -> None:
+    def __init__(self, tokenizer: Any, eos_ids: frozenset[int], start: tuple[int, ...] = ()) -> None:
         self._tokenizer = tokenizer
         self.size = len(tokenizer)
         self.eos_ids = eos_ids
+        self.border = Border(self._ending(), start) if start else None
         self.has_chat_template = bool(getattr(tokenizer, "chat_template", None))
         first = self.encode("a", special=True)[:1]
         plain = self.encode("a", special=False)[:1]
@@ -30,14 +38,33 @@ class Tokenizer:
         self.is_instruct = self.has_chat_template and self._ends_its_turns()
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Token ids of a text; ``special`` adds the tokens that begin a prompt (BOS).
+        """Token ids of a text; ``special`` makes it a prompt.
 
-        An EOS that some tokenizers append is dropped: the prompt is continued.
+        That adds the tokens that a prompt begins with (BOS). An EOS that some tokenizers append is dropped:
+        the prompt is continued. Of an encoder-decoder it stays, and what the decoder begins with follows.
+
+        Raises:
+            UsageError: the text spells those tokens out itself.
         """
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special)
+        if special and self.border is not None:
+            return self._opened(ids, self.border)
         while special and ids and ids[-1] in self.eos_ids:
             ids.pop()
         return ids
+
+    @staticmethod
+    def _opened(source: list[int], border: Border) -> list[int]:
+        try:
+            return border.opened(source)
+        except ValueError as error:
+            raise UsageError(f"a prompt cannot be read: {error}.", remedy="Change its text.") from error
+
+    def _ending(self) -> tuple[int, ...]:
+        """What the tokenizer writes behind every text."""
+        plain, full = (self._tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
+        ends = range(len(plain), len(full) + 1)
+        return next((tuple(full[end:]) for end in ends if full[end - len(plain) : end] == plain), ())
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of token ids without special tokens; spaces are not cleaned up."""

@@ -124,7 +124,6 @@ def _given(
 ) -> ForcedText:
     own = own_entries(reading.q, reading.tokens)
     if keeping is not None:
-        keeping.rollback(0)
-        keeping.score(torch.tensor([*text.prompt, *text.tokens], device=keeping.device)[:-1], last=1)
+        keeping.begin([*text.prompt, *text.tokens])
     log_target: Floats = own.double().log().cpu().numpy().astype(np.float64)
     return ForcedText(text.prompt, text.tokens, log_target, states, reading.tokens.device)

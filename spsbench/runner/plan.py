@@ -253,6 +253,7 @@ def plan(config: RunConfig) -> Plan:
     for drafter in _drafters(arms):
         drafter_kind(drafter.name).require_target(drafter, source.target)
     _require_shareable(config, source, arms)
+    _require_own_loops(source, arms)
     dtypes = config.model_dtype, config.draft_model_dtype
     backend, fallback = pair_backend(config.backend, source, dtypes, device)
     require_memory(source.target, None if source.is_one(dtypes) else source.draft, dtypes, device, backend)
@@ -260,10 +261,10 @@ def plan(config: RunConfig) -> Plan:
     max_new_tokens = config.max_new_tokens or task.max_new_tokens
     # The last loop may score K tokens beyond the limit.
     reserve = max_new_tokens + max(arm.k for arm in arms)
+    window = source.window_for(reserve)
     chat = _uses_template(config, source, task)
     prompts = tuple(
-        task.prompt(example, data, source.tokenizer, source.context_window, reserve, chat)
-        for example in data.examples
+        task.prompt(example, data, source.tokenizer, window, reserve, chat) for example in data.examples
     )
     require_searchable(arms, source, max(len(prompt.ids) for prompt in prompts) + max_new_tokens)
     return Plan(
@@ -287,6 +288,17 @@ def _uses_template(config: RunConfig, source: PairSource, task: Task) -> bool:
     tokenizer = source.tokenizer
     wanted = task.uses_template(has_template=tokenizer.has_chat_template, is_instruct=tokenizer.is_instruct)
     return config.chat_template == "auto" and wanted
+
+
+def _require_own_loops(source: PairSource, arms: tuple[Arm, ...]) -> None:
+    """Refuse engines that read a prompt as a decoder does, for a pair that reads it with an encoder."""
+    other = next((arm.engine for arm in arms if arm.engine != "eager"), None)
+    if source.target.is_encoder_decoder and other is not None:
+        raise UsageError(
+            f"{other} runs decoders alone; {source.target.name} is an encoder-decoder.",
+            flag="--engine",
+            remedy="Use --engine eager.",
+        )
 
 
 def _shard(prompts: tuple[Prompt, ...], config: RunConfig) -> tuple[Prompt, ...]:

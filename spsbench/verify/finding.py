@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from spsbench.verify.subject import SamplerUnderTest
+from spsbench.verify.subject import SamplerUnderTest, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,17 @@ _COARSE_LIMIT = 1e-1
 
 
 @torch.inference_mode()
-def row_difference(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]]) -> Finding:
-    """Largest difference between logits scored one row at a time and K+1 rows at a time.
+def row_difference(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Finding:
+    """Largest difference between logits of the target's text scored one row and K+1 rows at a time.
 
     Kernels differ by row count, so it is not 0; twice this is how close two best logits must be for
     greedy SpS and greedy ArS to differ without a bug.
     """
     worst, scale = 0.0, 0.0
-    for context in contexts:
-        tokens = torch.tensor(context, device=subject.device)
-        head, tail = tokens[:-_TOKENS], tokens[-_TOKENS:]
-        singles = torch.cat(_scored(subject, head, tail, 1))
-        blocks = torch.cat(_scored(subject, head, tail, subject.k + 1))
+    for prompt in prompts:
+        text = written(subject, prompt, subject.seed)
+        singles = torch.cat(_scored(subject, text, 1))
+        blocks = torch.cat(_scored(subject, text, subject.k + 1))
         worst = max(worst, float((singles.double() - blocks.double()).abs().max()))
         scale = max(scale, float(singles.abs().max()))
     limit = _LIMIT.get(subject.target.dtype, _COARSE_LIMIT)
@@ -76,10 +75,8 @@ def row_difference(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]])
     )
 
 
-def _scored(
-    subject: SamplerUnderTest, head: torch.Tensor, tail: torch.Tensor, rows: int
-) -> list[torch.Tensor]:
-    """Logits behind each token of ``tail``, scored in blocks of ``rows``."""
-    subject.target.rollback(0)
-    subject.target.score(head, last=1)
+def _scored(subject: SamplerUnderTest, text: Sequence[int], rows: int) -> list[torch.Tensor]:
+    """Logits behind each of a text's last tokens, scored in blocks of ``rows``."""
+    subject.target.begin(text[: 1 - _TOKENS])
+    tail = torch.tensor(text[-_TOKENS:], device=subject.device)
     return [subject.target.score(block, last=len(block)).clone() for block in torch.split(tail, rows)]

@@ -89,7 +89,7 @@ def _speculative(subject: SamplerUnderTest, prompt: Sequence[int]) -> list[int]:
 
 def _gap(witness: CausalLM, context: Sequence[int], one: int, other: int) -> float:
     """How far apart two tokens' logits are behind a context, by an uncached forward."""
-    row = witness.score_uncached(torch.tensor(context, device=witness.device))[-1].float()
+    row = witness.score_uncached(torch.tensor(context, device=witness.device), last=1)[0].float()
     return abs(float(row[one] - row[other]))
 
 

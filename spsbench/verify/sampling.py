@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from spsbench.decode.protocols import Drafter, LanguageModel
+from spsbench.decode.protocols import Drafter, LanguageModel, read_prompt
 from spsbench.decode.sampling import warp
 from spsbench.models.causal_lm import CausalLM
 from spsbench.verify.finding import Finding
@@ -49,11 +49,12 @@ class MemoizedModel:
         self.vocab_size = model.vocab_size
         self.context_window = model.context_window
         # Bound now: a fault injected into the model later must not change the reference.
-        self._score, self._rollback = model.score, model.rollback
+        self._score, self._rollback, self._begin = model.score, model.rollback, model.begin
         self._features: Callable[[int, int], Tensor] | None = None
         if isinstance(model, CausalLM) and model.keeps_features:
             self._features = model.features
         self._device = device
+        self._prompt: list[int] = []
         self._fed: list[int] = []
         self._path = [_Node()]
         self._read: list[int] = []
@@ -63,10 +64,22 @@ class MemoizedModel:
         """Number of tokens in the current context."""
         return len(self._fed)
 
-    def score(self, tokens: Tensor, last: int) -> Tensor:
-        for token in tokens.tolist():
+    def begin(self, prompt: Sequence[int]) -> Tensor:
+        """See ``LanguageModel.begin``; the wrapped model reads it once a row is missing."""
+        if self._features is not None:  # of a decoder alone: states are wanted before any row is
+            return read_prompt(self, prompt, self._device)
+        self.rollback(0)
+        self._prompt = list(prompt)
+        self._feed(self._prompt[:-1])
+        return torch.tensor(self._prompt[-1:], device=self._device)
+
+    def _feed(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
             self._fed.append(token)
             self._path.append(self._path[-1].child(token))
+
+    def score(self, tokens: Tensor, last: int) -> Tensor:
+        self._feed(tokens.tolist())
         nodes = self._path[-last:]
         missing = next((i for i, node in enumerate(nodes) if node.row is None), last)
         if missing < last:
@@ -85,8 +98,7 @@ class MemoizedModel:
 
     def row(self, context: Sequence[int]) -> Tensor:
         """Logits [1, V] after a context, which becomes the current one."""
-        self.rollback(0)
-        return self.score(torch.tensor(context), last=1)
+        return self.score(self.begin(context), last=1)
 
     def _compute(self, nodes: list[_Node], missing: int) -> None:
         """Compute the rows from the first missing one on, in one forward of the wrapped model."""
@@ -97,7 +109,11 @@ class MemoizedModel:
             if ours != theirs:
                 break
             shared += 1
-        self._rollback(shared)
+        if shared < len(self._prompt) - 1:
+            self._begin(self._prompt)
+            shared = len(self._prompt) - 1
+        else:
+            self._rollback(shared)
         self._read = list(self._fed)
         rows = self._score(torch.tensor(self._fed[shared:], device=self._device), last=wanted)
         for node, row in zip(nodes[missing:], torch.split(rows.clone(), 1), strict=True):

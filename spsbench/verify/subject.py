@@ -128,7 +128,8 @@ class SamplerUnderTest:
         Returns:
             [n, V] warped rows, and [n] whether their support is the same just beside the parameters.
         """
-        logits = self.target.score_uncached(torch.tensor(sequence, device=self.device))[start - 1 :]
+        tokens = torch.tensor(sequence, device=self.device)
+        logits = self.target.score_uncached(tokens, last=len(sequence) - start + 1)
         return warp(logits, self.sampling), steady(logits, self.sampling)
 
 
@@ -165,11 +166,12 @@ def telling_contexts(
     """
     found: list[tuple[float, tuple[int, ...]]] = []
     for index, prompt in enumerate(prompts):
-        sequence = _written(subject, prompt, subject.seed + index)
+        sequence = written(subject, prompt, subject.seed + index)
         tokens = torch.tensor(sequence, device=subject.device)
-        logits = subject.target.score_uncached(tokens)[len(prompt) - 1 : -1]
+        wanted = len(sequence) - len(prompt)
+        logits = subject.target.score_uncached(tokens[:-1], last=wanted)
         q = warp(logits, subject.sampling)
-        p = warp(subject.draft.score_uncached(tokens)[len(prompt) - 1 : -1], subject.sampling)
+        p = warp(subject.draft.score_uncached(tokens[:-1], last=wanted), subject.sampling)
         overlap = torch.minimum(q, p).sum(-1)
         # Half accepted, half rejected, and more than one possible token: every branch is taken often.
         worth = (1 - (overlap - 0.5).abs() * 2) * (1 - q.max(-1).values)
@@ -180,8 +182,8 @@ def telling_contexts(
     return [context for _, context in found[:count]]
 
 
-def _written(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
+def written(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
     """Prompt and some tokens of the target's own, by plain sampling."""
     loops = start(subject.target, None, prompt, 0, subject.sampling, UniformStream(seed, subject.device))
-    written = islice(loops(Stopwatch(FakeClock())), _LENGTH)
-    return [*prompt, *(loop.tokens[0] for loop in written)]
+    behind = islice(loops(Stopwatch(FakeClock())), _LENGTH)
+    return [*prompt, *(loop.tokens[0] for loop in behind)]

@@ -51,7 +51,7 @@ class Wide:
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
-        self.rollback, self.vocab_size = model.rollback, model.vocab_size
+        self.begin, self.rollback, self.vocab_size = model.begin, model.rollback, model.vocab_size
         self.context_window = model.context_window
 
     @property

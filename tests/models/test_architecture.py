@@ -10,7 +10,7 @@ import transformers
 from tiny_models import ARCHITECTURES, RECURRENT, config_of
 
 from spsbench.errors import UsageError
-from spsbench.models.source import find, require_causal
+from spsbench.models.source import find, require_generative
 
 
 @pytest.mark.parametrize("architecture", list(RECURRENT))
@@ -24,18 +24,17 @@ def test_a_running_state_is_refused_without_weights_or_tokenizer(architecture: s
 def test_an_indexed_cache_is_refused() -> None:
     """Sparse attention keeps a second cache, which ``RewindLayer`` does not have."""
     with pytest.raises(UsageError, match="keeps DynamicIndexedLayer in its cache"):
-        require_causal(transformers.DeepseekV32Config(), "it", "--target")
+        require_generative(transformers.DeepseekV32Config(), "it", "--target")
 
 
 @pytest.mark.parametrize(
     ("config", "what"),
     [
-        (transformers.T5Config(), "encoder-decoder"),
-        (transformers.BartConfig(), "encoder-decoder"),
+        (transformers.WhisperConfig(), "nor an encoder-decoder of text"),
         (transformers.CLIPConfig(), "not a causal language model"),
     ],
 )
-def test_other_models_than_causal_language_models_are_refused(config: Any, what: str, tmp_path: Path) -> None:
+def test_models_that_write_no_text_from_text_are_refused(config: Any, what: str, tmp_path: Path) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=what):
         find(str(tmp_path), None, "--draft")
@@ -43,13 +42,13 @@ def test_other_models_than_causal_language_models_are_refused(config: Any, what:
 
 @pytest.mark.parametrize("architecture", list(ARCHITECTURES))
 def test_attention_passes(architecture: str) -> None:
-    require_causal(config_of(architecture), architecture, "--target")
+    require_generative(config_of(architecture), architecture, "--target")
 
 
 def test_without_private_names_of_transformers_the_self_test_decides(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(transformers.AutoModelForCausalLM, "_model_mapping")
-    require_causal(config_of("llama"), "llama", "--target")
+    require_generative(config_of("llama"), "llama", "--target")
     with pytest.raises(UsageError, match="hybrid"):  # seen from the public cache
-        require_causal(config_of("jamba"), "jamba", "--target")
+        require_generative(config_of("jamba"), "jamba", "--target")

@@ -14,7 +14,7 @@ from spsbench.errors import UsageError
 from spsbench.models.cache import RewindLayer
 from spsbench.models.causal_lm import CausalLM, attention_window, context_window
 from spsbench.models.selftest import require_exact_rollback, self_test
-from spsbench.models.source import require_causal
+from spsbench.models.source import require_generative
 from spsbench.models.torch_lm import TorchLM
 
 WINDOWED = ("mistral", "gemma3")
@@ -77,7 +77,7 @@ class Misplaced(TorchLM):
 @pytest.mark.parametrize("architecture", list(MORE))
 def test_more_architectures_pass(architecture: str) -> None:
     config = config_of(architecture)
-    require_causal(config, architecture, "--target")
+    require_generative(config, architecture, "--target")
     result = self_test(TorchLM(make(config)))
     assert result.worst < 1e-5
     assert result.prompt_tokens == 24 + (attention_window(config) or 0)

@@ -207,7 +207,7 @@ def test_without_times_there_is_no_choice_and_the_oracle_drafts_what_stands(
 
 
 def test_one_pass_of_the_draft_serves_the_whole_curve() -> None:
-    """The draft reads each text once; every further forward is of a sampled draft behind it."""
+    """The draft reads each token once; every further forward is of a sampled draft behind it."""
     policies = policies_of([Spec("stop-below"), Spec("entropy")], [MODEL])
     assert policies is not None
     reader = StopReader(policies.rules, rollouts=0)
@@ -224,8 +224,8 @@ def test_one_pass_of_the_draft_serves_the_whole_curve() -> None:
     q = torch.full((n, V), 1 / V, dtype=torch.float64)
     given = ForcedText(text.prompt, text.tokens, np.full(n, -np.log(V)))
     reader.forced(ModelDrafter(draft, SAMPLING, torch.device("cpu")), given, q, K)
-    assert calls[0] == (2 + n, n + 1)
-    assert len(calls) <= 1 + K - 1  # one draft is sampled on behind the text
+    assert calls[:2] == [(1, 1), (1 + n, n + 1)]  # the prompt, and the text behind it
+    assert len(calls) <= 2 + K - 1  # one draft is sampled on behind the text
     assert len(reader.rules) == 18
 
 

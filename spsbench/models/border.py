@@ -1,0 +1,48 @@
+"""Where the source of an encoder-decoder ends and what its decoder writes begins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """The tokens between a source and an output, by which one list of tokens is both.
+
+    Attributes:
+        ending: that close every source, as the tokenizer writes them (``</s>``); may be empty.
+        start: that the decoder is given: its start token, and the first output token where that is forced.
+    """
+
+    ending: tuple[int, ...]
+    start: tuple[int, ...]
+
+    def source_length(self, tokens: Sequence[int]) -> int:
+        """Number of source tokens, ``ending`` included: up to the first ``start`` behind an ``ending``.
+
+        Args:
+            tokens: source, start, and maybe outputs.
+
+        Raises:
+            ValueError: the source is empty, or nothing starts the decoder.
+        """
+        mark, width = self.ending + self.start, len(self.ending)
+        for place in range(len(tokens) - len(mark) + 1):
+            if tuple(tokens[place : place + len(mark)]) == mark and place + width:
+                return place + width
+        raise ValueError(f"no source that ends with {list(self.ending)} and {list(self.start)} behind it")
+
+    def opened(self, source: Sequence[int]) -> list[int]:
+        """A source and what the decoder starts with.
+
+        Args:
+            source: as the tokenizer wrote it, ``ending`` included.
+
+        Raises:
+            ValueError: the text of the source holds such a border itself.
+        """
+        tokens = [*source, *self.start]
+        if self.source_length(tokens) != len(source):
+            raise ValueError("the text holds the tokens with which the decoder starts")
+        return tokens

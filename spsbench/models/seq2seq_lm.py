@@ -1,0 +1,130 @@
+"""An encoder-decoder over torch: T5, BART and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from spsbench.errors import UsageError
+from spsbench.models.border import Border
+from spsbench.models.cache import RewindCache
+from spsbench.models.causal_lm import decoder_layers
+from spsbench.models.torch_lm import TorchLM
+
+_CROSS = ("EncDecAttention", "encoder_attn")
+_REMEMBERED = (".k.", ".v.", ".k_proj.", ".v_proj.")
+
+
+class Seq2SeqLM(TorchLM):
+    """Owns a model, what its encoder made of the source, and the caches of its decoder; batch size 1.
+
+    ``begin`` runs the encoder, once a sequence. The keys and values of the cross-attention are computed by
+    the decoder's first forward; the decoder's own are rolled back as those of any other model.
+
+    Args:
+        model: a ``PreTrainedModel`` of the sequence-to-sequence kind, in eval mode.
+        border: tells source and output apart.
+        vocab_size: number of logits used; the rest pads the embedding.
+
+    Attributes:
+        border: as given.
+    """
+
+    def __init__(self, model: Any, border: Border, vocab_size: int | None = None) -> None:
+        super().__init__(model, vocab_size)
+        self.border = border
+        self.layers = decoder_layers(model.config)
+        self._source: BaseModelOutput | None = None
+        self._forget()
+
+    @property
+    def length(self) -> int:
+        return self._read + self.cache.length
+
+    def begin(self, prompt: Sequence[int]) -> Tensor:
+        self.rollback(0)
+        cut = self.border.source_length(prompt)
+        tokens = torch.tensor(prompt, device=self.device)
+        states = self.model.get_encoder()(input_ids=tokens[:cut].unsqueeze(0)).last_hidden_state
+        self._source, self._read = BaseModelOutput(last_hidden_state=states), cut
+        if len(prompt) - 1 > cut:
+            self.score(tokens[cut:-1], last=1)
+        return tokens[-1:]
+
+    def _scored(self, tokens: Tensor, last: int) -> Tensor:
+        assert self._source is not None, "a sequence begins with begin()"
+        output = self.model(
+            encoder_outputs=self._source,
+            decoder_input_ids=tokens.unsqueeze(0),
+            past_key_values=self._caches,
+            use_cache=True,
+        )
+        logits: Tensor = output.logits[0, -last:, : self.vocab_size]
+        return logits
+
+    def rollback(self, length: int) -> None:
+        if length == 0:
+            self._forget()
+        else:
+            assert length >= self._read, "the source is read as a whole"
+            self.cache.rollback(length - self._read)
+
+    def _forget(self) -> None:
+        """The decoder's buffers stay: they are written over."""
+        self.cache.rollback(0)
+        self._source, self._read = None, 0
+        self._caches = EncoderDecoderCache(self.cache, RewindCache())
+
+    def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
+        cut = self.border.source_length(tokens.tolist())
+        source, written = tokens[:cut].unsqueeze(0), tokens[cut:].unsqueeze(0)
+        output = self.model(input_ids=source, decoder_input_ids=written, use_cache=False)
+        logits: Tensor = output.logits[0, -last:, : self.vocab_size]
+        return logits
+
+    def twin(self) -> Seq2SeqLM:
+        other = Seq2SeqLM(self.model, self.border, self.vocab_size)
+        other.attached = self.attached
+        return other
+
+    def as_prompt(self, tokens: Tensor) -> Tensor:
+        start = (*self.border.ending, *self.border.start)
+        return torch.cat([tokens, tokens.new_tensor(start)])
+
+    def with_features(self, flag: str) -> Seq2SeqLM:
+        raise _refused(flag)
+
+    def truncated(self, layers: int, flag: str) -> Seq2SeqLM:
+        raise _refused(flag)
+
+    def forward_bytes(self, rows: int = 1) -> int:
+        """Of the decoder and the head; not of the encoder, nor of what makes the cross-attention's keys."""
+        head = self.model.get_output_embeddings().weight
+        parts = {id(head): head.nbytes}
+        table = id(self.model.get_input_embeddings().weight)
+        for name, weights in self.model.get_decoder().named_parameters():
+            remembered = any(part in name for part in _CROSS) and any(part in name for part in _REMEMBERED)
+            if not remembered and id(weights) != table:
+                parts[id(weights)] = weights.nbytes
+        return sum(parts.values())
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of a token of the source as of one of the output: each layer attends to both."""
+        config = self.config
+        heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
+        width = getattr(config, "d_kv", None) or config.hidden_size // heads
+        return int(2 * self.layers * heads * width * self.dtype.itemsize)
+
+
+def _refused(flag: str) -> UsageError:
+    return UsageError(
+        "of an encoder-decoder neither layers nor states can be had.",
+        flag=flag,
+        remedy="Draft with a model, lookup, suffix or ngram.",
+    )

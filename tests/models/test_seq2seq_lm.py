@@ -1,0 +1,241 @@
+"""Encoder-decoders: the same loops, the same text as transformers' own, and the exact law."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import DynamicCache, EncoderDecoderCache
+
+from spsbench.decode.algorithms import start
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.enumeration import EXACT, Scene, worst_difference
+from spsbench.decode.rejection import accept_draft
+from spsbench.decode.uniforms import UniformStream
+from spsbench.drafters.lookup import KIND as LOOKUP
+from spsbench.drafters.model import ModelDrafter
+from spsbench.errors import UsageError
+from spsbench.models.border import Border
+from spsbench.models.loading import load_torch
+from spsbench.models.selftest import require_exact_rollback
+from spsbench.models.seq2seq_lm import Seq2SeqLM
+from spsbench.models.source import find
+from spsbench.records import SamplingParams
+from tests.tiny_models import (
+    BOS,
+    EOS,
+    SEQ2SEQ,
+    TOKENS,
+    config_of,
+    make,
+    make_seq2seq,
+    pair_of,
+    save,
+    save_seq2seq,
+)
+
+CPU = torch.device("cpu")
+GREEDY = SamplingParams(greedy=True)
+BORDERS = {"t5": Border((EOS,), (BOS,)), "bart": Border((EOS,), (EOS, BOS))}
+SOURCE = [*b"translate English to German: the house", EOS]
+
+
+@pytest.fixture(params=list(SEQ2SEQ))
+def architecture(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def loaded(architecture: str, seed: int = 0, **changes: int) -> Seq2SeqLM:
+    return Seq2SeqLM(make_seq2seq(architecture, seed, **changes), BORDERS[architecture])
+
+
+def written(target: Seq2SeqLM, drafter: ModelDrafter | None, prompt: list[int], n: int, k: int) -> list[int]:
+    tokens: list[int] = []
+    with torch.inference_mode():
+        loops = start(target, drafter, prompt, k, GREEDY, UniformStream(0, CPU))(Stopwatch(FakeClock()))
+        while len(tokens) < n:
+            tokens += next(loops).tokens
+    return tokens[:n]
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_greedy_sps_is_greedy_ars_is_generate(architecture: str, k: int) -> None:
+    target, draft = loaded(architecture), loaded(architecture, seed=1)
+    prompt = BORDERS[architecture].opened(SOURCE)
+    plain = written(target, None, prompt, 40, 0)
+    drafter = ModelDrafter(draft, GREEDY, CPU)
+    assert written(target, drafter, prompt, 40, k) == plain
+    assert written(target, ModelDrafter(target.twin(), GREEDY, CPU), prompt, 40, k) == plain
+    theirs = target.model.generate(
+        torch.tensor([SOURCE]),
+        max_new_tokens=41,
+        do_sample=False,
+        num_beams=1,
+        eos_token_id=None,
+        # Made here: transformers 5.23 makes one of as many layers as the encoder has.
+        past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache()),
+    )[0].tolist()
+    first = len(BORDERS[architecture].start)
+    assert theirs[first : first + 40] == plain[: len(theirs) - first]
+    assert len(theirs) > 30
+
+
+def test_a_sequence_leaves_nothing_to_the_next(architecture: str) -> None:
+    target, draft = loaded(architecture), loaded(architecture, seed=1)
+    one, other = (BORDERS[architecture].opened([*text, EOS]) for text in (b"a much longer source", b"short"))
+    fresh = written(loaded(architecture), None, other, 20, 0)
+    written(target, ModelDrafter(draft, GREEDY, CPU), one, 20, 3)
+    assert written(target, ModelDrafter(draft, GREEDY, CPU), other, 20, 3) == fresh
+
+
+def test_rollback_is_exact_and_a_wrong_one_is_found(architecture: str) -> None:
+    class Forgetful(Seq2SeqLM):
+        """Keeps what its decoder has read."""
+
+        def rollback(self, length: int) -> None:
+            if length == 0:
+                super().rollback(0)
+
+    model = make_seq2seq(architecture)
+    assert require_exact_rollback(Seq2SeqLM(model, BORDERS[architecture]), "it").worst < 1e-4
+    with pytest.raises(UsageError, match="rolled back"):
+        require_exact_rollback(Forgetful(model, BORDERS[architecture]), "it")
+
+
+def test_the_source_matters_and_is_counted(architecture: str) -> None:
+    model, border = loaded(architecture), BORDERS[architecture]
+    with torch.inference_mode():
+        rows = [
+            model.score(model.begin(border.opened([*text, EOS])), last=1).clone() for text in (b"ab", b"xyz")
+        ]
+    assert not torch.allclose(rows[0], rows[1])
+    assert model.length == 4 + len(border.start)
+
+
+@torch.inference_mode()
+def test_a_text_goes_on_where_it_was_cut(architecture: str) -> None:
+    """A prompt with outputs behind it is read like source and outputs in turn."""
+    model = loaded(architecture)
+    prompt = BORDERS[architecture].opened(SOURCE)
+    whole = [*prompt, 5, 6, 7, 8]
+    whole_row = model.score(model.begin(whole), last=1).clone()
+    pending = model.begin(prompt)
+    turn = model.score(torch.cat([pending, torch.tensor([5, 6, 7, 8])]), last=1)
+    torch.testing.assert_close(whole_row, turn, rtol=1e-4, atol=1e-4)
+    uncached = model.score_uncached(torch.tensor(whole), last=1)
+    torch.testing.assert_close(whole_row, uncached, rtol=1e-4, atol=1e-4)
+
+
+V, START, END = 5, 4, 3
+TINY = {"vocab_size": V, "eos_token_id": END, "pad_token_id": START, "decoder_start_token_id": START}
+TINY_BORDER = Border((END,), (START,))
+
+
+def tiny(architecture: str, seed: int) -> Seq2SeqLM:
+    """Of five tokens, in float64, so that an enumeration adds up."""
+    model = make_seq2seq(architecture, seed, **TINY).double()
+    return Seq2SeqLM(model, TINY_BORDER)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.8, top_p=0.8), GREEDY])
+def test_a_loop_has_the_targets_law(architecture: str, sampling: SamplingParams) -> None:
+    target, draft = tiny(architecture, 0), tiny(architecture, 1)
+    prompt = tuple(TINY_BORDER.opened([0, 2, 1, END]))
+    make_drafter = partial(ModelDrafter, draft, sampling, CPU)
+    worst = worst_difference(Scene(target, make_drafter, accept_draft, prompt, 2, sampling, ()))
+    assert worst.size < EXACT
+
+
+@torch.inference_mode()
+def test_the_law_is_broken_by_a_draft_of_another_source() -> None:
+    """The negative control: a draft row that is not the one proposed from shows in the law."""
+
+    class Elsewhere(Seq2SeqLM):
+        """Tells rows of one source and proposes from them, but the target reads another's rows."""
+
+        def score(self, tokens: torch.Tensor, last: int) -> torch.Tensor:
+            rows = super().score(tokens, last)
+            return rows if last == 1 else rows.flip(0)
+
+    sampling = SamplingParams()
+    target = Elsewhere(make_seq2seq("t5", 0, **TINY).double(), TINY_BORDER)
+    draft = tiny("t5", 1)
+    prompt = tuple(TINY_BORDER.opened([0, 2, 1, END]))
+    scene = Scene(target, partial(ModelDrafter, draft, sampling, CPU), accept_draft, prompt, 2, sampling, ())
+    assert worst_difference(scene).size > 1e-3
+
+
+def test_a_saved_model_is_found_with_its_border(architecture: str, tmp_path: Path) -> None:
+    source = find(str(save_seq2seq(architecture, tmp_path / "it")), None, "--target")
+    border = BORDERS[architecture]
+    assert source.is_encoder_decoder
+    assert source.tokenizer.border == border
+    assert source.tokenizer.encode("hi", special=True) == [
+        *source.tokenizer.encode("hi", special=False),
+        EOS,
+        *border.start,
+    ]
+    model = load_torch(source, "float32", CPU, TOKENS, "--target")
+    assert isinstance(model, Seq2SeqLM)
+    assert model.layers == 3
+
+
+def test_lookup_copies_from_the_source() -> None:
+    """The sequence begins with the source, so that drafters that copy find it."""
+    assert LOOKUP.name == "lookup"
+    prompt = BORDERS["t5"].opened([7, 8, 9, 10, EOS])
+    from spsbench.drafters.registry import built
+    from spsbench.records import Spec
+    from spsbench.testing import context_of
+
+    drafter = built(LOOKUP, Spec("lookup"), context_of(TOKENS, GREEDY))
+    drafter.begin(prompt)
+    draft = drafter.draft([*prompt, 7, 8], 2, torch.zeros(2))
+    assert draft.tokens.tolist() == [9, 10]
+
+
+def test_a_pair_is_of_one_kind(tmp_path: Path) -> None:
+    t5 = save_seq2seq("t5", tmp_path / "t5")
+    llama = save(make(config_of("llama")), tmp_path / "llama")
+    with pytest.raises(UsageError, match="the target is an encoder-decoder and the draft a decoder alone"):
+        pair_of(t5, llama)
+    other = save_seq2seq("t5", tmp_path / "other", decoder_start_token_id=EOS)
+    with pytest.raises(UsageError, match="decoder starts with"):
+        pair_of(t5, other)
+
+
+def test_windows_of_source_and_output(tmp_path: Path) -> None:
+    pair = pair_of(save_seq2seq("t5", tmp_path / "t5"))
+    assert pair.context_window == 128
+    assert pair.longest == 256
+    assert pair.window_for(40) == 128 + 1 + 40
+    with pytest.raises(UsageError, match="exceeds the decoder's window of 128"):
+        pair.window_for(128)
+
+
+def test_a_text_that_spells_the_border_is_refused(tmp_path: Path) -> None:
+    tokenizer = find(str(save_seq2seq("t5", tmp_path / "t5")), None, "--target").tokenizer
+    with pytest.raises(UsageError, match="cannot be read"):
+        tokenizer.encode("one</s><s>two", special=True)
+
+
+def test_borders() -> None:
+    border = Border((2,), (2, 0))
+    assert border.source_length([5, 2, 2, 0, 7, 2, 2, 0]) == 2
+    assert border.opened([2]) == [2, 2, 0]
+    for bad in ([], [2, 0], [5, 2]):
+        with pytest.raises(ValueError, match="no source"):
+            border.source_length(bad)
+
+
+def test_loops_go_on_without_end(architecture: str) -> None:
+    """Behind EOS as well: who consumes them decides where a text ends."""
+    target = loaded(architecture)
+    prompt = BORDERS[architecture].opened(SOURCE)
+    with torch.inference_mode():
+        loops = start(target, None, prompt, 0, GREEDY, UniformStream(0, CPU))(Stopwatch(FakeClock()))
+        assert len(list(islice(loops, 50))) == 50
