@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import transformers
+
+from spsbench.models.border import Border
+from spsbench.models.seq2seq_lm import Seq2SeqLM
+from spsbench.models.torch_lm import TorchLM
 
 VOCABULARY, EOS, PAD, BOS = 30, 1, 0, 2
 
@@ -22,21 +25,15 @@ _BART = {
 _HEADS = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 64}
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """What ``BeamLM`` asks of a model; ``start`` as of one with an encoder."""
-
-    model: Any
-    vocab_size: int
-    start: tuple[int, ...]
-
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        """A prompt; the start tokens are its last."""
-        return (5, 17, 3, 22, 9, 11, *self.start)
+SOURCE = (5, 17, 3, 22, 9, 11, EOS)
 
 
-def loaded(kind: str, seed: int, noise: float = 0.0, **changes: Any) -> Loaded:
+def prompt_of(lm: TorchLM) -> tuple[int, ...]:
+    """A prompt: of an encoder-decoder with what its decoder starts with, of others without the EOS."""
+    return (*SOURCE, *lm.border.start) if isinstance(lm, Seq2SeqLM) else SOURCE[:-1]
+
+
+def loaded(kind: str, seed: int, noise: float = 0.0, **changes: Any) -> TorchLM:
     """A random float32 model: ``llama``, ``t5`` or ``bart``.
 
     Args:
@@ -47,14 +44,15 @@ def loaded(kind: str, seed: int, noise: float = 0.0, **changes: Any) -> Loaded:
     """
     torch.manual_seed(seed)
     model = _MAKERS[kind](changes).eval()
-    start = () if kind == "llama" else (model.config.decoder_start_token_id,)
     generator = torch.Generator().manual_seed(seed + 1000)
     with torch.no_grad():
         for weights in model.parameters():
             if weights.dim() > 1:
                 weights.mul_(3.0)  # random models are otherwise all but uniform
                 weights.add_(torch.randn(weights.shape, generator=generator) * weights.std() * noise)
-    return Loaded(model, VOCABULARY, start)
+    if kind == "llama":
+        return TorchLM(model)
+    return Seq2SeqLM(model, Border((EOS,), (model.config.decoder_start_token_id,)))
 
 
 def _llama(changes: dict[str, Any]) -> Any:

@@ -20,37 +20,31 @@ from transformers.modeling_outputs import BaseModelOutput
 from spsbench.decode.beam import Node
 from spsbench.errors import UsageError
 from spsbench.models.cache import RewindLayer
-
-
-class TransformersLM(Protocol):
-    """What is asked of a loaded model: ``TorchLM``, or one of an encoder and a decoder."""
-
-    model: Any
-    vocab_size: int
+from spsbench.models.seq2seq_lm import Seq2SeqLM
+from spsbench.models.torch_lm import TorchLM
 
 
 class BeamLM:
     """A ``TreeModel`` over the stock forward of a model; weights are shared, the cache is its own.
 
     Args:
-        lm: the model. One of an encoder and a decoder has ``start``, the tokens that begin every output:
-            its prompts are the source's tokens and these.
+        lm: the model; of an encoder-decoder the prompt is a source and what its decoder starts with.
 
     Raises:
         UsageError: its decoder's positions cannot be set.
     """
 
-    def __init__(self, lm: TransformersLM) -> None:
+    def __init__(self, lm: TorchLM) -> None:
         self.model, self.vocab_size = lm.model, lm.vocab_size
-        self.start: tuple[int, ...] = getattr(lm, "start", ())
-        self._layout: _Layout = _encoder_decoder(self.model) if self.start else _DecoderOnly(self.model)
+        self.border = lm.border if isinstance(lm, Seq2SeqLM) else None
+        self._layout: _Layout = _encoder_decoder(self.model) if self.border else _DecoderOnly(self.model)
         self._tree = _Tree(0, self.model.device)
 
     @torch.inference_mode()
     def begin(self, prompt: Sequence[int]) -> None:
         """See ``TreeModel.begin``; runs the encoder where there is one."""
-        own = len(self.start) or len(prompt)
-        source, read = prompt[: len(prompt) - own], prompt[len(prompt) - own : -1]
+        cut = self._source_length(prompt)
+        source, read = prompt[:cut], prompt[cut:-1]
         self._layout.begin(source)
         self._tree = _Tree(len(read), self.model.device)
         if read or source:  # an encoder-decoder reads the last token too, for its cross-attention's keys
@@ -79,12 +73,16 @@ class BeamLM:
     @torch.inference_mode()
     def in_line(self, prompt: Sequence[int], tokens: Sequence[int]) -> Tensor:
         """[V] logits behind a prompt and tokens, by one forward without cache or tree."""
-        own = len(self.start) or len(prompt)
-        source, decoded = prompt[: len(prompt) - own], [*prompt[len(prompt) - own :], *tokens]
-        ids = {"decoder_input_ids" if self.start else "input_ids": self._ids(decoded)}
-        encoder = {"input_ids": self._ids(source)} if self.start else {}
-        logits: Tensor = self.model(**ids, **encoder, use_cache=False).logits[0, -1, : self.vocab_size]
+        cut = self._source_length(prompt)
+        written = self._ids([*prompt[cut:], *tokens])
+        given = {"input_ids": self._ids(prompt[:cut]), "decoder_input_ids": written}
+        if self.border is None:
+            given = {"input_ids": written}
+        logits: Tensor = self.model(**given, use_cache=False).logits[0, -1, : self.vocab_size]
         return logits
+
+    def _source_length(self, prompt: Sequence[int]) -> int:
+        return 0 if self.border is None else self.border.source_length(prompt)
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor([tokens], device=self.model.device)
@@ -112,7 +110,9 @@ def require_exact_tree(lm: BeamLM) -> None:
 @torch.inference_mode()
 def _worst_difference(lm: BeamLM) -> float:
     """Between logits of a tree and of its branches in line, relative to the largest logit."""
-    prompt = [token % lm.vocab_size for token in range(3, 8)] + [*lm.start]
+    prompt = [token % lm.vocab_size for token in range(3, 8)]
+    if lm.border is not None:
+        prompt += [*lm.border.ending, *lm.border.start]
     root = Node(prompt[-1])
     one, other = root.child(1), root.child(2)
     tip = other.child(3)

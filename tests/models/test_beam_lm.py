@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 from table_tree import searched
-from tiny_beam_models import EOS, Loaded, loaded
+from tiny_beam_models import EOS, loaded, prompt_of
 from tiny_models import config_of, make
 
 from spsbench.decode.beam import Node
 from spsbench.errors import UsageError
 from spsbench.models import beam_lm
 from spsbench.models.beam_lm import BeamLM, require_exact_tree
+from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import BeamParams, Hypothesis
 
@@ -25,9 +26,11 @@ ROUNDING = {"rel": 3e-6, "abs": 2e-5}
 """Of float32 over some layers and up to ``LENGTH`` log-probabilities."""
 
 
-def generated(lm: Loaded, params: BeamParams, length: int = LENGTH) -> list[tuple[tuple[int, ...], float]]:
+def generated(lm: TorchLM, params: BeamParams, length: int = LENGTH) -> list[tuple[tuple[int, ...], float]]:
     """Tokens and score of every hypothesis that transformers finds, best first."""
-    source = torch.tensor([lm.prompt[: len(lm.prompt) - len(lm.start)]])
+    prompt = prompt_of(lm)
+    start = lm.border.start if isinstance(lm, Seq2SeqLM) else ()
+    source = torch.tensor([prompt[: len(prompt) - len(start)]])
     found = lm.model.generate(
         source,
         attention_mask=torch.ones_like(source),
@@ -40,7 +43,7 @@ def generated(lm: Loaded, params: BeamParams, length: int = LENGTH) -> list[tupl
         return_dict_in_generate=True,
         output_scores=True,
     )
-    before = len(lm.start) or len(lm.prompt)
+    before = len(start) or len(prompt)
     tokens = (_ended(row[before:]) for row in found.sequences.tolist())
     return list(zip(tokens, found.sequences_scores.tolist(), strict=True))
 
@@ -72,10 +75,10 @@ def test_hypotheses_and_scores_are_those_of_generate(kind: str, seed: int) -> No
     for index, (penalty, early) in enumerate(CASES):
         width = (2, 4)[(index + seed) % 2]
         params = BeamParams(width, width + 2, penalty, early)
-        plain, one_by_one = searched(BeamLM(target), params, LENGTH, prompt=target.prompt, eos=EOS)
+        plain, one_by_one = searched(BeamLM(target), params, LENGTH, prompt=prompt_of(target), eos=EOS)
         assert agrees(plain, generated(target, params)), (width, penalty, early)
         found, loops = searched(
-            BeamLM(target), params, LENGTH, BeamLM(draft), 4, prompt=target.prompt, eos=EOS
+            BeamLM(target), params, LENGTH, BeamLM(draft), 4, prompt=prompt_of(target), eos=EOS
         )
         assert [one.tokens for one in found] == [one.tokens for one in plain]
         for one, other in zip(found, plain, strict=True):
@@ -88,7 +91,7 @@ def test_some_of_those_searches_end_with_eos_and_some_at_the_limit() -> None:
     reasons = set()
     for kind, seed in product(KINDS, range(2)):
         lm = loaded(kind, seed)
-        found, _ = searched(BeamLM(lm), BeamParams(4, 4), LENGTH, prompt=lm.prompt, eos=EOS)
+        found, _ = searched(BeamLM(lm), BeamParams(4, 4), LENGTH, prompt=prompt_of(lm), eos=EOS)
         reasons |= {one.reason for one in found}
     assert reasons == {"eos", "length"}
 
@@ -106,7 +109,7 @@ def test_other_architectures_take_a_tree(architecture: str) -> None:
 
 def test_one_that_takes_no_tree_is_refused() -> None:
     """ALiBi reads positions from a mask over columns."""
-    with pytest.raises(UsageError, match="BloomForCausalLM cannot score a tree.* Choose another sampling"):
+    with pytest.raises(UsageError, match="BloomForCausalLM cannot score a tree of tokens"):
         require_exact_tree(BeamLM(TorchLM(make(config_of("bloom")))))
 
 
@@ -136,16 +139,16 @@ def test_the_stock_model_is_left_as_it_was() -> None:
     for kind in ("t5", "bart"):
         lm = loaded(kind, 0)
         before = generated(lm, BeamParams(2, 2))
-        searched(BeamLM(lm), BeamParams(2, 2), LENGTH, prompt=lm.prompt, eos=EOS)
+        searched(BeamLM(lm), BeamParams(2, 2), LENGTH, prompt=prompt_of(lm), eos=EOS)
         assert generated(lm, BeamParams(2, 2)) == before
 
 
 def test_a_node_without_its_ancestors_reads_them_too_and_rows_keep_their_order() -> None:
     lm = loaded("llama", 0)
     model = BeamLM(lm)
-    model.begin(lm.prompt)
-    root = Node(lm.prompt[-1])
+    model.begin(prompt_of(lm))
+    root = Node(prompt_of(lm)[-1])
     deep, shallow = root.child(4).child(5).child(6), root.child(7)
     rows = model.score([deep, shallow])
     for row, node in zip(rows, (deep, shallow), strict=True):
-        assert torch.allclose(row, model.in_line(lm.prompt, node.tokens()), atol=1e-5)
+        assert torch.allclose(row, model.in_line(prompt_of(lm), node.tokens()), atol=1e-5)
