@@ -18,7 +18,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """A run of exact beam search, its speculation and the draft's search, and greedy beside them."""
     directory = tmp_path_factory.mktemp("beam") / "run"
     asked = ("--sampling", "beam,greedy", "--beams", "3", "--draft-beams", "5", "--k", "3")
-    more = ("--arms", "ars,sps,draft", "--fail-on", "lossless", "--no-proof")
+    more = ("--arms", "ars,sps,draft", "--fail-on", "lossless", "--no-proof", "--no-score")
     return directory, call("run", "xsum", *SMALL, "--limit", "2", *asked, *more, "--out", directory)
 
 
