@@ -1,9 +1,9 @@
-"""What one pass of the target costs in a search with beams, by how a tree of tokens is laid out: counts, no times.
+"""How many tokens one pass of the target takes in a search with beams, by the layout of the tree.
 
     python -m benchmarks.beam_layouts [--prompts 10] [--tokens 40] [--beams 4] [--draft-beams 6] [--k 4]
 
-Speculation runs with the mini pair on the prompts of ``xsum``. Of each tree that the target scores it is counted how
-many tokens go through the model and how many rows hold the prompt's keys, had the tree been laid out as
+Speculation runs with the mini pair on the prompts of ``xsum``. Of each tree that the target scores it is
+counted how many tokens go through the model and how many rows hold the prompt's keys, had it been laid out as
 
 * one row: every node once, behind one copy of the prompt (what spsbench does);
 * a row a beam: every node once, in the row of its beam, all rows as long as the longest;
@@ -108,7 +108,8 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout)
     for name, value in (("prompts", 10), ("tokens", 40), ("beams", 4), ("draft-beams", 6), ("k", 4)):
         parser.add_argument(f"--{name}", type=int, default=value)
     return parser.parse_args()

@@ -266,7 +266,7 @@ def plan(config: RunConfig) -> Plan:
     prompts = tuple(
         task.prompt(example, data, source.tokenizer, window, reserve, chat) for example in data.examples
     )
-    require_searchable(arms, source, max(len(prompt.ids) for prompt in prompts) + max_new_tokens)
+    require_searchable(arms, source, dtypes, max(len(prompt.ids) for prompt in prompts) + max_new_tokens)
     return Plan(
         config,
         task,
