@@ -50,8 +50,8 @@ def slack(tokens: int, *, precise: bool) -> float:
 def _identity(baseline: pd.DataFrame, arm: pd.DataFrame, *, precise: bool) -> BeamIdentity | None:
     key = [name for name in _KEY if name in baseline and name in arm]
     columns = [*key, "new_tokens", "hypotheses", "losslessness"]
-    ours, theirs = (finished(frame)[columns].set_index(key) for frame in (baseline, arm))
-    both = ours.join(theirs, how="inner", suffixes=("_base", "_arm"))
+    ours, theirs = (finished(frame)[columns] for frame in (baseline, arm))
+    both = ours.merge(theirs, on=key, suffixes=("_base", "_arm"))
     if both.empty:
         return None
     verdicts = [_same(row, precise=precise) for row in both.to_dict("records")]
