@@ -29,7 +29,7 @@ from spsbench.config import resolve
 from spsbench.engines.base import Engine
 from spsbench.environment import describe_environment, taken, taken_since
 from spsbench.models.pair import Pair
-from spsbench.models.source import files_of
+from spsbench.peers.folders import folder_of
 from spsbench.peers.protocol import Ask, Load
 from spsbench.peers.registry import PeerKind, find_peer
 from spsbench.records import Generation, Prompt, Request
@@ -91,9 +91,8 @@ def _beside(ready: Plan, models: Pair, kind: PeerKind, way: str, log: Path) -> I
     if way == ALONE:
         yield
         return
-    folder = files_of(ready.source.target.location, ready.source.target.commit)
-    assert folder is not None
-    asked = Load(kind.converted(folder.resolve()), threads=models.info["threads"], context=ready.slots)
+    target = kind.converted(folder_of(ready.source.target))
+    asked = Load(target, threads=models.info["threads"], context=ready.slots)
     peer = kind.open(asked, log, way == STOPPED)
     try:
         peer.describe()

@@ -246,7 +246,7 @@ def test_a_lossy_rule_cannot_pass_the_gate_lossless(tmp_path: Path) -> None:
 def test_two_drafters_at_one_k_are_two_arms_everywhere(tmp_path: Path) -> None:
     result = call(
         *("run", "xsum", "--drafter", "model,lookup", "--rule", "modified-rejection,lenience", "--k", "2,3"),
-        *(*FLAGS, "--limit", "3", "--out", tmp_path / "run"),
+        *(*FLAGS, "--out", tmp_path / "run"),
     )
     assert result.code == 0, result.err
     summary = json.loads((tmp_path / "run/summary.json").read_text())

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import pytest
 
 import spsbench
 
@@ -45,6 +43,7 @@ FLOORS: dict[str, float] = {
     "replay": 8.5,  # texts are judged as an audit does
     "distill": 8.5,  # a forecast times forwards
     "load": 8.5,  # servers under load: their prompts are a run's
+    "simulate": 8.7,  # faults that verify plants, and the decoder of a bench without text
     "cli": 9,
     "api": 9.5,
     "__main__": 10,
@@ -120,10 +119,18 @@ def test_the_check_sees_upward_sideways_and_late_imports() -> None:
     )
 
 
-def test_the_command_line_imports_nothing_heavy() -> None:
-    if not (PACKAGE / "cli").is_dir():
-        pytest.skip("there is no command line yet")
-    code = f"import sys, spsbench.cli.main; print(sorted(set({HEAVY}) & set(sys.modules)))"
+def imported_by(module: str, watched: Sequence[str]) -> str:
+    """Which of these modules a new process has imported behind one of ours."""
+    code = f"import sys, {module}; print(sorted(set({tuple(watched)}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    return done.stdout.strip()
+
+
+def test_the_command_line_imports_nothing_heavy() -> None:
+    assert imported_by("spsbench.cli.main", HEAVY) == "[]"
+
+
+def test_what_a_run_plans_with_imports_no_requests() -> None:
+    """0.1 s, and a run fetches nothing from an index and asks no server."""
+    assert imported_by("spsbench.runner", ["requests"]) == "[]"

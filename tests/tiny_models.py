@@ -110,13 +110,13 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 _TWO_SIDED = {"vocab_size": TOKENS, "eos_token_id": EOS}
-_BART = {"d_model": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 128}
+_BART = {"d_model": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 512}
 _BART_HEADS = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
 SEQ2SEQ: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": (
         "T5Config",
         {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": 2, "num_decoder_layers": 3}
-        | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, "n_positions": 128}
+        | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 16, "n_positions": 512}
         | {"initializer_factor": 3.0, "decoder_start_token_id": BOS, "pad_token_id": BOS},
     ),
     "bart": (

@@ -32,6 +32,7 @@ from spsbench.errors import SpsbenchError
 from spsbench.peers.catalogue import load_entry
 from spsbench.peers.protocol import Ask, Sampling
 from spsbench.peers.registry import PeerKind
+from spsbench.peers.stops import ids_that_end, stop_characters
 
 _MINI = Path(__file__).resolve().parents[2] / "spsbench" / "mini"
 _PEERS = {"ort": "onnxruntime-genai", "openvino": "openvino", "vllm": "vllm", "llama": "llama-cpp"}
@@ -123,13 +124,10 @@ def _plan(given: argparse.Namespace, flags: dict[str, Any]) -> Plan:
     from spsbench.runner import plan
 
     ready = plan(resolve(flags))
-    stop = tuple(text for text in ready.stop if len(text) == 1)
-    tokenizer = ready.source.tokenizer
-    pieces = ((token, tokenizer.decode([token])) for token in range(tokenizer.size))
-    ends = {token for token, piece in pieces if any(text in piece for text in stop)}
-    stop_ids = tuple(sorted(ends | tokenizer.eos_ids))
+    tokenizer, stop = ready.source.tokenizer, list(stop_characters(ready.stop))
+    stop_ids = ids_that_end(ready.stop, tokenizer, tokenizer.size)
     requests = [
-        Ask(list(prompt.ids), ready.max_new_tokens, list(stop_ids), list(stop), Sampling(greedy=True))
+        Ask(list(prompt.ids), ready.max_new_tokens, stop_ids, stop, Sampling(greedy=True))
         for prompt in ready.prompts
     ]
     draft = given.models[1] if len(given.models) == 2 else None

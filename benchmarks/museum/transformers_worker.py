@@ -9,7 +9,7 @@ import importlib
 import time
 from typing import Any
 
-from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.protocol import SAMPLER_ORDER, SMALLEST_SET, Answer, Ask, Described, Load
 from spsbench.peers.serving import serve, until_stop
 
 
@@ -41,8 +41,8 @@ class Transformers:
                 "dynamic_quantisation": False,
                 "prefix_cache": False,
                 "threads": self._torch.get_num_threads(),
-                "top_p": "smallest set of that mass",
-                "sampler_order": "temperature, top_k, top_p",
+                "top_p": SMALLEST_SET,
+                "sampler_order": SAMPLER_ORDER,
             },
             limits=["It does not tell accepted tokens, nor when decoding began."],
         )

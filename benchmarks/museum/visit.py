@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.museum.exhibits import HEAD, TRANSFORMERS, Exhibit, Release
-from spsbench.models.causal_lm import CausalLM
 from spsbench.peers.environment import Environment
 from spsbench.peers.launch import LAUNCH
 from spsbench.peers.peer import Peer
@@ -122,15 +121,12 @@ def _audited(
 ) -> tuple[Found, str]:
     """What was found, and the version that the engine tells."""
     subject = replace(room.subject, kind=opened(release))
-    models: tuple[CausalLM, CausalLM | None] = subject.models
-    peer = subject.kind.open(
-        subject.load(release.k, effort.max_new_tokens), room.logs / f"{release.shown}.log", False
-    )
+    load = subject.load(release.k, effort.max_new_tokens)
+    peer = subject.kind.open(load, room.logs / f"{release.shown}.log", False)
     try:
         told = peer.describe()
-        audit = EngineAudit(
-            *(peer, models, subject.prompts, sampling, subject.stop_ids, effort, room.seed),
-        )
+        asked = (subject.prompts, sampling, subject.stop_ids)
+        audit = EngineAudit(peer, subject.models, *asked, effort, room.seed)
         return audit.run(lambda drawn: None), f"{told.engine} {told.version}"
     finally:
         peer.close()

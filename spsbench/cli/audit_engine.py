@@ -136,16 +136,15 @@ def plan_of(params: Mapping[str, Any]) -> Plan:
 
 def subject_of(kind: PeerKind, ready: Plan, threads: int | None) -> Subject:
     """Everything that the engine is asked with, and the models that read its texts."""
-    from spsbench.models.loading import weights_folder
+    from spsbench.peers.folders import folder_of
     from spsbench.peers.stops import ids_that_end
     from spsbench.verify.engine_matrix import Subject
 
-    source = ready.source
-    folders = (weights_folder(source.target), weights_folder(source.draft))
+    source, models = ready.source, _models(ready, threads or 1)  # loading fetches what is not here
     return Subject(
         kind=kind,
-        models=_models(ready, threads or 1),
-        folders=folders,
+        models=models,
+        folders=(folder_of(source.target), folder_of(source.draft)),
         prompts=[prompt.ids for prompt in ready.prompts],
         stop_ids=ids_that_end(ready.stop, source.tokenizer, source.vocab_size),
         threads=threads or 1,
@@ -214,19 +213,17 @@ def _shown_name(source: ModelSource, pair: str) -> str:
 
 def _write(folder: Path, rows: Sequence[Row], effort: Effort, repro: ReproFacts | None = None) -> None:
     """What is known so far: a kill loses one setting at most, and of that the texts are there."""
-    import json
-    from dataclasses import asdict
-
     from spsbench.environment import describe_environment
+    from spsbench.store.files import write_json
 
     facts: dict[str, Any] = {
-        "effort": asdict(effort),
+        "effort": effort,
         "environment": describe_environment(),
         "rows": [row.facts() for row in rows],
     }
     if repro is not None:
         facts["repro"] = repro
-    (folder / "audit.json").write_text(json.dumps(facts, indent=1) + "\n")
+    write_json(folder / "audit.json", facts)
 
 
 def _show(

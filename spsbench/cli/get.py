@@ -130,13 +130,10 @@ class _Model:
         return 0
 
     def remove(self) -> int:
-        from spsbench.fetch.cache import locked, part_of, remove
+        from spsbench.fetch.cache import locked, remove, remove_part
 
         with locked(self.folder, self.name):
-            part = part_of(self.package.wheel.file)
-            kept = part.stat().st_size if part.is_file() else 0
-            part.unlink(missing_ok=True)
-            return kept + remove(self.folder)
+            return remove_part(self.package.wheel.file) + remove(self.folder)
 
     def row(self, freed: int) -> dict[str, Any]:
         return {"model": self.name} | _sizes(self.folder, freed)

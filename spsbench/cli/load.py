@@ -124,31 +124,23 @@ def _plan(params: Mapping[str, Any]) -> Plan:
 
 def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -> LoadPlan:
     from spsbench.load.plan import LoadPlan
-    from spsbench.peers.protocol import Ask, Sampling
+    from spsbench.peers.asking import sampling_of
+    from spsbench.peers.protocol import Ask
+    from spsbench.peers.stops import ids_that_end, stop_characters
 
     samplings = {arm.sampling for arm in ready.arms}
     if len(samplings) > 1:
         raise UsageError(
             "servers are measured under one sampling.", flag="--sampling", remedy="Name one of them."
         )
-    sampling = Sampling(**samplings.pop().record())
-    stop = [] if ready.config.fixed_length else [text for text in ready.stop if len(text) == 1]
-    stop_ids = [] if ready.config.fixed_length else _stop_ids(ready, stop)
+    sampling, tokenizer = sampling_of(samplings.pop()), ready.source.tokenizer
+    stop = () if ready.config.fixed_length else ready.stop
+    ends = [] if ready.config.fixed_length else ids_that_end(stop, tokenizer, tokenizer.size)
+    characters = list(stop_characters(stop))
     asks = tuple(
-        Ask(list(prompt.ids), ready.max_new_tokens, stop_ids, stop, sampling) for prompt in ready.prompts
+        Ask(list(prompt.ids), ready.max_new_tokens, ends, characters, sampling) for prompt in ready.prompts
     )
     return LoadPlan(names, asks, ready.samples, concurrencies, ready.config.seed)
-
-
-def _stop_ids(ready: Plan, stop: list[str]) -> list[int]:
-    """EOS, and every token that holds a character that ends an output; longer stop strings are left out, for
-    no list of tokens says them."""
-    tokenizer = ready.source.tokenizer
-    ends = set(tokenizer.eos_ids)
-    if stop:
-        pieces = ((token, tokenizer.decode([token])) for token in range(tokenizer.size))
-        ends |= {token for token, piece in pieces if any(text in piece for text in stop)}
-    return sorted(ends)
 
 
 class _RunTexts:

@@ -18,6 +18,7 @@ from spsbench.cli.compare import compare
 from spsbench.cli.console import broken_pipe, complain
 from spsbench.cli.distill import distill
 from spsbench.cli.doctor import doctor
+from spsbench.cli.formula import theory
 from spsbench.cli.get import get
 from spsbench.cli.judge import judge
 from spsbench.cli.listing import list_, pairs, protocols, tasks
@@ -28,8 +29,8 @@ from spsbench.cli.replay import replay
 from spsbench.cli.report import report
 from spsbench.cli.run import run
 from spsbench.cli.score import score
+from spsbench.cli.simulate import simulate
 from spsbench.cli.sweep_k import sweep_k
-from spsbench.cli.theory import theory
 from spsbench.cli.trace import trace
 from spsbench.cli.transfers import Transfers
 from spsbench.cli.verify import verify
@@ -50,14 +51,16 @@ app = typer.Typer(
     name="spsbench", add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
-MEASURE, MAKE, LOOK_UP, MANAGE, TOOLS = "Measure", "Make", "Look things up", "Manage", "Tools"
+MEASURE, PREDICT, MAKE, LOOK_UP = "Measure", "Predict", "Make", "Look things up"
+MANAGE, TOOLS = "Manage", "Tools"
 app.command("run", rich_help_panel=MEASURE, epilog=EXIT_CODES)(run)
 app.command("sweep-k", rich_help_panel=MEASURE, epilog=EXIT_CODES)(sweep_k)
-app.command("advise", rich_help_panel=MEASURE, epilog=EXIT_CODES)(advise)
-app.command("bench", rich_help_panel=MEASURE)(bench)
-app.command("replay", rich_help_panel=MEASURE, epilog=EXIT_CODES)(replay)
+app.command("advise", rich_help_panel=PREDICT, epilog=EXIT_CODES)(advise)
+app.command("bench", rich_help_panel=PREDICT)(bench)
+app.command("replay", rich_help_panel=PREDICT, epilog=EXIT_CODES)(replay)
 app.command("report", rich_help_panel=MEASURE)(report)
 app.command("compare", rich_help_panel=MEASURE)(compare)
+app.command("simulate", rich_help_panel=PREDICT, epilog=EXIT_CODES)(simulate)
 app.command("paper", rich_help_panel=MEASURE)(paper)
 app.command("trace", rich_help_panel=MEASURE)(trace)
 app.command("verify", rich_help_panel=MEASURE)(verify)
@@ -72,7 +75,7 @@ app.command("pairs", hidden=True)(pairs)
 app.command("protocols", hidden=True)(protocols)
 app.command("doctor", rich_help_panel=TOOLS)(doctor)
 app.command("get", rich_help_panel=MANAGE, epilog=EXIT_CODES)(get)
-app.command("theory", rich_help_panel=TOOLS)(theory)
+app.command("theory", hidden=True)(theory)
 
 
 def _version(wanted: bool) -> None:

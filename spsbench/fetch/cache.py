@@ -114,6 +114,15 @@ def remove(folder: Path) -> int:
     return freed
 
 
+def remove_part(file: str) -> int:
+    """Remove what has come of a file that is not whole; the bytes that this frees."""
+    part = part_of(file)
+    with writable():
+        freed = part.stat().st_size if part.is_file() else 0
+        part.unlink(missing_ok=True)
+    return freed
+
+
 def size_of(folder: Path) -> int:
     """Bytes of the files in a folder; 0 if there is none."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

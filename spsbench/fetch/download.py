@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spsbench.errors import UnavailableError
+from spsbench.fetch.addresses import NotThere, Unreachable, host_of
 from spsbench.fetch.cache import megabytes, part_of, writable
 from spsbench.fetch.catalogue import Stored
-from spsbench.fetch.http import Http, NotThere, Unreachable, host_of
 from spsbench.fetch.watching import watcher
+
+if TYPE_CHECKING:
+    from spsbench.fetch.http import Http
 
 _ATTEMPTS = 3
 

@@ -14,20 +14,13 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
+from spsbench.fetch.addresses import NotThere, Unreachable, host_of
 from spsbench.fetch.pip_settings import PipSettings
 
 CHUNK = 1 << 18
 _GONE = (404, 410)
 _NOT_SATISFIABLE = 416
 _RETRIES = Retry(total=3, connect=2, backoff_factor=0.3, status_forcelist=(500, 502, 503, 504))
-
-
-class NotThere(Exception):
-    """There is nothing at an address."""
-
-
-class Unreachable(Exception):
-    """An address cannot be read; the text says who and why, without secrets that the address may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +109,6 @@ class Http:
         if parts.username is not None and parts.hostname is not None:
             self._logins[parts.hostname] = (parts.username, parts.password or "")
         return self._logins.get(parts.hostname or "")
-
-
-def host_of(url: str) -> str:
-    """Whom an address names: its host, or a file's path; never a password."""
-    parts = urlsplit(url)
-    return parts.hostname or url2pathname(parts.path)
 
 
 def _require_content(response: Any) -> None:

@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
-from spsbench.fetch.http import Http, NotThere, Unreachable
+from spsbench.fetch.addresses import NotThere, Unreachable
+from spsbench.fetch.http import Http
 from spsbench.fetch.pip_settings import PipSettings
 
 _JSON = "application/vnd.pypi.simple.v1+json"

@@ -95,7 +95,7 @@ def table(loaded: Loaded) -> Table:
 def _compared(row: Row) -> list[str]:
     return [
         str(row.concurrency) if row.server == PLAIN else "",
-        role(row.server, 2),
+        _role(row.server, 2),
         *_numbers(row),
         NOTHING if row.speedup is None else interval(row.speedup, "x"),
     ]
@@ -111,7 +111,7 @@ def _numbers(row: Row) -> list[str]:
     ]
 
 
-def role(server: int, servers: int) -> str:
+def _role(server: int, servers: int) -> str:
     """What a server is to the other, or that it is the only one."""
     return "server" if servers == 1 else ("plain", "spec")[server]
 
@@ -127,7 +127,7 @@ def sentences(loaded: Loaded) -> list[str]:
     if crossing is not None:
         said.append(_pays(crossing, sorted({wave.concurrency for wave in loaded.waves})))
     for place, (name, described) in enumerate(zip(loaded.names, loaded.described, strict=True)):
-        said.append(f"{role(place, len(loaded.names))}: {name}, {described.engine} {described.version}.")
+        said.append(f"{_role(place, len(loaded.names))}: {name}, {described.engine} {described.version}.")
     said.append("TTFT: until the first token; TPOT: for each further one; 50th and 95th percentile.")
     failed = sum(row.failed for row in rows(loaded.waves))
     if loaded.ended is not None:
@@ -157,7 +157,7 @@ def page(loaded: Loaded, title: str) -> str:
     lines = [f"# {escape(title)}", "", *table(loaded).as_markdown(), ""]
     lines += [f"* {escape(sentence)}" for sentence in sentences(loaded)]
     lines += [
-        f"* {role(place, len(loaded.names))}: {escape(limit)}"
+        f"* {_role(place, len(loaded.names))}: {escape(limit)}"
         for place, described in enumerate(loaded.described)
         for limit in described.limits
     ]

@@ -14,10 +14,12 @@ from spsbench.errors import UsageError
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.hf_errors import typed_errors
+from spsbench.models.onnx_seq2seq_lm import EMBEDDING as SHARED
 from spsbench.models.source import ModelSource
+from spsbench.models.t5_plan import t5_plan
 from spsbench.models.weights import DTYPES, ROUNDED
 
-COVERED = f"onnxruntime computes {', '.join(FAMILIES)} in float32, int8 or int4 on a CPU"
+COVERED = f"onnxruntime computes {', '.join(FAMILIES)} and t5 in float32, int8 or int4 on a CPU"
 
 
 def choose_backend(
@@ -79,7 +81,7 @@ def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | N
     if own not in (torch.float32, None):
         return f"it computes in {str(own).removeprefix('torch.')} (--dtype float32 is covered)"
     try:
-        blueprint_of(config)
+        t5_plan(config) if config.is_encoder_decoder else blueprint_of(config)
     except NotCovered as reason:
         return str(reason)
     return None
@@ -91,4 +93,5 @@ def _weights_missing(source: ModelSource, flag: str) -> str | None:
         return None  # a trained draft's were looked at when it was read
     with typed_errors(source.name, flag):
         stored = Checkpoint(Path(source.location))
-    return None if stored.is_plain and EMBEDDING in stored else "its weights are in no safetensors file"
+    embedding = SHARED if source.is_encoder_decoder else EMBEDDING
+    return None if stored.is_plain and embedding in stored else "its weights are in no safetensors file"

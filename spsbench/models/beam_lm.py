@@ -2,7 +2,7 @@
 
 Batch size 1: the prompt is cached once for all beams, every token of the tree has one column behind it, and
 a mask lets each token attend to the prompt and to its own ancestors. Positions are by depth. Other layouts
-and why this one: docs/adr/0023-beams-share-one-row.md.
+and why this one: docs/adr/0024-beams-share-one-row.md.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 
 @dataclass(frozen=True, slots=True)
 class Border:
@@ -32,6 +35,10 @@ class Border:
             if tuple(tokens[place : place + len(mark)]) == mark and place + width:
                 return place + width
         raise ValueError(f"no source that ends with {list(self.ending)} and {list(self.start)} behind it")
+
+    def prompt_of(self, tokens: Tensor) -> Tensor:
+        """Any tokens [n] as a source, closed, with what the decoder starts with behind it."""
+        return torch.cat([tokens, tokens.new_tensor((*self.ending, *self.start))])
 
     def opened(self, source: Sequence[int]) -> list[int]:
         """A source and what the decoder starts with.

@@ -15,6 +15,7 @@ from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import suitable_threads
 from spsbench.models.onnx_lm import OnnxLM
+from spsbench.models.onnx_seq2seq_lm import OnnxSeq2SeqLM
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.shared_lm import onnx_under, torch_under
 from spsbench.models.source import ModelSource, Sharing, embedding_of
@@ -106,21 +107,19 @@ def _load_sharing(
             raise
 
 
-def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, threads: int | None) -> OnnxLM:
+def _load_onnx(
+    source: ModelSource, dtype: str, vocab_size: int, flag: str, threads: int | None
+) -> OnnxLM | OnnxSeq2SeqLM:
     cpu = torch.device("cpu")
     # Once: a draft that shares its tensors asks for it, too.
     reference = cache(partial(load_torch, source, "float32", cpu, vocab_size, flag))
     with typed_errors(source.name, flag):
         stored = Checkpoint(weights_folder(source))
+        size, bits = threads or suitable_threads(stored.parameters), ROUNDED.get(dtype)
         try:
-            return OnnxLM(
-                source.config,
-                stored,
-                vocab_size,
-                threads or suitable_threads(stored.parameters),
-                reference,
-                bits=ROUNDED.get(dtype),
-            )
+            if (border := source.tokenizer.border) is not None:
+                return OnnxSeq2SeqLM(source.config, border, stored, vocab_size, size, reference, bits)
+            return OnnxLM(source.config, stored, vocab_size, size, reference, bits=bits)
         except KeyError as missing:
             _require_complete([str(missing.args[0])], source.name, flag)
             raise

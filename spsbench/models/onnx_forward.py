@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,7 @@ class OnnxForward:
         self.features: Tensor | None = None
         self._slots = 0
         self._memory: dict[str, Any] = {}
+        self._crossed: dict[str, Any] = {}
         self._bound: dict[tuple[int, int], _Bound] = {}
         # What is written into these arrays is what the graph reads: a value shares an array's memory.
         self._seen, self._total = np.zeros(1, np.int32), np.zeros((), np.int32)
@@ -91,6 +92,11 @@ class OnnxForward:
         self.features = bound.features
         return bound.logits
 
+    def attend(self, crossed: Mapping[str, Any]) -> None:
+        """Give every layer the keys and values of a source, as the runtime's values; until the next call."""
+        self._crossed = dict(crossed)
+        self._bound.clear()
+
     def _make_room(self, held: int, wanted: int) -> None:
         """Grow the cache to hold ``wanted`` tokens; the first ``held`` stay."""
         if wanted <= self._slots:
@@ -104,9 +110,10 @@ class OnnxForward:
                 if held:
                     room[:, :, :held] = self._memory[name].numpy()[:, :, :held]
                 grown[name] = value_of(room)
-        angles = torch.arange(slots, dtype=torch.float32).unsqueeze(1) * plan.frequencies
-        for name, table in zip(_TABLES, (angles.cos(), angles.sin()), strict=True):
-            grown[name] = value_of((table * plan.rotary_scale).numpy())
+        if len(plan.frequencies):
+            angles = torch.arange(slots, dtype=torch.float32).unsqueeze(1) * plan.frequencies
+            for name, table in zip(_TABLES, (angles.cos(), angles.sin()), strict=True):
+                grown[name] = value_of((table * plan.rotary_scale).numpy())
         self._memory, self._slots = grown, slots
         self._bound.clear()
 
@@ -122,6 +129,8 @@ class OnnxForward:
             binding.bind_ortvalue_input(name, value)
             if name not in _TABLES:
                 binding.bind_ortvalue_output(f"new_{name}", value)
+        for name, value in self._crossed.items():
+            binding.bind_ortvalue_input(name, value)
         features = np.zeros((1, n, self._plan.hidden), np.float32) if self._keeps_features else None
         if features is not None:
             binding.bind_ortvalue_output(FEATURES, value_of(features))

@@ -317,4 +317,12 @@ class Builder:
         return inputs, outputs
 
 
-_FUSED = frozenset({"GroupQueryAttention", "SkipSimplifiedLayerNormalization", "QuickGelu", "MatMulNBits"})
+_FUSED = frozenset(
+    {
+        "GroupQueryAttention",
+        "MultiHeadAttention",
+        "SkipSimplifiedLayerNormalization",
+        "QuickGelu",
+        "MatMulNBits",
+    }
+)

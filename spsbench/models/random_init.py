@@ -15,6 +15,7 @@ from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import suitable_threads
 from spsbench.models.onnx_lm import OnnxLM
+from spsbench.models.onnx_seq2seq_lm import OnnxSeq2SeqLM
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.source import require_generative
 from spsbench.models.torch_lm import TorchLM
@@ -103,12 +104,15 @@ def random_model(
         model = _built(config, dtype)
     if config.is_encoder_decoder:
         border = Border((config.eos_token_id,), (config.decoder_start_token_id,))
-        return Seq2SeqLM(model.eval(), border, vocab_size)
-    over_torch = TorchLM(model.eval(), vocab_size)
+        over_torch: TorchLM = Seq2SeqLM(model.eval(), border, vocab_size)
+    else:
+        border, over_torch = None, TorchLM(model.eval(), vocab_size)
     if backend == TORCH:
         return over_torch
     stored, bits = LoadedWeights(model), ROUNDED.get(dtype)
     size = threads or suitable_threads(stored.parameters)
+    if border is not None:
+        return OnnxSeq2SeqLM(config, border, stored, vocab_size, size, lambda: over_torch, bits)
     return OnnxLM(config, stored, vocab_size, size, lambda: over_torch, bits=bits)
 
 

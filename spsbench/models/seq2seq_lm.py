@@ -93,14 +93,13 @@ class Seq2SeqLM(TorchLM):
         return other
 
     def as_prompt(self, tokens: Tensor) -> Tensor:
-        start = (*self.border.ending, *self.border.start)
-        return torch.cat([tokens, tokens.new_tensor(start)])
+        return self.border.prompt_of(tokens)
 
     def with_features(self, flag: str) -> Seq2SeqLM:
-        raise _refused(flag)
+        raise decoders_only(flag)
 
     def truncated(self, layers: int, flag: str) -> Seq2SeqLM:
-        raise _refused(flag)
+        raise decoders_only(flag)
 
     def forward_bytes(self, rows: int = 1) -> int:
         """Of the decoder and the head; not of the encoder, nor of what makes the cross-attention's keys."""
@@ -122,7 +121,8 @@ class Seq2SeqLM(TorchLM):
         return int(2 * self.layers * heads * width * self.dtype.itemsize)
 
 
-def _refused(flag: str) -> UsageError:
+def decoders_only(flag: str) -> UsageError:
+    """What is asked of an encoder-decoder that a decoder alone can do."""
     return UsageError(
         "of an encoder-decoder neither layers nor states can be had.",
         flag=flag,

@@ -22,17 +22,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spsbench.decode.stopping import StopRule, TextDecoder
+from spsbench.peers.asking import request_seed, sampling_of
 from spsbench.peers.loops import loops_of
 from spsbench.peers.peer import Peer, PeerError, PeerGone, checked
-from spsbench.peers.protocol import Answer, Ask, Described, Sampling
-from spsbench.peers.stops import stop_characters, stop_ids
-from spsbench.records import Generation, Request, SamplingParams
+from spsbench.peers.protocol import Answer, Ask, Described
+from spsbench.peers.stops import ids_that_end, stop_characters
+from spsbench.records import Generation, Request
 
 _SLACK, _SLACK_S = 1.05, 0.01
 """How much longer than the request an engine's times may be: clocks differ, and hours are no rounding."""
-
-_SEEDS = 1 << 31
-"""Seeds of engines are 32-bit integers, signed in some of them."""
 
 
 class PeerEngine:
@@ -108,13 +106,15 @@ class PeerEngine:
         self._peer.close()
 
     def _ask(self, request: Request) -> Ask:
+        stop = () if request.fixed_length else request.stop
+        ends = [] if request.fixed_length else ids_that_end(stop, self._decoder, self._vocab_size)
         return Ask(
             prompt_ids=list(request.prompt_ids),
             max_new_tokens=request.max_new_tokens,
-            stop_ids=stop_ids(request, self._decoder, self._vocab_size),
-            stop=list(stop_characters(request)),
-            sampling=_sampling(request.sampling),
-            seed=request.seed % _SEEDS,
+            stop_ids=ends,
+            stop=list(stop_characters(stop)),
+            sampling=sampling_of(request.sampling),
+            seed=request_seed(request.seed),
         )
 
     def _generation(self, request: Request, answer: Answer, took_s: float) -> Generation:
@@ -187,7 +187,3 @@ def _require_possible(answer: Answer, took_s: float) -> None:
     longest_s = max(parts_s, (answer.wall_ms or 0.0) / 1e3)
     if longest_s > took_s * _SLACK + _SLACK_S:
         raise PeerError(f"it tells {longest_s:.3g} s of a request that took {took_s:.3g} s")
-
-
-def _sampling(params: SamplingParams) -> Sampling:
-    return Sampling(params.greedy, params.temperature, params.top_k, params.top_p)

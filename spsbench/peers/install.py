@@ -19,6 +19,7 @@ from spsbench.fetch.cache import (
     megabytes,
     part_of,
     remove,
+    remove_part,
     require_room,
     writable,
     written_whole,
@@ -66,9 +67,7 @@ def uninstall(entry: Entry) -> int:
         found = {environment.folder, *_folders(entry)}
         freed = sum(remove(folder) for folder in found)
         if entry.source is not None:
-            part = part_of(entry.source.file)
-            freed += part.stat().st_size if part.is_file() else 0
-            part.unlink(missing_ok=True)
+            freed += remove_part(entry.source.file)
         _log(entry).unlink(missing_ok=True)
         return freed
 

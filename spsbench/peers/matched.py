@@ -9,12 +9,6 @@ from typing import Any
 from spsbench.axes import shown_engine
 from spsbench.peers.protocol import SETTINGS
 
-SMALLEST_SET = "smallest set of that mass"
-"""What ``top_p`` is where a nucleus is the smallest set of most probable tokens whose mass reaches it."""
-
-SAMPLER_ORDER = ("temperature", "top_k", "top_p")
-"""In which order logits are warped here."""
-
 OF_SAMPLING = ("top_p", "sampler_order")
 """Settings without effect where nothing is sampled."""
 

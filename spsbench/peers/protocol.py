@@ -82,6 +82,12 @@ SETTINGS = {
 }
 """Keys of ``Described.settings`` that are compared, and what they mean; others are shown as they are."""
 
+SMALLEST_SET = "smallest set of that mass"
+"""``top_p`` where a nucleus is the smallest set of most probable tokens whose mass reaches it."""
+
+SAMPLER_ORDER = "temperature, top_k, top_p"
+"""``sampler_order`` where logits are warped in this order."""
+
 
 @dataclass(frozen=True)
 class Sampling:

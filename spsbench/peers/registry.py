@@ -14,8 +14,6 @@ from spsbench.peers.environment import Environment
 from spsbench.peers.named import NAMED
 from spsbench.peers.peer import Peer
 from spsbench.peers.protocol import Load
-from spsbench.peers.server import Server
-from spsbench.peers.texts import texts_in
 from spsbench.peers.worker import Command, Worker
 from spsbench.plugins import unknown
 from spsbench.records import Spec
@@ -107,7 +105,15 @@ def server_address(text: str, flag: str) -> tuple[str, str | None]:
 def _server_opener(text: str, flag: str) -> Callable[[Load, Path, bool], Peer]:
     """What opens a server; it has its models already, and a folder's tokenizer serves those of text alone."""
     url, model = server_address(text, flag)
-    return lambda load, log, paused: Server(url, model, texts_in(load.target))
+
+    def opened(load: Load, log: Path, paused: bool) -> Peer:
+        # Not at the top: requests takes 0.1 s to import, and every run looks names up here.
+        from spsbench.peers.server import Server
+        from spsbench.peers.texts import texts_in
+
+        return Server(url, model, texts_in(load.target))
+
+    return opened
 
 
 def _worker(text: str, flag: str) -> PeerKind:

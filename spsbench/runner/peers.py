@@ -16,11 +16,10 @@ from spsbench.axes import shown_engine
 from spsbench.environment import library_versions
 from spsbench.errors import UnavailableError
 from spsbench.models.pair import Pair
-from spsbench.models.source import ModelSource, files_of
 from spsbench.peers.engine import PeerEngine
-from spsbench.peers.matched import SAMPLER_ORDER, SMALLEST_SET
+from spsbench.peers.folders import folder_of
 from spsbench.peers.peer import PeerGone
-from spsbench.peers.protocol import Described, Load, shortened
+from spsbench.peers.protocol import SAMPLER_ORDER, SMALLEST_SET, Described, Load, shortened
 from spsbench.peers.registry import find_peer
 from spsbench.records import Arm
 from spsbench.runner.arms import is_peer
@@ -136,8 +135,8 @@ class PeerArms:
     def _load(self, arm: Arm, converted: Callable[[Path], str]) -> Load:
         source, info = self._plan.source, self._pair.info
         return Load(
-            target=converted(_folder(source.target)),
-            draft=converted(_folder(source.draft)) if arm.method == "sps" else None,
+            target=converted(folder_of(source.target)),
+            draft=converted(folder_of(source.draft)) if arm.method == "sps" else None,
             k=arm.k,
             threads=info["threads"],
             context=self._plan.slots,
@@ -177,17 +176,9 @@ def _of_ours(arm: Arm, pair: Pair) -> dict[str, Any]:
             "prefix_cache": False,
             "threads": pair.info["threads"],
             "top_p": SMALLEST_SET,
-            "sampler_order": list(SAMPLER_ORDER),
+            "sampler_order": SAMPLER_ORDER,
         },
     }
-
-
-def _folder(source: ModelSource) -> Path:
-    """Where a model's files are; they were loaded, so they are here."""
-    found = files_of(source.location, source.commit)
-    if found is None:
-        raise UnavailableError(f"the files of {source.name} are in no folder that an engine could read.")
-    return found.resolve()
 
 
 def _setting(arm: Arm) -> _Setting:

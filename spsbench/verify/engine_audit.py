@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from spsbench.engines.rescore import Reading, teacher_force
 from spsbench.models.causal_lm import CausalLM
+from spsbench.peers.asking import request_seed, sampling_of
 from spsbench.peers.peer import Peer, PeerError, PeerGone, checked
-from spsbench.peers.protocol import Ask, Sampling
+from spsbench.peers.protocol import Ask
 from spsbench.records import SamplingParams
 from spsbench.runner.schedule import derive_seed
 from spsbench.stats.losslessness import ALARM, FEWEST_POSITIONS
@@ -39,8 +40,6 @@ PLAIN_TEXTS = 80
 
 TO_LOCATE = 40
 """Texts that are drawn at least where the verdict is an alarm, to say where it comes from."""
-
-_SEED_BITS = 31  # what the seeds of all engines hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +146,15 @@ class EngineAudit:
             keep(drawn)
             self._add(drawn)
             count = len(self._drawn)
-            if decision == UNDECIDED and self._is_alarm():
+            evidence = None if decision == ALARM else self._audit.evidence()
+            if evidence is not None and evidence["verdict"] == ALARM:
                 decision, after = ALARM, count
             if decision == ALARM:
                 if count >= TO_LOCATE:
                     break
             elif count in looks:
                 bound = self._audit.bound(LEVEL / len(looks))
-                if self._is_quiet(bound):
+                if self._is_quiet(evidence, bound):
                     decision, after = QUIET, count
                     break
         if decision == UNDECIDED:
@@ -185,8 +185,8 @@ class EngineAudit:
                 yield Drawn(text, None if told is None else tuple(told))
 
     def _ask(self, prompt: tuple[int, ...], number: int) -> Ask:
-        seed = derive_seed(self._seed, "audit", number, "text") & ((1 << _SEED_BITS) - 1)
-        sampling = Sampling(**self._sampling.record())
+        seed = request_seed(derive_seed(self._seed, "audit", number, "text"))
+        sampling = sampling_of(self._sampling)
         return Ask(list(prompt), self._effort.max_new_tokens, self._stop_ids, [], sampling, seed)
 
     def _add(self, drawn: Drawn) -> None:
@@ -195,13 +195,8 @@ class EngineAudit:
         more = self._bets.sums(drawn.text.prompt, drawn.text.completion, reading.q)
         self._audit.add(drawn.text, reading, more)
 
-    def _is_alarm(self) -> bool:
-        evidence = self._audit.evidence()
-        return evidence is not None and evidence["verdict"] == ALARM
-
-    def _is_quiet(self, bound: float | None) -> bool:
+    def _is_quiet(self, evidence: Evidence | None, bound: float | None) -> bool:
         """Whether enough is known: the bound, or of greedy texts, which have none, every prompt once."""
-        evidence = self._audit.evidence()
         if evidence is None:
             return False
         if evidence["greedy"]:

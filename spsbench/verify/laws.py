@@ -69,10 +69,6 @@ class Fits:
             fit.nats += likelihood - base
             fit.impossible += int((own <= 0).sum())
 
-    def best(self) -> Fit:
-        """The law that the texts are likeliest under."""
-        return max(self.found, key=lambda fit: fit.nats)
-
 
 def read_under(reading: Reading, law: Law | None) -> Reading:
     """A reading with both models' rows by another law, to the letter: nothing is granted to rounding.
@@ -144,16 +140,15 @@ def _cuts(sampling: SamplingParams) -> Iterator[Law]:
     yield _with("no top-k or top-p", replace(sampling, top_k=0, top_p=1.0))
     if sampling.top_p == 1:
         return
-    whole = replace(sampling, top_p=1.0)
     for more in (1, 2):
         name = f"the nucleus and {more} token{'s' if more > 1 else ''} more"
         yield _of_one(name, partial(_longer, sampling=sampling, more=more), convention=True)
     yield _of_one(
         "the nucleus without its last token", lambda logits: _longer(logits, sampling, -1), convention=True
     )
-    for extra in (0.01, 0.02, 0.05):
-        if sampling.top_p + extra < 1:
-            yield _with(f"top-p {sampling.top_p + extra:.3g}", replace(whole, top_p=sampling.top_p + extra))
+    for top_p in (sampling.top_p + extra for extra in (0.01, 0.02, 0.05)):
+        if top_p < 1:
+            yield _with(f"top-p {top_p:.3g}", replace(sampling, top_p=top_p))
 
 
 def _min_p(rows: Tensor, share: float) -> Tensor:

@@ -23,6 +23,8 @@ MOST_TEXTS = 60
 FEWEST_TOKENS = 20
 """Fewer say nothing of a place."""
 
+_DECISIVE_NATS = math.log(1000.0)
+
 ACCEPTED, CORRECTED = "accepted", "behind them"
 
 
@@ -61,12 +63,9 @@ class Located:
 
     @property
     def explanation(self) -> Fit | None:
-        """The best law, if it is another one than what was asked for and leaves nothing impossible."""
+        """The best law, if the texts are 1,000 times as likely under it as under the one asked for."""
         best = self.fits[0]
         return best if best.nats > _DECISIVE_NATS else None
-
-
-_DECISIVE_NATS = math.log(1000.0)
 
 
 def locate(

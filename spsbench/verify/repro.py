@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +20,9 @@ from torch import Tensor
 from spsbench.decode.sampling import warp
 from spsbench.engines.rescore import Reading, own_entries, teacher_force
 from spsbench.models.causal_lm import CausalLM
+from spsbench.peers.asking import request_seed, sampling_of
 from spsbench.peers.peer import Peer, PeerError, PeerGone, checked
-from spsbench.peers.protocol import Ask, Sampling
+from spsbench.peers.protocol import Ask
 from spsbench.records import SamplingParams
 from spsbench.runner.schedule import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E
@@ -148,28 +150,35 @@ def reproduce(
         shown, first = search.clearest()
     finally:
         peer.close()
-    case = {
-        "prompt_ids": list(shown.spot.context),
-        "prefix_ids": list(shown.spot.prefix),
-        "prefix_probability": search.reached(shown.spot),
-        "max_new_tokens": _length(setting.lookahead),
-        "stop_ids": list(subject.stop_ids),
-        "sampling": setting.sampling.record(),
-        "k": setting.lookahead,
-        "threads": subject.threads,
+    case = _asked(row, subject, shown) | {
         "context": load.context,
-        "dtype": subject.dtype,
-        "vocab_size": subject.models[0].vocab_size,
-        **options_of(subject.kind.name),
+        "prefix_probability": search.reached(shown.spot),
         "draws": draws.measured,
         "first_seed": first,
-        "held_against": None if row.against is None else row.against.name,
         "expected": shown.expected.tokens,
         "rest": shown.expected.rest,
     }
     path = folder / "repro.py"
     path.write_text(script(subject.kind.name, _title(row, shown, names), case))
     return _facts(row, shown, path)
+
+
+def _asked(row: Row, subject: Subject, shown: Shown) -> dict[str, Any]:
+    """What the script asks for, and of which engine."""
+    setting = row.setting
+    return {
+        "prompt_ids": list(shown.spot.context),
+        "prefix_ids": list(shown.spot.prefix),
+        "max_new_tokens": _length(setting.lookahead),
+        "stop_ids": list(subject.stop_ids),
+        "sampling": setting.sampling.record(),
+        "k": setting.lookahead,
+        "threads": subject.threads,
+        "dtype": subject.dtype,
+        "vocab_size": subject.models[0].vocab_size,
+        **options_of(subject.kind.name),
+        "held_against": None if row.against is None else row.against.name,
+    }
 
 
 class _Search:
@@ -241,7 +250,7 @@ class _Search:
         Raises:
             PeerGone: the engine cannot be asked any more.
         """
-        sampling = Sampling(**self._row.setting.sampling.record())
+        sampling = sampling_of(self._row.setting.sampling)
         found = []
         for seed in seeds(first, count):
             if time.monotonic() > self._end:
@@ -258,7 +267,7 @@ class _Search:
         return found
 
     def _first(self, what: str, number: int) -> int:
-        return derive_seed(self._seed, "repro", number, what) & 0x7FFFFFFF
+        return request_seed(derive_seed(self._seed, "repro", number, what))
 
 
 def _length(k: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from spsbench.decode.protocols import Drafter, LanguageModel, read_prompt
 from spsbench.decode.sampling import warp
 from spsbench.models.causal_lm import CausalLM
+from spsbench.stats.g_test import FALSE_ALARM, g_statistic, survival
 from spsbench.verify.finding import Finding
 from spsbench.verify.subject import SamplerUnderTest
 
@@ -125,8 +125,6 @@ class MemoizedModel:
                 node.state = node.state if node.state is not None else state
 
 
-FALSE_ALARM = 1e-4
-_MIN_EXPECTED = 5.0
 # The context is read anew after so many draws: a cache that does not forget would grow without end.
 _ANEW = 100
 
@@ -163,7 +161,7 @@ def _test(
     for index, context in enumerate(contexts):
         counts = _counts(subject, target, drafter, context, draws, index)
         for prefix, seen in _by_prefix(counts):
-            row = warp(witness.row([*context, *prefix]), subject.sampling)[0].double()
+            row = warp(witness.row([*context, *prefix]), subject.sampling)[0].tolist()
             statistic, df, outside = g_statistic(seen, row)
             g, freedom, cells, impossible = (
                 g + statistic,
@@ -171,7 +169,7 @@ def _test(
                 cells + (df > 0),
                 impossible + outside,
             )
-    p_value = _survival(g, freedom)
+    p_value = survival(g, freedom)
     # A token that the law rules out needs no statistics, but rounding may put one at a nucleus' edge.
     passed = p_value >= FALSE_ALARM and impossible <= draws * len(contexts) // 1000
     return Finding(
@@ -220,38 +218,3 @@ def _by_prefix(counts: Counter[Path]) -> Iterator[tuple[Path, Counter[int]]]:
         for i, token in enumerate(path):
             seen.setdefault(path[:i], Counter())[token] += count
     yield from seen.items()
-
-
-def g_statistic(seen: Counter[int], law: Tensor) -> tuple[float, int, int]:
-    """G, its degrees of freedom, and how many tokens were seen that the law rules out.
-
-    Cells with fewer than five expected draws are pooled; a prefix that leaves fewer than two cells
-    tells nothing and has no degree of freedom.
-
-    Args:
-        seen: counts of tokens.
-        law: [V] probabilities in float64.
-    """
-    from scipy.stats import power_divergence
-
-    outside = sum(count for token, count in seen.items() if float(law[token]) <= 0)
-    total = sum(seen.values()) - outside
-    expected = {i: float(law[i]) * total for i in law.nonzero().flatten().tolist()}
-    large = [i for i, e in expected.items() if e >= _MIN_EXPECTED]
-    observed = [seen[i] for i in large]
-    means = [expected[i] for i in large]
-    rest = total - math.fsum(means)
-    if rest >= _MIN_EXPECTED:
-        observed.append(total - sum(observed))
-        means.append(rest)
-    if len(means) < 2:
-        return 0.0, 0, outside
-    scale = sum(observed) / math.fsum(means)
-    g = power_divergence(observed, [m * scale for m in means], lambda_="log-likelihood").statistic
-    return float(g), len(means) - 1, outside
-
-
-def _survival(g: float, freedom: int) -> float:
-    from scipy.stats import chi2
-
-    return float(chi2.sf(g, freedom)) if freedom else 1.0

@@ -25,7 +25,7 @@ from spsbench.models.causal_lm import CausalLM, text_config
 from spsbench.models.loading import load
 from spsbench.models.pair import find_pair
 from spsbench.models.source import find
-from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described, Load
+from spsbench.peers.protocol import LENGTH, SAMPLER_ORDER, SMALLEST_SET, STOP, Answer, Ask, Described, Load
 from spsbench.peers.serving import serve
 from spsbench.records import VERIFICATION_RULE, Request, SamplingParams
 from spsbench.verify.engine_faults import FAULTS, Requests, faulty
@@ -64,8 +64,8 @@ class Served:
             "dynamic_quantisation": False,
             "prefix_cache": False,
             "threads": self._asked.threads,
-            "top_p": "the smallest set of mass top_p",
-            "sampler_order": "temperature, top-k, top-p",
+            "top_p": SMALLEST_SET,
+            "sampler_order": SAMPLER_ORDER,
         }
         rule = VERIFICATION_RULE if self._asked.speculative else None
         size = self._models[0].vocab_size

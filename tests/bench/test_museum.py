@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-import torch
 from fake_engine import FakeRun, write_catalogue
+from tiny_engine import Folders, kind_with, loaded_pair, saved_pair
 
 from benchmarks.museum import __main__ as command
 from benchmarks.museum.environments import environment_of
@@ -18,11 +18,9 @@ from benchmarks.museum.exhibits import EXHIBITS, Exhibit, Release
 from benchmarks.museum.head import trained_head
 from benchmarks.museum.pages import read_rows, write_rows
 from benchmarks.museum.visit import Room, Visited, kind_in, visit
-from spsbench.config.models import TORCH
 from spsbench.errors import UnavailableError
-from spsbench.models.loading import load
 from spsbench.peers.environment import Environment
-from spsbench.peers.protocol import Answer, Ask, Described, Load, Sampling
+from spsbench.peers.protocol import Ask, Load, Sampling
 from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
 from spsbench.verify.engine_audit import Effort
@@ -33,42 +31,20 @@ K, STOP = 2, tiny_models.EOS
 PROMPTS = [tuple((7 * i + 11 * j) % 250 for j in range(6)) for i in range(8)]
 
 
-class InProcess:
-    """A served engine as a peer."""
-
-    def __init__(self, engine: Served) -> None:
-        self.engine = engine
-
-    def describe(self) -> Described:
-        return self.engine.describe()
-
-    def generate(self, ask: Ask) -> Answer:
-        return self.engine.generate(ask)
-
-    def close(self) -> None:
-        pass
-
-
 def opened(release: Release) -> PeerKind:
     """An engine of ours with the fault that the release's options name."""
-    fault = release.options.get("fault")
-    return PeerKind(release.shown, lambda asked, log, paused: InProcess(Served(asked, fault)))
+    return kind_with(release.options.get("fault"), release.shown)
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    root = tmp_path_factory.mktemp("pair")
-    target, draft = tiny_models.make_pair("llama", late=1.0)
-    return tiny_models.save(target, root / "target"), tiny_models.save(draft, root / "draft")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return saved_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
-def room(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Room:
-    source = tiny_models.pair_of(*folders)
-    given = ("float32", torch.device("cpu"), source.vocab_size)
-    target, draft = (load(part, *given, "--target", TORCH) for part in (source.target, source.draft))
+def room(folders: Folders, tmp_path_factory: pytest.TempPathFactory) -> Room:
     nobody = opened(Release("", "nobody"))
-    subject = Subject(nobody, (target, draft), folders, PROMPTS, [STOP], threads=1)
+    subject = Subject(nobody, loaded_pair(folders), folders, PROMPTS, [STOP], threads=1)
     return Room(subject, Effort(0.001, 80, 600.0, 32), 0, tmp_path_factory.mktemp("logs"))
 
 
@@ -141,7 +117,7 @@ def test_releases_are_installed_once_and_engines_are_looked_for(
 
 
 def test_a_failed_installation_or_training_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: tuple[Path, Path]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: Folders
 ) -> None:
     write_catalogue(tmp_path, monkeypatch)
     release = Release("transformers", "an old one", pins=("transformers==4.44.2",))
@@ -152,9 +128,7 @@ def test_a_failed_installation_or_training_leaves_nothing(
     assert not [path for path in (tmp_path / "cache" / "museum").iterdir() if path.is_dir()]
 
 
-def test_a_head_is_trained_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: tuple[Path, Path]
-) -> None:
+def test_a_head_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: Folders) -> None:
     write_catalogue(tmp_path, monkeypatch)
     execute = FakeRun()
 
@@ -174,9 +148,7 @@ def no_head(environment: Environment) -> Path:
     raise AssertionError("nobody asked for a head")
 
 
-def test_the_worker_speaks_the_protocol_on_our_own_transformers(
-    folders: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_the_worker_speaks_the_protocol_on_our_own_transformers(folders: Folders, tmp_path: Path) -> None:
     """Greedy, its text with the assistant is that of our engine without a draft."""
     kind = kind_in(Environment(Path(sys.prefix)), Release("transformers", "ours"), no_head)
     target, draft = map(str, folders)

@@ -8,19 +8,17 @@ from pathlib import Path
 
 import pytest
 from commandline import Cli
+from tiny_engine import in_process
 
 WRONG_WORKER = Path(__file__).resolve().parents[1] / "wrong_worker.py"
 FEW = ("--limit", "20", "--max-new-tokens", "24", "--threads", "1")
 
 
-def served(fault: str = "") -> str:
-    return f"worker:{sys.executable} -m spsbench.verify.served {fault}".rstrip()
-
-
 def test_a_right_engine_passes_and_its_texts_can_be_audited_again(cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "audit"
     asked = ("--arms", "sps", "--bound", "60%", "--texts", "20", *FEW, "--json")
-    done = cli("audit", "--engine", served(), *asked, "--out", out)
+    worker = f"worker:{sys.executable} -m spsbench.verify.served"
+    done = cli("audit", "--engine", worker, *asked, "--out", out)
     assert done.code == 0, done.err
     (row,) = json.loads(done.out)["rows"]
     assert (row["setting"], row["decision"], row["impossible"]) == ("K=4, T=1", "quiet", 0)
@@ -36,10 +34,13 @@ def test_a_right_engine_passes_and_its_texts_can_be_audited_again(cli: Cli, tmp_
     assert facts["leakage"] == pytest.approx(row["leakage"])
 
 
-def test_a_wrong_engine_is_found_beside_its_right_plain_sampling(cli: Cli, tmp_path: Path) -> None:
+def test_a_wrong_engine_is_found_beside_its_right_plain_sampling(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Plain raises no alarm, speculation does, and where it comes from is said."""
     asked = ("--temperature", "0.8", "--texts", "20", *FEW)
-    done = cli("audit", "--engine", served("inverted-ratio"), *asked, "--out", tmp_path / "audit")
+    worker = in_process("inverted-ratio", monkeypatch)
+    done = cli("audit", "--engine", worker, *asked, "--out", tmp_path / "audit")
     assert done.code == 4
     assert "not the target's distribution: K=4, T=0.8" in done.err
     said = " ".join(done.out.split())
@@ -49,9 +50,9 @@ def test_a_wrong_engine_is_found_beside_its_right_plain_sampling(cli: Cli, tmp_p
     assert "from the draft" in said
 
 
-def test_what_is_not_clear_exits_5(cli: Cli, tmp_path: Path) -> None:
+def test_what_is_not_clear_exits_5(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("--arms", "sps", "--bound", "0.1%", "--texts", "3", *FEW)
-    done = cli("audit", "--engine", served(), *asked, "--out", tmp_path / "audit")
+    done = cli("audit", "--engine", in_process(None, monkeypatch), *asked, "--out", tmp_path / "audit")
     assert done.code == 5
     assert "that less than 0.1% leaks could not be shown: K=4, T=1." in done.err
 
@@ -96,7 +97,7 @@ def test_bad_input_is_refused(cli: Cli, arguments: tuple[str, ...], said: str) -
     assert said in done.err
 
 
-def test_a_worker_can_be_tested_for_its_form(cli: Cli) -> None:
-    done = cli("verify", "--engine", served("reused-seed"), "--k", "2")
+def test_a_worker_can_be_tested_for_its_form(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = cli("verify", "--engine", in_process("reused-seed", monkeypatch), "--k", "2")
     assert done.code == 4
     assert "it does not follow the protocol: seeds (plain), seeds (K=2)" in done.err

@@ -22,12 +22,13 @@ def test_version(cli: Cli) -> None:
 def test_bare_command_shows_the_commands(cli: Cli) -> None:
     result = cli()
     assert result.code == 0
-    for name in ("run", "sweep-k", "report", "list", "doctor", "theory"):
+    for name in ("run", "sweep-k", "report", "list", "doctor", "simulate"):
         assert f" {name} " in result.out
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "sweep-k", "report", "list", "tasks", "pairs", "protocols", "doctor", "theory"]
+    "command",
+    ["run", "sweep-k", "report", "list", "tasks", "pairs", "protocols", "doctor", "theory", "simulate"],
 )
 def test_help_fits_80_columns(cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,8 +19,12 @@ from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.lookup import KIND as LOOKUP
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
+from spsbench.models.backend import model_not_covered
 from spsbench.models.border import Border
-from spsbench.models.loading import load_torch
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.checkpoint import LoadedWeights
+from spsbench.models.loading import load, load_torch
+from spsbench.models.onnx_seq2seq_lm import OnnxSeq2SeqLM
 from spsbench.models.selftest import require_exact_rollback
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.source import find
@@ -43,16 +48,38 @@ BORDERS = {"t5": Border((EOS,), (BOS,)), "bart": Border((EOS,), (EOS, BOS))}
 SOURCE = [*b"translate English to German: the house", EOS]
 
 
+OVER_ONNX = "t5-over-onnxruntime"
+BORDERS[OVER_ONNX] = BORDERS["t5"]
+
+
 @pytest.fixture(params=list(SEQ2SEQ))
 def architecture(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def loaded(architecture: str, seed: int = 0, **changes: int) -> Seq2SeqLM:
+@pytest.fixture(params=[*SEQ2SEQ, OVER_ONNX])
+def forward(request: pytest.FixtureRequest) -> str:
+    """An architecture, and what computes it."""
+    return str(request.param)
+
+
+def over_torch(architecture: str, seed: int = 0, **changes: Any) -> Seq2SeqLM:
     return Seq2SeqLM(make_seq2seq(architecture, seed, **changes), BORDERS[architecture])
 
 
-def written(target: Seq2SeqLM, drafter: ModelDrafter | None, prompt: list[int], n: int, k: int) -> list[int]:
+def loaded(forward: str, seed: int = 0, bits: int | None = None, **changes: Any) -> CausalLM:
+    reference = over_torch(forward.partition("-")[0], seed, **changes)
+    return over_onnx(reference, bits) if forward == OVER_ONNX else reference
+
+
+def over_onnx(reference: Seq2SeqLM, bits: int | None = None) -> OnnxSeq2SeqLM:
+    model = reference.model
+    return OnnxSeq2SeqLM(
+        model.config, reference.border, LoadedWeights(model), TOKENS, 1, lambda: reference, bits
+    )
+
+
+def written(target: CausalLM, drafter: ModelDrafter | None, prompt: list[int], n: int, k: int) -> list[int]:
     tokens: list[int] = []
     with torch.inference_mode():
         loops = start(target, drafter, prompt, k, GREEDY, UniformStream(0, CPU))(Stopwatch(FakeClock()))
@@ -62,33 +89,72 @@ def written(target: Seq2SeqLM, drafter: ModelDrafter | None, prompt: list[int], 
 
 
 @pytest.mark.parametrize("k", [1, 3, 6])
-def test_greedy_sps_is_greedy_ars_is_generate(architecture: str, k: int) -> None:
-    target, draft = loaded(architecture), loaded(architecture, seed=1)
-    prompt = BORDERS[architecture].opened(SOURCE)
+def test_greedy_sps_is_greedy_ars_is_generate(forward: str, k: int) -> None:
+    target, draft = loaded(forward), loaded(forward, seed=1)
+    prompt = BORDERS[forward].opened(SOURCE)
     plain = written(target, None, prompt, 40, 0)
     drafter = ModelDrafter(draft, GREEDY, CPU)
     assert written(target, drafter, prompt, 40, k) == plain
     assert written(target, ModelDrafter(target.twin(), GREEDY, CPU), prompt, 40, k) == plain
-    theirs = target.model.generate(
-        torch.tensor([SOURCE]),
-        max_new_tokens=41,
-        do_sample=False,
-        num_beams=1,
-        eos_token_id=None,
-        # Made here: transformers 5.23 makes one of as many layers as the encoder has.
-        past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache()),
-    )[0].tolist()
-    first = len(BORDERS[architecture].start)
+    theirs = (
+        over_torch(forward.partition("-")[0])
+        .model.generate(
+            torch.tensor([SOURCE]),
+            max_new_tokens=41,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=None,
+            # Made here: transformers 5.23 makes one of as many layers as the encoder has.
+            past_key_values=EncoderDecoderCache(DynamicCache(), DynamicCache()),
+        )[0]
+        .tolist()
+    )
+    first = len(BORDERS[forward].start)
     assert theirs[first : first + 40] == plain[: len(theirs) - first]
     assert len(theirs) > 30
 
 
-def test_a_sequence_leaves_nothing_to_the_next(architecture: str) -> None:
-    target, draft = loaded(architecture), loaded(architecture, seed=1)
-    one, other = (BORDERS[architecture].opened([*text, EOS]) for text in (b"a much longer source", b"short"))
-    fresh = written(loaded(architecture), None, other, 20, 0)
+def test_a_sequence_leaves_nothing_to_the_next(forward: str) -> None:
+    target, draft = loaded(forward), loaded(forward, seed=1)
+    one, other = (BORDERS[forward].opened([*text, EOS]) for text in (b"a much longer source", b"short"))
+    fresh = written(loaded(forward), None, other, 20, 0)
     written(target, ModelDrafter(draft, GREEDY, CPU), one, 20, 3)
     assert written(target, ModelDrafter(draft, GREEDY, CPU), other, 20, 3) == fresh
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"feed_forward_proj": "gated-gelu"}, {"tie_word_embeddings": False}, {"num_layers": 1}],
+    ids=["relu", "gated", "untied", "one-layer-encoder"],
+)
+@torch.inference_mode()
+def test_onnx_runtime_computes_what_transformers_does(changes: dict[str, Any]) -> None:
+    reference = over_torch("t5", initializer_factor=1.0, **changes)
+    ours = over_onnx(reference)
+    prompt = BORDERS["t5"].opened([*(b"a source that is longer than the farthest bucket " * 3), EOS])
+    text = torch.tensor([*b"and what is written, further than the farthest bucket"])
+    begun = [model.begin(prompt) for model in (reference, ours)]
+    assert begun[0].tolist() == begun[1].tolist()
+    for part in (torch.cat([begun[0], text[:1]]), text[1:6], text[6:], text[:1]):
+        theirs, own = (model.score(part, last=len(part)).clone() for model in (reference, ours))
+        torch.testing.assert_close(own, theirs, rtol=1e-4, atol=1e-4)
+        assert ours.length == reference.length
+    whole = torch.tensor([*prompt, *text.tolist()])
+    torch.testing.assert_close(
+        ours.score_uncached(whole), reference.score_uncached(whole), rtol=1e-4, atol=1e-4
+    )
+    assert ours.kv_bytes_per_token == reference.kv_bytes_per_token
+    # The bias of positions, looked up outside of torch, is all that differs.
+    assert abs(ours.forward_bytes() / reference.forward_bytes() - 1) < 0.02
+
+
+@torch.inference_mode()
+def test_rounded_weights_are_near_the_exact_ones() -> None:
+    sizes = {"d_model": 64, "d_ff": 96, "d_kv": 16, "initializer_factor": 1.0}
+    reference = over_torch("t5", **sizes)
+    tokens = torch.tensor([*BORDERS["t5"].opened(SOURCE), 5, 6, 7])
+    exact, rounded = reference.score_uncached(tokens), over_onnx(reference, 8).score_uncached(tokens)
+    assert 0 < float((exact - rounded).abs().max()) < 0.1 * float(exact.abs().max())
 
 
 def test_rollback_is_exact_and_a_wrong_one_is_found(architecture: str) -> None:
@@ -101,12 +167,13 @@ def test_rollback_is_exact_and_a_wrong_one_is_found(architecture: str) -> None:
 
     model = make_seq2seq(architecture)
     assert require_exact_rollback(Seq2SeqLM(model, BORDERS[architecture]), "it").worst < 1e-4
+    assert require_exact_rollback(loaded(OVER_ONNX), "it").worst < 1e-3
     with pytest.raises(UsageError, match="rolled back"):
         require_exact_rollback(Forgetful(model, BORDERS[architecture]), "it")
 
 
-def test_the_source_matters_and_is_counted(architecture: str) -> None:
-    model, border = loaded(architecture), BORDERS[architecture]
+def test_the_source_matters_and_is_counted(forward: str) -> None:
+    model, border = loaded(forward), BORDERS[forward]
     with torch.inference_mode():
         rows = [
             model.score(model.begin(border.opened([*text, EOS])), last=1).clone() for text in (b"ab", b"xyz")
@@ -116,10 +183,10 @@ def test_the_source_matters_and_is_counted(architecture: str) -> None:
 
 
 @torch.inference_mode()
-def test_a_text_goes_on_where_it_was_cut(architecture: str) -> None:
+def test_a_text_goes_on_where_it_was_cut(forward: str) -> None:
     """A prompt with outputs behind it is read like source and outputs in turn."""
-    model = loaded(architecture)
-    prompt = BORDERS[architecture].opened(SOURCE)
+    model = loaded(forward)
+    prompt = BORDERS[forward].opened(SOURCE)
     whole = [*prompt, 5, 6, 7, 8]
     whole_row = model.score(model.begin(whole), last=1).clone()
     pending = model.begin(prompt)
@@ -182,6 +249,15 @@ def test_a_saved_model_is_found_with_its_border(architecture: str, tmp_path: Pat
     model = load_torch(source, "float32", CPU, TOKENS, "--target")
     assert isinstance(model, Seq2SeqLM)
     assert model.layers == 3
+    covered = model_not_covered(source, "float32", CPU, "--target") is None
+    assert covered == (architecture == "t5")
+    if covered:
+        fast = load(source, "float32", CPU, TOKENS, "--target", "onnxruntime", threads=1)
+        assert isinstance(fast, OnnxSeq2SeqLM)
+        with torch.inference_mode():
+            prompt = border.opened(SOURCE)
+            rows = [each.score(each.begin(prompt), last=1).clone() for each in (model, fast)]
+        torch.testing.assert_close(*rows, rtol=1e-2, atol=1e-2)
 
 
 def test_lookup_copies_from_the_source() -> None:
@@ -210,11 +286,11 @@ def test_a_pair_is_of_one_kind(tmp_path: Path) -> None:
 
 def test_windows_of_source_and_output(tmp_path: Path) -> None:
     pair = pair_of(save_seq2seq("t5", tmp_path / "t5"))
-    assert pair.context_window == 128
-    assert pair.longest == 256
-    assert pair.window_for(40) == 128 + 1 + 40
-    with pytest.raises(UsageError, match="exceeds the decoder's window of 128"):
-        pair.window_for(128)
+    assert pair.context_window == 512
+    assert pair.longest == 1024
+    assert pair.window_for(40) == 512 + 1 + 40
+    with pytest.raises(UsageError, match="exceeds the decoder's window of 512"):
+        pair.window_for(512)
 
 
 def test_a_text_that_spells_the_border_is_refused(tmp_path: Path) -> None:
@@ -232,10 +308,10 @@ def test_borders() -> None:
             border.source_length(bad)
 
 
-def test_loops_go_on_without_end(architecture: str) -> None:
+def test_loops_go_on_without_end(forward: str) -> None:
     """Behind EOS as well: who consumes them decides where a text ends."""
-    target = loaded(architecture)
-    prompt = BORDERS[architecture].opened(SOURCE)
+    target = loaded(forward)
+    prompt = BORDERS[forward].opened(SOURCE)
     with torch.inference_mode():
         loops = start(target, None, prompt, 0, GREEDY, UniformStream(0, CPU))(Stopwatch(FakeClock()))
         assert len(list(islice(loops, 50))) == 50

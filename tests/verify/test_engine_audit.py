@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 import tiny_models
 import torch
+from tiny_engine import Folders, InProcess, Models, loaded_pair, saved_pair, served
 
-from spsbench.config.models import TORCH
 from spsbench.decode.evidence import evidence
 from spsbench.errors import UnavailableError
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.loading import load
 from spsbench.peers.peer import PeerError, PeerGone
-from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.protocol import Answer, Ask
 from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
 from spsbench.report.engine_audits import audit_sentences
@@ -36,44 +34,16 @@ STOP = tiny_models.EOS
 K = 2  # so small that both a rejection and the token behind a whole draft are common
 SAMPLING = SamplingParams()
 COOLER = SamplingParams(temperature=0.8)
-Models = tuple[CausalLM, CausalLM]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    root = tmp_path_factory.mktemp("pair")
-    target, draft = tiny_models.make_pair("llama", late=1.0)
-    return tiny_models.save(target, root / "target"), tiny_models.save(draft, root / "draft")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return saved_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
-def models(folders: tuple[Path, Path]) -> Models:
-    source = tiny_models.pair_of(*folders)
-    given = ("float32", torch.device("cpu"), source.vocab_size)
-    target, draft = (load(part, *given, "--target", TORCH) for part in (source.target, source.draft))
-    return target, draft
-
-
-def served(folders: tuple[Path, Path], fault: str | None, k: int = K) -> Served:
-    """The worker's engine in this process."""
-    target, draft = map(str, folders)
-    return Served(Load(target, draft if k else None, k, threads=1), fault)
-
-
-class InProcess:
-    """A served engine as a peer."""
-
-    def __init__(self, engine: Served) -> None:
-        self.engine = engine
-
-    def describe(self) -> Described:
-        return self.engine.describe()
-
-    def generate(self, ask: Ask) -> Answer:
-        return self.engine.generate(ask)
-
-    def close(self) -> None:
-        pass
+def models(folders: Folders) -> Models:
+    return loaded_pair(folders)
 
 
 def prompts(count: int = 8) -> list[tuple[int, ...]]:
@@ -81,7 +51,7 @@ def prompts(count: int = 8) -> list[tuple[int, ...]]:
 
 
 def audited(
-    folders: tuple[Path, Path],
+    folders: Folders,
     models: Models,
     fault: str | None,
     *,
@@ -114,7 +84,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_found_in_under_400_texts(
-    fault: str, folders: tuple[Path, Path], models: Models, monkeypatch: pytest.MonkeyPatch
+    fault: str, folders: Folders, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_audit, "TO_LOCATE", 1)
     about_temperature = fault in ("raw-draft", "verification-at-temperature-1")
@@ -124,7 +94,7 @@ def test_planted_faults_are_found_in_under_400_texts(
     assert found.decided_after < 400
 
 
-def test_the_nucleus_is_checked_for_its_place(folders: tuple[Path, Path], models: Models) -> None:
+def test_the_nucleus_is_checked_for_its_place(folders: Folders, models: Models) -> None:
     sampling = SamplingParams(temperature=0.6, top_p=0.8)
     found = audited(folders, models, "nucleus-at-one", texts=40, sampling=sampling, k=0)
     assert found.decision == "alarm"
@@ -135,7 +105,7 @@ def test_the_nucleus_is_checked_for_its_place(folders: tuple[Path, Path], models
 
 
 @pytest.mark.parametrize("k", [0, K])
-def test_a_right_engine_is_quiet(k: int, folders: tuple[Path, Path], models: Models) -> None:
+def test_a_right_engine_is_quiet(k: int, folders: Folders, models: Models) -> None:
     found = audited(folders, models, None, texts=80, k=k, bound=0.5)
     assert found.decision == "quiet"
     assert found.decided_after == FIRST_LOOK
@@ -144,7 +114,7 @@ def test_a_right_engine_is_quiet(k: int, folders: tuple[Path, Path], models: Mod
     assert not found.failures
 
 
-def test_greedy_is_quiet_after_every_prompt_once(folders: tuple[Path, Path], models: Models) -> None:
+def test_greedy_is_quiet_after_every_prompt_once(folders: Folders, models: Models) -> None:
     greedy = SamplingParams(greedy=True)
     found = audited(folders, models, None, texts=40, sampling=greedy)
     assert (found.decision, found.decided_after) == ("quiet", FIRST_LOOK)
@@ -152,14 +122,14 @@ def test_greedy_is_quiet_after_every_prompt_once(folders: tuple[Path, Path], mod
     assert wrong.decision == "alarm"
 
 
-def test_what_could_not_be_shown_is_undecided(folders: tuple[Path, Path], models: Models) -> None:
+def test_what_could_not_be_shown_is_undecided(folders: Folders, models: Models) -> None:
     found = audited(folders, models, None, texts=25)
     assert (found.decision, len(found.drawn)) == ("undecided", 25)
     assert found.bound is not None
     assert found.bound > 0
 
 
-def test_an_alarm_goes_on_to_see_where(folders: tuple[Path, Path], models: Models) -> None:
+def test_an_alarm_goes_on_to_see_where(folders: Folders, models: Models) -> None:
     found = audited(folders, models, "inverted-ratio", texts=400)
     assert found.decided_after < 10
     assert len(found.drawn) == 40
@@ -172,7 +142,7 @@ def test_an_alarm_goes_on_to_see_where(folders: tuple[Path, Path], models: Model
     assert accepted.score_z < -10 < behind.score_z
 
 
-def test_another_temperature_is_named(folders: tuple[Path, Path], models: Models) -> None:
+def test_another_temperature_is_named(folders: Folders, models: Models) -> None:
     """Texts of temperature 0.5 held against 1."""
     peer = InProcess(served(folders, None, 0))
     effort = Effort(1e-9, 100, 600.0, 32)
@@ -206,9 +176,9 @@ class Failing(InProcess):
         return super().generate(ask)
 
 
-def test_failures_cost_their_sequence_and_are_told(folders: tuple[Path, Path], models: Models) -> None:
+def test_failures_cost_their_sequence_and_are_told(folders: Folders, models: Models) -> None:
     effort = Effort(1e-9, 30, 600.0, 16)
-    peer = Failing(served(folders, None), gone_after=12)
+    peer = Failing(served(folders, None, K), gone_after=12)
     found = EngineAudit(peer, models, prompts(), SAMPLING, [STOP], effort).run(lambda _: None)
     assert len(found.drawn) == 6
     assert found.failures == ["no answer after 5 s"] * 6
@@ -226,17 +196,15 @@ class OfText(InProcess):
         return replace(super().generate(ask), retokenised=True)
 
 
-def rows_of(kind: PeerKind, folders: tuple[Path, Path], models: Models, folder: Path) -> list[EngineAuditRow]:
+def rows_of(kind: PeerKind, folders: Folders, models: Models, folder: Path) -> list[EngineAuditRow]:
     subject = Subject(kind, models, folders, prompts(), [STOP], threads=1)
     settings = [Setting(SAMPLING, None)]
     found = audit_engine(subject, settings, Effort(0.5, 40, 600.0, 24), 0, folder, lambda _: None)
     return [row.facts() for row in found]
 
 
-def test_a_server_is_audited_as_it_is_served(
-    folders: tuple[Path, Path], models: Models, tmp_path: Path
-) -> None:
-    engine = served(folders, None)
+def test_a_server_is_audited_as_it_is_served(folders: Folders, models: Models, tmp_path: Path) -> None:
+    engine = served(folders, None, K)
     kind = PeerKind("openai:here", lambda load, log, paused: OfText(engine), served=True)
     (row,) = rows_of(kind, folders, models, tmp_path)
     assert (row["setting"], row["k"], row["is_plain"]) == ("as served, T=1", None, False)
@@ -246,9 +214,7 @@ def test_a_server_is_audited_as_it_is_served(
     assert (tmp_path / row["texts_file"]).read_text().count("\n") == 20
 
 
-def test_a_server_of_another_model_is_refused(
-    folders: tuple[Path, Path], models: Models, tmp_path: Path
-) -> None:
+def test_a_server_of_another_model_is_refused(folders: Folders, models: Models, tmp_path: Path) -> None:
     other = served((folders[1], folders[1]), None, k=0)
     kind = PeerKind("openai:there", lambda load, log, paused: InProcess(other), served=True)
     with pytest.raises(UnavailableError, match="openai:there serves another model than the target"):
@@ -326,15 +292,15 @@ def test_a_law_of_both_models_cannot_judge_one() -> None:
 
 
 @pytest.mark.parametrize("k", [0, K])
-def test_a_right_engine_conforms(k: int, folders: tuple[Path, Path], models: Models) -> None:
+def test_a_right_engine_conforms(k: int, folders: Folders, models: Models) -> None:
     found = list(conformance(Asked(InProcess(served(folders, None, k)), models[0], prompts(3), [STOP], k)))
     assert len(found) == 7
     assert all(each.passed for each in found), found
 
 
 @pytest.mark.parametrize(("fault", "test"), [("reused-seed", "seeds"), ("leaked-prompt", "greedy")])
-def test_form_is_checked_too(fault: str, test: str, folders: tuple[Path, Path], models: Models) -> None:
-    peer = InProcess(served(folders, fault))
+def test_form_is_checked_too(fault: str, test: str, folders: Folders, models: Models) -> None:
+    peer = InProcess(served(folders, fault, K))
     found = conformance(Asked(peer, models[0], prompts(3), [STOP], K))
     assert test in [each.test for each in found if not each.passed]
 

@@ -17,16 +17,11 @@ import tiny_models
 import torch
 from commandline import call
 from scipy import stats
+from tiny_engine import Folders, Models, in_process, kind_with, loaded_pair, saved_pair
 
-from spsbench.config.models import TORCH
 from spsbench.decode.sampling import warp
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.loading import load
 from spsbench.peers.named import NAMED
-from spsbench.peers.peer import Peer
-from spsbench.peers.protocol import Answer, Ask, Described, Load
-from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
 from spsbench.summary_types import ReproFacts
 from spsbench.verify import repro
@@ -35,51 +30,24 @@ from spsbench.verify.engine_matrix import Row, Setting, Subject, audit_engine
 from spsbench.verify.repro import Draws, reproduce, reproducible
 from spsbench.verify.repro_script import options_of, require_part, script
 from spsbench.verify.repro_scripts import common
-from spsbench.verify.served import Served
 
 K = 2
 LENGTH = 12
 FEW = Draws(tried=30, measured=150)
-Models = tuple[CausalLM, CausalLM]
-Folders = tuple[Path, Path]
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    root = tmp_path_factory.mktemp("pair")
-    target, draft = tiny_models.make_pair("llama", late=1.0)
-    return tiny_models.save(target, root / "target"), tiny_models.save(draft, root / "draft")
+    return saved_pair(tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
 def models(folders: Folders) -> Models:
-    source = tiny_models.pair_of(*folders)
-    given = ("float32", torch.device("cpu"), source.vocab_size)
-    target, draft = (load(part, *given, "--target", TORCH) for part in (source.target, source.draft))
-    return target, draft
-
-
-class InProcess:
-    """A served engine as a peer."""
-
-    def __init__(self, engine: Served) -> None:
-        self.engine = engine
-
-    def describe(self) -> Described:
-        return self.engine.describe()
-
-    def generate(self, ask: Ask) -> Answer:
-        return self.engine.generate(ask)
-
-    def close(self) -> None:
-        pass
+    return loaded_pair(folders)
 
 
 def subject(folders: Folders, models: Models, fault: str | None) -> Subject:
-    def opened(asked: Load, log: Path, paused: bool) -> Peer:
-        return InProcess(Served(asked, fault))
-
-    kind = PeerKind("worker:python -m spsbench.verify.served", opened)
+    kind = kind_with(fault, "worker:python -m spsbench.verify.served")
     prompts = [tuple((7 * i + 11 * j) % 250 for j in range(12)) for i in range(4)]
     return Subject(kind, models, folders, prompts, [tiny_models.EOS], 1)
 
@@ -137,7 +105,8 @@ def test_what_is_not_shown_is_called_so(folders: Folders, models: Models, tmp_pa
 def test_the_script_tells_a_wrong_engine_from_a_right_one(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the real command line; the script runs without any package, the engine with ours."""
+    """By the real command line, which has the engine in its process; the script runs without any package, and
+    starts the engine with ours."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     monkeypatch.setattr(repro, "Draws", lambda: FEW)
     right = f"{sys.executable} -m spsbench.verify.served"
@@ -146,8 +115,8 @@ def test_the_script_tells_a_wrong_engine_from_a_right_one(
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("".join(f"{first} prompt of a few letters\n" for first in "ABCD"))
     small = ("--task", prompts, "--texts", "20", "--max-new-tokens", "12", "--arms", "sps", "--k", "2")
-    asked = ("audit", "--engine", f"worker:{right} inverted-ratio", "--repro", "--out", tmp_path / "out")
-    result = call(*asked, *pair, *small)
+    worker = in_process("inverted-ratio", monkeypatch)
+    result = call("audit", "--engine", worker, "--repro", "--out", tmp_path / "out", *pair, *small)
     assert result.code == 4, result.err
     facts = json.loads((tmp_path / "out" / "audit.json").read_text())["repro"]
     assert facts["clear"]
@@ -160,7 +129,7 @@ def test_the_script_tells_a_wrong_engine_from_a_right_one(
     def ran(*flags: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-I", "-S", str(path), *map(str, pair), "--draws", "150"]
         command += map(str, flags)
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
     wrong = ran()
     assert (wrong.returncode, "NOT the target's distribution" in wrong.stdout) == (3, True), wrong.stderr

@@ -16,6 +16,7 @@ from spsbench.engines import rescore
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams
 from spsbench.testing import Letters
+from spsbench.verify import streams
 from spsbench.verify.controls import CONTROLS, NAMES, SHARED, planted, planted_everywhere
 from spsbench.verify.drafting import Sizes
 from spsbench.verify.subject import SamplerUnderTest
@@ -70,8 +71,13 @@ def test_the_real_sampler_passes(
     assert len(found) == (9 if sampling.greedy else 10)
 
 
-def test_every_control_is_caught(subject: SamplerUnderTest, prompts: list[list[int]]) -> None:
-    matrix = control_matrix(subject, prompts, DECODER, EFFORT, lambda name, found: None)
+def test_every_control_is_caught(
+    subject: SamplerUnderTest, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With less effort than the real sampler passes: what is caught by less is caught by more."""
+    monkeypatch.setattr(streams, "LONG", streams.LONG // 4)
+    less = replace(EFFORT, prompts=1, outputs=1)
+    matrix = control_matrix(subject, prompts, DECODER, less, lambda name, found: None)
     assert matrix.keys() == set(NAMES)
     missed = [name for name, row in matrix.items() if not any(row.values())]
     assert missed == []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from spsbench.peers.peer import PeerError
-from spsbench.peers.protocol import Answer, Ask, Described, shortened
+from spsbench.peers.protocol import Answer, Ask, Described, Sampling, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,20 @@ class Dialect(Protocol):
             PeerError: it lacks what every event has.
         """
         ...
+
+
+def sampler_fields(sampling: Sampling) -> dict[str, float]:
+    """Of a request, as vLLM and SGLang name them: greedy is temperature 0, and everything else is off."""
+    drawn = Sampling(temperature=0.0) if sampling.greedy else sampling
+    return {
+        "temperature": drawn.temperature,
+        "top_p": drawn.top_p,
+        "top_k": drawn.top_k or -1,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+    }
 
 
 def part(found: Mapping[str, Any], *names: str | int) -> Any:

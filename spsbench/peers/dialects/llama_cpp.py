@@ -6,7 +6,7 @@ from typing import Any
 
 from spsbench.peers.dialects.dialect import Counters, Heard, decimal, part, token_ids, whole
 from spsbench.peers.peer import PeerError
-from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described
+from spsbench.peers.protocol import LENGTH, SAMPLER_ORDER, STOP, Answer, Ask, Described
 from spsbench.peers.serving import until_stop
 
 _SEEDS = 2**32 - 1  # the last one stands for a random seed
@@ -32,7 +32,7 @@ class LlamaCpp:
             engine="llama.cpp",
             version=str(props.get("build_info", "unknown")),
             vocab_size=vocab_size,
-            settings={"prefix_cache": False, "sampler_order": "temperature, top-k, top-p"},
+            settings={"prefix_cache": False, "sampler_order": SAMPLER_ORDER},
             limits=[
                 "It does not say by which rule it keeps drafted tokens, nor in what precision its keys and "
                 "values are.",

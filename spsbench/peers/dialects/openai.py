@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from spsbench.peers.asking import request_seed
 from spsbench.peers.dialects.dialect import Counters, Heard, part, whole
 from spsbench.peers.peer import PeerError
 from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described
 from spsbench.peers.texts import Texts
-
-_SEEDS = 2**31
 
 
 class OpenAi:
@@ -58,7 +57,7 @@ class OpenAi:
             **({} if drawn.greedy or drawn.top_p == 1.0 else {"top_p": drawn.top_p}),
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
-            "seed": ask.seed % _SEEDS,
+            "seed": request_seed(ask.seed),
             **({"stop": ask.stop} if ask.stop else {}),
             "stream": stream,
             **({"stream_options": {"include_usage": True}} if stream else {}),

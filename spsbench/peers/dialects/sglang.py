@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from spsbench.peers.dialects.dialect import Counters, Heard, part, token_ids, whole
+from spsbench.peers.asking import request_seed
+from spsbench.peers.dialects.dialect import Counters, Heard, part, sampler_fields, token_ids, whole
 from spsbench.peers.peer import PeerError
 from spsbench.peers.protocol import Answer, Ask, Described, shortened
 from spsbench.peers.serving import until_stop
-
-_SEEDS = 2**31
 
 
 class Sglang:
@@ -44,19 +43,12 @@ class Sglang:
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
         """See ``Dialect.body``. With ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
-        drawn = ask.sampling
         return {
             "input_ids": ask.prompt_ids,
             "sampling_params": {
                 "max_new_tokens": ask.max_new_tokens,
-                "temperature": 0.0 if drawn.greedy else drawn.temperature,
-                "top_p": 1.0 if drawn.greedy else drawn.top_p,
-                "top_k": -1 if drawn.greedy or not drawn.top_k else drawn.top_k,
-                "min_p": 0.0,
-                "presence_penalty": 0.0,
-                "frequency_penalty": 0.0,
-                "repetition_penalty": 1.0,
-                "sampling_seed": ask.seed % _SEEDS,
+                **sampler_fields(ask.sampling),
+                "sampling_seed": request_seed(ask.seed),
                 "stop_token_ids": ask.stop_ids,
                 "ignore_eos": True,
                 "no_stop_trim": True,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from spsbench.peers.dialects.dialect import Counters, Heard, decimal, part, token_ids, whole
-from spsbench.peers.protocol import Answer, Ask, Described
+from spsbench.peers.dialects.dialect import Counters, Heard, decimal, part, sampler_fields, token_ids, whole
+from spsbench.peers.protocol import SAMPLER_ORDER, Answer, Ask, Described
 from spsbench.peers.serving import until_stop
 
 _MOST_SEED = 2**63
@@ -32,25 +32,18 @@ class Vllm:
         self.described = Described(
             engine="vLLM",
             version=version,
-            settings={"prefix_cache": False, "sampler_order": "temperature, top-k, top-p"},
+            settings={"prefix_cache": False, "sampler_order": SAMPLER_ORDER},
             limits=["It does not say by which rule it keeps drafted tokens, nor in what precision it runs."],
         )
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
         """See ``Dialect.body``. A salt of its own keeps each request out of the prefix cache; with
         ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
-        drawn = ask.sampling
         return {
             "model": self._model,
             "prompt": ask.prompt_ids,
             "max_tokens": ask.max_new_tokens,
-            "temperature": 0.0 if drawn.greedy else drawn.temperature,
-            "top_p": 1.0 if drawn.greedy else drawn.top_p,
-            "top_k": -1 if drawn.greedy or not drawn.top_k else drawn.top_k,
-            "min_p": 0.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "repetition_penalty": 1.0,
+            **sampler_fields(ask.sampling),
             "seed": ask.seed % _MOST_SEED,
             "stop_token_ids": ask.stop_ids,
             "ignore_eos": True,

@@ -15,7 +15,7 @@ import time
 import urllib.request
 from typing import Any
 
-from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described, Load
+from spsbench.peers.protocol import LENGTH, SAMPLER_ORDER, SMALLEST_SET, STOP, Answer, Ask, Described, Load
 from spsbench.peers.serving import serve, until_stop
 
 _PATIENCE_S = 300
@@ -54,8 +54,8 @@ class LlamaCpp:
                 "dynamic_quantisation": False,
                 "prefix_cache": False,
                 "threads": self._load.threads,
-                "top_p": "smallest set of that mass",
-                "sampler_order": "temperature, top_k, top_p",
+                "top_p": SMALLEST_SET,
+                "sampler_order": SAMPLER_ORDER,
             },
             limits=[
                 "Near the length limit it drafts less than K or nothing; loops are not given there.",

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.protocol import SMALLEST_SET, Answer, Ask, Described, Load
 from spsbench.peers.serving import serve, until_stop
 
 _CONFIG = "genai_config.json"
@@ -47,7 +47,7 @@ class OnnxRuntimeGenAI:
                 "dynamic_quantisation": False,
                 "prefix_cache": False,
                 "threads": self._load.threads,
-                "top_p": "smallest set of that mass",
+                "top_p": SMALLEST_SET,
             },
             limits=[
                 "With top_k 0 it ignores top_p, so it is asked for a top-k of the whole vocabulary.",

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.peers.protocol import Answer, Ask, Described, Load, Sampling
+from spsbench.peers.protocol import SAMPLER_ORDER, Answer, Ask, Described, Load, Sampling
 from spsbench.peers.serving import serve, until_stop
 
 _FLOAT32 = {
@@ -54,7 +54,7 @@ class OpenVino:
                 "prefix_cache": False,
                 "threads": self._load.threads,
                 "top_p": "smallest set of more than that mass",
-                "sampler_order": "temperature, top_k, top_p",  # top_k comes first, which is the same law
+                "sampler_order": SAMPLER_ORDER,  # top_k comes first, which is the same law
             },
             limits=[
                 "Sampled with a draft, what it keeps does not follow the target (openvino.genai issue 4190).",

@@ -11,7 +11,7 @@ import time
 from importlib.metadata import version
 from typing import Any
 
-from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.protocol import SAMPLER_ORDER, SMALLEST_SET, Answer, Ask, Described, Load
 from spsbench.peers.serving import serve, until_stop
 
 _DEFECT = "0.32.0 verifies sampled tokens with uninitialised temperature, top-k and top-p (vllm issue 55005)."
@@ -58,8 +58,8 @@ class Vllm:
                 "dynamic_quantisation": False,
                 "prefix_cache": False,
                 "threads": self._load.threads,
-                "top_p": "smallest set of that mass",
-                "sampler_order": "temperature, top_k, top_p",
+                "top_p": SMALLEST_SET,
+                "sampler_order": SAMPLER_ORDER,
                 "draft_sample_method": self._load.options.get("draft_sample_method", "greedy"),
             },
             limits=limits,

@@ -124,6 +124,23 @@ def sheet(measured: Measured, panels: Sequence[float], height_in: float = 2.9) -
         panels: relative widths. A single panel is drawn at two thirds of the full width.
         height_in: inches.
     """
+    summary = measured.summary
+    prompts = max((row["prompts"] for row in summary["rows"]), default=0)
+    pair = f"pair {summary['pair']}, " if summary.get("pair") else ""
+    text = f"{title(summary)}, {pair}{prompts} prompts"
+    return stamped_sheet(text, bool(summary.get("synthetic")), panels, height_in)
+
+
+def stamped_sheet(
+    stamp: str, synthetic: bool, panels: Sequence[float], height_in: float = 2.9
+) -> tuple[Figure, list[Axes]]:
+    """``sheet`` for what is no run.
+
+    Args:
+        stamp: what is shown, at the foot.
+        synthetic: a box says that the data is.
+        panels, height_in: see ``sheet``.
+    """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -131,22 +148,13 @@ def sheet(measured: Measured, panels: Sequence[float], height_in: float = 2.9) -
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06, rect=(0, 0.07, 1, 0.93))
     figure = Figure(figsize=(width, height_in), layout=layout)
     axes = figure.subplots(1, len(panels), squeeze=False, width_ratios=list(panels))[0]
-    _stamp(figure, measured)
-    return figure, list(axes)
-
-
-def _stamp(figure: Figure, measured: Measured) -> None:
-    """What is shown, at the foot; where the data is synthetic a box says so."""
-    summary = measured.summary
-    prompts = max((row["prompts"] for row in summary["rows"]), default=0)
-    pair = f"pair {summary['pair']}, " if summary.get("pair") else ""
-    text = f"{title(summary)}, {pair}{prompts} prompts"
-    figure.text(0.008, 0.012, text, fontsize=7.5, color=FAINT, va="bottom")
-    if summary.get("synthetic"):
+    figure.text(0.008, 0.012, stamp, fontsize=7.5, color=FAINT, va="bottom")
+    if synthetic:
         box = {"boxstyle": "round,pad=0.25", "facecolor": PAPER, "edgecolor": FAINT, "linewidth": 0.7}
         figure.text(
             *(0.992, 0.018, "SYNTHETIC"), fontsize=6.5, color=FAINT, va="bottom", ha="right", bbox=box
         )
+    return figure, list(axes)
 
 
 def over_k(axes: Axes, ks: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""``spsbench theory``."""
+"""``spsbench simulate --formula``: what Leviathan et al. 2022 predict, without a simulation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from spsbench.cli import options
+from spsbench.cli.console import out, print_json, say
 
 
 def theory(
@@ -23,10 +24,25 @@ def theory(
     debug: options.Debug = False,
 ) -> None:
     """What Leviathan et al. 2022 predict from alpha and c, assuming independent tests."""
-    from spsbench.cli.console import out, print_json
+    say("`spsbench theory` is now `spsbench simulate --formula`.")
+    show(alpha, c, k, json=json)
+
+
+def show(alpha: float, c: float, k: str | None, *, json: bool) -> None:
+    """Print the prediction.
+
+    Args:
+        alpha: probability that one draft token is accepted.
+        c: time of one draft run over the time of one target run.
+        k: lookaheads as typed; 0 to 7 where none were.
+        json: as JSON alone.
+
+    Raises:
+        UsageError: alpha outside [0, 1], c below 0, or no such lookaheads.
+    """
     from spsbench.config import parse_ks
 
-    prediction = predict(alpha, c, parse_ks(k))
+    prediction = predict(alpha, c, parse_ks(k or "0..7"))
     if json:
         print_json(prediction)
     else:

@@ -1,0 +1,286 @@
+"""Theory against simulation: the same loops by formula, exactly and drawn, for every K."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from spsbench.axes import MODIFIED_REJECTION
+from spsbench.decode.rejection import Draft
+from spsbench.decode.rules import build_rule
+from spsbench.decode.theory import expected_tokens, minimum_gain, operations_factor
+from spsbench.errors import UsageError
+from spsbench.predict.whatif import WhatIf
+from spsbench.records import Interval
+from spsbench.simulate.chain import Chain
+from spsbench.simulate.closeness import distance_of
+from spsbench.simulate.law import LawCheck, check
+from spsbench.simulate.loops import SEQUENCE, Sampler, Simulated, simulate
+from spsbench.simulate.sources import Language, Source
+from spsbench.simulate.tables import Floats, Tables
+from spsbench.stats.g_test import survival
+
+Reason = Literal["noise", "alpha varies", "neither"]
+
+MOST_CELLS = 4_000_000
+"""Contexts times V of a table."""
+
+_Z = 1.959964
+"""Standard errors on either side of a 95% interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be simulated.
+
+    Attributes:
+        source: what makes the tables.
+        language: the target; its ``classes`` are set by each of ``classes``.
+        classes: of tokens, one simulation for each; 1 is the same row everywhere.
+        alpha: that the distance is solved for; None where ``distance`` is given.
+        distance: between draft and target; None where ``alpha`` is given.
+        ks: lookaheads from 1 on.
+        cost: c, time of one draft run over that of one target run.
+        operations: c^, operations of one draft run over those of one target run, per token.
+        tokens: for each K, rounded up to whole sequences.
+        sampler: what decodes.
+    """
+
+    source: Source
+    language: Language
+    classes: tuple[int, ...]
+    alpha: float | None
+    distance: float | None
+    ks: tuple[int, ...]
+    cost: float
+    operations: float
+    tokens: int
+    sampler: Sampler
+
+    @property
+    def sequences(self) -> int:
+        """For each K; two at least, or there is no interval."""
+        return max(2, -(-self.tokens // SEQUENCE))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One K.
+
+    Attributes:
+        simulated: the loops.
+        formula: tokens per loop by (1 - alpha^(K+1)) / (1 - alpha).
+        exact: the same without its assumption, see ``Chain.tokens_per_loop``; None for another rule than
+            modified rejection, or with a fault.
+        reason: why the simulation differs from the formula: by ``noise``, if the interval holds the formula;
+            since ``alpha varies``, if it holds the exact value; else for ``neither``.
+        cost: of a loop in target steps, 1 + K c.
+        operations_factor: Leviathan et al. 2022, Theorem 3.11, with the simulated tokens per loop.
+        formula_operations_factor: the same by the formula.
+    """
+
+    simulated: Simulated
+    formula: float
+    exact: float | None
+    reason: Reason
+    cost: float
+    operations_factor: float
+    formula_operations_factor: float
+
+    @property
+    def k(self) -> int:
+        """Lookahead."""
+        return self.simulated.k
+
+    @property
+    def speedup(self) -> Interval:
+        """Walltime factor over ArS: tokens per loop over ``cost``."""
+        found = self.simulated.tokens_per_loop
+        ends = (None if end is None else end / self.cost for end in (found.low, found.high))
+        return Interval(found.estimate / self.cost, *ends)
+
+    @property
+    def r_prime(self) -> Interval:
+        """Accepted tokens + 1 of a loop over K + 1."""
+        found = self.simulated.tokens_per_loop
+        ends = (None if end is None else end / (self.k + 1) for end in (found.low, found.high))
+        return Interval(found.estimate / (self.k + 1), *ends)
+
+    @property
+    def sequence_time(self) -> tuple[float, float]:
+        """Mean and standard deviation over sequences of the time for ``SEQUENCE`` tokens, in target steps."""
+        times = self.simulated.by_sequence * self.cost
+        return float(times.mean()), float(times.std(ddof=1))
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One pair of tables.
+
+    Attributes:
+        classes: of tokens.
+        contexts: S, how many rows each table has.
+        closeness: of the draft, as its option takes it.
+        alpha: exact mean of sum min(target, draft) over a target's text.
+        deviation: standard deviation of that sum from position to position.
+        accepts: exact mean over a target's text of the chance that the rule accepts; ``alpha`` for modified
+            rejection.
+        points: by K.
+        minimum_gain: Leviathan et al. 2022, Corollary 3.9.
+        formula_fits, exact_fits: p-values of a chi-square test over all K that the tokens per loop are the
+            formula's, and the exact ones; None where there is no interval or no exact value.
+        law: whether the tokens follow the target.
+    """
+
+    classes: int
+    contexts: int
+    closeness: float
+    alpha: float
+    deviation: float
+    accepts: float
+    points: tuple[Point, ...]
+    minimum_gain: float
+    formula_fits: float | None
+    exact_fits: float | None
+    law: LawCheck
+
+    def best_k(self, tokens: Callable[[Point], float]) -> int:
+        """The fastest K by some tokens per loop; 0 where none is faster than ArS."""
+        by_k = {point.k: point for point in self.points}
+        loop = WhatIf(lambda k: tokens(by_k[k]), lambda k: by_k[k].cost)
+        return loop.best_k(by_k)
+
+
+def study(question: Question, note: Callable[[str], None]) -> list[World]:
+    """Simulate every pair of tables that the question has.
+
+    Args:
+        question: what is asked.
+        note: told what is going on.
+
+    Raises:
+        UsageError: the tables would be too large, or no distance gives the alpha; before any loop.
+    """
+    for classes in question.classes:
+        _require_room(question, classes)
+    prepared = [_prepared(question, classes) for classes in question.classes]
+    return [_world(question, *each, note) for each in prepared]
+
+
+def _require_room(question: Question, classes: int) -> None:
+    vocabulary, order = question.language.vocabulary, question.source.order
+    most = 16 if order == 2 else 512
+    least = 2 if order == 2 else 1
+    if not least <= classes <= min(most, vocabulary):
+        raise UsageError(
+            f"--source {question.source.name} takes {least} to {min(most, vocabulary)}, got {classes}.",
+            flag="--contexts",
+            remedy="A vocabulary of V tokens has at most V classes.",
+        )
+    if classes**order * vocabulary > MOST_CELLS:
+        raise UsageError(
+            f"{classes**order} contexts of {vocabulary} tokens make too large a table.",
+            flag="--vocabulary",
+            remedy=f"Contexts times tokens may be {MOST_CELLS:,}.",
+        )
+
+
+def _prepared(question: Question, classes: int) -> tuple[int, float, Tables]:
+    """(classes, distance, tables) of one world."""
+    language, source = replace(question.language, classes=classes), question.source
+    distance = question.distance
+    if distance is None:
+        assert question.alpha is not None
+        distance = distance_of(source, language, question.sampler.sampling, question.alpha)
+    elif distance > source.farthest(language.unequal):
+        most = source.closeness(source.farthest(language.unequal))
+        raise UsageError(
+            f"{source.closeness(distance):g} leaves no room for --variation {language.variation:g}.",
+            flag=source.option,
+            remedy=f"Give at most {most:.4g}, or less variation.",
+        )
+    return classes, distance, source.make(language, distance)
+
+
+def _world(
+    question: Question, classes: int, distance: float, tables: Tables, note: Callable[[str], None]
+) -> World:
+    sampler = question.sampler
+    warped = tables.warped(sampler.sampling)
+    chain = Chain(warped)
+    expected = _expected(warped, sampler)
+    accepts = float(np.clip(chain.mean(expected), 0.0, 1.0))
+    simulated = []
+    for k in question.ks:
+        note(f"{tables.contexts.count} contexts, K = {k}: {question.sequences} sequences")
+        simulated.append(simulate(tables, chain.text, expected, k, question.sequences, sampler))
+    points = tuple(_point(question, chain, accepts, each) for each in simulated)
+    return World(
+        classes,
+        tables.contexts.count,
+        question.source.closeness(distance),
+        chain.alpha,
+        chain.deviation,
+        accepts,
+        points,
+        minimum_gain(accepts, question.cost),
+        _fits(points, [point.formula for point in points]),
+        _fits(points, [point.exact for point in points]),
+        check(warped, [text for each in simulated for text in each.texts], sampler.seed),
+    )
+
+
+def _expected(warped: Tables, sampler: Sampler) -> Floats:
+    """[S] the chance that the rule accepts a draft token in each context."""
+    target, draft = torch.from_numpy(warped.target), torch.from_numpy(warped.draft)
+    nothing = torch.zeros(len(target), dtype=torch.int64)
+    return np.asarray(build_rule(sampler.rule).expected(target, Draft(nothing, draft)).numpy())
+
+
+def _point(question: Question, chain: Chain, accepts: float, simulated: Simulated) -> Point:
+    sampler, k = question.sampler, simulated.k
+    right = sampler.fault is None and sampler.rule.name == MODIFIED_REJECTION
+    formula = expected_tokens(accepts, k)
+    exact = chain.tokens_per_loop(k) if right else None
+    arithmetic = k * question.operations + k + 1.0
+    return Point(
+        simulated,
+        formula,
+        exact,
+        _reason(simulated.tokens_per_loop, formula, exact),
+        1.0 + k * question.cost,
+        arithmetic / simulated.tokens_per_loop.estimate,
+        operations_factor(accepts, question.operations, k),
+    )
+
+
+def _reason(found: Interval, formula: float, exact: float | None) -> Reason:
+    if _holds(found, formula):
+        return "noise"
+    return "alpha varies" if exact is not None and _holds(found, exact) else "neither"
+
+
+def _holds(found: Interval, value: float) -> bool:
+    if found.low is None or found.high is None:
+        return bool(np.isclose(found.estimate, value))
+    return found.low <= value <= found.high
+
+
+def _fits(points: Sequence[Point], values: Sequence[float | None]) -> float | None:
+    """The p-value of tokens per loop if these were the true ones, K by K independent."""
+    total = 0.0
+    for point, value in zip(points, values, strict=True):
+        found = point.simulated.tokens_per_loop
+        if value is None or found.low is None or found.high is None:
+            return None
+        total += ((found.estimate - value) / ((found.high - found.low) / (2 * _Z))) ** 2
+    return survival(total, len(points))
+
+
+def total_loops(worlds: Sequence[World]) -> int:
+    """Loops that were simulated."""
+    return sum(point.simulated.loops for world in worlds for point in world.points)

@@ -1,0 +1,103 @@
+"""Target and draft as tables: one row of probabilities for each context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from spsbench.decode.sampling import warp
+from spsbench.decode.table import TableModel
+from spsbench.records import SamplingParams
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What the next token depends on: the classes of the last token or of the last two.
+
+    A token's class is its id modulo ``classes``. One class makes one context: the same row everywhere.
+
+    Attributes:
+        classes: how many there are, at most V.
+        order: how many of the last tokens count, 1 or 2.
+    """
+
+    classes: int
+    order: int = 1
+
+    @property
+    def count(self) -> int:
+        """S, how many contexts there are."""
+        return int(self.classes**self.order)
+
+    def of(self, tokens: Sequence[int]) -> int:
+        """The context behind some tokens, at least ``order`` of them."""
+        found = 0
+        for token in tokens[-self.order :]:
+            found = found * self.classes + token % self.classes
+        return found
+
+    def tokens_of(self, context: int) -> tuple[int, ...]:
+        """``order`` tokens that lead to a context: inverse of ``of``."""
+        places = (self.classes**place for place in reversed(range(self.order)))
+        return tuple(context // place % self.classes for place in places)
+
+    def successors(self, vocab_size: int) -> Integers:
+        """[S, V] the context behind each token in each context."""
+        known = np.arange(self.count) % self.classes ** (self.order - 1) * self.classes
+        return np.asarray(known[:, None] + np.arange(vocab_size) % self.classes)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Both models.
+
+    Attributes:
+        contexts: what numbers the rows.
+        target, draft: [S, V] probabilities, each row sums to 1.
+    """
+
+    contexts: Contexts
+    target: Floats
+    draft: Floats
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return int(self.target.shape[1])
+
+    def warped(self, sampling: SamplingParams) -> Tables:
+        """Both under temperature, top-k and nucleus, as a loop warps their logits."""
+        return replace(self, target=_warped(self.target, sampling), draft=_warped(self.draft, sampling))
+
+    def models(self) -> tuple[ChainModel, ChainModel]:
+        """Target and draft as language models that a loop can score."""
+        return ChainModel(self.contexts, self.target), ChainModel(self.contexts, self.draft)
+
+
+def _warped(rows: Floats, sampling: SamplingParams) -> Floats:
+    return np.asarray(warp(torch.from_numpy(rows).log(), sampling).numpy())
+
+
+class ChainModel(TableModel):
+    """A table as a language model: the logits of a context are the logarithms of its row, in float64.
+
+    Args:
+        contexts: which row belongs to which tokens.
+        rows: [S, V] probabilities.
+    """
+
+    def __init__(self, contexts: Contexts, rows: Floats) -> None:
+        super().__init__(lambda tokens: rows[contexts.of(tokens)].tolist(), rows.shape[1])
+        self._contexts = contexts
+        self._by_context = torch.from_numpy(rows).log().unbind(0)
+
+    def _logits(self, context: tuple[int, ...]) -> torch.Tensor:
+        # Not remembered by the whole text, of which there are too many.
+        return self._by_context[self._contexts.of(context)]

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from commandline import Cli
+
+
+def test_the_table_of_leviathan(cli: Cli) -> None:
+    result = cli("simulate", "--formula", "--alpha", "0.8", "--cost", "0.05", "--k", "4")
+    assert result.code == 0
+    assert "3.362" in result.out  # (1 - .8^5) / .2
+    assert "2.80x" in result.out
+    assert "prediction" in result.out
+    assert result.err == ""
+
+
+def test_the_old_name_prints_the_same_and_names_the_new_one(cli: Cli) -> None:
+    old = cli("theory", "--alpha", "0.8", "--c", "0.05", "--k", "4")
+    new = cli("simulate", "--formula", "--alpha", "0.8", "--cost", "0.05", "--k", "4")
+    assert (old.code, old.out) == (0, new.out)
+    assert old.err == "`spsbench theory` is now `spsbench simulate --formula`.\n"
+
+
+def test_the_old_name_is_hidden(cli: Cli) -> None:
+    assert " theory " not in cli("--help").out
+
+
+def test_json(cli: Cli) -> None:
+    prediction = json.loads(cli("theory", "--alpha", "0.5", "--c", "0", "--k", "0,1", "--json").out)
+    assert [row["tokens_per_loop"] for row in prediction["rows"]] == [1.0, 1.5]
+
+
+def test_lookaheads_are_those_of_figure_1_unless_given(cli: Cli) -> None:
+    prediction = json.loads(cli("simulate", "--formula", "--json").out)
+    assert [row["k"] for row in prediction["rows"]] == list(range(8))
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--rule", "lenience"), ("--top-p", "0.9")])
+def test_what_belongs_to_a_simulation_is_refused(cli: Cli, flag: str, value: str) -> None:
+    result = cli("simulate", "--formula", flag, value)
+    assert result.code == 2
+    assert f"error: {flag}" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        (["--alpha", "1.1", "--c", "0"], "--alpha"),
+        (["--alpha", "0.5", "--c", "-1"], "--c"),
+        (["--alpha", "0.5", "--c", "0.1", "--k", "four"], "--k"),
+    ],
+)
+def test_nonsense_is_refused(cli: Cli, arguments: list[str], flag: str) -> None:
+    result = cli("theory", *arguments)
+    assert result.code == 2
+    assert f"error: {flag}" in result.err

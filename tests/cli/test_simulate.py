@@ -1,0 +1,64 @@
+"""``spsbench simulate``: what it prints and writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commandline import Cli
+
+
+def test_the_command_prints_writes_and_draws(cli: Cli, tmp_path: Path) -> None:
+    small = ("--k", "1,2", "--tokens", "512", "--vocabulary", "8", "--contexts", "1,4")
+    result = cli("simulate", *small, "--out", tmp_path / "deep" / "folder", "--quiet")
+    assert (result.code, result.err) == (0, "")
+    assert "One row everywhere: concentration" in result.out
+    assert "Leviathan's bound" in result.out
+    names = {path.name for path in (tmp_path / "deep" / "folder").iterdir()}
+    drawn = {f"{name}.{ending}" for name in ("figure1", "simulation") for ending in ("png", "svg")}
+    assert names == drawn | {"simulation.json", "simulation.md"}
+    told = json.loads(cli("simulate", *small, "--json", "--quiet").out)
+    assert told == json.loads((tmp_path / "deep" / "folder" / "simulation.json").read_text())
+    assert [world["contexts"] for world in told["worlds"]] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--alpha 0", "--alpha: it must lie between 0 and 1, got 0."),
+        ("--alpha 1.5", "--alpha: it must be between 0 and 1, got 1.5."),
+        ("--alpha 0.01", "--alpha: 0.01 cannot be reached"),
+        ("--alpha 0.5 --concentration 3", "--alpha: both say"),
+        ("--draft-temperature 0.5", "--draft-temperature: --source dirichlet"),
+        ("--concentration 0", "--concentration: it must be between"),
+        ("--source ngram --dependence 1", "--dependence: 1 leaves no room"),
+        ("--source bigram", "--source: 'bigram' is unknown. Did you mean ngram?"),
+        ("--k 0", "--k: a simulated loop drafts"),
+        ("--k=-1", "--k: '-1'"),
+        ("--cost=-0.1", "--cost: '-0.1'"),
+        ("--operations=-1", "--operations: '-1'"),
+        ("--vocabulary 1", "--vocabulary: '1'"),
+        ("--contexts 0", "--contexts: '0'"),
+        ("--contexts 64", "--contexts: --source dirichlet takes 1 to 32, got 64."),
+        ("--contexts 1 --source ngram", "--contexts: --source ngram takes 2 to 16, got 1."),
+        ("--vocabulary 100000 --contexts 64", "--vocabulary: 64 contexts of 100000"),
+        (
+            "--rule lecture-test",
+            "--rule: lecture-test is a planted fault, not a rule. Give --fault lecture-test.",
+        ),
+        ("--rule lenience:l=2", "--rule: lenience:l=2"),
+        ("--fault stale-cache", "--fault: 'stale-cache' is unknown."),
+        ("--fault no-residual --rule lenience", "--fault: no-residual is planted in"),
+        ("--temperature 0", "--temperature: a greedy target"),
+        ("--tokens 0", "--tokens: '0'"),
+        ("--out /dev/null/folder", "--out: /dev/null/folder cannot be written to"),
+    ],
+)
+def test_bad_input_is_refused_before_any_loop(
+    cli: Cli, arguments: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spsbench.simulate.study.simulate", None)
+    result = cli("simulate", *arguments.split())
+    assert result.code == 2
+    assert result.err.startswith(f"error: {said}")
