@@ -20,6 +20,9 @@ MODEL, MODIFIED_REJECTION, FIXED = "model", "modified-rejection", "fixed"
 OWN_RULE = "own-rule"
 """The rule of an engine of others: what it tells of it stands in ``verification_rule``."""
 
+BEAM = "beam"
+"""The sampling that samples nothing; an arm of it is named by the width too, e.g. ``beam(4)``."""
+
 _PLAIN_ENGINES = {"hf-assisted": "hf-generate", "hf-prompt-lookup": "hf-generate"}
 
 _USUAL = {"drafter": MODEL, "rule": MODIFIED_REJECTION, "policy": FIXED}
@@ -126,6 +129,11 @@ def own_ars(row: Row, rows: Sequence[AnyRow]) -> AnyRow | None:
     wanted = ("ars", row["sampling"], engine)
     found = (other for other in rows if (other["method"], other["sampling"], other["engine"]) == wanted)
     return None if row["method"] == "ars" else next(found, None)
+
+
+def is_beam(row: Row) -> bool:
+    """Whether an arm is a beam search, which has no rule and no chances of acceptance."""
+    return str(row["sampling"]).startswith(f"{BEAM}(")
 
 
 def unusual(row: Row) -> list[str]:

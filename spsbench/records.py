@@ -25,6 +25,24 @@ VERIFICATION_RULE = "modified rejection (Chen et al. 2023), both distributions w
 
 
 @dataclass(frozen=True, slots=True)
+class BeamParams:
+    """A beam search, as transformers' ``generate()`` has it.
+
+    Attributes:
+        width: beams of the target, at least 1.
+        draft_width: beams of the draft where it speculates, at least ``width``; no part of what is found.
+        length_penalty: a finished hypothesis is scored by its log-probability over its length to this power.
+        early_stopping: True ends the search with ``width`` finished hypotheses; False (or ``never``) goes on
+            while a beam may still end better, at its present length (at the longest one).
+    """
+
+    width: int
+    draft_width: int
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How logits become the distribution that is sampled; one object serves both arms.
 
@@ -35,12 +53,21 @@ class SamplingParams:
         top_k: keep the k most probable tokens; 0 keeps all.
         top_p: keep the smallest set of most probable tokens whose mass reaches it; 1 keeps all.
         greedy: put all mass on the largest logit; the other fields are then without effect.
+        beam: search for the most probable outputs instead; the other fields are then without effect.
     """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     greedy: bool = False
+    beam: BeamParams | None = None
+
+    def record(self) -> dict[str, Any]:
+        """All fields as JSON has them; ``beam`` only where there is one, as before it existed."""
+        fields = asdict(self)
+        if self.beam is None:
+            del fields["beam"]
+        return fields
 
 
 OptionValue = bool | int | float | str
@@ -97,7 +124,7 @@ class Arm:
         sampling_name: the name under which the task knows its sampling, e.g. ``nucleus``.
         sampling: the parameters behind that name.
         drafter: what proposes tokens; without effect unless the method is ``sps``, like the two below.
-        rule: what decides which of them stand.
+        rule: what decides which of them stand; a beam search knows no other than the target's own choice.
         policy: what decides how many are drafted in a loop.
     """
 
@@ -127,7 +154,7 @@ class Arm:
             "sampling": self.sampling_name,
             "engine": self.engine,
             "drafter": str(self.drafter) if speculative else None,
-            "rule": str(self.rule) if speculative else None,
+            "rule": str(self.rule) if speculative and self.sampling.beam is None else None,
             "policy": str(self.policy) if speculative else None,
             "k": self.k,
         }
@@ -138,7 +165,7 @@ class Arm:
         plain = ("method", "k", "engine", "sampling_name")
         return {
             **{name: getattr(self, name) for name in plain},
-            "sampling": asdict(self.sampling),
+            "sampling": self.sampling.record(),
             **self._unusual(),
         }
 
@@ -257,6 +284,23 @@ class TokenEvidence:
         return len(self.log_target)
 
 
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """An output that a beam search finished.
+
+    Attributes:
+        tokens: ids, with what ended it.
+        score: ``log_prob`` over the number of tokens to the power of the length penalty; float32.
+        log_prob: sum of the tokens' log-probabilities under the target, natural logarithm; float32.
+        reason: why it ended.
+    """
+
+    tokens: tuple[int, ...]
+    score: float
+    log_prob: float
+    reason: FinishReason
+
+
 @dataclass(slots=True)
 class Generation:
     """What an engine answers to a ``Request``.
@@ -273,6 +317,7 @@ class Generation:
         proposed: per loop all the drafted ids, also those behind a rejected one or behind the end;
             None if the engine cannot see them. Not stored.
         token_evidence: what an independent reading says of each token; None if there was none.
+        hypotheses: all that a beam search finished, best first; the first is the output. None otherwise.
     """
 
     tokens: list[int]
@@ -285,6 +330,7 @@ class Generation:
     losslessness: dict[str, float] | None = None
     proposed: list[list[int]] | None = None
     token_evidence: TokenEvidence | None = None
+    hypotheses: list[Hypothesis] | None = None
 
 
 @dataclass(frozen=True, slots=True)

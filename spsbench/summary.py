@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from spsbench.axes import ArmIdentity, identity, label, own_ars, unusual
+from spsbench.axes import ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.metrics.kind import MetricKind
 from spsbench.peers.matched import Ran, unequal
 from spsbench.predict.costs import prediction
@@ -28,6 +28,7 @@ from spsbench.stats.parity import metrics, parity
 from spsbench.stats.processes import paired_speedup
 from spsbench.stats.speedup import drifted, finished, halves, loops_of, pair, share_slower
 from spsbench.summary_types import (
+    Acceptance,
     ArmRow,
     Diagnostics,
     EngineOfArm,
@@ -95,15 +96,18 @@ def diagnostics(
         info: of ``summarise``.
         evidence: rows of ``evidence``; without them nothing is replayed.
     """
+    # A loop of a beam search counts steps of the search: no model of tokens per loop is about them.
+    sampled = [row for row in rows if not is_beam(row)]
+    arms = {row["arm"] for row in sampled} & by_arm.keys()
     loops = {
         arm: loops_of(part, finished(by_arm[arm]), len(by_arm[arm]))
         for arm, part in loops_by_arm.items()
-        if arm in by_arm
+        if arm in arms
     }
     found: Diagnostics = {
-        "prediction": prediction(rows, info, {} if evidence is None else replayed(evidence, rows)),
-        "why": why(by_arm, loops_by_arm, rows),
-        "ceiling": ceiling(by_arm, rows, info),
+        "prediction": prediction(sampled, info, {} if evidence is None else replayed(evidence, sampled)),
+        "why": why(by_arm, loops_by_arm, sampled),
+        "ceiling": ceiling(by_arm, sampled, info),
         "tails": tails(by_arm, loops, rows),
         "positions": positions(loops, rows),
         "hindsight": hindsight(by_arm, loops, rows),
@@ -410,7 +414,7 @@ def _from_loops(loops: pd.DataFrame, arm: ArmIdentity) -> RowLoops:
         }
     speculative = arm["method"] == "sps"
     return {
-        "acceptance": acceptance(loops, int(arm["k"])) if speculative else None,
+        "acceptance": _acceptance(loops, arm) if speculative else None,
         "acceptance_z": disagreement(loops) if speculative else None,
         "tokens_per_loop": _mean(loops, "emitted"),
         "drafted_per_loop": _mean(loops, "drafted"),
@@ -422,6 +426,15 @@ def _from_loops(loops: pd.DataFrame, arm: ArmIdentity) -> RowLoops:
             "loop_ms": _mean(loops, "loop_s", 1e3),
         },
     }
+
+
+def _acceptance(loops: pd.DataFrame, arm: ArmIdentity) -> Acceptance | None:
+    """See ``acceptance``; the alphas are of tokens, and a beam search tests steps."""
+    found = acceptance(loops, int(arm["k"]))
+    if found is not None and is_beam(arm):
+        for names in (found, found["macro"]):
+            names["alpha_tested"] = names["alpha_beta"] = names["alpha_iid"] = None
+    return found
 
 
 def _mean(loops: pd.DataFrame, column: str, unit: float = 1.0) -> float | None:

@@ -38,7 +38,7 @@ class AcceptanceNames(TypedDict):
     alpha_tested: float | None
     alpha_beta: float | None
     alpha_leviathan: float | None
-    alpha_iid: float
+    alpha_iid: float | None
     tokens_per_target_call: float
 
 
@@ -323,6 +323,33 @@ class TokenIdentity(TypedDict):
     first_divergence: Divergence | None
 
 
+class BeamIdentity(TypedDict):
+    """Of how many sequences a search found the hypotheses of exact beam search, with their scores.
+
+    ``rounding`` differ where the searches chose by less than rounding; ``contradicted`` differ beyond it.
+    """
+
+    sequences: int
+    identical: int
+    rounding: int
+    contradicted: int
+
+
+class BeamScores(TypedDict):
+    """The best output's log-probability against an uncached forward, in nats."""
+
+    sequences: int
+    largest_difference: float
+    contradicted: int
+
+
+class BeamFacts(TypedDict):
+    """What is known of an arm of beam search; ``identity`` is with exact beam search."""
+
+    identity: BeamIdentity | None
+    scores: BeamScores | None
+
+
 class ArmProof(Axes):
     """What sequences that were drawn for the proof alone say of an engine's way of drafting."""
 
@@ -342,7 +369,10 @@ class Proof(TypedDict, total=False):
 
 
 class ArmLosslessness(ArmIdentity, Judgement):
-    """The judgement on one arm; ``bound`` is of its leakage, ``identity`` with greedy ArS."""
+    """The judgement on one arm; ``bound`` is of its leakage, ``identity`` with greedy ArS.
+
+    A beam search has ``beams``, and none of the evidence on samples.
+    """
 
     lossless: bool
     acceptance_z: float | None
@@ -352,6 +382,7 @@ class ArmLosslessness(ArmIdentity, Judgement):
     rescored: Evidence | None
     decisions: Decisions | None
     proof: ArmProof | None
+    beams: BeamFacts | None
 
 
 class Losslessness(TypedDict):

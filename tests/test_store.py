@@ -23,7 +23,16 @@ from hypothesis import strategies as st
 
 from spsbench.axes import AXES
 from spsbench.errors import SpsbenchError, UsageError
-from spsbench.records import UNRANKED, Generation, Loop, Prompt, Sample, TokenEvidence, TracedToken
+from spsbench.records import (
+    UNRANKED,
+    Generation,
+    Hypothesis,
+    Loop,
+    Prompt,
+    Sample,
+    TokenEvidence,
+    TracedToken,
+)
 from spsbench.store import (
     Frames,
     RunStore,
@@ -197,7 +206,7 @@ def test_no_summary_yet_is_a_usage_error(store: RunStore) -> None:
 KEY = {"example_id", "sample_index", "arm"}
 SAMPLE_COLUMNS = KEY | {"prompt_tokens", "new_tokens", "finish_reason"}
 SAMPLE_COLUMNS |= {"order", "prefill_s", "decode_s", "token_ids", "text", "scores", "losslessness", "error"}
-SAMPLE_COLUMNS |= {"condition", "conditions", "category"}
+SAMPLE_COLUMNS |= {"condition", "conditions", "category", "hypotheses"}
 LOOP_COLUMNS = KEY | {"loop", "drafted", "accepted", "emitted", "tested", "beta_sum", "truncated"}
 LOOP_COLUMNS |= {"draft_s", "verify_s", "sample_s", "other_s", "loop_s"}
 TOKEN_COLUMNS = KEY | {"loop", "position", "token_id", "fate", "target_prob", "draft_prob", "u"}
@@ -219,6 +228,21 @@ def test_frames_have_the_columns_of_the_contract_even_when_empty(store: RunStore
         assert set(frames.tokens.columns) == TOKEN_COLUMNS
         assert frames.loops["accepted"].dtype == "int32"
         assert frames.loops["draft_s"].dtype == "float64"
+
+
+def test_hypotheses_go_through_journal_and_tables(store: RunStore) -> None:
+    found = [Hypothesis((4, 5), -1.5, -3.0, "eos"), Hypothesis((4, 6, 7), -2.0, -6.0, "length")]
+    for name, hypotheses in (("e0", found), ("e1", None)):
+        sample = make_sample(name)
+        sample.generation.hypotheses = hypotheses
+        store.append(sample)
+    assert [sample.generation.hypotheses for sample in store.samples()] == [found, None]
+    before = store.frames()
+    store.write_parquet()
+    for frames in (before, read_frames(store.directory)):
+        text, nothing = frames.samples["hypotheses"]
+        assert [tuple(row["tokens"]) for row in json.loads(text)] == [(4, 5), (4, 6, 7)]
+        assert not isinstance(nothing, str)
 
 
 def test_a_category_goes_through_journal_and_tables(store: RunStore) -> None:
@@ -580,7 +604,7 @@ def test_one_module_alone_names_the_summary_file() -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from spsbench.records import Generation, Sample
+from spsbench.records import Generation, Hypothesis, Sample
 from spsbench.store import RunStore
 
 with RunStore.open(Path(sys.argv[1]), writable=True) as store:

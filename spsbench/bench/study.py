@@ -142,7 +142,7 @@ def _forced(
     return {
         "synthetic_acceptance": True,
         "acceptance_by_position": list(synthetic.probabilities),
-        "sampling": asdict(config.sampling),
+        "sampling": config.sampling.record(),
         "rounds": rounds,
         "tokens_per_sequence": _FORCED_TOKENS,
         "arms": [

@@ -157,12 +157,15 @@ def _plan(params: Mapping[str, Any]) -> Plan:
     """ArS alone on the prompts."""
     from spsbench.cli.measure import read_settings
     from spsbench.runner import plan
+    from spsbench.runner.beams import refuse_beams
 
     given = dict(params) | _NOT_OFFERED | {"limit": params["limit"] or str(_PROMPTS)}
     given["draft"] = params["draft"][0] if params["draft"] else None
     for name in ("k", "drafter", "budget", "objective", "memory", "no_check"):
         del given[name]
-    return plan(read_settings(given))
+    config = read_settings(given)
+    refuse_beams(config, "advise")
+    return plan(config)
 
 
 def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:

@@ -103,6 +103,7 @@ def _plan(params: Mapping[str, Any]) -> Plan:
     """The prompts, as a run would have them; no model is loaded."""
     from spsbench.cli.measure import read_settings
     from spsbench.runner import plan
+    from spsbench.runner.beams import refuse_beams
 
     for name in _NOT_OFFERED:
         if params[name] not in (None, False):
@@ -116,7 +117,9 @@ def _plan(params: Mapping[str, Any]) -> Plan:
     given |= {"engine": None, "arms": "ars", "no_score": True, "no_proof": True}
     if given["target"] is not None and given["draft"] is None:
         given["draft"] = given["target"]  # only the target's tokenizer is asked
-    return plan(read_settings(given))
+    config = read_settings(given)
+    refuse_beams(config, "load on servers")
+    return plan(config)
 
 
 def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -> LoadPlan:

@@ -43,6 +43,7 @@ _ABOUT_THE_COMMAND = {
 _NUMBERS = (
     *("limit", "samples", "max_new_tokens", "seed", "trace", "threads"),
     *("temperature", "top_p", "top_k"),
+    *("beams", "draft_beams", "length_penalty"),
 )
 
 

@@ -121,13 +121,28 @@ Extract = Annotated[
 ]
 
 Sampling = Annotated[
-    str | None, _option("--sampling", "LIST", FIRST, "The task's samplings by name: nucleus,greedy.")
+    str | None, _option("--sampling", "LIST", FIRST, "The task's samplings by name: nucleus,greedy; or beam.")
 ]
 Temperature = Annotated[
     str | None, _option("--temperature", "T", SAMPLING, "In place of the sampling's own.")
 ]
 TopP = Annotated[str | None, _option("--top-p", "P", SAMPLING, "In place of the sampling's own.")]
 TopK = Annotated[str | None, _option("--top-k", "N", SAMPLING, "In place of the sampling's own.")]
+Beams = Annotated[
+    str | None,
+    _option("--beams", "N", SAMPLING, "Width of --sampling beam, an exact beam search. Default: 4."),
+]
+DraftBeams = Annotated[
+    str | None,
+    _option("--draft-beams", "N", SAMPLING, "Width of the draft's own beam search. Default: beams + 2."),
+]
+LengthPenalty = Annotated[
+    str | None,
+    _option(
+        *("--length-penalty", "P", SAMPLING),
+        "Outputs of a beam search are ranked by log-probability / length^P. Default: 1.",
+    ),
+]
 MaxNewTokens = Annotated[str | None, _option("--max-new-tokens", "N", SAMPLING, "Length limit of an output.")]
 FixedLength = Annotated[
     bool, _option("--fixed-length", "", SAMPLING, "Ignore EOS and stop strings: all outputs equally long.")

@@ -131,9 +131,11 @@ def trace_prompt(params: Mapping[str, Any]) -> None:
 
 def _settings(params: Mapping[str, Any]) -> RunConfig:
     from spsbench.cli.measure import read_settings
+    from spsbench.runner.beams import refuse_beams
 
     asked = {name: value for name, value in params.items() if name != "prompt"}
     config = read_settings(asked | _NOT_OFFERED)
+    refuse_beams(config, "trace")
     if len(config.ks) != 1 or config.ks[0] < 1:
         raise UsageError(
             f"{params['k']!r} is no single lookahead.", flag="--k", remedy="Give one number from 1 on."

@@ -288,13 +288,16 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
 def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     """The run's settings, with as many prompts as the tests read, and both samplings by default."""
     from spsbench.cli.measure import read_settings
+    from spsbench.runner.beams import refuse_beams
 
     own = {"control", "controls", "effort", "quiet", "json", "debug"}
     asked = {name: value for name, value in params.items() if name not in own}
     asked["limit"] = str(effort.needed)
     if asked["sampling"] is None:
         asked["sampling"] = "nucleus,greedy"
-    return read_settings(_NOT_OFFERED | asked)
+    config = read_settings(_NOT_OFFERED | asked)
+    refuse_beams(config, "verify")
+    return config
 
 
 def _effort(params: Mapping[str, Any], default: str) -> Effort:

@@ -231,6 +231,7 @@ class RunConfig(Limits):
     Attributes:
         samplings: None means the task's default.
         temperature, top_p, top_k: replace that part of every sampling of the run.
+        beams, draft_beams, length_penalty, early_stopping: of the sampling ``beam``, see ``BeamParams``.
         methods: the kinds of arm: ``ars`` (baseline), ``sps``, ``draft`` (the draft model alone).
         fixed_length: ignore EOS and stop strings, so that every sequence has the same length.
         trace: for so many examples every token is kept.
@@ -270,6 +271,12 @@ class RunConfig(Limits):
     top_k: int | None = Field(
         default=None, ge=0, strict=True, description="a whole number, 0 to keep all tokens"
     )
+    beams: int | None = Field(default=None, ge=1, strict=True, description="a whole number from 1")
+    draft_beams: int | None = Field(
+        default=None, ge=1, strict=True, description="a whole number, at least as many as beams"
+    )
+    length_penalty: float | None = Field(default=None, strict=True, description="a number, 0 for none")
+    early_stopping: Literal["never"] | Flag = Field(default=False, description="true, false or never")
     fixed_length: Flag = Field(default=False, description="true or false")
     drafters: Names = Field(default=("model",), description="names of drafters")
     rules: Names = Field(default=("modified-rejection",), description="names of rules")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from spsbench.peers.protocol import Sampling
 from spsbench.records import SamplingParams
 
@@ -13,7 +11,7 @@ SEEDS = 1 << 31
 
 def sampling_of(params: SamplingParams) -> Sampling:
     """The same sampling, as an engine is asked for it."""
-    return Sampling(**asdict(params))
+    return Sampling(**params.record())
 
 
 def request_seed(seed: int) -> int:

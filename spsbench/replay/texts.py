@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.axes import MODIFIED_REJECTION
+from spsbench.axes import MODIFIED_REJECTION, is_beam
 from spsbench.config import RunConfig, resolve
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
@@ -186,12 +186,12 @@ def _ran(directory: Path, arms: Sequence[Mapping[str, Any]], sampling: str) -> d
 
 
 def _arm(directory: Path, arms: Sequence[dict[str, Any]], sampling: str | None) -> dict[str, Any]:
-    ars = [arm for arm in arms if arm["method"] == "ars"]
+    ars = [arm for arm in arms if arm["method"] == "ars" and not is_beam(arm)]
     if not ars:
         raise UsageError(
-            f"{directory} has no ArS sequences, whose texts are what is replayed.",
+            f"{directory} has no ArS sequences, whose texts are what is replayed; a beam search's are not.",
             flag="RUN",
-            remedy="Run it with --arms ars or ars,sps.",
+            remedy="Run it with --arms ars or ars,sps under another sampling than beam.",
         )
     if sampling is None:
         return ars[0]

@@ -123,13 +123,30 @@ def losslessness(summary: Summary) -> list[str]:
     if summary["losslessness"] is None:
         return []
     speculative = [arm for arm in summary["losslessness"]["arms"] if arm["method"] == "sps"]
-    arms = [arm for arm in speculative if arm.get("lossless", True)]
+    searched = [arm for arm in speculative if arm.get("beams")]
+    arms = [arm for arm in speculative if arm.get("lossless", True) and arm not in searched]
     lossy = [_lossy(arm) for arm in speculative if not arm.get("lossless", True)]
     sentences = [text for text in (_leakage(arms), _identity(arms)) if text]
     sentences += [text for text in (decisions(arms), proof(arms)) if text]
     if arms and not sentences:
         sentences = ["Losslessness: no evidence was recorded."]
-    return sentences + lossy
+    return sentences + lossy + searches(searched)
+
+
+def searches(arms: list[ArmLosslessness]) -> list[str]:
+    """Of how many prompts beam search speculation found what exact beam search finds."""
+    known = [facts for arm in arms if (facts := arm["beams"]) is not None]
+    found = [same for facts in known if (same := facts["identity"]) is not None]
+    if not found:
+        return ["Beam search: nothing to compare with, exact beam search was not run."] if arms else []
+    total, alike = (sum(one["sequences"] for one in found), sum(one["identical"] for one in found))
+    text = f"identical on all {total} prompts (hypotheses and scores)"
+    if alike < total:
+        rounding, other = (sum(one["rounding"] for one in found), sum(one["contradicted"] for one in found))
+        text = (
+            f"identical on {alike} of {total} prompts; {rounding} differ within rounding, {other} beyond it"
+        )
+    return [f"Beam search: {text}. tokens/loop counts steps of the search."]
 
 
 def _lossy(arm: ArmLosslessness) -> str:

@@ -39,6 +39,11 @@ class Series:
         """The rows with K above 0."""
         return tuple(row for row in self.rows if row["k"] > 0)
 
+    @property
+    def counting_tokens(self) -> tuple[ArmRow, ...]:
+        """Of these, the rows whose loops count tokens: those of a beam search count its steps."""
+        return tuple(row for row in self.speculative if not axes.is_beam(row))
+
 
 def _title(group: list[ArmRow]) -> str:
     """What the rows of a series have in common, as far as it is not usual."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE
+from spsbench.axes import BEAM, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE
 from spsbench.config import RunConfig
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import policy_kind
@@ -16,6 +16,7 @@ from spsbench.errors import UsageError
 from spsbench.peers.registry import find_peer
 from spsbench.plugins import unknown
 from spsbench.records import Arm, SamplingParams, Spec
+from spsbench.runner.beams import EAGER, beam_arms, require_beams_used
 
 ENGINES = {
     "eager": ("ars", "sps", "draft"),
@@ -38,8 +39,6 @@ PEER_METHODS = ("ars", "sps")
 
 PEER_DRAFTING = (MODEL, OWN_RULE)
 
-EAGER = "eager"
-
 
 def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str) -> tuple[Arm, ...]:
     """Every arm of a run: by engine and sampling, first ArS, then SpS, then the draft alone.
@@ -59,14 +58,19 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
     for engine in config.engines:
         _require_engine(engine)
     names = config.samplings or (default,)
-    _known("--sampling", names, tuple(known))
+    _known("--sampling", names, (*known, BEAM))
     drafting = tuple(_drafting(config))
+    sampled = [name for name in names if name != BEAM]
     arms = tuple(
         arm
         for engine in config.engines
-        for name in names
+        for name in sampled
         for arm in _under(config, engine, drafting, name, _overridden(known[name], config))
     )
+    if BEAM in names:
+        arms += tuple(beam_arms(config, sorted(k for k in config.ks if k > 0)))
+    else:
+        require_beams_used(config)
     if not arms:
         raise UsageError(
             "no arm is left: K = 0 leaves none without ars, and an engine only runs the methods it knows.",

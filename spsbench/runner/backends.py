@@ -15,9 +15,11 @@ from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import build_drafter, drafter_kind
 from spsbench.engines.base import Engine
+from spsbench.engines.beam import BeamEngine
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
+from spsbench.models.beam_lm import BeamLM, require_exact_tree
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.models.static import NotStatic, StaticLM, require_same_answers
@@ -59,6 +61,7 @@ class Backends:
         self._capture = capture
         self._static: dict[int, StaticLM] = {}
         self._references: dict[int, TorchLM] = {}
+        self._trees: dict[int, BeamLM] = {}
         self._keeping: CausalLM | None = None
         self.fallbacks: dict[str, str] = {}
 
@@ -68,6 +71,8 @@ class Backends:
             return self._peer(arm)
         target = self._writer(arm)
         draft = self._pair.draft if arm.method == "sps" else None
+        if arm.sampling.beam is not None:
+            return self._beam(arm, target, draft)
         if arm.engine in (GENERATE, ASSISTED, LOOKUP):
             assistant = self._pair.draft if arm.engine == ASSISTED else None
             stock = None if assistant is None else self._reference(assistant)
@@ -81,6 +86,17 @@ class Backends:
         rule = None if arm.rule.name == MODIFIED_REJECTION else build_rule(arm.rule)
         tokenizer, device = self._pair.tokenizer, self._pair.device
         return EagerEngine(target, draft, arm.k, tokenizer, device, self._clock, rule, make)
+
+    def _beam(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> BeamEngine:
+        searching = self._tree(target), None if draft is None else self._tree(draft)
+        return BeamEngine(*searching, arm.k, self._pair.tokenizer, self._pair.device, self._clock)
+
+    def _tree(self, model: CausalLM) -> BeamLM:
+        """The model over transformers' own forward, which alone takes a tree; each is tested once."""
+        if id(model) not in self._trees:
+            self._trees[id(model)] = BeamLM(self._reference(model))
+            require_exact_tree(self._trees[id(model)])
+        return self._trees[id(model)]
 
     def _writer(self, arm: Arm) -> CausalLM:
         """Whose law an arm follows: where its drafter reads hidden states, a target that keeps them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from spsbench.models.pair import PairSource, find_pair, pair_backend, resolve_de
 from spsbench.models.weights import ROUNDED, require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
 from spsbench.runner.arms import arms_of, is_peer, require_stoppable
+from spsbench.runner.beams import require_searchable
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.catalogue import load_task
@@ -167,7 +168,7 @@ def _arm_record(arm: Arm) -> dict[str, Any]:
     return {
         "arm": arm.name,
         **arm.axes(),
-        "params": asdict(arm.sampling),
+        "params": arm.sampling.record(),
         "draft_forwards": drafter_kind(arm.drafter.name).forwards(arm.k) if speculative else 0,
         "lossless": not speculative or is_lossless(arm),
     }
@@ -226,6 +227,9 @@ def _verification_rule(arm: Arm) -> str | None:
     """None of an engine of others, which tells it when it is started."""
     if is_peer(arm):
         return None
+    if arm.sampling.beam is not None:
+        beam = arm.sampling.beam
+        return f"all {beam.width} beams of the target among the draft's {beam.draft_width}"
     if arm.engine in RULES:
         return RULES[arm.engine]
     if arm.rule.name == MODIFIED_REJECTION:
@@ -262,6 +266,7 @@ def plan(config: RunConfig) -> Plan:
     prompts = tuple(
         task.prompt(example, data, source.tokenizer, window, reserve, chat) for example in data.examples
     )
+    require_searchable(arms, source, dtypes, max(len(prompt.ids) for prompt in prompts) + max_new_tokens)
     return Plan(
         config,
         task,

@@ -22,7 +22,9 @@ from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines import rescore
 from spsbench.engines.base import Engine
+from spsbench.engines.beam import LOG_PROB
 from spsbench.engines.rescore import token_evidence
+from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, FinishReason, Generation, Prompt, Request, SamplingParams
 from spsbench.runner.arms import is_peer
@@ -64,6 +66,9 @@ class Listener(Protocol):
 def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
     """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
     target = pair.draft if arm.method == "draft" else pair.target
+    if arm.sampling.beam is not None:
+        _add_up_again(target, prompt, generation)
+        return
     # A target that is its own draft is read once, unless it drafts.
     drafts = arm.method == "sps" and arm.drafter.name == MODEL
     draft = None if pair.is_one and not drafts else pair.draft
@@ -81,6 +86,13 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
 
 
+def _add_up_again(target: CausalLM, prompt: Prompt, generation: Generation) -> None:
+    """Add the log-probability of a search's best hypothesis by an uncached forward; nothing was sampled."""
+    reading = rescore.teacher_force(target, None, prompt.ids, generation.tokens, PROOF_SAMPLING)
+    own = reading.logits.float().log_softmax(-1).gather(-1, reading.tokens.unsqueeze(-1))
+    generation.losslessness = (generation.losslessness or {}) | {RESCORED + LOG_PROB: float(own.sum())}
+
+
 def _can_rederive(arm: Arm) -> bool:
     """Whether each decision follows from rows that are at hand: those of the models, or of a point mass."""
     if is_peer(arm):
@@ -96,7 +108,10 @@ def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
     own = [
         arm
         for arm in arms
-        if arm.method == "sps" and arm.engine in (EAGER, GRAPHED) and rule_kind(arm.rule.name).lossless
+        if arm.method == "sps"
+        and arm.engine in (EAGER, GRAPHED)
+        and arm.sampling.beam is None
+        and rule_kind(arm.rule.name).lossless
     ]
     return list(dict.fromkeys(replace(arm, sampling_name="proof", sampling=PROOF_SAMPLING) for arm in own))
 

@@ -34,7 +34,7 @@ def facts(question: Question, worlds: Sequence[World]) -> dict[str, Any]:
         "operations": question.operations,
         "sequences": question.sequences,
         "seed": sampler.seed,
-        "sampling": asdict(sampler.sampling),
+        "sampling": sampler.sampling.record(),
         "rule": str(sampler.rule),
         "lossless": _claims_lossless(question),
         "fault": sampler.fault,

@@ -389,10 +389,13 @@ def _alike(a: Side, b: Side, arm: str) -> bool:
 
 
 def _greedy(arm: Mapping[str, Any], identity: Mapping[str, Any]) -> bool:
-    """By the sampling's parameters: its name is the task's to choose."""
+    """By the sampling's parameters: its name is the task's to choose. A beam search draws nothing either."""
     known = identity.get("arms") or []
     named = (entry.get("sampling") for entry in known if entry.get("sampling_name") == arm.get("sampling"))
-    return any(isinstance(sampling, Mapping) and sampling.get("greedy") is True for sampling in named)
+    return any(
+        isinstance(sampling, Mapping) and (sampling.get("greedy") is True or sampling.get("beam") is not None)
+        for sampling in named
+    )
 
 
 def _baselines(arms: Mapping[str, ArmIdentity], arm: str) -> list[str]:

@@ -27,12 +27,14 @@ import numpy as np
 from spsbench import axes
 from spsbench.records import Interval
 from spsbench.stats import evidence_stats
+from spsbench.stats.beams import beam_facts
 from spsbench.stats.bootstrap import Floats, pooled_ratio, ratio
 from spsbench.stats.speedup import finished
 from spsbench.summary_types import (
     ArmLosslessness,
     ArmProof,
     ArmRow,
+    BeamFacts,
     Decisions,
     Divergence,
     Evidence,
@@ -139,7 +141,8 @@ def losslessness(
         ``verdict`` over all arms and ``arms``: per arm its identity, ``verdict``, ``reasons``,
         ``self_consistency`` and ``rescored`` (see ``evidence_of``; None where not recorded),
         ``decisions`` (see ``decisions_of``), ``proof`` (the same two of the sequences that were drawn for
-        it), ``acceptance_z`` and ``identity`` with greedy ArS (None unless greedy). ``bound``, of each arm
+        it), ``acceptance_z`` and ``identity`` with greedy ArS (None unless greedy); of a beam search
+        ``beams`` and no other evidence. ``bound``, of each arm
         and the largest of the SpS arms, is the leakage above which there is no sign (95%); None where
         none was re-scored, or nothing left to chance. None without an arm.
     """
@@ -206,6 +209,8 @@ def _greedy_reference(row: ArmRow, rows: Sequence[ArmRow]) -> str | None:
 def _judge_arm(
     row: ArmRow, reference: str | None, by_arm: Mapping[str, pd.DataFrame], dtype: str, proof: ArmProof | None
 ) -> ArmLosslessness:
+    if axes.is_beam(row):
+        return _judge_search(row, reference, by_arm, dtype)
     samples = by_arm.get(row["arm"])
     own = independent = same = decided = None
     proof = proof if row["method"] == "sps" else None
@@ -232,7 +237,54 @@ def _judge_arm(
         "rescored": independent,
         "decisions": decided,
         "proof": proof,
+        "beams": None,
     }
+
+
+def _judge_search(
+    row: ArmRow, reference: str | None, by_arm: Mapping[str, pd.DataFrame], dtype: str
+) -> ArmLosslessness:
+    """A beam search is held against exact beam search: nothing of what samples are judged by exists."""
+    samples = by_arm.get(row["arm"])
+    nothing: BeamFacts = {"identity": None, "scores": None}
+    baseline = None if reference is None else by_arm.get(reference)
+    found = nothing if samples is None else beam_facts(baseline, samples, precise=is_precise(dtype))
+    return {
+        **axes.identity(row),
+        "lossless": True,
+        "acceptance_z": None,
+        "identity": None,
+        **_verdict_of_search(row, found),
+        "bound": None,
+        "self_consistency": None,
+        "rescored": None,
+        "decisions": None,
+        "proof": None,
+        "beams": found,
+    }
+
+
+def _verdict_of_search(row: ArmRow, found: BeamFacts) -> Judgement:
+    same, scores = found["identity"], found["scores"]
+    alarms = []
+    if same is not None and same["contradicted"]:
+        alarms.append(
+            f"{same['contradicted']} of {same['sequences']} searches found other hypotheses or scores"
+        )
+    if scores is not None and scores["contradicted"]:
+        alarms.append(
+            f"{scores['contradicted']} of {scores['sequences']} log-probabilities contradict the target"
+        )
+    if alarms:
+        return {"verdict": ALARM, "reasons": alarms}
+    if row["method"] == "sps" and same is None:
+        return {"verdict": NO_EVIDENCE, "reasons": ["no exact beam search beside it: --arms ars,sps"]}
+    if same is None:
+        verdict: Verdict = NO_EVIDENCE if scores is None else OK
+        return {"verdict": verdict, "reasons": ["beam search samples nothing"]}
+    beside = f", {same['rounding']} more within rounding" if same["rounding"] else ""
+    told = f"hypotheses and scores of exact beam search in {same['identical']} of {same['sequences']}{beside}"
+    return {"verdict": OK, "reasons": [told]}
 
 
 def _expected(kind: Evidence | None) -> Evidence | None:

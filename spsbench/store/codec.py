@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.records import UNRANKED, Generation, Loop, Prompt, Sample, TokenEvidence, TracedToken
+from spsbench.records import (
+    UNRANKED,
+    Generation,
+    Hypothesis,
+    Loop,
+    Prompt,
+    Sample,
+    TokenEvidence,
+    TracedToken,
+)
 from spsbench.store.files import write_text
 from spsbench.store.journal import Row
 
@@ -108,6 +117,7 @@ TRACE_COLUMNS = tuple(field.name for field in dataclasses.fields(TracedToken))
 
 _NAMES = ("example_id", "arm")
 _CATEGORY = "category"
+HYPOTHESES = "hypotheses"
 _COUNTS = ("sample_index", "prompt_tokens", "order")
 _SECONDS = ("prefill_s", "decode_s")
 _MAPPINGS = ("scores", "conditions")
@@ -128,6 +138,8 @@ def encode_sample(sample: Sample) -> Row:
     row["loops"] = None if generation.loops is None else _columns(generation.loops, LOOP_COLUMNS)
     row["trace"] = None if generation.trace is None else _columns(generation.trace, TRACE_COLUMNS)
     row["token_evidence"] = pack_evidence(generation.token_evidence)
+    if generation.hypotheses is not None:
+        row[HYPOTHESES] = [dataclasses.asdict(found) for found in generation.hypotheses]
     return row
 
 
@@ -144,6 +156,7 @@ def decode_sample(row: Row) -> Sample:
         trace=None if trace is None else [TracedToken(*values) for values in _records(trace, TRACE_COLUMNS)],
         losslessness=row["losslessness"],
         token_evidence=unpack_evidence(row.get("token_evidence"), len(row["token_ids"])),
+        hypotheses=_hypotheses(row.get(HYPOTHESES)),
     )
     fields = {name: row[name] for name in (*_NAMES, *_COUNTS, *_MAPPINGS, "error")}
     later = {"condition": row.get("condition", 0), _CATEGORY: row.get(_CATEGORY)}
@@ -164,6 +177,17 @@ def check_sample(row: Row) -> None:
     _check_columns(row["loops"], LOOP_COLUMNS)
     _check_columns(row["trace"], TRACE_COLUMNS)
     unpack_evidence(row.get("token_evidence"), len(row["token_ids"]))
+    _hypotheses(row.get(HYPOTHESES))
+
+
+def _hypotheses(rows: list[Row] | None) -> list[Hypothesis] | None:
+    """What a beam search finished; KeyError or TypeError if a row is no hypothesis."""
+    if rows is None:
+        return None
+    return [
+        Hypothesis(tuple(row["tokens"]), float(row["score"]), float(row["log_prob"]), row["reason"])
+        for row in rows
+    ]
 
 
 def _are_numbers(value: Any) -> bool:

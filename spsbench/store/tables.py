@@ -6,6 +6,7 @@ and from Parquet, pass through the same Arrow tables and therefore agree to the 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -42,9 +43,10 @@ SAMPLE_COLUMNS = {
     "condition": "int32",
     "conditions": "map",
     "category": "string",
+    codec.HYPOTHESES: "string",
 }
 # What runs of the first versions lack; a sample without it was measured under the only conditions there were.
-_LATER: dict[str, Any] = {"condition": 0, "conditions": None, "category": None}
+_LATER: dict[str, Any] = {"condition": 0, "conditions": None, "category": None, codec.HYPOTHESES: None}
 # What samples of the first schema repeat of their arm.
 _EARLIER = ["method", "engine", "sampling", "k"]
 _KEY = ("example_id", "sample_index", "arm")
@@ -62,6 +64,7 @@ class Frames:
         samples: one row per sequence in order of measurement, failed ones included (``error`` is then not
             null). ``order`` is the place among the arms of the same prompt and sample. ``token_ids`` holds
             lists, ``scores`` and ``losslessness`` dictionaries (``losslessness`` None if not kept).
+            ``hypotheses`` is what a beam search finished, as JSON (``Hypothesis``), best first.
         loops: one row per loop, in order within each sample; NaN where an engine cannot see a phase.
         tokens: one row per drafted or emitted token of the traced examples.
         evidence: one row per emitted token that was read again, see ``TokenEvidence``; NaN where a row is
@@ -106,6 +109,8 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
 def _cell(row: Row, name: str) -> Any:
     if name == "new_tokens":
         return len(row["token_ids"])
+    if name == codec.HYPOTHESES and row.get(name) is not None:
+        return json.dumps(row[name])
     return row.get(name, _LATER[name]) if name in _LATER else row[name]
 
 

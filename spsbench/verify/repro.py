@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,7 @@ def _asked(row: Row, subject: Subject, shown: Shown) -> dict[str, Any]:
         "prefix_ids": list(shown.spot.prefix),
         "max_new_tokens": _length(setting.lookahead),
         "stop_ids": list(subject.stop_ids),
-        "sampling": asdict(setting.sampling),
+        "sampling": setting.sampling.record(),
         "k": setting.lookahead,
         "threads": subject.threads,
         "dtype": subject.dtype,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from commandline import SMALL, call
 
-from spsbench.records import Arm, SamplingParams
+from spsbench.records import Arm, BeamParams, SamplingParams
 from spsbench.runner import proof
 from spsbench.runner.proof import PROOF_SAMPLING, proof_arms, proof_prompts
 
@@ -37,6 +37,7 @@ def test_each_engine_and_k_is_drawn_from_once() -> None:
         Arm("sps", 4, "eager", "greedy", GREEDY),
         Arm("sps", 7, "graphed", "nucleus", NUCLEUS),
         Arm("sps", 4, "hf-assisted", "nucleus", NUCLEUS),
+        Arm("sps", 5, "eager", "beam(2)", SamplingParams(beam=BeamParams(2, 2))),
     ]
     found = proof_arms(arms)
     assert [(arm.engine, arm.k) for arm in found] == [("eager", 4), ("graphed", 7)]

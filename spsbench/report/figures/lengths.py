@@ -22,7 +22,9 @@ _MOST_PANELS = 7
 def draw(measured: Measured) -> Drawing:
     """One panel per K, the series side by side; raises LeftOut where no acceptance was seen."""
     ks = _chosen(
-        sorted({row["k"] for series in measured.series for row in series.speculative if row["acceptance"]})
+        sorted(
+            {row["k"] for series in measured.series for row in series.counting_tokens if row["acceptance"]}
+        )
     )
     if not ks:
         raise FigureSkipped("no engine saw what was accepted")
@@ -57,7 +59,7 @@ def _panel(axes: Axes, measured: Measured, k: int) -> float:
     width, top = 0.8 / len(measured.series), 0.0
     lengths = np.arange(1, k + 2)
     for index, series in enumerate(measured.series):
-        rows = [row for row in series.speculative if row["k"] == k]
+        rows = [row for row in series.counting_tokens if row["k"] == k]
         seen = [(row["arm"], found) for row in rows if (found := row["acceptance"])]
         if not seen:
             continue

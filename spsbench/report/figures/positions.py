@@ -50,7 +50,7 @@ def _caption(k: int) -> str:
 
 def _deepest(series: Series) -> ArmRow | None:
     """The row with the largest K: it sees the most positions."""
-    rows = [row for row in series.speculative if row["acceptance"]]
+    rows = [row for row in series.counting_tokens if row["acceptance"]]
     return max(rows, key=lambda row: row["k"], default=None)
 
 
@@ -95,7 +95,9 @@ def _along(axes: Axes, measured: Measured, shown: list[Series]) -> None:
 
 def _profile(measured: Measured, series: Series) -> tuple[Floats, Floats, Floats]:
     """Centre of each stretch of the output, accepted / tested there, and its standard error."""
-    parts = [measured.loops_by_arm[r["arm"]] for r in series.speculative if r["arm"] in measured.loops_by_arm]
+    parts = [
+        measured.loops_by_arm[r["arm"]] for r in series.counting_tokens if r["arm"] in measured.loops_by_arm
+    ]
     columns = ["example_id", "start", "accepted", "tested"]
     loops = _joined([part[columns] for part in parts])
     loops = loops[loops["accepted"].notna() & (loops["tested"] > 0)]

@@ -1,0 +1,359 @@
+"""Exact beam search, and beam search speculation: the same beams from fewer passes of the target.
+
+A search is a tree of nodes behind the prompt's last token; a beam is a node with its cumulative
+log-probability. Each step scores the next token of every beam and keeps the best candidates. Scores,
+finished hypotheses, length penalty and the end of the search are those of transformers' ``generate()`` with
+``num_beams`` (5.x, one prompt at a time); ``early_stopping`` means the same. Scores are float32.
+
+Speculation (proposed as future work in lectures on Leviathan et al. 2022): from the target's w beams the
+draft runs a search of its own, u >= w beams wide, for K steps. One pass of the target scores every node of
+that tree. Then the target's own steps are walked. While all beams of a step are nodes of the tree, their
+rows are there already and the next step is free. The first step that leaves the tree is kept too, since it
+is the target's, and ends the loop. So a loop makes between 1 and K+1 steps, and each of them is the step
+that plain beam search makes.
+
+Candidates of exactly equal score keep the order of their beams, then of their token ids. Rows of
+one pass and of several differ by rounding, so that hypotheses can differ where two candidates are closer than
+that. ``BeamSearch.closest`` says how close any choice was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from spsbench.decode.clock import Stopwatch
+from spsbench.records import BeamParams, FinishReason, Hypothesis
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """A token behind the tokens of its parent; the root is the prompt's last token.
+
+    Equal continuations are one object (``child``), so that nodes can be looked up by identity.
+
+    Attributes:
+        token: id of the token.
+        parent: None for the root.
+        depth: number of tokens behind the prompt, this one included; 0 for the root.
+    """
+
+    token: int
+    parent: Node | None = None
+    depth: int = 0
+    _children: dict[int, Node] = field(default_factory=dict, repr=False)
+
+    def child(self, token: int) -> Node:
+        """The node of one more token."""
+        found = self._children.get(token)
+        if found is None:
+            found = self._children[token] = Node(token, self, self.depth + 1)
+        return found
+
+    def tokens(self) -> list[int]:
+        """The tokens behind the prompt, this one last."""
+        found: list[int] = []
+        node: Node | None = self
+        while node is not None and node.parent is not None:
+            found.append(node.token)
+            node = node.parent
+        return found[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """A hypothesis that goes on: its last token and its cumulative log-probability, natural logarithm."""
+
+    node: Node
+    score: float
+
+
+Ends = Callable[[Node, int], FinishReason | None]
+"""Why a hypothesis ends with one more token behind a node; None if it goes on."""
+
+
+class TreeModel(Protocol):
+    """A model that scores a tree of tokens behind one prompt and keeps what it has read."""
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Forget the last sequence and read all of the prompt but its last token, the tree's root."""
+        ...
+
+    def score(self, nodes: Sequence[Node]) -> Tensor:
+        """Read nodes, and ancestors that were not read yet, in one pass.
+
+        Args:
+            nodes: distinct, none read before.
+
+        Returns:
+            [n, V] logits of the token after each node.
+        """
+        ...
+
+    def keep(self, nodes: Sequence[Node]) -> None:
+        """Forget all that was read but the ancestors of these nodes; the nodes themselves are pending."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A beam with one more token."""
+
+    parent: Node
+    token: int
+    score: float
+
+
+def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Candidate]:
+    """The n best continuations, best first; fewer where fewer have a probability above 0.
+
+    Args:
+        beams: w of them.
+        logits: [w, V] of the token after each.
+        n: how many.
+
+    Raises:
+        FloatingPointError: a logit is NaN, or no token of a row is possible.
+    """
+    scores = torch.log_softmax(logits.float(), dim=-1)
+    if bool(scores.isnan().any()):
+        raise FloatingPointError("the logits of a beam are not finite numbers")
+    before = torch.tensor([beam.score for beam in beams], dtype=torch.float32, device=scores.device)
+    flat = (scores + before.unsqueeze(1)).flatten()
+    best = _stable_top(flat, n)
+    width = scores.shape[-1]
+    return [
+        Candidate(beams[index // width].node, index % width, score)
+        for index, score in zip(best.tolist(), flat[best].tolist(), strict=True)
+    ]
+
+
+def _stable_top(scores: Tensor, n: int) -> Tensor:
+    """Indices of the n largest finite entries, largest first, of equal ones the smaller index.
+
+    ``topk`` alone leaves open which of equal entries it takes.
+    """
+    least = torch.topk(scores, min(n, len(scores))).values[-1]
+    found = ((scores >= least) & ~scores.isneginf()).nonzero().squeeze(-1)
+    order = torch.sort(scores[found], descending=True, stable=True).indices
+    return found[order[:n]]
+
+
+class BeamSearch:
+    """The state of one search; ``step`` is one step of exact beam search.
+
+    Args:
+        root: the prompt's last token.
+        params: width, length penalty and early stopping.
+        ends: why a hypothesis ends.
+        end_tokens: how many tokens end a hypothesis by themselves.
+        max_new_tokens: the length limit, at least 1.
+
+    Attributes:
+        beams: that go on, best first; at most w.
+        steps: made so far, which is the length of every beam.
+        over: whether the search has ended.
+        closest: the least difference of scores by which any step chose, in nats: less rounding than this
+            changes no hypothesis.
+    """
+
+    def __init__(
+        self, root: Node, params: BeamParams, ends: Ends, end_tokens: int, max_new_tokens: int
+    ) -> None:
+        self.beams = [Beam(root, 0.0)]
+        self.steps = 0
+        self.over = False
+        self.closest = math.inf
+        self._params, self._ends, self._max_new_tokens = params, ends, max_new_tokens
+        self._candidates = max(2, 1 + end_tokens)
+        self._finished: list[Hypothesis] = []
+
+    @property
+    def left(self) -> int:
+        """Steps until the length limit."""
+        return self._max_new_tokens - self.steps
+
+    @property
+    def hypotheses(self) -> list[Hypothesis]:
+        """The finished hypotheses, best first; at most w."""
+        return list(self._finished)
+
+    def step(self, logits: Tensor) -> None:
+        """Go on by one token.
+
+        Args:
+            logits: [n, V] of the token after each of ``beams``.
+        """
+        width, taken = self._params.width, self._candidates * self._params.width
+        candidates = best_candidates(self.beams, logits, taken + 1)  # one more: how close the choice was
+        reasons = [self._ends(candidate.parent, candidate.token) for candidate in candidates]
+        self.steps += 1
+        self._came_close(candidates, reasons)
+        ended = zip(candidates[:width], reasons[:width], strict=True)
+        self._finish([(candidate, reason) for candidate, reason in ended if reason is not None])
+        going = [c for c, reason in zip(candidates[:taken], reasons, strict=False) if reason is None]
+        self.beams = [Beam(c.parent.child(c.token), c.score) for c in going[:width]]
+        self.over = not self.beams or not self._may_improve()
+
+    def _came_close(self, candidates: Sequence[Candidate], reasons: Sequence[FinishReason | None]) -> None:
+        """Keep the gaps at which another order would make other beams or finish other hypotheses."""
+        width = self._params.width
+        going = [c for c, reason in zip(candidates, reasons, strict=True) if reason is None]
+        if len(going) > width:
+            self._gap(going[width - 1].score, going[width].score)
+        if any(reasons[width - 1 : width + 1]) and len(candidates) > width:
+            self._gap(candidates[width - 1].score, candidates[width].score)
+
+    def _gap(self, one: float, other: float) -> None:
+        self.closest = min(self.closest, abs(one - other))
+
+    def _finish(self, ended: Sequence[tuple[Candidate, FinishReason]]) -> None:
+        """Take new hypotheses among the finished ones, of which the best w stay; older ones win ties."""
+        divisor = self.steps**self._params.length_penalty
+        for candidate, reason in ended:
+            tokens = (*candidate.parent.tokens(), candidate.token)
+            score = _divided(candidate.score, divisor)
+            self._finished.append(Hypothesis(tokens, score, candidate.score, reason))
+        self._finished.sort(key=lambda found: -found.score)
+        for worst, left_out in pairwise(self._finished[self._params.width - 1 :]):
+            self._gap(worst.score, left_out.score)
+        del self._finished[self._params.width :]
+
+    def _may_improve(self) -> bool:
+        """Whether the best beam may still end better than the worst finished hypothesis.
+
+        As transformers has it: at its present length; with ``never`` and a positive penalty at the longest.
+        """
+        params = self._params
+        if len(self._finished) < params.width:
+            return True
+        if params.early_stopping is True:
+            return False
+        patient = params.early_stopping == "never" and params.length_penalty > 0
+        length = self._max_new_tokens if patient else self.steps
+        possible = _divided(self.beams[0].score, length**params.length_penalty)
+        self._gap(possible, self._finished[-1].score)
+        return possible > self._finished[-1].score
+
+
+def _divided(score: float, divisor: float) -> float:
+    """The quotient in float32, in which transformers compares."""
+    return float(torch.tensor(score, dtype=torch.float32) / divisor)
+
+
+@dataclass(frozen=True, slots=True)
+class BeamLoop:
+    """One pass of the target.
+
+    Attributes:
+        steps: of the search that it gave, 1 to K+1.
+        drafted: steps that the draft proposed, without those after the end of the search; 0 without a draft.
+        accepted: of these, after how many all of the target's beams were among the draft's.
+        nodes: that the pass scored.
+    """
+
+    steps: int
+    drafted: int
+    accepted: int
+    nodes: int
+
+
+def beam_search(target: TreeModel, search: BeamSearch, watch: Stopwatch) -> Iterator[BeamLoop]:
+    """Plain beam search: one pass of the target a step. ``target`` has begun the prompt."""
+    while not search.over:
+        nodes = [beam.node for beam in search.beams]
+        target.keep(nodes)
+        watch.lap("other")
+        logits = target.score(nodes)
+        watch.lap("verify")
+        search.step(logits)
+        watch.lap("sample")
+        yield BeamLoop(1, 0, 0, len(nodes))
+
+
+def beam_speculative(
+    target: TreeModel, draft: TreeModel, search: BeamSearch, k: int, watch: Stopwatch, grow: Grow
+) -> Iterator[BeamLoop]:
+    """The same search by speculation.
+
+    Args:
+        target, draft: both have begun the prompt.
+        search: at its start.
+        k: the most steps that the draft proposes; fewer towards the length limit.
+        watch: told where time goes.
+        grow: the draft's search; see ``DraftSearch``.
+    """
+    while not search.over:
+        pending = [beam.node for beam in search.beams]
+        for model in (target, draft):
+            model.keep(pending)
+        watch.lap("other")
+        levels = grow(draft, search.beams, min(k, search.left - 1))
+        watch.lap("draft")
+        nodes = [*pending, *(node for level in levels for node in level)]
+        logits = target.score(nodes)
+        watch.lap("verify")
+        loop = walk(search, nodes, logits, len(levels))
+        watch.lap("sample")
+        yield loop
+
+
+def walk(search: BeamSearch, nodes: Sequence[Node], logits: Tensor, depth: int) -> BeamLoop:
+    """Make the target's steps for as long as its beams are nodes that were scored.
+
+    Args:
+        search: whose beams are among the nodes.
+        nodes: n of them.
+        logits: [n, V] of the token after each.
+        depth: steps of the draft in the tree.
+    """
+    place = {node: index for index, node in enumerate(nodes)}
+    steps = accepted = 0
+    while True:
+        rows = torch.tensor([place[beam.node] for beam in search.beams], device=logits.device)
+        search.step(logits[rows])
+        steps += 1
+        inside = bool(search.beams) and all(beam.node in place for beam in search.beams)
+        accepted += inside
+        if search.over or not inside:
+            drafted = min(depth, steps) if search.over else depth
+            return BeamLoop(steps, drafted, accepted, len(nodes))
+
+
+Grow = Callable[[TreeModel, Sequence[Beam], int], list[list[Node]]]
+"""From a model, the target's beams and a number of steps to the draft's nodes, one list a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSearch:
+    """The draft's own beam search from the target's beams on, at their scores.
+
+    Hypotheses that end are left out: nothing follows them that the target could be asked for.
+
+    Attributes:
+        width: u, how many beams go on.
+        ends: why a hypothesis ends.
+        end_tokens: how many tokens end one by themselves.
+    """
+
+    width: int
+    ends: Ends
+    end_tokens: int
+
+    def __call__(self, draft: TreeModel, beams: Sequence[Beam], depth: int) -> list[list[Node]]:
+        """Up to ``depth`` lists of at most u nodes; the last one's are not read by the draft."""
+        levels: list[list[Node]] = []
+        while beams and len(levels) < depth:
+            logits = draft.score([beam.node for beam in beams])
+            candidates = best_candidates(beams, logits, max(2, 1 + self.end_tokens) * self.width)
+            going = [c for c in candidates if self.ends(c.parent, c.token) is None][: self.width]
+            beams = [Beam(c.parent.child(c.token), c.score) for c in going]
+            if beams:
+                levels.append([beam.node for beam in beams])
+        return levels

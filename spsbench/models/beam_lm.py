@@ -1,0 +1,391 @@
+"""A transformers model that scores a tree of tokens behind one prompt: what beam search needs of it.
+
+Batch size 1: the prompt is cached once for all beams, every token of the tree has one column behind it, and
+a mask lets each token attend to the prompt and to its own ancestors. Positions are by depth. Other layouts
+and why this one: docs/adr/0024-beams-share-one-row.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from spsbench.decode.beam import Node
+from spsbench.errors import UsageError
+from spsbench.models.cache import RewindLayer
+from spsbench.models.seq2seq_lm import Seq2SeqLM
+from spsbench.models.torch_lm import TorchLM
+
+
+class BeamLM:
+    """A ``TreeModel`` over the stock forward of a model; weights are shared, the cache is its own.
+
+    Args:
+        lm: the model; of an encoder-decoder the prompt is a source and what its decoder starts with.
+
+    Raises:
+        UsageError: its decoder's positions cannot be set.
+    """
+
+    def __init__(self, lm: TorchLM) -> None:
+        self.model, self.vocab_size = lm.model, lm.vocab_size
+        self.border = lm.border if isinstance(lm, Seq2SeqLM) else None
+        self._layout: _Layout = _encoder_decoder(self.model) if self.border else _DecoderOnly(self.model)
+        self._tree = _Tree(0, self.model.device)
+
+    @torch.inference_mode()
+    def begin(self, prompt: Sequence[int]) -> None:
+        """See ``TreeModel.begin``; runs the encoder where there is one."""
+        cut = self._source_length(prompt)
+        source, read = prompt[:cut], prompt[cut:-1]
+        self._layout.begin(source)
+        self._tree = _Tree(len(read), self.model.device)
+        if read or source:  # an encoder-decoder reads the last token too, for its cross-attention's keys
+            ids = list(read) or list(prompt[-1:])
+            self._layout.read(self._ids(ids))
+            self._layout.keep(torch.arange(len(read), device=self.model.device))
+
+    @torch.inference_mode()
+    def score(self, nodes: Sequence[Node]) -> Tensor:
+        """See ``TreeModel.score``."""
+        fresh = self._tree.add(nodes)
+        ids = self._ids([node.token for node in fresh])
+        depths = torch.tensor([node.depth for node in fresh], device=self.model.device)
+        mask, distances = self._tree.seen(len(fresh), depths)
+        logits = self._layout.score(ids, self._tree.prefix + depths, mask, distances)[:, : self.vocab_size]
+        if fresh == list(nodes):
+            return logits
+        place = {node: index for index, node in enumerate(fresh)}
+        return logits[[place[node] for node in nodes]]
+
+    @torch.inference_mode()
+    def keep(self, nodes: Sequence[Node]) -> None:
+        """See ``TreeModel.keep``."""
+        self._layout.keep(self._tree.keep(nodes))
+
+    @torch.inference_mode()
+    def in_line(self, prompt: Sequence[int], tokens: Sequence[int]) -> Tensor:
+        """[V] logits behind a prompt and tokens, by one forward without cache or tree."""
+        cut = self._source_length(prompt)
+        written = self._ids([*prompt[cut:], *tokens])
+        given = {"input_ids": self._ids(prompt[:cut]), "decoder_input_ids": written}
+        if self.border is None:
+            given = {"input_ids": written}
+        logits: Tensor = self.model(**given, use_cache=False).logits[0, -1, : self.vocab_size]
+        return logits
+
+    def _source_length(self, prompt: Sequence[int]) -> int:
+        return 0 if self.border is None else self.border.source_length(prompt)
+
+    def _ids(self, tokens: Sequence[int]) -> Tensor:
+        return torch.tensor([tokens], device=self.model.device)
+
+
+def require_exact_tree(lm: BeamLM) -> None:
+    """Score a small tree, keep one branch and go on; compare with a forward of each branch in line.
+
+    It catches models that ignore a mask or positions, and caches whose columns cannot be moved.
+
+    Raises:
+        UsageError: the logits differ by more than rounding, or the model takes no such mask.
+    """
+    try:
+        worst = _worst_difference(lm)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        raise _refusal(lm.model, reason) from error
+    if not worst <= _TOLERANCE.get(lm.model.dtype, _COARSE_TOLERANCE):
+        raise _refusal(lm.model, f"logits differ by {worst:.2g} of their scale from those in line")
+
+
+@torch.inference_mode()
+def _worst_difference(lm: BeamLM) -> float:
+    """Between logits of a tree and of its branches in line, relative to the largest logit."""
+    prompt = [token % lm.vocab_size for token in range(3, 8)]
+    if lm.border is not None:
+        prompt += [*lm.border.ending, *lm.border.start]
+    root = Node(prompt[-1])
+    one, other = root.child(1), root.child(2)
+    tip = other.child(3)
+    beside, below = other.child(5), tip.child(4)
+    lm.begin(prompt)
+    found = [*lm.score([root, one, other, tip])]
+    lm.keep([tip])  # one branch goes, and the columns behind it move
+    found += [*lm.score([beside, below])]
+    nodes = (root, one, other, tip, beside, below)
+    pairs = [(row, lm.in_line(prompt, node.tokens())) for row, node in zip(found, nodes, strict=True)]
+    worst = max(float((row.double() - line.double()).abs().max()) for row, line in pairs)
+    return worst / max(*(float(line.abs().max()) for _, line in pairs), 1e-9)
+
+
+# As in the self-test of rollback.
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3}
+_COARSE_TOLERANCE = 6e-2
+
+
+class _Tree:
+    """Which column of the cache is which node, and what each of them attends to.
+
+    Args:
+        prefix: columns before the tree, which every node sees; the root is the token behind them.
+        device: of the masks.
+    """
+
+    def __init__(self, prefix: int, device: torch.device) -> None:
+        self.prefix = prefix
+        self._columns: dict[Node, int] = {}
+        self._depths = torch.empty(0, dtype=torch.int64, device=device)
+        self._sees = torch.empty(0, 0, dtype=torch.bool, device=device)
+
+    def add(self, nodes: Sequence[Node]) -> list[Node]:
+        """Give columns to nodes and to their ancestors without one; all of those, in order of depth."""
+        fresh: dict[Node, None] = {}
+        for node in nodes:
+            above: Node | None = node
+            while above is not None and above not in self._columns and above not in fresh:
+                fresh[above] = None
+                above = above.parent
+        ordered = sorted(fresh, key=lambda node: node.depth)
+        self._columns |= {node: len(self._columns) + index for index, node in enumerate(ordered)}
+        self._grow(ordered)
+        return ordered
+
+    def _grow(self, ordered: Sequence[Node]) -> None:
+        first, count = len(self._sees), len(self._columns)
+        sees = torch.nn.functional.pad(self._sees, (0, count - first, 0, count - first))
+        start = 0
+        while start < len(ordered):  # all of one depth together: their parents' rows are there
+            end = start
+            while end < len(ordered) and ordered[end].depth == ordered[start].depth:
+                end += 1
+            rows = slice(first + start, first + end)
+            if parents := [self._columns[n.parent] for n in ordered[start:end] if n.parent is not None]:
+                sees[rows] = sees[parents]
+            sees[rows, rows].fill_diagonal_(True)
+            start = end
+        self._sees = sees
+        own = torch.tensor([node.depth for node in ordered], dtype=torch.int64, device=sees.device)
+        self._depths = torch.cat([self._depths, own])
+
+    def seen(self, n: int, depths: Tensor) -> tuple[Tensor, Tensor]:
+        """What the last n nodes attend to.
+
+        Args:
+            n: how many.
+            depths: [n] of them.
+
+        Returns:
+            [n, prefix + columns] whether each sees a column, and how many tokens the column lies ahead.
+        """
+        tree = self._sees[len(self._sees) - n :]
+        mask = torch.nn.functional.pad(tree, (self.prefix, 0), value=True)
+        prefix = torch.arange(self.prefix, device=tree.device)
+        positions = torch.cat([prefix, self.prefix + self._depths])
+        return mask, positions - (self.prefix + depths).unsqueeze(1)
+
+    def keep(self, nodes: Sequence[Node]) -> Tensor:
+        """Forget all columns but those of the nodes' ancestors; [m] the columns of the cache that stay."""
+        kept: set[Node] = set()
+        for node in nodes:
+            above = node.parent
+            while above is not None and above not in kept:
+                kept.add(above)
+                above = above.parent
+        stay = [node for node in self._columns if node in kept]
+        columns = torch.tensor([self._columns[node] for node in stay], dtype=torch.int64).to(
+            self._sees.device
+        )
+        self._columns = {node: index for index, node in enumerate(stay)}
+        self._sees = self._sees[columns][:, columns]
+        self._depths = self._depths[columns]
+        prefix = torch.arange(self.prefix, device=columns.device)
+        return torch.cat([prefix, self.prefix + columns])
+
+
+class _TreeLayer(RewindLayer):
+    """Keys and values of which any columns can be kept."""
+
+    def keep(self, columns: Tensor) -> None:
+        """Keep only these columns [m], ascending; those in front that stay where they are cost nothing."""
+        if self._key_buffer is None or self._value_buffer is None:
+            return
+        still = int((columns == torch.arange(len(columns), device=columns.device)).long().cumprod(0).sum())
+        moved = columns[still:]
+        for buffer in (self._key_buffer, self._value_buffer):
+            buffer.narrow(2, still, len(moved)).copy_(buffer.index_select(2, moved))
+        self.used = len(columns)
+
+
+class _TreeCache(Cache):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(layer_class_to_replicate=_TreeLayer)
+
+    def keep(self, columns: Tensor) -> None:
+        for layer in self.layers:
+            layer.keep(columns)
+
+
+class _Layout(Protocol):
+    """How one kind of model is called."""
+
+    def begin(self, source: Sequence[int]) -> None:
+        """Forget the last sequence; run the encoder over the source."""
+        ...
+
+    def read(self, ids: Tensor) -> None:
+        """Read [1, n] ids in line."""
+        ...
+
+    def score(self, ids: Tensor, positions: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
+        """[n, V] logits of [1, n] ids at positions [n]; ``mask`` and ``distances`` as in ``_Tree.seen``."""
+        ...
+
+    def keep(self, columns: Tensor) -> None:
+        """Keep only these columns of the cache."""
+        ...
+
+
+class _DecoderOnly:
+    """Positions and mask are arguments."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._cache = model, _TreeCache()
+
+    def begin(self, source: Sequence[int]) -> None:
+        self._cache = _TreeCache()
+
+    def read(self, ids: Tensor) -> None:
+        self._model(input_ids=ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+
+    def score(self, ids: Tensor, positions: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
+        output = self._model(
+            input_ids=ids,
+            position_ids=positions.unsqueeze(0),
+            attention_mask=_additive(mask, self._model.dtype),
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def keep(self, columns: Tensor) -> None:
+        self._cache.keep(columns)
+
+
+class _EncoderDecoder:
+    """The decoder takes no positions: they are put where it makes its own of the cache's length."""
+
+    def __init__(self, model: Any) -> None:
+        self._model, self._cache = model, _TreeCache()
+        self._both: EncoderDecoderCache | None = None
+        self._encoded: Any = None
+
+    def begin(self, source: Sequence[int]) -> None:
+        ids = torch.tensor([source], device=self._model.device)
+        states = self._model.get_encoder()(input_ids=ids, return_dict=True).last_hidden_state
+        self._encoded = BaseModelOutput(last_hidden_state=states)
+        self._cache = _TreeCache()
+        self._both = EncoderDecoderCache(self._cache, DynamicCache())
+
+    def read(self, ids: Tensor) -> None:
+        self._called(ids, None)
+
+    def score(self, ids: Tensor, positions: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
+        with self._placed(positions, distances):
+            return self._called(ids, _additive(mask, self._model.dtype))
+
+    def keep(self, columns: Tensor) -> None:
+        self._cache.keep(columns)
+
+    def _called(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        output = self._model(
+            encoder_outputs=self._encoded,
+            decoder_input_ids=ids,
+            decoder_attention_mask=mask,
+            past_key_values=self._both,
+            use_cache=True,
+        )
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def _placed(self, positions: Tensor, distances: Tensor) -> AbstractContextManager[None]:
+        """The decoder with the tree's positions while the block lasts."""
+        raise NotImplementedError
+
+
+class _Learned(_EncoderDecoder):
+    """A table of positions, as in BART."""
+
+    def _placed(self, positions: Tensor, distances: Tensor) -> AbstractContextManager[None]:
+        return _replaced(self._model.get_decoder().embed_positions, "forward", self._embedded(positions))
+
+    def _embedded(self, positions: Tensor) -> Any:
+        original = self._model.get_decoder().embed_positions.forward
+
+        def forward(ids: Tensor, *inline: Any, **others: Any) -> Tensor:
+            embedded: Tensor = original(ids, position_ids=positions)
+            return embedded
+
+        return forward
+
+
+class _Relative(_EncoderDecoder):
+    """Biases by distance, as in T5; its layers share those of the first."""
+
+    def _placed(self, positions: Tensor, distances: Tensor) -> AbstractContextManager[None]:
+        attention = self._model.get_decoder().block[0].layer[0].SelfAttention
+
+        def compute_bias(*inline: Any, **others: Any) -> Tensor:
+            buckets = attention._relative_position_bucket(
+                distances,
+                bidirectional=False,
+                num_buckets=attention.relative_attention_num_buckets,
+                max_distance=attention.relative_attention_max_distance,
+            )
+            bias: Tensor = attention.relative_attention_bias(buckets).permute(2, 0, 1).unsqueeze(0)
+            return bias
+
+        return _replaced(attention, "compute_bias", compute_bias)
+
+
+def _encoder_decoder(model: Any) -> _EncoderDecoder:
+    decoder = model.get_decoder()
+    if hasattr(decoder, "embed_positions"):
+        return _Learned(model)
+    block = getattr(decoder, "block", None)
+    if block is not None and hasattr(block[0].layer[0].SelfAttention, "_relative_position_bucket"):
+        return _Relative(model)
+    raise _refusal(model, "its decoder's positions cannot be set")
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """A method of one object is another while the block lasts."""
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        delattr(owner, name)
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """[1, 1, n, m] 0 where a column is seen, else the dtype's least number: what eager attention adds."""
+    least = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=mask.device)
+    return torch.where(mask, torch.zeros((), dtype=dtype, device=mask.device), least)[None, None]
+
+
+def _refusal(model: Any, reason: str) -> UsageError:
+    return UsageError(
+        f"{type(model).__name__} cannot score a tree of tokens: {reason}.",
+        flag="--sampling",
+        remedy="Choose another sampling than beam, or another model.",
+    )

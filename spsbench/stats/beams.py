@@ -1,0 +1,102 @@
+"""Whether a beam search by speculation found what exact beam search finds; nothing is sampled, so no law.
+
+Two facts, each with an excuse for rounding alone. *Identity*: every finished hypothesis of a prompt, and its
+score, is that of exact beam search. Where hypotheses differ, the smallest gap by which either search chose
+tells whether rounding can have made the difference. *Log-probability*: an uncached forward of the target
+over the best output gives what the search says of it; it knows no tree, cache or loop, so a wrong mask,
+position or column shows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from spsbench.stats.speedup import finished
+from spsbench.summary_types import BeamFacts, BeamIdentity, BeamScores
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CLOSEST, LOG_PROB, RESCORED_LOG_PROB = "beam_closest", "beam_log_prob", "rescored_beam_log_prob"
+
+_KEY = ("process", "example_id", "sample_index")
+
+
+def beam_facts(baseline: pd.DataFrame | None, arm: pd.DataFrame, *, precise: bool) -> BeamFacts:
+    """What is known of an arm of beam search.
+
+    Args:
+        baseline: rows of ``samples`` of exact beam search; None without one, or for itself.
+        arm: its own rows.
+        precise: whether the target computes in float32 or finer.
+    """
+    return {
+        "identity": None if baseline is None else _identity(baseline, arm, precise=precise),
+        "scores": _scores(arm, precise=precise),
+    }
+
+
+def slack(tokens: int, *, precise: bool) -> float:
+    """By how much rounding may move the log-probability of so many tokens, in nats.
+
+    Independent errors of each token. The embedded pair's are smaller by a factor of 100 (float32, CPU).
+    """
+    return (2e-4 if precise else 5e-2) * math.sqrt(1 + tokens)
+
+
+def _identity(baseline: pd.DataFrame, arm: pd.DataFrame, *, precise: bool) -> BeamIdentity | None:
+    key = [name for name in _KEY if name in baseline and name in arm]
+    columns = [*key, "new_tokens", "hypotheses", "losslessness"]
+    ours, theirs = (finished(frame)[columns] for frame in (baseline, arm))
+    both = ours.merge(theirs, on=key, suffixes=("_base", "_arm"))
+    if both.empty:
+        return None
+    verdicts = [_same(row, precise=precise) for row in both.to_dict("records")]
+    return {
+        "sequences": len(both),
+        "identical": sum(same is True for same in verdicts),
+        "rounding": sum(same is None for same in verdicts),
+        "contradicted": sum(same is False for same in verdicts),
+    }
+
+
+def _same(both: Mapping[Any, Any], *, precise: bool) -> bool | None:
+    """Whether two searches found the same; None if not, and rounding explains it."""
+    sides = ("_base", "_arm")
+    granted = slack(max(both[f"new_tokens{side}"] for side in sides), precise=precise)
+    found, again = (_hypotheses(both[f"hypotheses{side}"]) for side in sides)
+    if found.keys() == again.keys():
+        apart = max((abs(found[tokens] - again[tokens]) for tokens in found), default=0.0)
+        return apart <= granted
+    closest = min(_fact(both[f"losslessness{side}"], CLOSEST, math.inf) for side in sides)
+    return None if closest <= granted else False
+
+
+def _hypotheses(text: Any) -> dict[tuple[int, ...], float]:
+    """Log-probability by the tokens of every finished hypothesis."""
+    rows = json.loads(text) if isinstance(text, str) else []
+    return {tuple(row["tokens"]): float(row["log_prob"]) for row in rows}
+
+
+def _fact(facts: Any, name: str, default: float) -> float:
+    value = facts.get(name) if isinstance(facts, Mapping) else None
+    return default if value is None else float(value)
+
+
+def _scores(arm: pd.DataFrame, *, precise: bool) -> BeamScores | None:
+    done = finished(arm)
+    found = [
+        (int(tokens), _fact(facts, LOG_PROB, math.nan) - _fact(facts, RESCORED_LOG_PROB, math.nan))
+        for tokens, facts in zip(done["new_tokens"], done["losslessness"], strict=True)
+    ]
+    known = [(tokens, abs(apart)) for tokens, apart in found if not math.isnan(apart)]
+    if not known:
+        return None
+    return {
+        "sequences": len(known),
+        "largest_difference": max(apart for _, apart in known),
+        "contradicted": sum(apart > slack(tokens, precise=precise) for tokens, apart in known),
+    }
