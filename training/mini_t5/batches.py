@@ -44,15 +44,17 @@ class Batch:
 
 
 class Batches:
-    """The corpus handed out in an order that the seed fixes; ``tokens`` bounds a batch, padding aside."""
+    """Batches of a corpus."""
 
-    def __init__(self, corpus: Corpus, tokens: int, seed: int) -> None:
-        self.corpus, self.tokens = corpus, tokens
-        self.generator = np.random.default_rng(seed)
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
 
-    def share(self, rank: int, workers: int) -> Iterator[Batch]:
-        """Batches without end for one of several workers: every ``workers``-th, from ``rank`` on."""
-        groups = row_groups(self.corpus.lengths, self.tokens, self.generator)
+    def share(self, tokens: int, seed: int, rank: int = 0, workers: int = 1) -> Iterator[Batch]:
+        """Batches without end for one of several workers: every ``workers``-th, from ``rank`` on.
+
+        ``tokens`` bounds a batch, padding aside; the seed fixes the order.
+        """
+        groups = row_groups(self.corpus.lengths, tokens, np.random.default_rng(seed))
         return map(self.batch, islice(groups, rank, None, workers))
 
     @cached_property

@@ -1,6 +1,6 @@
 """Distil a draft from the target's distributions on one thread.
 
-``python -m training.mini_t5.distil --target DIR --name draft-small --out DIR`` takes the recipe that ships.
+``python -m training.mini_t5.distil --target DIR --out DIR`` takes the recipes that ship.
 While the rate is full the draft learns the target's whole distribution; while it falls, to be accepted.
 """
 
@@ -11,10 +11,14 @@ import json
 import math
 import shutil
 import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers import T5ForConditionalGeneration
 
@@ -27,6 +31,9 @@ from training.mini_t5.train import answer_logits, optimizers, step
 from training.train import Progress, device_name
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+EXAMPLES, SEED = 20_000, 2
+"""Size and seed of the corpus that the target is asked about."""
+WORKERS = 2
 WARM_UP_UPDATES = 100
 REPORT_EVERY = 100
 
@@ -39,16 +46,14 @@ class Distillation:
         name: of the draft and its shape.
         flat: updates at the full rate, on cross-entropy with the target.
         falling: updates after them, the rate a cosine to zero, on the rejected share.
-        examples: size of the corpus that the target is asked about.
         tokens: of a batch, encoder's and decoder's.
         rate_share: of the rates that the target is trained with.
-        seed: of corpus, weights and order.
+        seed: of weights and order.
     """
 
     name: str
     flat: int = 1_200
     falling: int = 600
-    examples: int = 40_000
     tokens: int = 2_048
     rate_share: float = 1.5
     seed: int = 2
@@ -74,7 +79,8 @@ def distil(recipe: Distillation, lessons: Lessons, out: Path) -> T5ForConditiona
     model = build(SHAPES[recipe.name]).train()
     steppers = optimizers(model, recipe.rate_share)
     progress, began = Progress(device=device_name("cpu")), time.perf_counter()
-    groups = row_groups(lessons.batches.corpus.lengths, recipe.tokens, lessons.batches.generator)
+    lengths = lessons.batches.corpus.lengths
+    groups = row_groups(lengths, recipe.tokens, np.random.default_rng(recipe.seed))
     for number, rows in enumerate(islice(groups, recipe.updates)):
         batch, tokens, logs = lessons.lesson(rows)
         offered = answer_logits(model, batch).log_softmax(-1).gather(1, tokens)
@@ -100,24 +106,36 @@ def loss_of(offered: torch.Tensor, wanted: torch.Tensor, *, last_part: bool) -> 
     return rejected(offered, wanted).mean() + 0.1 * entropy if last_part else entropy
 
 
-def make_draft(target: Path, recipe: Distillation, out: Path) -> None:
-    """Distil one draft from a saved target, on one thread: its result depends on their number."""
+def make_drafts(target: Path, recipes: Iterable[Distillation], out: Path) -> None:
+    """Distil drafts from a saved target into ``out``, a process of one thread each, two at a time.
+
+    All of them learn from one corpus, which the target is asked about once.
+    """
     torch.set_num_threads(1)
-    out.mkdir(parents=True, exist_ok=True)
+    corpus = build_corpus(target / "tokenizer.json", EXAMPLES, SEED)
+    lessons = teach(corpus, load(target))
+    with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
+        for done in [pool.submit(_make_draft, target, recipe, lessons, out) for recipe in recipes]:
+            done.result()
+
+
+def _make_draft(target: Path, recipe: Distillation, lessons: Lessons, out: Path) -> None:
+    torch.set_num_threads(1)
+    folder = out / recipe.name
+    folder.mkdir(parents=True, exist_ok=True)
     for name in TOKENIZER_FILES:
-        shutil.copyfile(target / name, out / name)
-    corpus = build_corpus(target / "tokenizer.json", recipe.examples, recipe.seed)
-    distil(recipe, teach(corpus, load(target), recipe.tokens, recipe.seed), out)
+        shutil.copyfile(target / name, folder / name)
+    distil(recipe, lessons, folder)
 
 
 def main() -> None:
-    """Command line: one of the drafts."""
+    """Command line: some of the drafts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--name", choices=RECIPES, required=True)
+    parser.add_argument("--names", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--out", type=Path, required=True)
     a = parser.parse_args()
-    make_draft(a.target, RECIPES[a.name], a.out)
+    make_drafts(a.target, [RECIPES[name] for name in a.names], a.out)
 
 
 if __name__ == "__main__":

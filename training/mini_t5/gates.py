@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -34,9 +35,14 @@ def bleu_ratio(target: NDArray[np.int64], draft: NDArray[np.int64]) -> tuple[flo
     """BLEU of the target over BLEU of a draft with its percentile interval."""
     generator = np.random.default_rng(0)
     draws = generator.integers(len(target), size=(RESAMPLES, len(target)))
-    ratios = [corpus_bleu(target[rows]) / corpus_bleu(draft[rows]) for rows in draws]
+    ratios = [_ratio(target[rows], draft[rows]) for rows in draws]
     low, high = np.quantile(ratios, (0.025, 0.975)).tolist()
-    return corpus_bleu(target) / corpus_bleu(draft), low, high
+    return _ratio(target, draft), low, high
+
+
+def _ratio(target: NDArray[np.int64], draft: NDArray[np.int64]) -> float:
+    below = corpus_bleu(draft)
+    return corpus_bleu(target) / below if below else math.inf
 
 
 def quality(answers: Answers) -> tuple[dict[str, float], tuple[float, float, float]]:

@@ -42,9 +42,9 @@ class Lessons:
         return self.batches.batch(rows), tokens, torch.from_numpy(self.logs[places].astype(np.float32))
 
 
-def teach(corpus: Corpus, target: T5ForConditionalGeneration, tokens: int, seed: int) -> Lessons:
-    """Ask the target about every answer of the corpus; ``tokens`` and ``seed`` are those of the batches."""
-    batches = Batches(corpus, tokens, seed)
+def teach(corpus: Corpus, target: T5ForConditionalGeneration) -> Lessons:
+    """Ask the target about every answer of the corpus."""
+    batches = Batches(corpus)
     best = np.zeros((int(corpus.answers.sum()), KEPT), np.uint16)
     logs = np.zeros(best.shape, np.float16)
     for rows in cut(np.arange(len(corpus)), corpus.lengths, BATCH_TOKENS):

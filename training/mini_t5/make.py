@@ -1,4 +1,4 @@
-"""Make the encoder-decoder pair from a seed: data, tokenizer, target and drafts. ``make mini-t5`` calls it."""
+"""Make the encoder-decoder pair from a seed: data, tokenizer, target, drafts. ``make mini-t5`` calls it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from training.corpus import save_corpus
 from training.mini_t5.corpus import build_corpus
-from training.mini_t5.distil import RECIPES, make_draft
+from training.mini_t5.distil import RECIPES, make_drafts
 from training.mini_t5.tasks import write_tasks
 from training.mini_t5.tokenizer import train_tokenizer
 from training.mini_t5.train import Recipe, train_in_parallel
@@ -33,8 +33,7 @@ def main() -> None:
     write_tasks(a.out / "data")
     if not a.drafts_only:
         make_target(a.out / "target", Recipe())
-    for name, recipe in RECIPES.items():
-        make_draft(a.out / "target", recipe, a.out / name)
+    make_drafts(a.out / "target", RECIPES.values(), a.out)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ class Shape:
 SHAPES = {
     "target": Shape(encoder=3, decoder=6, width=192, feed_forward=384),
     "draft-small": Shape(encoder=1, decoder=1, width=64, feed_forward=192),
-    "draft-base": Shape(encoder=1, decoder=1, width=96, feed_forward=320),
-    "draft-large": Shape(encoder=2, decoder=2, width=96, feed_forward=320),
+    "draft-base": Shape(encoder=1, decoder=1, width=96, feed_forward=256),
+    "draft-large": Shape(encoder=2, decoder=2, width=96, feed_forward=256),
 }
 """By the name of the folder that ships."""
 

@@ -53,7 +53,7 @@ def train(recipe: Recipe, corpus: Corpus, out: Path, rank: int = 0) -> T5ForCond
     model = build(recipe.shape).train()
     steppers = optimizers(model)
     progress, began = Progress(device=device_name("cpu")), time.perf_counter()
-    batches = Batches(corpus, recipe.tokens, recipe.seed).share(rank, recipe.workers)
+    batches = Batches(corpus).share(recipe.tokens, recipe.seed, rank, recipe.workers)
     for number, batch in enumerate(islice(batches, recipe.updates)):
         loss = cross_entropy(model, batch)
         torch.autograd.backward(loss)
