@@ -309,7 +309,7 @@ class Generation:
         tokens: emitted token ids, with EOS and the token that completes a stop string.
         text: the output without EOS and without the stop string.
         loops: one record per target call; None if the engine cannot see loops (never invented).
-        prefill_s: seconds for prompt[:-1] through every model the arm uses.
+        prefill_s: seconds for the prompt but its last token through every model the arm uses.
         decode_s: seconds from the end of prefill to the last emitted token.
         finish_reason: why generation ended.
         trace: one entry per drafted or emitted token if the request asked for it.
