@@ -133,7 +133,7 @@ def plan_of(params: Mapping[str, Any]) -> Plan:
         if isinstance(flags.get(name), str)
     }
     ready = plan(resolve(flags | {"score": False}, pair=params["pair"]))
-    require_decoder(ready.source, str(params["engine"]))
+    require_decoder(ready.source, str(params.get("engine", "an engine of others")))
     return ready
 
 
