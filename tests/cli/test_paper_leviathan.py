@@ -1,4 +1,4 @@
-"""``paper --of leviathan`` from end to end on the embedded pair, with two prompts of one task."""
+"""``paper --of leviathan`` from end to end on the embedded encoder-decoders, with two prompts of one task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from spsbench.errors import UsageError
 from spsbench.replay import draft_cost
 
 PAPER = ("paper", "--of", "leviathan")
-SMALL = ("--task", "ende=xsum", "--limit", "2", "--threads", "1")
+SMALL = (
+    *("--task", "ende=wmt-mini", "--draft", "small=embedded:mini-t5/draft-small"),
+    *("--limit", "2", "--threads", "1"),
+)
 SHORT = {"max_new_tokens": 12, "warmup": False}
 NOTHING: dict[str, Any] = dict.fromkeys(("pair", "target", "draft", "task")) | {"of": "leviathan"}
 
@@ -38,8 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     directory = tmp_path_factory.mktemp("whole") / "paper"
     with pytest.MonkeyPatch.context() as patch:
         short(patch)
-        given = ("--draft", "small=embedded:mini/draft", "--json", "--out", directory)
-        return directory, call(*PAPER, *SMALL, *given)
+        return directory, call(*PAPER, *SMALL, "--json", "--out", directory)
 
 
 def test_three_tables_and_three_figures(whole: tuple[Path, Result]) -> None:
@@ -132,7 +134,7 @@ def test_a_paper_that_was_stopped_keeps_its_k(
     after = json.loads((place / "drafts-ende.json").read_text())
     assert before["texts"] != after["texts"]
     assert before["temperatures"]["0"]["drafts"] == after["temperatures"]["0"]["drafts"]
-    assert titles == ["Texts of the target, ende", "Table 2, ende, mini, T=0, K=3"] * 2
+    assert titles == ["Texts of the target, ende", "Table 2, ende, small, T=0, K=3"] * 2
 
 
 def test_what_cannot_be_is_refused_before_anything_is_made(cli: Cli, tmp_path: Path) -> None:
