@@ -85,12 +85,13 @@ def setup_of(options: Mapping[str, Any]) -> PaperConfig:
     """The models and tasks of a paper, with what was typed in their place.
 
     Raises:
-        UsageError: ``--target`` without a draft or beside ``--pair``, or two drafts or tasks of one name.
+        UsageError: ``--target`` without a draft or beside ``--pair``, two drafts or tasks of one name, or a
+            draft with the name of one that is counted.
     """
     from spsbench.config import ModelRef, load_pair, load_paper
 
     paper = load_paper(options["of"])
-    drafts, tasks = _named("--draft", options["draft"] or ()), _named("--task", options["task"] or ())
+    drafts, tasks = _named_drafts(options["draft"] or ()), _named("--task", options["task"] or ())
     changes: dict[str, Any] = {"tasks": tasks} if tasks else {}
     if options["target"] is not None and options["pair"] is not None:
         raise UsageError(
@@ -129,6 +130,24 @@ def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
         if name in found:
             raise UsageError(f"{name!r} is given twice.", flag=flag, remedy="Give each a name of its own.")
         found[name] = value.strip()
+    return found
+
+
+def _named_drafts(given: Sequence[str]) -> dict[str, str]:
+    """See ``_named``.
+
+    Raises:
+        UsageError: also for the name of a draft that Table 3 has besides.
+    """
+    from spsbench.config import NGRAMS
+
+    found = _named("--draft", given)
+    if taken := next((name for name in NGRAMS if name in found), None):
+        raise UsageError(
+            f"{taken!r} is the name of a draft that is counted on the target's texts.",
+            flag="--draft",
+            remedy="Give the model another name, e.g. small=MODEL.",
+        )
     return found
 
 

@@ -14,6 +14,7 @@ from spsbench.config.files import (
 )
 from spsbench.config.models import (
     MAX_K,
+    NGRAMS,
     Limits,
     ModelRef,
     PairConfig,
@@ -26,6 +27,7 @@ from spsbench.config.resolve import resolve
 
 __all__ = [
     "MAX_K",
+    "NGRAMS",
     "Limits",
     "ModelRef",
     "PairConfig",

@@ -147,6 +147,8 @@ def test_what_cannot_be_is_refused_before_anything_is_made(cli: Cli, tmp_path: P
         ("--of", "leviathan", "--target", "a", "--pair", "mini", "--draft", "b"): "--target",
         ("--of", "leviathan", "--draft", "a=x", "--draft", "a=y"): "given twice",
         ("--of", "leviathan", "--draft", "a="): "NAME=VALUE",
+        ("--of", "leviathan", "--draft", "unigram=embedded:mini/draft"): "another name",
+        ("--of", "leviathan", "--draft", "org/bigram"): "another name",
         ("--of", "leviathan", "--task", "nothing"): "nothing",
         ("--of", "leviathan", "--draft", "embedded:mini/none"): "none",
         ("--draft", "embedded:mini/draft"): "--draft",
@@ -181,6 +183,9 @@ def test_models_and_tasks_of_ones_own_take_the_place_of_the_papers(tmp_path: Pat
     assert (load_paper(str(file)).most_k, load_paper(str(file)).name) == (4, "mine")
     file.write_text("pair: mini\ndrafts: {a: {id: x}}\ntasks: {t: xsum}\nmost_k: 0\n")
     with pytest.raises(UsageError, match="most_k"):
+        load_paper(str(file))
+    file.write_text("pair: mini\ndrafts: {bigram: {id: x}}\ntasks: {t: xsum}\n")
+    with pytest.raises(UsageError, match="no NAME unigram or bigram"):
         load_paper(str(file))
 
 
