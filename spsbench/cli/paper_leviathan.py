@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from spsbench.models.pair import Pair
     from spsbench.records import SamplingParams
     from spsbench.replay.texts import Written
-    from spsbench.report.leviathan import AlphaRow, Row2
+    from spsbench.report.leviathan import AlphaRow, WalltimeRun
     from spsbench.report.measured import Measured
     from spsbench.runner import Plan
     from spsbench.summary_types import Summary
@@ -253,7 +253,7 @@ class _Setup:
 
 def _measure(
     setup: _Setup, plans: Mapping[tuple[str, str], Plan], directory: Path, *, quiet: bool
-) -> tuple[dict[str, tuple[str, Summary]], list[AlphaRow], list[Row2]]:
+) -> tuple[dict[str, tuple[str, Summary]], list[AlphaRow], list[WalltimeRun]]:
     """Every run, as far as it is not there already.
 
     Returns:
@@ -263,7 +263,7 @@ def _measure(
 
     summaries: dict[str, tuple[str, Summary]] = {}
     alphas: list[AlphaRow] = []
-    rows: list[Row2] = []
+    rows: list[WalltimeRun] = []
 
     def run(part: Part, ready: Plan) -> Measured:
         place = len(summaries) + 1, setup.count
@@ -326,7 +326,6 @@ def _at(
     """Alphas at one temperature, and the K that theory chooses; a K that was chosen before is kept."""
     from spsbench.replay.alphas import overlaps
     from spsbench.replay.draft_cost import draft_costs
-    from spsbench.report.leviathan import ends
 
     sampling: SamplingParams = written.sampling
     measured = overlaps(written.texts, pairs, sampling)
@@ -338,7 +337,7 @@ def _at(
     }
     return {
         "alphas": {
-            one.draft: {**(ends(one.alpha) or {}), "positions": int(one.positions.sum())} for one in measured
+            one.draft: {**asdict(one.alpha), "positions": int(one.positions.sum())} for one in measured
         },
         "drafts": drafts | {name: kept[name] for name in drafts if name in kept},
     }
@@ -373,7 +372,7 @@ def _load(plans: Mapping[str, Plan]) -> dict[str, Pair]:
 
 def _alpha_rows(task: str, found: Mapping[str, Any]) -> list[AlphaRow]:
     """Rows of Table 3 of one task."""
-    from spsbench.report import printed
+    from spsbench.report import published
 
     return [
         {
@@ -382,15 +381,15 @@ def _alpha_rows(task: str, found: Mapping[str, Any]) -> list[AlphaRow]:
             "temperature": temperature,
             "alpha": {"estimate": one["estimate"], "low": one["low"], "high": one["high"]},
             "positions": one["positions"],
-            "paper": printed.alpha(task, draft, temperature),
+            "paper": published.alpha(task, draft, temperature),
         }
         for temperature in TEMPERATURES
         for draft, one in found["temperatures"][str(temperature)]["alphas"].items()
     ]
 
 
-def _row(task: str, draft: str, temperature: int, part: Part, measured: Measured) -> Row2:
-    from spsbench.report.leviathan import Row2
+def _row(task: str, draft: str, temperature: int, part: Part, measured: Measured) -> WalltimeRun:
+    from spsbench.report.leviathan import WalltimeRun
     from spsbench.stats.acceptance import mean_length
     from spsbench.stats.losslessness import alpha_leviathan_interval
 
@@ -398,14 +397,14 @@ def _row(task: str, draft: str, temperature: int, part: Part, measured: Measured
     samples, loops = measured.samples, measured.loops
     alpha = alpha_leviathan_interval(samples[samples["arm"] == arms["ars"]])
     length = mean_length(loops[loops["arm"] == arms["sps"]])
-    return Row2(task, draft, temperature, part.name, measured.summary, alpha, length)
+    return WalltimeRun(task, draft, temperature, part.name, measured.summary, alpha, length)
 
 
 def _conclude(
     setup: _Setup,
     measured: Mapping[str, tuple[str, Summary]],
     alphas: Sequence[AlphaRow],
-    rows: Sequence[Row2],
+    rows: Sequence[WalltimeRun],
     directory: Path,
     params: Mapping[str, Any],
 ) -> None:

@@ -12,21 +12,13 @@ from rich.text import Text
 from spsbench.decode import theory
 from spsbench.predict.residuals import residual_cause, residual_factors
 from spsbench.records import Interval
-from spsbench.report import judgement, printed, wording
+from spsbench.report import judgement, published, wording
 from spsbench.report.tables import Heading, Row, Table, left, right
 from spsbench.report.wording import escape
-from spsbench.summary_types import ArmFactors, ArmPrediction, Residual, Summary
+from spsbench.summary_types import ArmFactors, ArmPrediction, Estimate, Residual, Summary
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-
-class Ends(TypedDict):
-    """An interval of 95% over prompts."""
-
-    estimate: float
-    low: float | None
-    high: float | None
 
 
 class TheoryRow(TypedDict):
@@ -60,12 +52,12 @@ class WalltimeRow(TypedDict):
     temperature: int
     part: str
     k: int
-    alpha: Ends | None
+    alpha: Estimate | None
     c: float | None
     c_source: str
-    tokens_per_loop: Ends | None
+    tokens_per_loop: Estimate | None
     expected_tokens: float | None
-    speedup: Ends | None
+    speedup: Estimate | None
     predicted: float | None
     residual: float | None
     residual_factors: list[Residual]
@@ -80,13 +72,13 @@ class AlphaRow(TypedDict):
     task: str
     draft: str
     temperature: int
-    alpha: Ends
+    alpha: Estimate
     positions: int
     paper: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Row2:
+class WalltimeRun:
     """What a row of Table 2 is made from.
 
     Attributes:
@@ -116,11 +108,11 @@ def table1() -> list[TheoryRow]:
             "speed": theory.walltime_factor(row.alpha, 0.0, row.k),
             "paper": {"operations": row.operations, "speed": row.speed},
         }
-        for row in printed.TABLE_1
+        for row in published.TABLE_1
     ]
 
 
-def walltime_row(measured: Row2) -> WalltimeRow:
+def walltime_row(measured: WalltimeRun) -> WalltimeRow:
     """One row of Table 2 from its run."""
     summary = measured.summary
     prediction, why = summary.get("prediction"), summary.get("why")
@@ -136,30 +128,30 @@ def walltime_row(measured: Row2) -> WalltimeRow:
         "temperature": measured.temperature,
         "part": measured.part,
         "k": row["k"],
-        "alpha": ends(measured.alpha),
+        "alpha": _estimate(measured.alpha),
         "c": arm["c"] if arm else None,
         "c_source": arm["c_source"] if arm else "not measured",
-        "tokens_per_loop": ends(measured.tokens_per_loop),
+        "tokens_per_loop": _estimate(measured.tokens_per_loop),
         "expected_tokens": arm["tokens_per_loop_predicted"] if arm else None,
-        "speedup": ends(Interval(found["ratio"], found["low"], found["high"]) if found else None),
+        "speedup": _estimate(Interval(found["ratio"], found["low"], found["high"]) if found else None),
         "predicted": arm["predicted"] if arm else None,
         "residual": residual,
         "residual_factors": causes,
         "cause": residual_cause(residual, causes),
         "operations": arm["operations_factor"] if arm else None,
-        "paper": _printed(measured.task, measured.draft, measured.temperature),
+        "paper": _published(measured.task, measured.draft, measured.temperature),
     }
 
 
-def _printed(task: str, draft: str, temperature: int) -> PrintedWalltime | None:
-    row = printed.walltime(task, draft, temperature)
+def _published(task: str, draft: str, temperature: int) -> PrintedWalltime | None:
+    row = published.walltime(task, draft, temperature)
     if row is None:
         return None
     expected = theory.expected_tokens(row.alpha, row.k)
     return {"k": row.k, "alpha": row.alpha, "speed": row.speed, "expected_tokens": expected}
 
 
-def ends(found: Interval | None) -> Ends | None:
+def _estimate(found: Interval | None) -> Estimate | None:
     """An interval as it stands in JSON."""
     return None if found is None else {"estimate": found.estimate, "low": found.low, "high": found.high}
 
@@ -354,7 +346,7 @@ def _table3(page: Mapping[str, Any]) -> Table:
     return Table(columns, cells)
 
 
-def _interval(found: Ends | None, unit: str = "", *, short: bool = False) -> str:
+def _interval(found: Estimate | None, unit: str = "", *, short: bool = False) -> str:
     if found is None:
         return wording.NOTHING
     if short:

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from spsbench.decode.theory import expected_tokens, walltime_factor
 from spsbench.records import Interval
-from spsbench.report import printed
+from spsbench.report import published
 from spsbench.report.figures.leviathan import draw
-from spsbench.report.leviathan import Row2, gather, render, screen, table1, walltime_row
+from spsbench.report.leviathan import WalltimeRun, gather, render, screen, table1, walltime_row
 
 # Of the twelve rows of the paper's Table 2, by equation 1.
 EXPECTED = (3.600, 4.161, 4.420, 2.574, 2.816, 2.572, 2.642, 3.143, 2.693, 2.081, 2.019, 2.049)
@@ -35,7 +35,7 @@ def test_table_1_is_the_papers_to_its_last_digit() -> None:
 
 
 def test_the_papers_table_2_comes_with_its_expected_tokens(make_row: Any, make_summary: Any) -> None:
-    for row, tokens in zip(printed.TABLE_2, EXPECTED, strict=True):
+    for row, tokens in zip(published.TABLE_2, EXPECTED, strict=True):
         measured = walltime_row(_measured(make_row, make_summary, row.task, row.draft, row.temperature))
         paper = measured["paper"]
         assert paper is not None
@@ -45,7 +45,7 @@ def test_the_papers_table_2_comes_with_its_expected_tokens(make_row: Any, make_s
 
 def _measured(
     make_row: Any, make_summary: Any, task: str = "ende", draft: str = "small", temperature: int = 0
-) -> Row2:
+) -> WalltimeRun:
     """A run with alpha .7, c .1 and K 4 that is slower than the formula says, since verifying is dear."""
     sps, predicted = make_row(), walltime_factor(0.7, 0.1, 4)
     arm = {name: sps.get(name) for name in ("arm", "method", "sampling", "engine", "k")}
@@ -73,7 +73,9 @@ def _measured(
         contention={"trusted": True, "reasons": []},
     )
     alpha, length = Interval(0.7, 0.68, 0.72), Interval(2.9, 2.8, 3.0)
-    return Row2(task, draft, temperature, f"table2-{task}-{draft}-t{temperature}", summary, alpha, length)
+    return WalltimeRun(
+        task, draft, temperature, f"table2-{task}-{draft}-t{temperature}", summary, alpha, length
+    )
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def page(make_row: Any, make_summary: Any) -> dict[str, Any]:
     ends: Any = {"estimate": 0.07, "low": 0.06, "high": 0.08}
     alphas: Any = [
         {"task": "ende", "draft": "unigram", "temperature": 1, "alpha": ends, "positions": 1_234}
-        | {"paper": printed.alpha("ende", "unigram", 1)}
+        | {"paper": published.alpha("ende", "unigram", 1)}
     ]
     summaries = {row.part: row.summary for row in rows}
     titles = {row.part: f"Table 2, {row.draft}" for row in rows}
@@ -140,7 +142,7 @@ def test_a_row_without_prediction_or_intervals_can_be_shown(make_row: Any, make_
         why=None,
         contention={"trusted": False, "reasons": ["others computed"]},
     )
-    row = Row2("ende", "small", 0, "part", bare, None, None)
+    row = WalltimeRun("ende", "small", 0, "part", bare, None, None)
     page = {**gather([walltime_row(row)], [], {"part": bare}, {"part": "Table 2"}, "mini-t5"), "study": STUDY}
     line = next(line for line in render(page).splitlines() if line.startswith("| small |"))
     assert line.split(" | ")[3:10] == ["-"] * 7

@@ -12,7 +12,8 @@ from spsbench.decode import theory
 from spsbench.predict.whatif import leviathan
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, Plate, printed, quiet
-from spsbench.report.leviathan import Ends, WalltimeRow
+from spsbench.report.leviathan import WalltimeRow
+from spsbench.summary_types import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +132,7 @@ def _name(axes: Axes, text: str, x: float, y: float, color: str) -> None:
     axes.text(x, y, text, fontsize=7, color=color, ha="center", va="center", bbox=box)
 
 
-def _predicted(axes: Axes, row: WalltimeRow, value: float | None, measured: Ends | None) -> None:
+def _predicted(axes: Axes, row: WalltimeRow, value: float | None, measured: Estimate | None) -> None:
     """A dash at the formula's value, and a line from it to what was measured: the residual."""
     alpha = row["alpha"]
     if alpha is None or value is None:
@@ -148,7 +149,7 @@ def _shade(number: int, count: int) -> str:
     return f"#{level:02x}{level:02x}{level:02x}"
 
 
-def _point(axes: Axes, page: Page, row: WalltimeRow, value: Ends | None) -> None:
+def _point(axes: Axes, page: Page, row: WalltimeRow, value: Estimate | None) -> None:
     """A row of Table 2: colour by draft, marker by task, hollow at temperature 1."""
     alpha = row["alpha"]
     if alpha is None or value is None:
@@ -170,7 +171,7 @@ def _point(axes: Axes, page: Page, row: WalltimeRow, value: Ends | None) -> None
     )
 
 
-def _bars(found: Ends) -> Floats | None:
+def _bars(found: Estimate) -> Floats | None:
     """[2, 1] how far the ends are from the estimate; None without an interval."""
     if found["low"] is None or found["high"] is None:
         return None
