@@ -12,6 +12,9 @@ from spsbench.cli import options
 from spsbench.cli.console import say
 from spsbench.cli.paper_parts import (
     ALL,
+    OF_BOTH,
+    OF_CHEN,
+    OF_LEVIATHAN,
     OPTIONS_FILE,
     SCHEMA_VERSION,
     Part,
@@ -20,6 +23,7 @@ from spsbench.cli.paper_parts import (
     options_of,
     paper_directory,
     refuse_options,
+    settings_of,
     show_page,
     telling_how_to_go_on,
     write_page,
@@ -133,26 +137,27 @@ def _paper_of(params: Mapping[str, Any]) -> str:
     Raises:
         UsageError: they differ.
     """
-    typed, begun = params["of"], options_before(params)
-    before = begun.get("of", CHEN) if begun else None
+    begun = options_before(params)
+    typed = None if params["of"] is None else _resolved(params["of"])
+    before = _resolved(begun.get("of", CHEN)) if begun else None
     if typed is not None and before is not None and typed != before:
         raise UsageError(
             f"{typed!r} is asked for, and {params['resume'] or params['out']} holds {before}.",
             flag="--of",
             remedy="Leave it out, or name another directory.",
         )
-    return str(typed or before or CHEN)
+    return typed or before or CHEN
+
+
+def _resolved(of: str) -> str:
+    """A file by its full path, so that ``--resume`` finds it from any folder; a paper's name stays."""
+    from spsbench.config import is_file_name
+
+    return str(Path(of).resolve()) if is_file_name(of) else of
 
 
 FIGURE_FILE = "figures/figure1.svg"
 CHEN = "chen"
-
-_OPTIONS = (
-    *("pair", "data", "limit", "samples", "no_score", "allow_code_exec", "unsafe_exec"),
-    *("seed", "device", "dtype", "threads", "backend", "extract"),
-)
-_OF_OTHERS = ("target", "draft", "task")
-"""Options that Chen's tables do not take."""
 
 _FIGURE = {"ks": "0..7", "samplings": "nucleus", "samples": 1, "fixed_length": True, "max_new_tokens": 128}
 PARTS = (
@@ -185,8 +190,8 @@ def reproduce(params: Mapping[str, Any]) -> None:
     from spsbench.store.files import write_json
 
     quiet: bool = params["quiet"]
-    refuse_options(params, _OF_OTHERS, CHEN)
-    options = options_of(params, _OPTIONS)
+    refuse_options(params, OF_LEVIATHAN, CHEN)
+    options = options_of(params, (*OF_BOTH, *OF_CHEN))
     configs = [settings(part, options) for part in PARTS]
     say("Checking tasks, data and models", quiet=quiet)
     from spsbench.runner import plan
@@ -210,10 +215,7 @@ def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
     """The configuration of one part under the options that were given."""
     from spsbench.config import resolve
 
-    given: dict[str, Any] = dict(part.settings)
-    for name in ("data", "seed", "device", "dtype", "threads", "backend"):
-        if options[name] is not None:
-            given[name] = options[name]
+    given: dict[str, Any] = {**part.settings, **settings_of(options)}
     if options["limit"] is not None:
         given["limit"] = options["limit"]
     if options["samples"] is not None and given["samples"] > 1:

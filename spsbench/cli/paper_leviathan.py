@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 from spsbench.cli.console import say
 from spsbench.cli.paper_parts import (
     ALL,
+    OF_BOTH,
+    OF_CHEN,
+    OF_LEVIATHAN,
     OPTIONS_FILE,
     SCHEMA_VERSION,
     Part,
@@ -25,6 +28,7 @@ from spsbench.cli.paper_parts import (
     options_of,
     paper_directory,
     refuse_options,
+    settings_of,
     show_page,
     telling_how_to_go_on,
     write_page,
@@ -40,13 +44,6 @@ if TYPE_CHECKING:
     from spsbench.report.measured import Measured
     from spsbench.runner import Plan
     from spsbench.summary_types import Summary
-
-_OPTIONS = (
-    *("of", "pair", "target", "draft", "task", "data", "limit"),
-    *("seed", "device", "dtype", "threads", "backend"),
-)
-_OF_OTHERS = ("samples", "no_score", "allow_code_exec", "unsafe_exec", "extract")
-"""Options that these tables do not take: nothing is scored."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -69,8 +66,8 @@ def reproduce_leviathan(params: Mapping[str, Any], of: str) -> None:
     from spsbench.store.files import write_json
 
     quiet: bool = params["quiet"]
-    refuse_options(params, _OF_OTHERS, of)
-    options = options_of({**params, "of": of}, _OPTIONS)
+    refuse_options(params, OF_CHEN, of)
+    options = options_of({**params, "of": of}, ("of", *OF_BOTH, *OF_LEVIATHAN))
     setup = _Setup(setup_of(options), options)
     say("Checking tasks, data and models", quiet=quiet)
     plans = setup.plans()
@@ -229,11 +226,8 @@ class _Setup:
         from spsbench.config import resolve
 
         given: dict[str, Any] = {**part.settings, "pair": self._pair(draft)}
-        given |= {**_LIMITS, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
-        for name in ("data", "seed", "device", "dtype", "threads", "backend"):
-            if self.options[name] is not None:
-                given[name] = self.options[name]
-        limit = self.options["limit"] or self.paper.limit
+        given |= {**_LIMITS, "temperature": 1.0, "top_p": 1.0, "top_k": 0, **settings_of(self.options)}
+        limit = self.paper.limit if self.options["limit"] is None else self.options["limit"]
         if limit not in (None, ALL):
             given["limit"] = limit
         return resolve(given, None, (), "paper", None)

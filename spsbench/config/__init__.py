@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spsbench.config.files import (
+    is_file_name,
     list_pairs,
     list_papers,
     list_protocols,
@@ -34,6 +35,7 @@ __all__ = [
     "PaperConfig",
     "ProtocolConfig",
     "RunConfig",
+    "is_file_name",
     "list_pairs",
     "list_papers",
     "list_protocols",

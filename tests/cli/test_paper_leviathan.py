@@ -13,6 +13,7 @@ from commandline import Cli, Result, call
 import spsbench.runner  # noqa: F401  (fills sys.modules)
 from spsbench.cli import paper_leviathan
 from spsbench.cli.paper_leviathan import chosen_k, setup_of
+from spsbench.cli.paper_parts import options_of
 from spsbench.config import load_paper, resolve
 from spsbench.decode.theory import walltime_factor
 from spsbench.errors import UsageError
@@ -137,6 +138,31 @@ def test_a_paper_that_was_stopped_keeps_its_k(
     assert titles == ["Texts of the target, ende", "Table 2, ende, small, T=0, K=3"] * 2
 
 
+def test_a_typed_0_takes_the_place_of_what_was_typed_before(tmp_path: Path) -> None:
+    (tmp_path / "options.json").write_text('{"seed": 5, "limit": 3, "no_score": true, "draft": ["a=x"]}')
+    typed = {"resume": tmp_path, "out": None, "seed": "0", "limit": None, "no_score": False, "draft": []}
+    kept = options_of(typed, ("seed", "limit", "no_score", "draft"))
+    assert kept == {"seed": 0, "limit": 3, "no_score": True, "draft": ["a=x"]}
+
+
+def test_a_paper_of_ones_own_is_found_from_another_folder(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever way its file is written."""
+    short(monkeypatch)
+    monkeypatch.setattr(paper_leviathan, "_measure", lambda *given, **named: ({}, [], []))
+    monkeypatch.setattr(paper_leviathan, "_conclude", lambda *given: None)
+    file, place = tmp_path / "mine.yaml", tmp_path / "paper"
+    file.write_text("pair: mini-t5\ndrafts: {a: {id: embedded:mini-t5/draft-small}}\ntasks: {t: wmt-mini}\n")
+    monkeypatch.chdir(tmp_path)
+    assert cli("paper", "--of", "mine.yaml", "--limit", "1", "--out", place).code == 0
+    assert json.loads((place / "options.json").read_text())["of"] == str(file.resolve())
+    assert cli("paper", "--of", "./mine.yaml", "--resume", place).code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cli("paper", "--resume", place).code == 0
+
+
 def test_what_cannot_be_is_refused_before_anything_is_made(cli: Cli, tmp_path: Path) -> None:
     place = tmp_path / "paper"
     wrong = {
@@ -150,12 +176,14 @@ def test_what_cannot_be_is_refused_before_anything_is_made(cli: Cli, tmp_path: P
         ("--of", "leviathan", "--draft", "unigram=embedded:mini/draft"): "another name",
         ("--of", "leviathan", "--draft", "org/bigram"): "another name",
         ("--of", "leviathan", "--task", "nothing"): "nothing",
+        ("--of", "leviathan", "--limit", "0"): "--limit",
         ("--of", "leviathan", "--draft", "embedded:mini/none"): "none",
+        ("--of", "leviathan", "--threads", "0"): "--threads",
         ("--draft", "embedded:mini/draft"): "--draft",
         ("--target", "embedded:mini/target"): "--of",
     }
     for given, told in wrong.items():
-        refused = cli("paper", *given, "--limit", "1", "--out", place)
+        refused = cli("paper", "--limit", "1", *given, "--out", place)
         assert refused.code in (2, 3), (given, refused.err)
         assert told in " ".join(refused.err.split()), given
     assert not place.exists()
