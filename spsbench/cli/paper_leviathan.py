@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+_ENDING = re.compile(r"\.(gguf|ya?ml|jsonl)$")
+"""What a file's name loses; of `org/Model-3.2-1B` the number is no ending."""
+
 TEMPERATURES = (0, 1)
 _LIMITS: Mapping[str, Any] = {"samples": 1, "score": False, "proof": False}
 """Of every run: what a table of times and acceptance does not need is left out."""
@@ -119,7 +122,7 @@ def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not (equals and _NAME.fullmatch(name)):
-            name, value = _UNFIT.sub("-", Path(text).stem).strip("-."), text
+            name, value = _UNFIT.sub("-", _ENDING.sub("", Path(text).name)).strip("-."), text
         if not name or not value.strip():
             raise UsageError(
                 f"{text!r} is not valid.", flag=flag, remedy="Give NAME=VALUE, e.g. small=MODEL."

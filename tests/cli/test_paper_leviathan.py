@@ -204,6 +204,8 @@ def test_models_and_tasks_of_ones_own_take_the_place_of_the_papers(tmp_path: Pat
     own = setup_of(NOTHING | {"target": "org/T", "draft": ["small=org/A", "org/B.gguf"], "task": ["x=xsum"]})
     assert {name: model.id for name, model in own.drafts.items()} == {"small": "org/A", "B": "org/B.gguf"}
     assert own.tasks == {"x": "xsum"}
+    numbered = setup_of(NOTHING | {"draft": ["meta-llama/Llama-3.2-1B"], "task": ["tasks/xsum.yaml"]})
+    assert (list(numbered.drafts), list(numbered.tasks)) == (["Llama-3.2-1B"], ["xsum"])
     pair = setup_of(NOTHING | {"pair": "gpt2"})
     assert (pair.pair, [model.id for model in pair.drafts.values()]) == ("gpt2", ["openai-community/gpt2"])
     file = tmp_path / "mine.yaml"
