@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.console import Console
 from spsbench.decode.theory import expected_tokens, walltime_factor
 from spsbench.records import Interval
 from spsbench.report import published
+from spsbench.report.figures import leviathan
 from spsbench.report.figures.leviathan import draw
 from spsbench.report.leviathan import WalltimeRun, gather, render, screen, table1, walltime_row
 
@@ -131,6 +132,18 @@ def test_the_figures_show_every_row_and_say_synthetic(page: dict[str, Any]) -> N
         assert "SYNTHETIC" in plate.svg
         assert "small" in plate.svg
         assert plate.png.startswith(b"\x89PNG")
+
+
+def test_no_row_lies_beyond_an_axis(page: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft that always agrees, with K = 40: 41 tokens per loop."""
+    monkeypatch.setattr(leviathan, "printed", lambda drawing: drawing)
+    edge: Any = {"estimate": 41.0, "low": 41.0, "high": 41.0}
+    page["table2"][0] |= {"k": 40, "alpha": {"estimate": 1.0, "low": 1.0, "high": 1.0}, "predicted": 30.0}
+    page["table2"][0] |= {"tokens_per_loop": edge, "expected_tokens": 41.0, "operations": 20.0}
+    page["table2"][0] |= {"speedup": {"estimate": 25.0, "low": 24.0, "high": 33.0}}
+    tokens, best, factors = (cast(Any, drawing).figure.axes for drawing in draw(page))
+    highest = zip([*tokens, *best, *factors], (41, 40, 33, 20), strict=True)
+    assert all(axes.get_ylim()[1] > value for axes, value in highest)
 
 
 def test_a_row_without_prediction_or_intervals_can_be_shown(make_row: Any, make_summary: Any) -> None:
