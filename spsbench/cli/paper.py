@@ -71,7 +71,8 @@ Limit = Annotated[
         "--limit",
         metavar="N|all",
         rich_help_panel=WHAT,
-        help="Prompts of every part, or all. Default: what the mini pair does within 20 minutes.",
+        help="Prompts of every run, or all. Default: for chen what the pair mini does within 20 minutes, for "
+        "leviathan the limit of its YAML file (40).",
         show_default=False,
     ),
 ]

@@ -109,6 +109,8 @@ def setup_of(options: Mapping[str, Any]) -> PaperConfig:
         changes |= {"pair": options["pair"], "drafts": {"draft": load_pair(options["pair"]).draft}}
     if drafts:
         changes["drafts"] = {name: ModelRef(id=id) for name, id in drafts.items()}
+    if changes:
+        changes["notes"] = ""  # they are of the file's own models and tasks
     return paper.model_copy(update=changes)
 
 
@@ -274,10 +276,10 @@ def _measure(
         found = _drafts(setup, task, plans, directory, quiet=quiet)
         alphas += _alpha_rows(task, found)
         for temperature, draft in product(TEMPERATURES, setup.paper.drafts):
-            k = found["temperatures"][str(temperature)]["drafts"][draft]["k"]
-            part = setup.row(task, draft, temperature, k)
+            chosen = found["temperatures"][str(temperature)]["drafts"][draft]
+            part = setup.row(task, draft, temperature, chosen["k"])
             measured = run(part, plan(setup.config(part, draft)))
-            rows.append(_row(task, draft, temperature, part, measured))
+            rows.append(_row(task, draft, temperature, part, measured, chosen["c"]))
     return summaries, alphas, rows
 
 
@@ -385,7 +387,9 @@ def _alpha_rows(task: str, found: Mapping[str, Any]) -> list[AlphaRow]:
     ]
 
 
-def _row(task: str, draft: str, temperature: int, part: Part, measured: Measured) -> WalltimeRun:
+def _row(
+    task: str, draft: str, temperature: int, part: Part, measured: Measured, rehearsed_c: float
+) -> WalltimeRun:
     from spsbench.report.leviathan import WalltimeRun
     from spsbench.stats.acceptance import mean_length
     from spsbench.stats.losslessness import alpha_leviathan_interval
@@ -394,7 +398,7 @@ def _row(task: str, draft: str, temperature: int, part: Part, measured: Measured
     samples, loops = measured.samples, measured.loops
     alpha = alpha_leviathan_interval(samples[samples["arm"] == arms["ars"]])
     length = mean_length(loops[loops["arm"] == arms["sps"]])
-    return WalltimeRun(task, draft, temperature, part.name, measured.summary, alpha, length)
+    return WalltimeRun(task, draft, temperature, part.name, measured.summary, alpha, length, rehearsed_c)
 
 
 def _conclude(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,23 @@ def test_a_finished_paper_measures_nothing_again(
     assert (other.code, "holds leviathan" in other.err) == (2, True)
 
 
+def test_a_row_without_phases_is_predicted_with_the_rehearsals_c(
+    cli: Cli, whole: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where no run gives c."""
+    short(monkeypatch)
+    monkeypatch.setattr("spsbench.predict.costs.draft_over_target", lambda *given: (None, "not measured"))
+    place = shutil.copytree(whole[0], tmp_path / "paper")
+    assert cli("paper", "--resume", place, "--quiet").code == 0
+    kept = json.loads((place / "drafts-ende.json").read_text())["temperatures"]
+    for row in json.loads((place / "paper.json").read_text())["table2"]:
+        c = kept[str(row["temperature"])]["drafts"]["small"]["c"]
+        assert (row["c"], row["c_source"]) == (c, "rehearsal")
+        predicted = walltime_factor(row["alpha"]["estimate"], c, row["k"])
+        assert row["predicted"] == pytest.approx(predicted, rel=1e-4)
+        assert row["residual"] == pytest.approx(row["speedup"]["estimate"] - row["predicted"])
+
+
 def test_a_paper_that_was_stopped_keeps_its_k(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +221,7 @@ def test_a_task_without_greedy_sampling_is_refused(cli: Cli, tmp_path: Path) -> 
 def test_models_and_tasks_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
     own = setup_of(NOTHING | {"target": "org/T", "draft": ["small=org/A", "org/B.gguf"], "task": ["x=xsum"]})
     assert {name: model.id for name, model in own.drafts.items()} == {"small": "org/A", "B": "org/B.gguf"}
-    assert own.tasks == {"x": "xsum"}
+    assert (own.tasks, own.notes) == ({"x": "xsum"}, "")
     numbered = setup_of(NOTHING | {"draft": ["meta-llama/Llama-3.2-1B"], "task": ["tasks/xsum.yaml"]})
     assert (list(numbered.drafts), list(numbered.tasks)) == (["Llama-3.2-1B"], ["xsum"])
     pair = setup_of(NOTHING | {"pair": "gpt2"})

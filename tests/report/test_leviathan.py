@@ -23,6 +23,7 @@ STUDY = {
     "drafts": {"small": {"id": "embedded:x/small"}, "own": {"id": "embedded:x/own"}},
     "tasks": {"ende": "wmt-mini"},
     "most_k": 10,
+    "notes": "Made up.",
 }
 
 
@@ -62,6 +63,7 @@ def _measured(
         "alpha": 0.7,
         "c": 0.1,
         "c_source": "loops",
+        "measured": 1.92,
         "predicted": predicted,
         "residual": 1.92 - predicted,
         "tokens_per_loop_predicted": expected_tokens(0.7, 4),
@@ -74,9 +76,8 @@ def _measured(
         contention={"trusted": True, "reasons": []},
     )
     alpha, length = Interval(0.7, 0.68, 0.72), Interval(2.9, 2.8, 3.0)
-    return WalltimeRun(
-        task, draft, temperature, f"table2-{task}-{draft}-t{temperature}", summary, alpha, length
-    )
+    part = f"table2-{task}-{draft}-t{temperature}"
+    return WalltimeRun(task, draft, temperature, part, summary, alpha, length, rehearsed_c=0.2)
 
 
 @pytest.fixture
@@ -105,6 +106,38 @@ def test_a_row_says_what_makes_it_slower_than_the_formula(page: dict[str, Any]) 
     assert row["speedup"] == {"estimate": 1.92, "low": 1.85, "high": 1.99}
 
 
+def test_where_phases_are_not_timed_c_is_the_rehearsals(make_row: Any, make_summary: Any) -> None:
+    """As on a GPU: the row is predicted all the same, and says with which c."""
+    run = _measured(make_row, make_summary)
+    prediction: Any = run.summary["prediction"]
+    assert prediction is not None
+    unseen = {"c": None, "c_source": "not measured", "predicted": None, "residual": None}
+    prediction["arms"][0] |= unseen
+    (why,) = cast(Any, run.summary)["why"]
+    why["factors"] = [{"name": "acceptance", "factor": 0.5}, {"name": "loop_time", "factor": 0.7}]
+    row = walltime_row(run)
+    assert (row["c"], row["c_source"]) == (0.2, "rehearsal")
+    assert row["predicted"] == pytest.approx(walltime_factor(0.7, 0.2, 4))
+    assert row["residual"] == pytest.approx(1.92 - walltime_factor(0.7, 0.2, 4))
+    assert (row["residual_factors"], row["cause"]) == ([], None)
+    prediction["arms"][0]["alpha"] = None
+    assert walltime_row(run)["predicted"] is None
+
+
+def test_the_page_names_what_was_measured_and_where_c_is_from(page: dict[str, Any]) -> None:
+    text = render(page)
+    assert text.splitlines()[0].endswith("measured with the pair mini-t5 (synthetic)")
+    assert text.splitlines()[2] == "Made up."
+    assert "Source of c: loops (rows: 2)." in text
+    page["table2"][1]["c_source"] = "rehearsal"
+    page["study"] = STUDY | {"target": "org/T5", "notes": ""}
+    text = render(page)
+    assert text.splitlines()[0].endswith("measured with the target org/T5 (synthetic)")
+    assert text.splitlines()[2].startswith("Target: org/T5.")
+    assert "Source of c: loops (rows: 1), rehearsal (rows: 1)." in text
+    assert "target org/T5" in draw(page)[0].svg
+
+
 def test_the_page_has_ours_beside_the_papers(page: dict[str, Any]) -> None:
     text = render(page)
     assert "(synthetic)" in text.splitlines()[0]
@@ -122,6 +155,8 @@ def test_the_screen_fits_a_terminal(page: dict[str, Any]) -> None:
     console.print(screen(page))
     shown = console.export_text()
     assert "1.92x [1.85, 1.99]" in shown
+    assert "Made up." in shown
+    assert "Source of c: loops" in shown
     assert "…" not in shown
 
 
@@ -155,7 +190,7 @@ def test_a_row_without_prediction_or_intervals_can_be_shown(make_row: Any, make_
         why=None,
         contention={"trusted": False, "reasons": ["others computed"]},
     )
-    row = WalltimeRun("ende", "small", 0, "part", bare, None, None)
+    row = WalltimeRun("ende", "small", 0, "part", bare, None, None, rehearsed_c=0.2)
     page = {**gather([walltime_row(row)], [], {"part": bare}, {"part": "Table 2"}, "mini-t5"), "study": STUDY}
     line = next(line for line in render(page).splitlines() if line.startswith("| small |"))
     assert line.split(" | ")[3:10] == ["-"] * 7

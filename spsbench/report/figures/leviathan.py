@@ -12,7 +12,7 @@ from spsbench.decode import theory
 from spsbench.predict.whatif import leviathan
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, Plate, printed, quiet
-from spsbench.report.leviathan import WalltimeRow
+from spsbench.report.leviathan import WalltimeRow, models
 from spsbench.summary_types import Estimate
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _NAMED_K = (14, 12, 8, 5, 3)
 
 
 def draw(page: Page) -> list[Plate]:
-    """Figures 2, 3 and 4 from ``report.leviathan.gather``."""
+    """Figures 2, 3 and 4 from ``report.leviathan.gather``, with ``study`` as ``render`` takes it."""
     with quiet():
         return [printed(figure(page)) for figure in (_figure2, _figure3, _figure4)]
 
@@ -105,7 +105,7 @@ def _figure4(page: Page) -> Drawing:
 
 def _sheet(page: Page, panels: Sequence[float], height_in: float) -> Any:
     rows = len(page["table2"])
-    stamp = f"pair {page['pair']}, {', '.join(_tasks(page))}: {rows} rows of Table 2"
+    stamp = f"{models(page)}, {', '.join(_tasks(page))}: {rows} rows of Table 2"
     return style.stamped_sheet(stamp, bool(page["synthetic"]), panels, height_in)
 
 
