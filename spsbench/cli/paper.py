@@ -15,9 +15,9 @@ from spsbench.cli.paper_parts import (
     OF_BOTH,
     OF_CHEN,
     OF_LEVIATHAN,
-    OPTIONS_FILE,
     SCHEMA_VERSION,
     Part,
+    keep_options,
     measure_part,
     options_before,
     options_of,
@@ -188,8 +188,6 @@ def reproduce(params: Mapping[str, Any]) -> None:
         UsageError: a setting is wrong or the directory belongs to something else; nothing was measured.
         IncompleteError: sequences failed; what there is is shown all the same.
     """
-    from spsbench.store.files import write_json
-
     quiet: bool = params["quiet"]
     refuse_options(params, OF_LEVIATHAN, CHEN)
     options = options_of(params, (*OF_BOTH, *OF_CHEN))
@@ -199,7 +197,7 @@ def reproduce(params: Mapping[str, Any]) -> None:
 
     plans = [plan(config) for config in configs]
     directory = paper_directory(params, configs[0].pair.name)
-    write_json(directory / OPTIONS_FILE, options)
+    keep_options(directory, options, zip(PARTS, plans, strict=True))
     with telling_how_to_go_on(directory):
         summaries = {
             part.name: measure_part(part, ready, directory, (number, len(PARTS)), quiet=quiet).summary

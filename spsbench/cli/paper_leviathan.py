@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -21,9 +21,9 @@ from spsbench.cli.paper_parts import (
     OF_BOTH,
     OF_CHEN,
     OF_LEVIATHAN,
-    OPTIONS_FILE,
     SCHEMA_VERSION,
     Part,
+    keep_options,
     measure_part,
     options_of,
     paper_directory,
@@ -36,7 +36,7 @@ from spsbench.cli.paper_parts import (
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from spsbench.config import PaperConfig, RunConfig
+    from spsbench.config import PairConfig, PaperConfig, RunConfig
     from spsbench.models.pair import Pair
     from spsbench.records import SamplingParams
     from spsbench.replay.texts import Written
@@ -63,11 +63,10 @@ def reproduce_leviathan(params: Mapping[str, Any], of: str) -> None:
         of: the paper, or a YAML file like its own.
 
     Raises:
-        UsageError: a setting is wrong or the directory belongs to something else; nothing was measured.
+        UsageError: a setting is wrong, the directory belongs to something else or holds runs of other
+            settings; nothing was measured or written.
         IncompleteError: sequences failed; what there is is shown all the same.
     """
-    from spsbench.store.files import write_json
-
     quiet: bool = params["quiet"]
     refuse_options(params, OF_CHEN, of)
     options = options_of({**params, "of": of}, ("of", *OF_BOTH, *OF_LEVIATHAN))
@@ -75,9 +74,11 @@ def reproduce_leviathan(params: Mapping[str, Any], of: str) -> None:
     say("Checking tasks, data and models", quiet=quiet)
     plans = setup.plans()
     directory = paper_directory(params, setup.paper.name)
-    write_json(directory / OPTIONS_FILE, options)
+    texts = {task: _texts_plan(setup, task, plans, directory) for task in setup.paper.tasks}
+    begun = [(setup.texts(task), ready) for task, ready in texts.items()]
+    keep_options(directory, options, [*begun, *_begun_rows(setup, directory)])
     with telling_how_to_go_on(directory):
-        summaries, alphas, rows = _measure(setup, plans, directory, quiet=quiet)
+        summaries, alphas, rows = _measure(setup, plans, texts, directory, quiet=quiet)
     _conclude(setup, summaries, alphas, rows, directory, params)
 
 
@@ -187,7 +188,7 @@ class _Setup:
 
         texts = {task: self.texts(task) for task in self.paper.tasks}
         return {
-            (task, draft): plan(self.config(part, draft))
+            (task, draft): plan(self.config(part, self.pair(draft)))
             for (task, part), draft in product(texts.items(), self.paper.drafts)
         }
 
@@ -226,18 +227,18 @@ class _Setup:
         plain = [name for name in drawn if known[name] == SamplingParams()]
         return greedy[0], (plain or drawn)[0]
 
-    def config(self, part: Part, draft: str) -> RunConfig:
-        """The configuration of one run with one draft."""
+    def config(self, part: Part, pair: PairConfig) -> RunConfig:
+        """The configuration of one run."""
         from spsbench.config import resolve
 
-        given: dict[str, Any] = {**part.settings, "pair": self._pair(draft)}
+        given: dict[str, Any] = {**part.settings, "pair": pair.model_dump(mode="json")}
         given |= {**_LIMITS, "temperature": 1.0, "top_p": 1.0, "top_k": 0, **settings_of(self.options)}
         limit = self.paper.limit if self.options["limit"] is None else self.options["limit"]
         if limit not in (None, ALL):
             given["limit"] = limit
         return resolve(given, None, (), "paper", None)
 
-    def _pair(self, draft: str) -> dict[str, Any]:
+    def pair(self, draft: str) -> PairConfig:
         """The target with one of the drafts."""
         from spsbench.config import ModelRef, PairConfig, load_pair
 
@@ -247,11 +248,55 @@ class _Setup:
         else:
             pair = load_pair(self.paper.pair).model_copy(update={"draft": own, "drafter": None})
         name = pair.name if len(self.paper.drafts) == 1 else f"{pair.name}-{draft}"
-        return {**pair.model_dump(mode="json"), "name": name}
+        return pair.model_copy(update={"name": name})
+
+
+def _texts_plan(
+    setup: _Setup, task: str, plans: Mapping[tuple[str, str], Plan], directory: Path
+) -> Plan:
+    """The plan of a task's texts. A run needs a draft, though none writes them: that it was begun with stays.
+
+    So drafts may come, go and change their order while the texts are those of before.
+    """
+    from spsbench.config import resolve
+    from spsbench.runner import plan
+    from spsbench.store.opening import CONFIG_FILE
+
+    part, drafts = setup.texts(task), setup.paper.drafts
+    config = directory / part.name / CONFIG_FILE
+    if not config.is_file():
+        return plans[task, next(iter(drafts))]
+    begun = resolve({}, config).pair
+    for name, model in drafts.items():
+        if model == begun.draft:
+            return plans[task, name]
+    pair = setup.pair(next(iter(drafts))).model_copy(update={"draft": begun.draft, "name": begun.name})
+    return plan(setup.config(part, pair))
+
+
+def _begun_rows(setup: _Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
+    """The rows of Table 2 whose runs are there already, with the K that was chosen for them."""
+    from spsbench.runner import plan
+    from spsbench.store.files import read_json
+    from spsbench.store.opening import RUN_FILE
+
+    for task in setup.paper.tasks:
+        path = directory / f"drafts-{task}.json"
+        known = read_json(path, "--out")["temperatures"] if path.is_file() else {}
+        for temperature, draft in product(TEMPERATURES, setup.paper.drafts):
+            chosen = known.get(str(temperature), {}).get("drafts", {}).get(draft)
+            part = setup.row(task, draft, temperature, chosen["k"]) if chosen else None
+            if part is not None and (directory / part.name / RUN_FILE).is_file():
+                yield part, plan(setup.config(part, setup.pair(draft)))
 
 
 def _measure(
-    setup: _Setup, plans: Mapping[tuple[str, str], Plan], directory: Path, *, quiet: bool
+    setup: _Setup,
+    plans: Mapping[tuple[str, str], Plan],
+    texts: Mapping[str, Plan],
+    directory: Path,
+    *,
+    quiet: bool,
 ) -> tuple[dict[str, tuple[str, Summary]], list[AlphaRow], list[WalltimeRun]]:
     """Every run, as far as it is not there already.
 
@@ -270,15 +315,14 @@ def _measure(
         summaries[part.name] = part.title, measured.summary
         return measured
 
-    first = next(iter(setup.paper.drafts))
     for task in setup.paper.tasks:
-        run(setup.texts(task), plans[task, first])
+        run(setup.texts(task), texts[task])
         found = _drafts(setup, task, plans, directory, quiet=quiet)
         alphas += _alpha_rows(task, found)
         for temperature, draft in product(TEMPERATURES, setup.paper.drafts):
             chosen = found["temperatures"][str(temperature)]["drafts"][draft]
             part = setup.row(task, draft, temperature, chosen["k"])
-            measured = run(part, plan(setup.config(part, draft)))
+            measured = run(part, plan(setup.config(part, setup.pair(draft))))
             rows.append(_row(task, draft, temperature, part, measured, chosen["c"]))
     return summaries, alphas, rows
 

@@ -136,6 +136,25 @@ def paper_directory(params: Mapping[str, Any], pair: str) -> Path:
     return named
 
 
+def keep_options(directory: Path, options: Mapping[str, Any], runs: Iterable[tuple[Part, Plan]]) -> None:
+    """Write what a paper is begun or continued with, unless a run that is there already forbids it.
+
+    Args:
+        directory: of the paper.
+        options: of ``options_of``.
+        runs: of the paper, as far as they are known.
+
+    Raises:
+        UsageError: one of them cannot be continued under these options; those of before stay.
+    """
+    from spsbench.runner import require_continuable
+    from spsbench.store.files import write_json
+
+    for part, ready in runs:
+        require_continuable(ready, directory / part.name)
+    write_json(directory / OPTIONS_FILE, options)
+
+
 def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int], *, quiet: bool) -> Measured:
     """Carry out one part, as far as it is not there already, and draw its figures.
 

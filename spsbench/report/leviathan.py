@@ -239,7 +239,7 @@ def render(page: Mapping[str, Any], figures: Sequence[Mapping[str, str]] = ()) -
     """The page as GitHub renders it.
 
     Args:
-        page: of ``gather``, with ``study``: names of pair or target, drafts and tasks, ``most_k`` and ``notes``.
+        page: of ``gather``, with ``study``: names of pair or target, drafts and tasks, ``most_k``, ``notes``.
         figures: ``name``, ``title`` and ``caption`` of each figure in ``figures/``.
     """
     lines = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,42 @@ def test_a_finished_paper_measures_nothing_again(
     assert "Tables 1 to 3 of Leviathan" in " ".join(again.out.split())
     other = cli("paper", "--resume", whole[0], "--of", "chen")
     assert (other.code, "holds leviathan" in other.err) == (2, True)
+
+
+def test_a_refused_continuation_leaves_the_paper_as_it_was(
+    cli: Cli, whole: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short(monkeypatch)
+    place = shutil.copytree(whole[0], tmp_path / "paper")
+    before = (place / "options.json").read_bytes()
+    for given in (("--draft", "small=embedded:mini-t5/draft-base"), ("--seed", "1"), ("--target", "a")):
+        refused = cli("paper", "--resume", place, *given)
+        assert refused.code in (2, 3), (given, refused.err)
+        assert (place / "options.json").read_bytes() == before, given
+
+
+@pytest.mark.parametrize("after", [(), ("--draft", "small=embedded:mini-t5/draft-small")])
+def test_texts_stay_when_another_draft_is_put_first(
+    cli: Cli,
+    whole: tuple[Path, Result],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    after: tuple[str, ...],
+) -> None:
+    """In place of the draft that their run was begun with, or before it."""
+    short(monkeypatch)
+    place, read = shutil.copytree(whole[0], tmp_path / "paper"), []
+
+    def stopped(plans: Mapping[str, Any]) -> None:
+        read.extend(plans)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(paper_leviathan, "_load", stopped)
+    samples = (place / "texts-ende" / "samples.jsonl").read_bytes()
+    found = cli("paper", "--resume", place, "--draft", "base=embedded:mini-t5/draft-base", *after)
+    assert found.code == 130, found.err
+    assert read == (["base", "small"] if after else ["base"])
+    assert (place / "texts-ende" / "samples.jsonl").read_bytes() == samples
 
 
 def test_a_row_without_phases_is_predicted_with_the_rehearsals_c(
