@@ -338,7 +338,7 @@ def _drafts(
     """What is known of every draft on a task; measured unless it is there, of these very texts.
 
     Returns:
-        ``texts`` (a hash), and under ``temperatures`` by ``"0"`` and ``"1"``: ``alphas`` by draft, n-gram
+        ``texts`` (a hash), ``models`` by draft, and under ``temperatures`` by ``"0"`` and ``"1"``: ``alphas`` by draft, n-gram
         drafts among them, and ``drafts``, by draft ``k`` with the alpha and c that chose it.
     """
     from spsbench.replay.texts import texts_of
@@ -355,9 +355,12 @@ def _drafts(
     pairs = _load({draft: plans[task, draft] for draft in setup.paper.drafts})
     window = min(plans[task, draft].source.longest for draft in pairs)
     chosen = before.get("temperatures", {})
-    found: dict[str, Any] = {"texts": digest, "temperatures": {}}
+    models = {name: model.model_dump(mode="json") for name, model in setup.paper.drafts.items()}
+    known = before.get("models", models)  # papers begun by earlier versions do not say
+    found: dict[str, Any] = {"texts": digest, "models": models, "temperatures": {}}
     for temperature, written in zip(map(str, TEMPERATURES), texts, strict=True):
-        kept = chosen.get(temperature, {}).get("drafts", {})
+        by_draft = chosen.get(temperature, {}).get("drafts", {})
+        kept = {name: one for name, one in by_draft.items() if known.get(name) == models.get(name)}
         found["temperatures"][temperature] = _at(written, pairs, window, setup.paper.most_k, kept)
     write_json(path, found)
     return found

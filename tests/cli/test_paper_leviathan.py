@@ -191,6 +191,8 @@ def test_a_paper_that_was_stopped_keeps_its_k(
     assert before["texts"] != after["texts"]
     assert before["temperatures"]["0"]["drafts"] == after["temperatures"]["0"]["drafts"]
     assert titles == ["Texts of the target, ende", "Table 2, ende, small, T=0, K=3"] * 2
+    assert cli("paper", "--resume", place, "--draft", "small=embedded:mini-t5/draft-base").code == 130
+    assert titles[-1] == "Table 2, ende, small, T=0, K=5"  # it is another model
 
 
 def test_a_typed_0_takes_the_place_of_what_was_typed_before(tmp_path: Path) -> None:
