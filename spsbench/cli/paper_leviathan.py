@@ -251,9 +251,7 @@ class _Setup:
         return pair.model_copy(update={"name": name})
 
 
-def _texts_plan(
-    setup: _Setup, task: str, plans: Mapping[tuple[str, str], Plan], directory: Path
-) -> Plan:
+def _texts_plan(setup: _Setup, task: str, plans: Mapping[tuple[str, str], Plan], directory: Path) -> Plan:
     """The plan of a task's texts. A run needs a draft, though none writes them: that it was begun with stays.
 
     So drafts may come, go and change their order while the texts are those of before.

@@ -1,6 +1,6 @@
 """Exact beam search, and beam search speculation: the same beams from fewer passes of the target.
 
-A search is a tree of nodes behind the prompt's last token; a beam is a node with its cumulative
+A search is a tree of nodes after the prompt's last token; a beam is a node with its cumulative
 log-probability. Each step scores the next token of every beam and keeps the best candidates. Scores,
 finished hypotheses, length penalty and the end of the search are those of transformers' ``generate()`` with
 ``num_beams`` (5.x, one prompt at a time); ``early_stopping`` means the same. Scores are float32.
@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -34,14 +33,14 @@ from spsbench.records import BeamParams, FinishReason, Hypothesis
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A token behind the tokens of its parent; the root is the prompt's last token.
+    """A token after those of its parent; the root is the prompt's last token.
 
     Equal continuations are one object (``child``), so that nodes can be looked up by identity.
 
     Attributes:
         token: id of the token.
         parent: None for the root.
-        depth: number of tokens behind the prompt, this one included; 0 for the root.
+        depth: number of tokens after the prompt, this one included; 0 for the root.
     """
 
     token: int
@@ -57,7 +56,7 @@ class Node:
         return found
 
     def tokens(self) -> list[int]:
-        """The tokens behind the prompt, this one last."""
+        """The tokens after the prompt, this one last."""
         found: list[int] = []
         node: Node | None = self
         while node is not None and node.parent is not None:
@@ -75,11 +74,11 @@ class Beam:
 
 
 Ends = Callable[[Node, int], FinishReason | None]
-"""Why a hypothesis ends with one more token behind a node; None if it goes on."""
+"""Why a hypothesis ends with one more token after a node; None if it goes on."""
 
 
 class TreeModel(Protocol):
-    """A model that scores a tree of tokens behind one prompt and keeps what it has read."""
+    """A model that scores a tree of tokens after one prompt and keeps what it has read."""
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Forget the last sequence and read all of the prompt but its last token, the tree's root."""
@@ -102,7 +101,7 @@ class TreeModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Continuation:
     """A beam with one more token."""
 
     parent: Node
@@ -110,7 +109,7 @@ class Candidate:
     score: float
 
 
-def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Candidate]:
+def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Continuation]:
     """The n best continuations, best first; fewer where fewer have a probability above 0.
 
     Args:
@@ -129,9 +128,14 @@ def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Candi
     best = _stable_top(flat, n)
     width = scores.shape[-1]
     return [
-        Candidate(beams[index // width].node, index % width, score)
+        Continuation(beams[index // width].node, index % width, score)
         for index, score in zip(best.tolist(), flat[best].tolist(), strict=True)
     ]
+
+
+def enough_candidates(width: int, end_tokens: int) -> int:
+    """How many of the best hold ``width`` that go on, if so many tokens end one; as transformers has it."""
+    return max(2, 1 + end_tokens) * width
 
 
 def _stable_top(scores: Tensor, n: int) -> Tensor:
@@ -159,8 +163,9 @@ class BeamSearch:
         beams: that go on, best first; at most w.
         steps: made so far, which is the length of every beam.
         over: whether the search has ended.
-        closest: the least difference of scores by which any step chose, in nats: less rounding than this
-            changes no hypothesis.
+        closest: the least difference by which any step chose, in nats of the sum of log-probabilities: less
+            rounding than this changes no hypothesis. A difference of two scores counts times the smaller of
+            what their sums were divided by.
     """
 
     def __init__(
@@ -171,7 +176,7 @@ class BeamSearch:
         self.over = False
         self.closest = math.inf
         self._params, self._ends, self._max_new_tokens = params, ends, max_new_tokens
-        self._candidates = max(2, 1 + end_tokens)
+        self._candidates = enough_candidates(params.width, end_tokens)
         self._finished: list[Hypothesis] = []
 
     @property
@@ -190,7 +195,7 @@ class BeamSearch:
         Args:
             logits: [n, V] of the token after each of ``beams``.
         """
-        width, taken = self._params.width, self._candidates * self._params.width
+        width, taken = self._params.width, self._candidates
         candidates = best_candidates(self.beams, logits, taken + 1)  # one more: how close the choice was
         reasons = [self._ends(candidate.parent, candidate.token) for candidate in candidates]
         self.steps += 1
@@ -201,7 +206,7 @@ class BeamSearch:
         self.beams = [Beam(c.parent.child(c.token), c.score) for c in going[:width]]
         self.over = not self.beams or not self._may_improve()
 
-    def _came_close(self, candidates: Sequence[Candidate], reasons: Sequence[FinishReason | None]) -> None:
+    def _came_close(self, candidates: Sequence[Continuation], reasons: Sequence[FinishReason | None]) -> None:
         """Keep the gaps at which another order would make other beams or finish other hypotheses."""
         width = self._params.width
         going = [c for c, reason in zip(candidates, reasons, strict=True) if reason is None]
@@ -210,20 +215,26 @@ class BeamSearch:
         if any(reasons[width - 1 : width + 1]) and len(candidates) > width:
             self._gap(candidates[width - 1].score, candidates[width].score)
 
-    def _gap(self, one: float, other: float) -> None:
-        self.closest = min(self.closest, abs(one - other))
+    def _gap(self, one: float, other: float, divisor: float = 1.0) -> None:
+        self.closest = min(self.closest, abs(one - other) * divisor)
 
-    def _finish(self, ended: Sequence[tuple[Candidate, FinishReason]]) -> None:
+    def _divisor(self, length: int) -> float:
+        """What the log-probability of so many tokens is divided by to give a score."""
+        return float(length**self._params.length_penalty)
+
+    def _finish(self, ended: Sequence[tuple[Continuation, FinishReason]]) -> None:
         """Take new hypotheses among the finished ones, of which the best w stay; older ones win ties."""
-        divisor = self.steps**self._params.length_penalty
+        width, divisor = self._params.width, self._divisor(self.steps)
         for candidate, reason in ended:
             tokens = (*candidate.parent.tokens(), candidate.token)
             score = _divided(candidate.score, divisor)
             self._finished.append(Hypothesis(tokens, score, candidate.score, reason))
         self._finished.sort(key=lambda found: -found.score)
-        for worst, left_out in pairwise(self._finished[self._params.width - 1 :]):
-            self._gap(worst.score, left_out.score)
-        del self._finished[self._params.width :]
+        if len(self._finished) > width:
+            worst, left_out = self._finished[width - 1 : width + 1]
+            least = min(self._divisor(len(found.tokens)) for found in (worst, left_out))
+            self._gap(worst.score, left_out.score, least)
+        del self._finished[width:]
 
     def _may_improve(self) -> bool:
         """Whether the best beam may still end better than the worst finished hypothesis.
@@ -236,10 +247,10 @@ class BeamSearch:
         if params.early_stopping is True:
             return False
         patient = params.early_stopping == "never" and params.length_penalty > 0
-        length = self._max_new_tokens if patient else self.steps
-        possible = _divided(self.beams[0].score, length**params.length_penalty)
-        self._gap(possible, self._finished[-1].score)
-        return possible > self._finished[-1].score
+        divisor = self._divisor(self._max_new_tokens if patient else self.steps)
+        possible, worst = _divided(self.beams[0].score, divisor), self._finished[-1]
+        self._gap(possible, worst.score, min(divisor, self._divisor(len(worst.tokens))))
+        return possible > worst.score
 
 
 def _divided(score: float, divisor: float) -> float:
@@ -351,7 +362,7 @@ class DraftSearch:
         levels: list[list[Node]] = []
         while beams and len(levels) < depth:
             logits = draft.score([beam.node for beam in beams])
-            candidates = best_candidates(beams, logits, max(2, 1 + self.end_tokens) * self.width)
+            candidates = best_candidates(beams, logits, enough_candidates(self.width, self.end_tokens))
             going = [c for c in candidates if self.ends(c.parent, c.token) is None][: self.width]
             beams = [Beam(c.parent.child(c.token), c.score) for c in going]
             if beams:

@@ -1,6 +1,6 @@
-"""A transformers model that scores a tree of tokens behind one prompt: what beam search needs of it.
+"""A transformers model that scores a tree of tokens after one prompt: what beam search needs of it.
 
-Batch size 1: the prompt is cached once for all beams, every token of the tree has one column behind it, and
+Batch size 1: the prompt is cached once for all beams, every token of the tree has one column after it, and
 a mask lets each token attend to the prompt and to its own ancestors. Positions are by depth. Other layouts
 and why this one: docs/adr/0024-beams-share-one-row.md.
 """
@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import EncoderDecoderCache
-from transformers.cache_utils import Cache, DynamicCache
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.cache_utils import Cache
 
 from spsbench.decode.beam import Node
 from spsbench.errors import UsageError
 from spsbench.models.cache import RewindLayer
+from spsbench.models.encoded import Encoded
+from spsbench.models.selftest import tolerance
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.torch_lm import TorchLM
 
@@ -35,7 +35,7 @@ class BeamLM:
     """
 
     def __init__(self, lm: TorchLM) -> None:
-        self.model, self.vocab_size = lm.model, lm.vocab_size
+        self._lm, self.model, self.vocab_size = lm, lm.model, lm.vocab_size
         self.border = lm.border if isinstance(lm, Seq2SeqLM) else None
         self._layout: _Layout = _encoder_decoder(self.model) if self.border else _DecoderOnly(self.model)
         self._tree = _Tree(0, self.model.device)
@@ -43,7 +43,7 @@ class BeamLM:
     @torch.inference_mode()
     def begin(self, prompt: Sequence[int]) -> None:
         """See ``TreeModel.begin``; runs the encoder where there is one."""
-        cut = self._source_length(prompt)
+        cut = 0 if self.border is None else self.border.source_length(prompt)
         source, read = prompt[:cut], prompt[cut:-1]
         self._layout.begin(source)
         self._tree = _Tree(len(read), self.model.device)
@@ -72,17 +72,8 @@ class BeamLM:
 
     @torch.inference_mode()
     def in_line(self, prompt: Sequence[int], tokens: Sequence[int]) -> Tensor:
-        """[V] logits behind a prompt and tokens, by one forward without cache or tree."""
-        cut = self._source_length(prompt)
-        written = self._ids([*prompt[cut:], *tokens])
-        given = {"input_ids": self._ids(prompt[:cut]), "decoder_input_ids": written}
-        if self.border is None:
-            given = {"input_ids": written}
-        logits: Tensor = self.model(**given, use_cache=False).logits[0, -1, : self.vocab_size]
-        return logits
-
-    def _source_length(self, prompt: Sequence[int]) -> int:
-        return 0 if self.border is None else self.border.source_length(prompt)
+        """[V] logits after a prompt and tokens, by one forward without cache or tree."""
+        return self._lm.score_uncached(self._ids([*prompt, *tokens])[0], last=1)[0]
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor([tokens], device=self.model.device)
@@ -103,7 +94,7 @@ def require_exact_tree(lm: BeamLM) -> None:
     except Exception as error:
         reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         raise _refusal(lm.model, reason) from error
-    if not worst <= _TOLERANCE.get(lm.model.dtype, _COARSE_TOLERANCE):
+    if not worst <= tolerance(lm.model.dtype):
         raise _refusal(lm.model, f"logits differ by {worst:.2g} of their scale from those in line")
 
 
@@ -119,7 +110,7 @@ def _worst_difference(lm: BeamLM) -> float:
     beside, below = other.child(5), tip.child(4)
     lm.begin(prompt)
     found = [*lm.score([root, one, other, tip])]
-    lm.keep([tip])  # one branch goes, and the columns behind it move
+    lm.keep([tip])  # one branch goes, and the columns after it move
     found += [*lm.score([beside, below])]
     nodes = (root, one, other, tip, beside, below)
     pairs = [(row, lm.in_line(prompt, node.tokens())) for row, node in zip(found, nodes, strict=True)]
@@ -127,16 +118,11 @@ def _worst_difference(lm: BeamLM) -> float:
     return worst / max(*(float(line.abs().max()) for _, line in pairs), 1e-9)
 
 
-# As in the self-test of rollback.
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3}
-_COARSE_TOLERANCE = 6e-2
-
-
 class _Tree:
     """Which column of the cache is which node, and what each of them attends to.
 
     Args:
-        prefix: columns before the tree, which every node sees; the root is the token behind them.
+        prefix: columns before the tree, which every node sees; the root is the token after them.
         device: of the masks.
     """
 
@@ -286,36 +272,25 @@ class _EncoderDecoder:
 
     def __init__(self, model: Any) -> None:
         self._model, self._cache = model, _TreeCache()
-        self._both: EncoderDecoderCache | None = None
-        self._encoded: Any = None
+        self._encoded: Encoded | None = None
 
     def begin(self, source: Sequence[int]) -> None:
-        ids = torch.tensor([source], device=self._model.device)
-        states = self._model.get_encoder()(input_ids=ids, return_dict=True).last_hidden_state
-        self._encoded = BaseModelOutput(last_hidden_state=states)
         self._cache = _TreeCache()
-        self._both = EncoderDecoderCache(self._cache, DynamicCache())
+        self._encoded = Encoded(self._model, source, self._cache)
 
     def read(self, ids: Tensor) -> None:
-        self._called(ids, None)
+        self._decode(ids, None)
 
     def score(self, ids: Tensor, positions: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
         with self._placed(positions, distances):
-            return self._called(ids, _additive(mask, self._model.dtype))
+            return self._decode(ids, _additive(mask, self._model.dtype))
 
     def keep(self, columns: Tensor) -> None:
         self._cache.keep(columns)
 
-    def _called(self, ids: Tensor, mask: Tensor | None) -> Tensor:
-        output = self._model(
-            encoder_outputs=self._encoded,
-            decoder_input_ids=ids,
-            decoder_attention_mask=mask,
-            past_key_values=self._both,
-            use_cache=True,
-        )
-        logits: Tensor = output.logits[0]
-        return logits
+    def _decode(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        assert self._encoded is not None, "a sequence begins with begin()"
+        return self._encoded.decode(ids, mask)
 
     def _placed(self, positions: Tensor, distances: Tensor) -> AbstractContextManager[None]:
         """The decoder with the tree's positions while the block lasts."""

@@ -12,8 +12,10 @@ from typing import Protocol
 
 import torch
 
+from spsbench.axes import EAGER
 from spsbench.drafters.registry import DrafterFault
 from spsbench.engines.base import Engine
+from spsbench.engines.threads import torch_threads
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.models.memory import cache_bytes, measured_bandwidth
 from spsbench.models.pair import Pair, load_pair
@@ -22,7 +24,7 @@ from spsbench.peers.engine import PeerEngine
 from spsbench.peers.peer import PeerError
 from spsbench.records import Arm, Generation, Request, Sample
 from spsbench.runner.arms import is_peer
-from spsbench.runner.backends import EAGER, GRAPHED, Backends
+from spsbench.runner.backends import GRAPHED, Backends
 from spsbench.runner.conditions import (
     AUTO,
     conditions_of,
@@ -346,10 +348,8 @@ def _mode(engine: Engine) -> str:
 
 def _memory(device: torch.device, threads: int) -> dict[str, float | None]:
     """What bounds a forward from below: how fast so many threads read memory, and what stays in the cache."""
-    usual = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    bandwidth = measured_bandwidth(device)
-    torch.set_num_threads(usual)
+    with torch_threads(threads):
+        bandwidth = measured_bandwidth(device)
     return {"bandwidth_bytes_per_s": bandwidth, "cache_bytes": cache_bytes(device)}
 
 

@@ -16,19 +16,26 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
-from spsbench.axes import MODEL, MODIFIED_REJECTION
+from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines import rescore
 from spsbench.engines.base import Engine
-from spsbench.engines.beam import LOG_PROB
 from spsbench.engines.rescore import token_evidence
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
-from spsbench.records import Arm, FinishReason, Generation, Prompt, Request, SamplingParams
+from spsbench.records import (
+    RESCORED_BEAM_LOG_PROB,
+    Arm,
+    FinishReason,
+    Generation,
+    Prompt,
+    Request,
+    SamplingParams,
+)
 from spsbench.runner.arms import is_peer
-from spsbench.runner.backends import EAGER, GRAPHED, Backends
+from spsbench.runner.backends import GRAPHED, Backends
 from spsbench.runner.plan import Plan
 from spsbench.runner.schedule import derive_seed
 from spsbench.stats.losslessness import RESCORED, decisions_of, evidence_of, is_precise
@@ -90,7 +97,7 @@ def _add_up_again(target: CausalLM, prompt: Prompt, generation: Generation) -> N
     """Add the log-probability of a search's best hypothesis by an uncached forward; nothing was sampled."""
     reading = rescore.teacher_force(target, None, prompt.ids, generation.tokens, PROOF_SAMPLING)
     own = reading.logits.float().log_softmax(-1).gather(-1, reading.tokens.unsqueeze(-1))
-    generation.losslessness = (generation.losslessness or {}) | {RESCORED + LOG_PROB: float(own.sum())}
+    generation.losslessness = (generation.losslessness or {}) | {RESCORED_BEAM_LOG_PROB: float(own.sum())}
 
 
 def _can_rederive(arm: Arm) -> bool:
