@@ -336,8 +336,8 @@ def _drafts(
     """What is known of every draft on a task; measured unless it is there, of these very texts.
 
     Returns:
-        ``texts`` (a hash), ``models`` by draft, and under ``temperatures`` by ``"0"`` and ``"1"``: ``alphas`` by draft, n-gram
-        drafts among them, and ``drafts``, by draft ``k`` with the alpha and c that chose it.
+        ``texts`` (a hash), ``models`` by draft, and under ``temperatures`` by ``"0"`` and ``"1"``: ``alphas``
+        by draft, n-gram drafts among them, and ``drafts``, by draft ``k`` with the alpha and c that chose it.
     """
     from spsbench.replay.texts import texts_of
     from spsbench.store.files import read_json, write_json

@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput
 
 from spsbench.errors import UsageError
 from spsbench.models.border import Border
-from spsbench.models.cache import RewindCache
 from spsbench.models.causal_lm import decoder_layers
+from spsbench.models.encoded import Encoded
 from spsbench.models.torch_lm import TorchLM
 
 _CROSS = ("EncDecAttention", "encoder_attn")
@@ -39,8 +37,8 @@ class Seq2SeqLM(TorchLM):
         super().__init__(model, vocab_size)
         self.border: Border = border
         self.layers = decoder_layers(model.config)
-        self._source: BaseModelOutput | None = None
-        self._forget()
+        self._encoded: Encoded | None = None
+        self._read = 0
 
     @property
     def length(self) -> int:
@@ -50,36 +48,21 @@ class Seq2SeqLM(TorchLM):
         self.rollback(0)
         cut = self.border.source_length(prompt)
         tokens = torch.tensor(prompt, device=self.device)
-        states = self.model.get_encoder()(input_ids=tokens[:cut].unsqueeze(0)).last_hidden_state
-        self._source, self._read = BaseModelOutput(last_hidden_state=states), cut
+        self._encoded, self._read = Encoded(self.model, prompt[:cut], self.cache), cut
         # The first forward computes the keys of the cross-attention: they are no part of decoding.
         self.score(tokens[cut : max(cut + 1, len(prompt) - 1)], last=1)
         self.cache.rollback(len(prompt) - 1 - cut)
         return tokens[-1:]
 
     def _scored(self, tokens: Tensor, last: int) -> Tensor:
-        assert self._source is not None, "a sequence begins with begin()"
-        output = self.model(
-            encoder_outputs=self._source,
-            decoder_input_ids=tokens.unsqueeze(0),
-            past_key_values=self._caches,
-            use_cache=True,
-        )
-        logits: Tensor = output.logits[0, -last:, : self.vocab_size]
-        return logits
+        assert self._encoded is not None, "a sequence begins with begin()"
+        return self._encoded.decode(tokens.unsqueeze(0))[-last:, : self.vocab_size]
 
     def rollback(self, length: int) -> None:
         if length == 0:
-            self._forget()
-        else:
-            assert length >= self._read, "the source is read as a whole"
-            self.cache.rollback(length - self._read)
-
-    def _forget(self) -> None:
-        """The decoder's buffers stay: they are written over."""
-        self.cache.rollback(0)
-        self._source, self._read = None, 0
-        self._caches = EncoderDecoderCache(self.cache, RewindCache())
+            self._encoded, self._read = None, 0
+        assert length >= self._read, "the source is read as a whole"
+        self.cache.rollback(length - self._read)
 
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         cut = self.border.source_length(tokens.tolist())

@@ -24,6 +24,7 @@ from spsbench.models.backend import model_not_covered
 from spsbench.models.border import Border
 from spsbench.models.causal_lm import CausalLM, context_window
 from spsbench.models.checkpoint import LoadedWeights
+from spsbench.models.encoded import Encoded
 from spsbench.models.loading import load, load_torch
 from spsbench.models.onnx_seq2seq_lm import OnnxSeq2SeqLM
 from spsbench.models.selftest import require_exact_rollback
@@ -226,17 +227,15 @@ def test_a_target_that_reads_another_source_within_loops_is_found() -> None:
         """Attends to another source where several rows are asked for."""
 
         def score(self, tokens: torch.Tensor, last: int) -> torch.Tensor:
-            own = self._caches
+            own = self._encoded
             if last > 1:
-                self._caches = EncoderDecoderCache(self.cache, other._caches.cross_attention_cache)
+                self._encoded = Encoded(self.model, [2, 2, 2, 2, END], self.cache)
             rows = super().score(tokens, last)
-            self._caches = own
+            self._encoded = own
             return rows
 
     sampling = SamplingParams()
     target = Stale(make_seq2seq("t5", 0, **TINY).double(), TINY_BORDER)
-    other = tiny("t5", 0)
-    other.begin(TINY_BORDER.opened([2, 2, 2, 2, END]))
     prompt = tuple(TINY_BORDER.opened([0, 2, 1, END]))
     make_drafter = partial(ModelDrafter, tiny("t5", 1), sampling, CPU)
     assert worst_difference(Scene(target, make_drafter, accept_draft, prompt, 2, sampling, ())).size > 1e-3
@@ -335,8 +334,10 @@ def test_over_torch_the_cross_attention_is_computed_before_the_loops() -> None:
     with torch.inference_mode():
         model.begin(BORDERS["t5"].opened(SOURCE))
     assert model.length == len(SOURCE)
-    assert all(model._caches.is_updated.values())
-    assert len(model._caches.is_updated) == model.layers
+    assert model._encoded is not None
+    computed = model._encoded._caches.is_updated
+    assert all(computed.values())
+    assert len(computed) == model.layers
 
 
 @pytest.mark.parametrize(
