@@ -251,9 +251,7 @@ class _Setup:
         return pair.model_copy(update={"name": name})
 
 
-def _texts_plan(
-    setup: _Setup, task: str, plans: Mapping[tuple[str, str], Plan], directory: Path
-) -> Plan:
+def _texts_plan(setup: _Setup, task: str, plans: Mapping[tuple[str, str], Plan], directory: Path) -> Plan:
     """The plan of a task's texts. A run needs a draft, though none writes them: that it was begun with stays.
 
     So drafts may come, go and change their order while the texts are those of before.
@@ -338,8 +336,8 @@ def _drafts(
     """What is known of every draft on a task; measured unless it is there, of these very texts.
 
     Returns:
-        ``texts`` (a hash), ``models`` by draft, and under ``temperatures`` by ``"0"`` and ``"1"``: ``alphas`` by draft, n-gram
-        drafts among them, and ``drafts``, by draft ``k`` with the alpha and c that chose it.
+        ``texts`` (a hash), ``models`` by draft, and under ``temperatures`` by ``"0"`` and ``"1"``: ``alphas``
+        by draft, n-gram drafts among them, and ``drafts``, by draft ``k`` with the alpha and c that chose it.
     """
     from spsbench.replay.texts import texts_of
     from spsbench.store.files import read_json, write_json
