@@ -113,7 +113,7 @@ def _top(least: float, page: Page, names: Sequence[str]) -> float:
     """Where an axis ends: at ``least``, or above the rows' values of these names and their intervals."""
     found = [row[name] for row in page["table2"] for name in names if row[name] is not None]
     values = [max(one["estimate"], one["high"] or 0.0) if isinstance(one, dict) else one for one in found]
-    return max([least, *(1.05 * value for value in values)])
+    return float(max([least, *(1.05 * value for value in values)]))
 
 
 def _curves(axes: Axes, formula: Callable[[float, int], float], top: float, at: float | None = None) -> None:
