@@ -53,6 +53,14 @@ def test_the_loops_agree_with_the_exact_law_and_keep_the_target_s() -> None:
         assert point.sequence_time[0] == pytest.approx(point.simulated.loops / 20 * point.cost)
 
 
+def test_the_exact_law_holds_where_easy_stays_easy() -> None:
+    """The mean of both lengths, 3.80, is far from it: loops of hard texts are more."""
+    world = _world(language=Language(stay=1.0), classes=(32,), ks=(8,), tokens=60 * SEQUENCE)
+    assert world.points[0].exact == pytest.approx(3.063, abs=1e-3)
+    assert world.exact_fits is not None
+    assert world.exact_fits > 1e-3
+
+
 def test_the_same_seed_gives_the_same_loops_and_another_does_not() -> None:
     texts = [
         _world(sampler=Sampler(SamplingParams(), seed=seed)).points[0].simulated.texts for seed in (0, 0, 1)
