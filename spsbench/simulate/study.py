@@ -24,7 +24,7 @@ from spsbench.simulate.sources import Language, Source
 from spsbench.simulate.tables import Floats, Tables
 from spsbench.stats.g_test import survival
 
-Reason = Literal["noise", "alpha varies", "neither"]
+Reason = Literal["noise", "alpha varies", "unexplained", "-"]
 
 MOST_CELLS = 4_000_000
 """Contexts times V of a table."""
@@ -77,7 +77,8 @@ class Point:
         exact: the same without its assumption, see ``Chain.tokens_per_loop``; None for another rule than
             modified rejection, or with a fault.
         reason: why the simulation differs from the formula: by ``noise``, if the interval holds the formula;
-            since ``alpha varies``, if it holds the exact value; else for ``neither``.
+            since ``alpha varies``, if it holds the exact value; else it is ``unexplained``, or ``-`` without
+            an exact value to test.
         cost: of a loop in target steps, 1 + K c.
         operations_factor: Leviathan et al. 2022, Theorem 3.11, with the simulated tokens per loop.
         formula_operations_factor: the same by the formula.
@@ -262,7 +263,9 @@ def _point(question: Question, chain: Chain, accepts: float, simulated: Simulate
 def _reason(found: Interval, formula: float, exact: float | None) -> Reason:
     if _holds(found, formula):
         return "noise"
-    return "alpha varies" if exact is not None and _holds(found, exact) else "neither"
+    if exact is None:
+        return "-"
+    return "alpha varies" if _holds(found, exact) else "unexplained"
 
 
 def _holds(found: Interval, value: float) -> bool:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from spsbench.cli.simulate import FAULTS
-from spsbench.records import SamplingParams, Spec
+from spsbench.records import Interval, SamplingParams, Spec
 from spsbench.simulate.law import check
 from spsbench.simulate.loops import SEQUENCE, Sampler
 from spsbench.simulate.sources import SOURCES, Language
-from spsbench.simulate.study import Question, World, study
+from spsbench.simulate.study import Question, World, _reason, study
 from spsbench.simulate.summary import facts, law_sentence
 
 
@@ -82,6 +82,14 @@ def test_sample_and_compare_keeps_the_law_and_accepts_less() -> None:
     assert world.accepts < world.alpha
     assert world.law.follows
     assert world.points[0].exact is None
+
+
+@pytest.mark.parametrize(
+    ("formula", "exact", "reason"),
+    [(2.0, 9.0, "noise"), (9.0, 2.0, "alpha varies"), (9.0, 8.0, "unexplained"), (9.0, None, "-")],
+)
+def test_a_reason_is_given_only_for_what_was_tested(formula: float, exact: float | None, reason: str) -> None:
+    assert _reason(Interval(2.0, 1.9, 2.1), formula, exact) == reason
 
 
 @pytest.mark.parametrize("rule", ["lenience:l=0.6", "typical-acceptance"])
