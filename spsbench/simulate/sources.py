@@ -153,7 +153,7 @@ def _shorter(contexts: Contexts, target: Floats) -> Floats:
     return np.tile(joint / joint.sum(axis=1, keepdims=True), (classes, 1))
 
 
-SOURCES: dict[SourceName, Source] = {
+SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
         Source(

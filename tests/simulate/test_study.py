@@ -13,7 +13,7 @@ from spsbench.records import Interval, SamplingParams, Spec
 from spsbench.simulate.law import check
 from spsbench.simulate.loops import SEQUENCE, Sampler
 from spsbench.simulate.sources import SOURCES, Language
-from spsbench.simulate.study import Question, World, _reason, study
+from spsbench.simulate.study import Question, World, _reason, prepare, study
 from spsbench.simulate.summary import facts, law_sentence
 
 
@@ -33,8 +33,12 @@ def _question(**changes: Any) -> Question:
     return Question(**settings | changes)
 
 
+def _worlds(question: Question) -> list[World]:
+    return study(question, prepare(question), lambda text: None)
+
+
 def _world(**changes: Any) -> World:
-    return study(_question(**changes), lambda text: None)[0]
+    return _worlds(_question(**changes))[0]
 
 
 def test_the_loops_agree_with_the_exact_law_and_keep_the_target_s() -> None:
@@ -95,7 +99,7 @@ def test_a_reason_is_given_only_for_what_was_tested(formula: float, exact: float
 @pytest.mark.parametrize("rule", ["lenience:l=0.6", "typical-acceptance"])
 def test_a_lossy_rule_is_seen_to_be_lossy(rule: str) -> None:
     question = _question(sampler=Sampler(SamplingParams(), Spec.parse(rule)))
-    (world,) = study(question, lambda text: None)
+    (world,) = _worlds(question)
     assert not world.law.follows
     assert "lossy by design" in law_sentence(question, world.law)
 
@@ -103,7 +107,7 @@ def test_a_lossy_rule_is_seen_to_be_lossy(rule: str) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_is_found_out(fault: str) -> None:
     question = _question(sampler=Sampler(SamplingParams(), fault=fault), tokens=16 * SEQUENCE)
-    (world,) = study(question, lambda text: None)
+    (world,) = _worlds(question)
     assert not world.law.follows
     assert "a planted fault" in law_sentence(question, world.law)
 
@@ -114,7 +118,7 @@ def test_a_row_off_by_one_is_no_fault_where_all_rows_are_the_same() -> None:
 
 def test_a_token_that_the_target_rules_out_is_an_alarm() -> None:
     question = _question()
-    texts = study(question, lambda text: None)[0].points[0].simulated.texts
+    texts = _worlds(question)[0].points[0].simulated.texts
     source, language = question.source, Language(vocabulary=8, classes=4)
     tables = source.make(language, 0.1).warped(SamplingParams(top_k=1))
     found = check(tables, texts, 0)
@@ -124,7 +128,7 @@ def test_a_token_that_the_target_rules_out_is_an_alarm() -> None:
 
 def test_facts_are_json_with_every_name_of_acceptance() -> None:
     question = _question(ks=(2,), tokens=4 * SEQUENCE)
-    told = facts(question, study(question, lambda text: None))
+    told = facts(question, _worlds(question))
     row = json.loads(json.dumps(told, allow_nan=False))["worlds"][0]["rows"][0]
     assert {"r_prime", "alpha_tested", "alpha_beta", "draft_acceptance_rate"} <= row["acceptance"].keys()
     assert told["synthetic"] is True
