@@ -420,6 +420,11 @@ class Interval:
     low: float | None
     high: float | None
 
+    def over(self, divisor: float) -> Interval:
+        """The same in another unit: all of it over a number above 0 that is known exactly."""
+        low, high = (None if end is None else end / divisor for end in (self.low, self.high))
+        return Interval(self.estimate / divisor, low, high)
+
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
