@@ -209,6 +209,7 @@ def _summarise(
         "warnings": [
             *_fallbacks(info),
             *_left_out(info),
+            *_cut(info),
             *_tokens_differ(samples),
             *without_figure(finished(samples), corpora),
             *warnings(rows, judged, quality, anytime=anytime),
@@ -226,6 +227,12 @@ def _metrics_of(own: pd.DataFrame, arm: ArmIdentity, corpora: Mapping[str, Corpu
 def _fallbacks(info: Mapping[str, Any]) -> list[str]:
     reasons = (info.get("engine_fallbacks") or {}).items()
     return [f"{arm} ran with the engine eager: {reason}." for arm, reason in reasons]
+
+
+def _cut(info: Mapping[str, Any]) -> list[str]:
+    count = info.get("truncated_prompts") or 0
+    several = "prompts have documents that were" if count > 1 else "prompt has a document that was"
+    return [f"{count} {several} cut to fit into the models' window."] if count else []
 
 
 def _left_out(info: Mapping[str, Any]) -> list[str]:

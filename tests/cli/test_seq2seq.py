@@ -43,6 +43,21 @@ def test_a_run_measures_it_and_proves_it(
     assert backend == ("onnxruntime" if recorded["models"]["target"]["model_type"] == "t5" else "torch")
 
 
+def test_documents_that_are_cut_are_counted(cli: Cli, pair: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "articles.jsonl"
+    texts = ("Short.", "Much longer than the window of the encoder. " * 20)
+    rows = ({"id": str(i), "article": text, "highlights": "Short."} for i, text in enumerate(texts))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    asked = ("--data", file, "--k", "2", "--max-new-tokens", "4", "--sampling", "greedy")
+    quiet = [flag for flag in ALONE if flag != "--no-score"]
+    done = cli("run", "cnndm", *pair, *asked, *quiet, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
+    assert [text for text in summary["warnings"] if "cut to fit" in text] == [
+        "1 prompt has a document that was cut to fit into the models' window."
+    ]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
