@@ -5,6 +5,7 @@
 # make aa        ArS against ArS: whether the speedup's interval covers 1; minutes, on a quiet machine
 # make reference the report under results/reference/ anew: paper's table and figure; minutes, on a quiet machine
 # make mini      the embedded pair's data and draft again, from seed and target; 10 to 20 minutes of one thread
+# make mini-t5   the embedded encoder-decoder pair again, from a seed; about an hour of two cores
 # make clean     remove .venv, caches and build products (results stay)
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --prefer-binary -c constraints.txt
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: run sweep test soak aa reference mini clean
+.PHONY: run sweep test soak aa reference mini mini-t5 clean
 
 run: $(VENV)/.installed
 	$(BIN)/spsbench run xsum --k 4
@@ -40,6 +41,9 @@ reference: $(VENV)/.installed
 
 mini: $(VENV)/.installed
 	$(BIN)/python -m training.make
+
+mini-t5: $(VENV)/.installed
+	$(BIN)/python -m training.mini_t5.make
 
 $(VENV)/.installed: $(SOURCES) | $(VENV)/bin/python
 	$(PIP) -e .

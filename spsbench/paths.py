@@ -35,15 +35,22 @@ def mini_dir(folder: str = "mini") -> Path:
     return _PACKAGE / folder
 
 
+def mini_t5_dir() -> Path:
+    """Folder of the embedded encoder-decoder pair: ``target``, three drafts and the synthetic task data."""
+    return _PACKAGE / "mini_t5"
+
+
 def embedded_dir(name: str) -> Path | None:
     """Folder of a model inside the package by its name, ``embedded:SET/PART``; None of another name.
 
-    The set ``mini`` is the embedded pair; any other is a folder of drafts that were trained for one target.
+    The sets ``mini`` and ``mini-t5`` are the embedded pairs; any other is a folder of drafts that were
+    trained for one target.
     """
     if not name.startswith(EMBEDDED):
         return None
     group, _, part = name.removeprefix(EMBEDDED).partition("/")
-    return (mini_dir() if group == "mini" else drafts_dir() / group) / part
+    pairs = {"mini": mini_dir(), "mini-t5": mini_t5_dir()}
+    return pairs.get(group, drafts_dir() / group) / part
 
 
 def results_dir() -> Path:

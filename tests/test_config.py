@@ -40,7 +40,7 @@ def test_the_shipped_files_are_all_valid() -> None:
     assert {load_pair(name).name for name in list_pairs()} == set(list_pairs())
     assert {load_protocol(name).name for name in list_protocols()} == set(list_protocols())
     assert {"mini", "gpt2", "pythia", "llama", "qwen2.5-coder", "qwen3"} <= set(list_pairs())
-    assert [name for name in list_pairs() if load_pair(name).synthetic] == ["mini"]
+    assert [name for name in list_pairs() if load_pair(name).synthetic] == ["mini", "mini-t5"]
 
 
 def test_the_paper_protocol_is_that_of_table_1() -> None:

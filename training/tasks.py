@@ -29,8 +29,8 @@ def write_tasks(folder: Path, seed: int = 20230202) -> None:
     ]
     for name, part, count, unseen in documents:
         rng = random.Random(f"{seed}/{name}")
-        _write_lines(folder / f"{name}.jsonl", _articles(name, part, count, unseen, rng))
-    _write_lines(
+        write_lines(folder / f"{name}.jsonl", _articles(name, part, count, unseen, rng))
+    write_lines(
         folder / "humaneval.jsonl", problems(TEST_STEPS, TEST_PROBLEMS, random.Random(f"{seed}/code"))
     )
 
@@ -67,5 +67,6 @@ def problems(mix: dict[int, float], count: int, rng: random.Random) -> list[dict
     return rows
 
 
-def _write_lines(path: Path, rows: Iterable[dict[str, str]]) -> None:
+def write_lines(path: Path, rows: Iterable[dict[str, str]]) -> None:
+    """One JSON object a line."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
