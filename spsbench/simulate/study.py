@@ -216,7 +216,8 @@ def _world(
     accepts = float(np.clip(chain.mean(expected), 0.0, 1.0))
     simulated = []
     for k in question.ks:
-        note(f"{tables.contexts.count} contexts, K = {k}: {question.sequences} sequences")
+        where = "one row everywhere" if classes == 1 else f"{tables.contexts.count} contexts"
+        note(f"{where}, K = {k}: {question.sequences} sequences")
         simulated.append(simulate(tables, chain.text, expected, k, question.sequences, sampler))
     points = tuple(_point(question, chain, accepts, each) for each in simulated)
     return World(
