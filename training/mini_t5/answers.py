@@ -6,7 +6,9 @@ Plain batched ``generate()`` and forwards with the answer given, independent of 
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ REFERENCES = {"wmt": "target", "cnndm": "highlights"}
 MAX_NEW_TOKENS = 128
 ROWS = 50
 K = 4
+WORKERS = 2
 
 
 @dataclass(frozen=True)
@@ -49,32 +52,32 @@ class Answers:
 
 
 def all_answers(pair: Path, limit: int | None = None) -> list[Answers]:
-    """Answers of the pair in a folder to its own task data, or to the first ``limit`` of each task."""
+    """Answers of the pair in a folder to its own task data, or to the first ``limit`` of each task.
+
+    Each task under each sampling in a process of one thread.
+    """
+    with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
+        asked = [
+            pool.submit(answers_to, pair, task, sampling, limit)
+            for task in TEMPLATES
+            for sampling in SAMPLINGS
+        ]
+        return [done.result() for done in asked]
+
+
+def answers_to(pair: Path, task: str, sampling: str, limit: int | None) -> Answers:
+    """Answers of the pair in a folder to one task under one sampling, both by name."""
+    torch.set_num_threads(1)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(pair / "target")
     models = {name: load(pair / name) for name in SHAPES}
-    return [
-        _answers(pair, task, sampling, models, tokenizer, limit)
-        for task in TEMPLATES
-        for sampling in SAMPLINGS
-    ]
-
-
-def _answers(
-    pair: Path,
-    task: str,
-    name: str,
-    models: dict[str, T5ForConditionalGeneration],
-    tokenizer: PreTrainedTokenizerFast,
-    limit: int | None,
-) -> Answers:
-    rows, sampling = rows_of(pair / "data" / f"{task}.jsonl")[:limit], SAMPLINGS[name]
+    rows, how = rows_of(pair / "data" / f"{task}.jsonl")[:limit], SAMPLINGS[sampling]
     sources = [tokenizer.encode(TEMPLATES[task].format(**row)) for row in rows]
-    emitted = {model: generate(models[model], sources, sampling, seed=0) for model in models}
-    found = agreement(models, sources, emitted["target"], sampling)
+    emitted = {name: generate(model, sources, how, seed=0) for name, model in models.items()}
+    found = agreement(models, sources, emitted["target"], how)
     return Answers(
         task,
-        name,
-        {model: tokenizer.batch_decode(ids, skip_special_tokens=True) for model, ids in emitted.items()},
+        sampling,
+        {name: tokenizer.batch_decode(ids, skip_special_tokens=True) for name, ids in emitted.items()},
         [row[REFERENCES[task]] for row in rows],
         [len(ids) for ids in emitted["target"]],
         {draft: agreed.alpha for draft, agreed in found.items()},

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 from training.gates import Gate, table
-from training.mini_t5.answers import all_answers
+from training.mini_t5.answers import WORKERS, all_answers
 from training.mini_t5.gates import all_gates
 from training.mini_t5.make import MINI_T5
 from training.mini_t5.model import SHAPES
-from training.train import device_name
+from training.mini_t5.train import RECIPES
 
 HEAD = (
     "| model | encoder + decoder x width | parameters | updates | tokens | seconds | machine |\n"
@@ -27,7 +27,12 @@ def card(gates: list[Gate], pair: Path) -> str:
     """The model card: what the pair is, how it was trained and what it measures."""
     template = (Path(__file__).parent / "card.md").read_text(encoding="utf-8")
     rows = "\n".join([HEAD, *(_training_row(pair, name) for name in SHAPES)])
-    return template.format(training=rows, gates=table(gates), device=device_name("cpu"))
+    return template.format(
+        training=rows,
+        gates=table(gates),
+        device=f"CPU, {WORKERS} processes of one thread",
+        stop=RECIPES["target"].stop,
+    )
 
 
 def _training_row(pair: Path, name: str) -> str:

@@ -24,9 +24,9 @@ class Example:
     target: str
 
 
-def draw_example(rng: random.Random) -> Example:
-    """One example of the training part."""
-    if rng.random() < SUMMARY_SHARE:
+def draw_example(rng: random.Random, summaries: float = SUMMARY_SHARE) -> Example:
+    """One example of the training part, with the chance ``summaries`` a document with its highlights."""
+    if rng.random() < summaries:
         report = make_report("train", rng)
         return Example(SUMMARIZE.format(article=report.article), report.highlights)
     sentence = Author("train", rng).sentence()

@@ -27,16 +27,17 @@ class Shape:
     decoder: int
     width: int
     feed_forward: int
-    head: int = 32
+    head: int
 
 
 SHAPES = {
-    "target": Shape(encoder=3, decoder=6, width=192, feed_forward=384),
-    "draft-small": Shape(encoder=1, decoder=1, width=64, feed_forward=192),
-    "draft-base": Shape(encoder=1, decoder=1, width=96, feed_forward=256),
-    "draft-large": Shape(encoder=2, decoder=2, width=96, feed_forward=256),
+    "target": Shape(encoder=3, decoder=6, width=192, feed_forward=384, head=32),
+    "draft-small": Shape(encoder=1, decoder=1, width=64, feed_forward=192, head=16),
+    "draft-base": Shape(encoder=1, decoder=1, width=96, feed_forward=256, head=16),
+    "draft-large": Shape(encoder=2, decoder=2, width=96, feed_forward=256, head=16),
 }
 """By the name of the folder that ships."""
+DRAFTS = ("draft-small", "draft-base", "draft-large")
 
 
 def build(shape: Shape) -> T5ForConditionalGeneration:

@@ -1,7 +1,4 @@
-"""Train the target: Muon on the matrices, AdamW on embedding, biases and norms, bfloat16 where it is fast.
-
-``python -m training.mini_t5.train --out DIR`` takes the recipe that ships.
-"""
+"""Train target and drafts on data: Muon on the matrices, AdamW on embedding, position biases and norms."""
 
 from __future__ import annotations
 
@@ -18,12 +15,14 @@ from transformers import T5ForConditionalGeneration
 
 from training.corpus import Corpus, load_corpus
 from training.mini_t5.batches import Batch, Batches
+from training.mini_t5.examples import SUMMARY_SHARE
 from training.mini_t5.model import SHAPES, Shape, build, save
 from training.train import WEIGHT_DECAY, Progress, device_name, has_fast_bfloat16, rate
 
 MATRIX_RATE = 4e-3
 VECTOR_RATE = 4e-3
 REPORT_EVERY, SAVE_EVERY = 20, 200
+DRAFT_UPDATES = {"draft-small": 3_600, "draft-base": 2_800, "draft-large": 2_800}
 
 
 @dataclass(frozen=True)
@@ -32,19 +31,29 @@ class Recipe:
 
     Attributes:
         shape: depth and widths.
-        examples: size of the corpus.
+        examples, summaries: size of the corpus, and the share of summaries in it.
         tokens: of a worker's batch, encoder's and decoder's.
-        updates: their number.
+        updates: their number in the schedule of the rates.
+        stop: the update after which the model is taken, at the latest the last one.
         workers: processes that share an update, each with a batch of its own.
         seed: of corpus, weights and order.
     """
 
-    shape: Shape = SHAPES["target"]
+    shape: Shape
     examples: int = 200_000
+    summaries: float = SUMMARY_SHARE
     tokens: int = 2_048
     updates: int = 4_500
+    stop: int = 3_400
     workers: int = 2
     seed: int = 1
+
+
+RECIPES = {"target": Recipe(SHAPES["target"])} | {
+    name: Recipe(SHAPES[name], 80_000, summaries=0.1, updates=updates, stop=updates, workers=1, seed=2)
+    for name, updates in DRAFT_UPDATES.items()
+}
+"""By the name of the folder that ships. The drafts see fewer summaries, which they learn sooner."""
 
 
 def train(recipe: Recipe, corpus: Corpus, out: Path, rank: int = 0) -> T5ForConditionalGeneration:
@@ -54,15 +63,15 @@ def train(recipe: Recipe, corpus: Corpus, out: Path, rank: int = 0) -> T5ForCond
     steppers = optimizers(model)
     progress, began = Progress(device=device_name("cpu")), time.perf_counter()
     batches = Batches(corpus).share(recipe.tokens, recipe.seed, rank, recipe.workers)
-    for number, batch in enumerate(islice(batches, recipe.updates)):
+    for number, batch in enumerate(islice(batches, recipe.stop)):
         loss = cross_entropy(model, batch)
         torch.autograd.backward(loss)
         average_gradients(model, recipe.workers)
         step(steppers, rate((number + 1) / recipe.updates))
         progress.updates, progress.tokens = number + 1, progress.tokens + recipe.workers * batch.tokens
-        if rank == 0 and (number % REPORT_EVERY == 0 or number + 1 == recipe.updates):
+        if rank == 0 and (number % REPORT_EVERY == 0 or number + 1 == recipe.stop):
             progress.loss, progress.seconds = float(loss.detach()), time.perf_counter() - began
-            print(out.name, json.dumps(asdict(progress)), f"of {recipe.updates}", flush=True)
+            print(out.name, json.dumps(asdict(progress)), f"of {recipe.stop}", flush=True)
         if rank == 0 and (number + 1) % SAVE_EVERY == 0:
             save(model, out)
     if rank == 0:

@@ -12,16 +12,12 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from training.answers import GREEDY, Sampling
-from training.batches import row_groups
 from training.corpus import Corpus, save_corpus
-from training.lessons import KEPT
 from training.mini_t5.answers import agreement, generate
 from training.mini_t5.batches import Batches
-from training.mini_t5.distil import Distillation, distil, loss_of
 from training.mini_t5.examples import draw_example
 from training.mini_t5.gates import bleu_ratio, bleu_statistics, corpus_bleu
-from training.mini_t5.lessons import Lessons, teach
-from training.mini_t5.model import SHAPES, Shape, build, load
+from training.mini_t5.model import Shape, build, load
 from training.mini_t5.tokenizer import EOS_ID, PAD_ID, train_tokenizer
 from training.mini_t5.train import (
     Recipe,
@@ -95,7 +91,7 @@ def test_two_workers_share_the_batches_of_one() -> None:
 
 
 def test_training_lowers_the_loss_and_saves_bfloat16(tmp_path: Path) -> None:
-    recipe = Recipe(TINY, tokens=200, updates=40, workers=1)
+    recipe = Recipe(TINY, tokens=200, updates=40, stop=40, workers=1)
     model = train(recipe, copying_corpus(), tmp_path)
     batch = next(Batches(copying_corpus()).share(200, seed=0))
     wanted = batch.labels[batch.inside]
@@ -111,63 +107,19 @@ def test_training_lowers_the_loss_and_saves_bfloat16(tmp_path: Path) -> None:
 
 def test_two_processes_take_the_mean_of_both_batches(tmp_path: Path) -> None:
     save_corpus(copying_corpus(), tmp_path / "corpus")
-    recipe = Recipe(TINY, tokens=100, updates=2, workers=2)
+    recipe = Recipe(TINY, tokens=100, updates=3, stop=2, workers=2)
     train_in_parallel(recipe, tmp_path / "corpus", tmp_path / "trained")
     torch.manual_seed(recipe.seed)
     alone = build(TINY).train()
     steppers = optimizers(alone)
     batches = Batches(copying_corpus()).share(100, recipe.seed)
-    for number in range(recipe.updates):
+    for number in range(recipe.stop):
         for batch in islice(batches, recipe.workers):
             torch.autograd.backward(cross_entropy(alone, batch) / recipe.workers)
         step(steppers, rate((number + 1) / recipe.updates))
     trained = load(tmp_path / "trained").state_dict()
     for name, weights in alone.state_dict().items():
         assert torch.allclose(trained[name], weights, atol=1e-3, rtol=0.01), name
-
-
-@pytest.fixture(scope="module")
-def lessons() -> Lessons:
-    torch.manual_seed(0)
-    return teach(copying_corpus(), build(TINY).eval())
-
-
-def test_the_target_is_asked_about_every_answer(lessons: Lessons) -> None:
-    torch.manual_seed(0)
-    target = build(TINY).eval()
-    rows = next(row_groups(lessons.batches.corpus.lengths, 200, np.random.default_rng(1)))
-    batch, tokens, logs = lessons.lesson(rows)
-    with torch.no_grad():
-        found = answer_logits(target, batch).log_softmax(-1)
-    assert tokens.shape == logs.shape == (int(batch.inside.sum()), KEPT)
-    assert torch.allclose(found.gather(1, tokens), logs, atol=0.02)
-
-
-def test_a_draft_comes_closer_to_its_target(
-    lessons: Lessons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(SHAPES, "draft-small", TINY)
-    recipe = Distillation("draft-small", flat=20, falling=10, tokens=200)
-    draft = distil(recipe, lessons, tmp_path)
-    batch, tokens, logs = lessons.lesson(np.arange(16))
-    with torch.no_grad():
-        losses = [
-            loss_of(
-                answer_logits(model, batch).log_softmax(-1).gather(1, tokens),
-                logs.softmax(-1),
-                last_part=False,
-            )
-            for model in (build(TINY).eval(), draft)
-        ]
-    assert losses[1] < losses[0]
-
-
-def test_the_rate_warms_up_stays_and_falls_to_zero() -> None:
-    recipe = Distillation("draft-small", flat=300, falling=100)
-    assert recipe.updates == 400
-    assert recipe.rate(49) == 0.5
-    assert recipe.rate(299) == 1.0
-    assert recipe.rate(399) == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0, 1.0)])
