@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -215,15 +214,15 @@ class BeamSearch:
 
     def _finish(self, ended: Sequence[tuple[Candidate, FinishReason]]) -> None:
         """Take new hypotheses among the finished ones, of which the best w stay; older ones win ties."""
-        divisor = self.steps**self._params.length_penalty
+        width, divisor = self._params.width, self.steps**self._params.length_penalty
         for candidate, reason in ended:
             tokens = (*candidate.parent.tokens(), candidate.token)
             score = _divided(candidate.score, divisor)
             self._finished.append(Hypothesis(tokens, score, candidate.score, reason))
         self._finished.sort(key=lambda found: -found.score)
-        for worst, left_out in pairwise(self._finished[self._params.width - 1 :]):
-            self._gap(worst.score, left_out.score)
-        del self._finished[self._params.width :]
+        if len(self._finished) > width:
+            self._gap(self._finished[width - 1].score, self._finished[width].score)
+        del self._finished[width:]
 
     def _may_improve(self) -> bool:
         """Whether the best beam may still end better than the worst finished hypothesis.

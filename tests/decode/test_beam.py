@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise, product
 
@@ -11,6 +12,7 @@ from table_tree import EOS, PROMPT, TableTree, ends_at, every_hypothesis, near, 
 
 from spsbench.decode import beam
 from spsbench.decode.beam import Beam, BeamLoop, BeamSearch, Node, best_candidates
+from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.table import RowFunction, random_rows
 from spsbench.records import BeamParams
 
@@ -148,6 +150,35 @@ def test_the_least_gap_of_all_choices_is_kept() -> None:
     # The third is left out, ln(.3 / .2) behind the second.
     assert search.closest == pytest.approx(0.405465, abs=1e-5)
     assert [one.node.token for one in search.beams] == [1, 2]
+
+
+def ending_late(close: float) -> BeamSearch:
+    """Two beams: .4 and .3 finish by EOS, then two more at the limit, worse, and this close to each other."""
+    table = {
+        (): [0.4, 0.35, 0.25],
+        (1,): [0.3 / 0.35, 0.02 / 0.35],
+        (2,): [0.0, 0.8, 0.2],
+    }
+    last = [0.0, 0.04 * math.exp(close), 0.04]
+
+    def rows(context: tuple[int, ...]) -> Sequence[float]:
+        row = table.get(context[len(PROMPT) :], last)
+        row = [*row, *[0.0] * (3 - len(row))]
+        return [*row, *[(1 - sum(row)) / 60] * 60]
+
+    target = TableTree(rows)
+    search = BeamSearch(Node(PROMPT[-1]), params(2), ends_at(3), 1, 3)
+    target.begin(PROMPT)
+    for _ in beam.beam_search(target, search, Stopwatch(FakeClock())):
+        pass
+    assert search.steps == 3
+    assert [one.tokens for one in search.hypotheses] == [(1, 0), (0,)]
+    return search
+
+
+def test_hypotheses_that_are_left_out_together_are_no_choice() -> None:
+    """Which of them is better changes nothing; the closest choice was to go on for ln(.2) / 2 > ln(.4)."""
+    assert ending_late(1e-5).closest == pytest.approx(math.log(0.2) / 2 - math.log(0.4), abs=1e-6)
 
 
 def test_impossible_tokens_are_no_candidates() -> None:
