@@ -1,18 +1,19 @@
 """Whether a beam search by speculation found what exact beam search finds; nothing is sampled, so no law.
 
-Two facts, each with an excuse for rounding alone. *Identity*: every finished hypothesis of a prompt, and its
-score, is that of exact beam search. Where hypotheses differ, the smallest gap by which either search chose
-tells whether rounding can have made the difference. *Log-probability*: an uncached forward of the target
-over the best output gives what the search says of it; it knows no tree, cache or loop, so a wrong mask,
-position or column shows.
+Two facts, each with an excuse for rounding alone. *Identity*: every finished hypothesis of a prompt, its
+score and its place are those of exact beam search. Where hypotheses differ, the smallest gap by which either
+search chose tells whether rounding can have made the difference; where two changed places, the gap between
+them does. *Log-probability*: an uncached forward of the target over the best output gives what the search
+says of it; it knows no tree, cache or loop, so a wrong mask, position or column shows.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from spsbench.stats.speedup import finished
 from spsbench.summary_types import BeamFacts, BeamIdentity, BeamScores
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CLOSEST, LOG_PROB, RESCORED_LOG_PROB = "beam_closest", "beam_log_prob", "rescored_beam_log_prob"
+
+
+class _Found(TypedDict):
+    """What ``_same`` reads of a row of ``hypotheses``; see ``Hypothesis``."""
+
+    tokens: list[int]
+    score: float
+    log_prob: float
+
 
 _KEY = ("process", "example_id", "sample_index")
 
@@ -64,21 +74,40 @@ def _identity(baseline: pd.DataFrame, arm: pd.DataFrame, *, precise: bool) -> Be
 
 
 def _same(both: Mapping[Any, Any], *, precise: bool) -> bool | None:
-    """Whether two searches found the same; None if not, and rounding explains it."""
+    """Whether two searches found the same in the same order; None if not, and rounding explains it."""
     sides = ("_base", "_arm")
     granted = slack(max(both[f"new_tokens{side}"] for side in sides), precise=precise)
     found, again = (_hypotheses(both[f"hypotheses{side}"]) for side in sides)
-    if found.keys() == again.keys():
-        apart = max((abs(found[tokens] - again[tokens]) for tokens in found), default=0.0)
-        return apart <= granted
-    closest = min(_fact(both[f"losslessness{side}"], CLOSEST, math.inf) for side in sides)
-    return None if closest <= granted else False
+    if found.keys() != again.keys():
+        closest = min(_fact(both[f"losslessness{side}"], CLOSEST, math.inf) for side in sides)
+        return None if closest <= granted else False
+    apart = [abs(found[tokens]["log_prob"] - again[tokens]["log_prob"]) for tokens in found]
+    swapped = _swapped(list(found.values()), list(again))
+    if max([*apart, *swapped], default=0.0) > granted:
+        return False
+    return None if swapped else True
 
 
-def _hypotheses(text: Any) -> dict[tuple[int, ...], float]:
-    """Log-probability by the tokens of every finished hypothesis."""
+def _hypotheses(text: Any) -> dict[tuple[int, ...], _Found]:
+    """The finished hypotheses by their tokens, best first."""
     rows = json.loads(text) if isinstance(text, str) else []
-    return {tuple(row["tokens"]): float(row["log_prob"]) for row in rows}
+    return {tuple(row["tokens"]): row for row in rows}
+
+
+def _swapped(found: Sequence[_Found], again: Sequence[tuple[int, ...]]) -> list[float]:
+    """How far apart those are, in nats, whose order the other search has reversed."""
+    place = {tokens: index for index, tokens in enumerate(again)}
+    return [
+        _gap(better, worse)
+        for better, worse in combinations(found, 2)
+        if place[tuple(better["tokens"])] > place[tuple(worse["tokens"])]
+    ]
+
+
+def _gap(one: _Found, other: _Found) -> float:
+    """The difference of two scores in nats: times the smaller of both powers of lengths in them."""
+    divisors = [found["log_prob"] / found["score"] if found["score"] else 1.0 for found in (one, other)]
+    return abs(one["score"] - other["score"]) * min(divisors)
 
 
 def _fact(facts: Any, name: str, default: float) -> float:

@@ -92,6 +92,23 @@ def test_the_same_hypothesis_at_another_score_is_an_alarm() -> None:
     assert judged(frame(FOUND), frame(FOUND | {(5, 7, 1): -2.5001}))["verdict"] == "ok"
 
 
+def test_hypotheses_that_change_places_are_rounding_only_where_their_scores_are_close() -> None:
+    """The best one is the output: another order is another output."""
+    close: dict[tuple[int, ...], float] = {(5, 6, 1): -2.0, (5, 7, 1): -2.0 - 1e-6, (5, 8, 1): -3.0}
+    (one, first), (two, second), worst = close.items()
+    swapped = dict([(two, second + 1e-6), (one, first - 1e-6), worst])
+    found = judged(frame(close, close), frame(close, swapped))
+    assert found["verdict"] == "ok"
+    identity = found["arms"][1]["beams"]["identity"]
+    assert identity == {"sequences": 2, "identical": 1, "rounding": 1, "contradicted": 0}
+    assert "1 of 2 prompts; 1 differ within rounding, 0 beyond it" in searches([found["arms"][1]])[0]
+    far = judged(frame(FOUND), frame(dict(reversed(FOUND.items())), closest=0.0))
+    assert far["verdict"] == "alarm"
+    equal = dict.fromkeys(FOUND, -2.0)
+    tied = judged(frame(equal), frame(dict(reversed(equal.items()))))
+    assert tied["arms"][1]["beams"]["identity"]["rounding"] == 1
+
+
 def test_a_log_probability_that_the_target_contradicts_is_an_alarm() -> None:
     found = judged(frame(FOUND, rescored=0.1), frame(FOUND))
     assert [arm["verdict"] for arm in found["arms"]] == ["alarm", "ok"]
