@@ -327,12 +327,16 @@ class BeamIdentity(TypedDict):
     """Of how many sequences a search found the hypotheses of exact beam search, with their scores.
 
     ``rounding`` differ where the searches chose by less than rounding; ``contradicted`` differ beyond it.
+    ``allowance`` is the most that rounding was granted, in nats. Unless ``precise`` (float32 or finer) it is
+    so wide that identity is weak evidence.
     """
 
     sequences: int
     identical: int
     rounding: int
     contradicted: int
+    allowance: float
+    precise: bool
 
 
 class BeamScores(TypedDict):

@@ -158,8 +158,9 @@ class BeamSearch:
         beams: that go on, best first; at most w.
         steps: made so far, which is the length of every beam.
         over: whether the search has ended.
-        closest: the least difference of scores by which any step chose, in nats: less rounding than this
-            changes no hypothesis.
+        closest: the least difference by which any step chose, in nats of the sum of log-probabilities: less
+            rounding than this changes no hypothesis. A difference of two scores counts times the smaller of
+            what their sums were divided by.
     """
 
     def __init__(
@@ -209,19 +210,25 @@ class BeamSearch:
         if any(reasons[width - 1 : width + 1]) and len(candidates) > width:
             self._gap(candidates[width - 1].score, candidates[width].score)
 
-    def _gap(self, one: float, other: float) -> None:
-        self.closest = min(self.closest, abs(one - other))
+    def _gap(self, one: float, other: float, divisor: float = 1.0) -> None:
+        self.closest = min(self.closest, abs(one - other) * divisor)
+
+    def _divisor(self, length: int) -> float:
+        """What the log-probability of so many tokens is divided by to give a score."""
+        return float(length**self._params.length_penalty)
 
     def _finish(self, ended: Sequence[tuple[Candidate, FinishReason]]) -> None:
         """Take new hypotheses among the finished ones, of which the best w stay; older ones win ties."""
-        width, divisor = self._params.width, self.steps**self._params.length_penalty
+        width, divisor = self._params.width, self._divisor(self.steps)
         for candidate, reason in ended:
             tokens = (*candidate.parent.tokens(), candidate.token)
             score = _divided(candidate.score, divisor)
             self._finished.append(Hypothesis(tokens, score, candidate.score, reason))
         self._finished.sort(key=lambda found: -found.score)
         if len(self._finished) > width:
-            self._gap(self._finished[width - 1].score, self._finished[width].score)
+            worst, left_out = self._finished[width - 1 : width + 1]
+            least = min(self._divisor(len(found.tokens)) for found in (worst, left_out))
+            self._gap(worst.score, left_out.score, least)
         del self._finished[width:]
 
     def _may_improve(self) -> bool:
@@ -235,10 +242,10 @@ class BeamSearch:
         if params.early_stopping is True:
             return False
         patient = params.early_stopping == "never" and params.length_penalty > 0
-        length = self._max_new_tokens if patient else self.steps
-        possible = _divided(self.beams[0].score, length**params.length_penalty)
-        self._gap(possible, self._finished[-1].score)
-        return possible > self._finished[-1].score
+        divisor = self._divisor(self._max_new_tokens if patient else self.steps)
+        possible, worst = _divided(self.beams[0].score, divisor), self._finished[-1]
+        self._gap(possible, worst.score, min(divisor, self._divisor(len(worst.tokens))))
+        return possible > worst.score
 
 
 def _divided(score: float, divisor: float) -> float:

@@ -146,6 +146,8 @@ def searches(arms: list[ArmLosslessness]) -> list[str]:
         text = (
             f"identical on {alike} of {total} prompts; {rounding} differ within rounding, {other} beyond it"
         )
+    if coarse := [one["allowance"] for one in found if not one["precise"]]:
+        text += f"; weak evidence: in 16 bit up to {max(coarse):.2g} nats count as rounding"
     return [f"Beam search: {text}. tokens/loop counts steps of the search."]
 
 

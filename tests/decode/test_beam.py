@@ -154,7 +154,7 @@ def test_the_least_gap_of_all_choices_is_kept() -> None:
 
 def ending_late(close: float) -> BeamSearch:
     """Two beams: .4 and .3 finish by EOS, then two more at the limit, worse, and this close to each other."""
-    table = {
+    table: dict[tuple[int, ...], list[float]] = {
         (): [0.4, 0.35, 0.25],
         (1,): [0.3 / 0.35, 0.02 / 0.35],
         (2,): [0.0, 0.8, 0.2],
@@ -179,6 +179,18 @@ def ending_late(close: float) -> BeamSearch:
 def test_hypotheses_that_are_left_out_together_are_no_choice() -> None:
     """Which of them is better changes nothing; the closest choice was to go on for ln(.2) / 2 > ln(.4)."""
     assert ending_late(1e-5).closest == pytest.approx(math.log(0.2) / 2 - math.log(0.4), abs=1e-6)
+
+
+@pytest.mark.parametrize(("penalty", "early", "longest"), [(1.0, False, 3), (2.0, "never", 20)])
+def test_gaps_of_scores_are_nats_of_the_log_probability(penalty: float, early: object, longest: int) -> None:
+    """Whether a beam may still beat an output of 3 tokens: their scores' gap times the smaller divisor."""
+    search = BeamSearch(Node(0), params(1, penalty=penalty, early=early), ends_at(20), 1, 20)
+    search.steps, search.beams = 2, [Beam(Node(0).child(1).child(1), -1.0)]
+    search.step(torch.tensor([[0.9, 0.1]]).log())
+    (ended,) = search.hypotheses
+    assert ended.log_prob == pytest.approx(-1.0 + math.log(0.9))
+    gap = abs((-1.0 + math.log(0.1)) / longest**penalty - ended.score)
+    assert search.closest == pytest.approx(min(gap * 3**penalty, math.log(9)), abs=1e-5)
 
 
 def test_impossible_tokens_are_no_candidates() -> None:

@@ -65,11 +65,12 @@ def test_the_same_hypotheses_and_scores_are_ok() -> None:
     assert found["verdict"] == "ok"
     ars, sps = found["arms"]
     assert ars["verdict"] == "ok"
-    assert sps["beams"]["identity"] == {"sequences": 2, "identical": 2, "rounding": 0, "contradicted": 0}
+    counts = {"sequences": 2, "identical": 2, "rounding": 0, "contradicted": 0}
+    assert sps["beams"]["identity"] == counts | {"allowance": pytest.approx(4e-4), "precise": True}
     assert sps["beams"]["scores"] == {"sequences": 2, "largest_difference": 0.0, "contradicted": 0}
     assert sps["bound"] is None is sps["rescored"] is sps["decisions"]
     (sentence,) = searches([sps])
-    assert "identical on all 2 prompts (hypotheses and scores)" in sentence
+    assert "identical on all 2 prompts (hypotheses and scores). " in sentence
 
 
 OTHER: dict[tuple[int, ...], float] = {(5, 6, 1): -2.0, (5, 8, 1): -2.6}
@@ -92,6 +93,24 @@ def test_the_same_hypothesis_at_another_score_is_an_alarm() -> None:
     assert judged(frame(FOUND), frame(FOUND | {(5, 7, 1): -2.5001}))["verdict"] == "ok"
 
 
+def test_identity_in_16_bit_is_called_weak_evidence() -> None:
+    found = judged(frame(FOUND), frame(FOUND), "bfloat16")
+    (sentence,) = searches([found["arms"][1]])
+    assert "weak evidence: in 16 bit up to 0.1 nats count as rounding." in sentence
+
+
+def test_scores_of_outputs_of_different_lengths_are_compared_in_nats() -> None:
+    """-4.0 over 4 tokens and -2.0006 over 2 are 3e-4 apart as scores, and 6e-4 nats at the shorter length."""
+    found: dict[tuple[int, ...], float] = {(5, 6, 7, 1): -4.0, (5, 1): -2.0006}
+    one, other = (frame(order, closest=0.0) for order in (found, dict(reversed(found.items()))))
+    for side in (one, other):
+        rows = [
+            row | {"score": row["log_prob"] / len(row["tokens"])} for row in json.loads(side["hypotheses"][0])
+        ]
+        side["hypotheses"] = [json.dumps(rows)]
+    assert judged(one, other)["verdict"] == "alarm"
+
+
 def test_hypotheses_that_change_places_are_rounding_only_where_their_scores_are_close() -> None:
     """The best one is the output: another order is another output."""
     close: dict[tuple[int, ...], float] = {(5, 6, 1): -2.0, (5, 7, 1): -2.0 - 1e-6, (5, 8, 1): -3.0}
@@ -100,7 +119,7 @@ def test_hypotheses_that_change_places_are_rounding_only_where_their_scores_are_
     found = judged(frame(close, close), frame(close, swapped))
     assert found["verdict"] == "ok"
     identity = found["arms"][1]["beams"]["identity"]
-    assert identity == {"sequences": 2, "identical": 1, "rounding": 1, "contradicted": 0}
+    assert (identity["identical"], identity["rounding"], identity["contradicted"]) == (1, 1, 0)
     assert "1 of 2 prompts; 1 differ within rounding, 0 beyond it" in searches([found["arms"][1]])[0]
     far = judged(frame(FOUND), frame(dict(reversed(FOUND.items())), closest=0.0))
     assert far["verdict"] == "alarm"
