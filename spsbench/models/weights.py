@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from spsbench.config.models import ONNXRUNTIME
@@ -73,6 +75,7 @@ def require_memory(
     dtypes: tuple[str, str],
     device: torch.device,
     backend: str,
+    stock: Sequence[ModelSource] = (),
 ) -> None:
     """Refuse a pair, or a target alone, whose weights do not fit on the device.
 
@@ -81,6 +84,8 @@ def require_memory(
         dtypes: of target and draft, see ``load``.
         device: to load them onto.
         backend: of ``choose_backend``; ONNX Runtime holds a model twice while it packs its weights.
+        stock: those of them that run by transformers' own forward too, for which float32 weights lie beside
+            ONNX Runtime's.
 
     Raises:
         UsageError: with both numbers.
@@ -91,15 +96,19 @@ def require_memory(
         weight_bytes(model, dtype, flag) or 0
         for (flag, model), dtype in zip(models.items(), dtypes, strict=False)
     ]
-    needed = sum(sizes)
+    needed, when = sum(sizes), ""
     if backend == ONNXRUNTIME:
-        needed = max(sum(sizes[:number]) + sizes[number - 1] for number in range(1, len(sizes) + 1))
+        loading = max(sum(sizes[:number]) + sizes[number - 1] for number in range(1, len(sizes) + 1))
+        beside = sum(weight_bytes(model, "float32", "--target") or 0 for model in stock)
+        needed, when = max(
+            (loading, " while they are loaded"),
+            (sum(sizes) + beside, " over ONNX Runtime and torch together"),
+        )
     available = available_bytes(device)
     if available is not None and needed > available:
         raise UsageError(
             f"the weights of {' and '.join(model.name for model in models.values())} need "
-            f"{needed / _GIB:.3g} GiB{' while they are loaded' if backend == ONNXRUNTIME else ''}, but "
-            f"{device.type} has {available / _GIB:.3g} GiB free.",
+            f"{needed / _GIB:.3g} GiB{when}, but {device.type} has {available / _GIB:.3g} GiB free.",
             flag="--target",
             remedy="Choose smaller models, --dtype bfloat16, or another --device.",
         )

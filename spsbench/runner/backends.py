@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal
 
 import torch
 
@@ -19,6 +20,7 @@ from spsbench.engines.beam import BeamEngine
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
+from spsbench.engines.threads import ThreadedEngine
 from spsbench.models.beam_lm import BeamLM, require_exact_tree
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
@@ -29,6 +31,19 @@ from spsbench.runner.arms import is_peer
 
 EAGER, GRAPHED = "eager", "graphed"
 NO_GRAPHS = "CUDA graphs need a CUDA device"
+_HF = (GENERATE, ASSISTED, LOOKUP)
+
+
+def stock_roles(arms: Sequence[Arm]) -> set[Literal["target", "draft"]]:
+    """Which models of a pair its arms run by transformers' own forward; see ``Backends.build``."""
+    roles: set[Literal["target", "draft"]] = set()
+    for arm in arms:
+        searches = arm.sampling.beam is not None
+        if searches or arm.engine in _HF:
+            roles.add("draft" if arm.method == "draft" else "target")
+        if arm.engine == ASSISTED or (searches and arm.method == "sps"):
+            roles.add("draft")
+    return roles
 
 
 class Backends:
@@ -73,10 +88,12 @@ class Backends:
         draft = self._pair.draft if arm.method == "sps" else None
         if arm.sampling.beam is not None:
             return self._beam(arm, target, draft)
-        if arm.engine in (GENERATE, ASSISTED, LOOKUP):
+        if arm.engine in _HF:
             assistant = self._pair.draft if arm.engine == ASSISTED else None
             stock = None if assistant is None else self._reference(assistant)
-            return HFGenerateEngine(arm.engine, self._reference(target), stock, arm.k, self._pair.tokenizer)
+            return self._threaded(
+                HFGenerateEngine(arm.engine, self._reference(target), stock, arm.k, self._pair.tokenizer)
+            )
         if arm.engine == GRAPHED:
             try:
                 return self._graphed(arm, target, draft)
@@ -87,9 +104,14 @@ class Backends:
         tokenizer, device = self._pair.tokenizer, self._pair.device
         return EagerEngine(target, draft, arm.k, tokenizer, device, self._clock, rule, make)
 
-    def _beam(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> BeamEngine:
+    def _beam(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> ThreadedEngine:
         searching = self._tree(target), None if draft is None else self._tree(draft)
-        return BeamEngine(*searching, arm.k, self._pair.tokenizer, self._pair.device, self._clock)
+        tokenizer, device = self._pair.tokenizer, self._pair.device
+        return self._threaded(BeamEngine(*searching, arm.k, tokenizer, device, self._clock))
+
+    def _threaded(self, engine: Engine) -> ThreadedEngine:
+        """With the run's threads for torch: on fewer of them a peer would flatter our own arms."""
+        return ThreadedEngine(engine, self._pair.info["threads"])
 
     def _tree(self, model: CausalLM) -> BeamLM:
         """The model over transformers' own forward, which alone takes a tree; each is tested once."""
@@ -138,12 +160,7 @@ class Backends:
         return Graphs(self._pair.device)
 
     def _reference(self, model: CausalLM) -> TorchLM:
-        """The model over transformers' own forward, loaded once for all arms that ask for it.
-
-        Torch then has the run's threads, which over ONNX Runtime it was not given: a peer on fewer of them
-        would flatter our own arms.
-        """
-        torch.set_num_threads(self._pair.info["threads"])
+        """The model over transformers' own forward, loaded once for all arms that ask for it."""
         if id(model) not in self._references:
             self._references[id(model)] = model.reference()
         return self._references[id(model)]

@@ -14,6 +14,7 @@ import torch
 
 from spsbench.drafters.registry import DrafterFault
 from spsbench.engines.base import Engine
+from spsbench.engines.threads import torch_threads
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.models.memory import cache_bytes, measured_bandwidth
 from spsbench.models.pair import Pair, load_pair
@@ -329,10 +330,8 @@ def _mode(engine: Engine) -> str:
 
 def _memory(device: torch.device, threads: int) -> dict[str, float | None]:
     """What bounds a forward from below: how fast so many threads read memory, and what stays in the cache."""
-    usual = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    bandwidth = measured_bandwidth(device)
-    torch.set_num_threads(usual)
+    with torch_threads(threads):
+        bandwidth = measured_bandwidth(device)
     return {"bandwidth_bytes_per_s": bandwidth, "cache_bytes": cache_bytes(device)}
 
 

@@ -19,9 +19,11 @@ from spsbench.errors import UsageError
 from spsbench.execution import sandbox_level
 from spsbench.metrics.registry import records
 from spsbench.models.pair import PairSource, find_pair, pair_backend, resolve_device
+from spsbench.models.source import ModelSource
 from spsbench.models.weights import ROUNDED, require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
 from spsbench.runner.arms import arms_of, is_peer, require_stoppable
+from spsbench.runner.backends import stock_roles
 from spsbench.runner.beams import require_searchable
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
@@ -256,7 +258,8 @@ def plan(config: RunConfig) -> Plan:
     _require_own_loops(source, arms)
     dtypes = config.model_dtype, config.draft_model_dtype
     backend, fallback = pair_backend(config.backend, source, dtypes, device)
-    require_memory(source.target, None if source.is_one(dtypes) else source.draft, dtypes, device, backend)
+    draft = None if source.is_one(dtypes) else source.draft
+    require_memory(source.target, draft, dtypes, device, backend, _stock(source, draft, arms))
     data = task.load(config.data, config.limit, config.seed)
     max_new_tokens = config.max_new_tokens or task.max_new_tokens
     # The last loop may score K tokens beyond the limit.
@@ -282,6 +285,14 @@ def plan(config: RunConfig) -> Plan:
         fallback,
         sandbox,
     )
+
+
+def _stock(source: PairSource, draft: ModelSource | None, arms: Sequence[Arm]) -> list[ModelSource]:
+    """The models that some arm runs by transformers' own forward, each once; ``draft`` None is the target."""
+    roles = stock_roles(arms)
+    if draft is None:
+        return [source.target] if roles else []
+    return [model for role, model in (("target", source.target), ("draft", draft)) if role in roles]
 
 
 def _uses_template(config: RunConfig, source: PairSource, task: Task) -> bool:

@@ -135,3 +135,18 @@ def test_a_pair_that_does_not_fit_while_it_is_loaded_is_refused(
     monkeypatch.setattr(weights, "available_bytes", lambda device: 3 * size - 1)
     with pytest.raises(UsageError, match=r"need .* GiB while they are loaded, but cpu has"):
         load(source)
+
+
+@pytest.mark.parametrize(("backend", "held"), [(ONNXRUNTIME, 4), (TORCH, 2)])
+def test_stock_models_beside_onnx_runtime_are_counted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, held: int
+) -> None:
+    """Beam search over ONNX Runtime holds both models a second time; over torch it shares their weights."""
+    source = pair_of(folder, shutil.copytree(folder, tmp_path / "draft"))
+    size = weights.weight_bytes(source.target, "float32", "--target") or 0
+    asked = (source.target, source.draft, EXACT, CPU, backend, [source.target, source.draft])
+    monkeypatch.setattr(weights, "available_bytes", lambda device: held * size)
+    weights.require_memory(*asked)
+    monkeypatch.setattr(weights, "available_bytes", lambda device: held * size - 1)
+    with pytest.raises(UsageError, match=r"need \S+ GiB( over ONNX Runtime and torch together)?, but cpu"):
+        weights.require_memory(*asked)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from spsbench.config import resolve
 from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.decode.clock import FakeClock
 from spsbench.engines.cuda_graph import CaptureFailed, uncaptured
 from spsbench.models.pair import Pair, find_pair, load_pair
-from spsbench.records import Arm, Request, SamplingParams
-from spsbench.runner.backends import NO_GRAPHS, Backends
+from spsbench.records import Arm, BeamParams, Request, SamplingParams
+from spsbench.runner.backends import NO_GRAPHS, Backends, stock_roles
 
 GREEDY = SamplingParams(greedy=True)
 ARMS = (
@@ -60,14 +61,47 @@ def test_without_cuda_there_are_no_graphs(pair: Pair) -> None:
     assert set(backends.fallbacks.values()) == {NO_GRAPHS}
 
 
-def test_a_peer_computes_on_the_runs_threads() -> None:
-    """Over ONNX Runtime torch has one thread; a peer on one, where we have more, would flatter us."""
-    source = find_pair(resolve({}).pair)
+@pytest.fixture
+def over_onnx() -> Iterator[Pair]:
+    """A pair over ONNX Runtime, which leaves torch one thread, in a run that has two."""
+    source, usual = find_pair(resolve({}).pair), torch.get_num_threads()
     pair = load_pair(source, ("float32", "float32"), torch.device("cpu"), ONNXRUNTIME, threads=1)
     assert torch.get_num_threads() == 1
     pair.info["threads"] = 2  # as if the pool had two
+    yield pair
+    torch.set_num_threads(usual)
+
+
+BEAM = SamplingParams(beam=BeamParams(2, 2))
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [
+        Arm("ars", 0, "hf-generate", "greedy", GREEDY),
+        Arm("ars", 0, "eager", "beam(2)", BEAM),
+        Arm("sps", 2, "eager", "beam(2)", BEAM),
+    ],
+)
+def test_torch_has_the_runs_threads_in_the_sequences_of_its_own_arms_alone(over_onnx: Pair, arm: Arm) -> None:
+    """On one thread a peer would flatter us; two during the other arms would slow those."""
+    engine = Backends(over_onnx, 64).build(arm)
+    assert torch.get_num_threads() == 1
+    seen: set[int] = set()
+    hook = register_module_forward_pre_hook(lambda module, inputs: seen.add(torch.get_num_threads()))
     try:
-        Backends(pair, 64).build(Arm("ars", 0, "hf-generate", "greedy", GREEDY))
-        assert torch.get_num_threads() == 2
+        engine.generate(Request((5, 6, 7), 2, (), arm.sampling, seed=0, fixed_length=True))
     finally:
-        torch.set_num_threads(1)
+        hook.remove()
+    assert seen == {2}
+    assert torch.get_num_threads() == 1
+
+
+def test_stock_models_are_those_of_beams_and_of_transformers_engines() -> None:
+    peers = {"hf-generate": "ars", "hf-assisted": "sps", "hf-prompt-lookup": "sps"}
+    arms = {name: Arm(method, 3, name, "greedy", GREEDY) for name, method in peers.items()}  # type: ignore[arg-type]
+    beams = [Arm(method, 3, "eager", "beam(2)", BEAM) for method in ("ars", "sps", "draft")]  # type: ignore[arg-type]
+    assert [stock_roles([arm]) for arm in beams] == [{"target"}, {"target", "draft"}, {"draft"}]
+    assert stock_roles([arms["hf-generate"], arms["hf-prompt-lookup"]]) == {"target"}
+    assert stock_roles([arms["hf-assisted"]]) == {"target", "draft"}
+    assert stock_roles([Arm("sps", 3, "eager", "greedy", GREEDY), *ARMS]) == set()
