@@ -13,13 +13,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers import EncoderDecoderCache
-from transformers.cache_utils import Cache, DynamicCache
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.cache_utils import Cache
 
 from spsbench.decode.beam import Node
 from spsbench.errors import UsageError
 from spsbench.models.cache import RewindLayer
+from spsbench.models.encoded import Encoded
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.torch_lm import TorchLM
 
@@ -35,7 +34,7 @@ class BeamLM:
     """
 
     def __init__(self, lm: TorchLM) -> None:
-        self.model, self.vocab_size = lm.model, lm.vocab_size
+        self._lm, self.model, self.vocab_size = lm, lm.model, lm.vocab_size
         self.border = lm.border if isinstance(lm, Seq2SeqLM) else None
         self._layout: _Layout = _encoder_decoder(self.model) if self.border else _DecoderOnly(self.model)
         self._tree = _Tree(0, self.model.device)
@@ -43,7 +42,7 @@ class BeamLM:
     @torch.inference_mode()
     def begin(self, prompt: Sequence[int]) -> None:
         """See ``TreeModel.begin``; runs the encoder where there is one."""
-        cut = self._source_length(prompt)
+        cut = 0 if self.border is None else self.border.source_length(prompt)
         source, read = prompt[:cut], prompt[cut:-1]
         self._layout.begin(source)
         self._tree = _Tree(len(read), self.model.device)
@@ -73,16 +72,7 @@ class BeamLM:
     @torch.inference_mode()
     def in_line(self, prompt: Sequence[int], tokens: Sequence[int]) -> Tensor:
         """[V] logits behind a prompt and tokens, by one forward without cache or tree."""
-        cut = self._source_length(prompt)
-        written = self._ids([*prompt[cut:], *tokens])
-        given = {"input_ids": self._ids(prompt[:cut]), "decoder_input_ids": written}
-        if self.border is None:
-            given = {"input_ids": written}
-        logits: Tensor = self.model(**given, use_cache=False).logits[0, -1, : self.vocab_size]
-        return logits
-
-    def _source_length(self, prompt: Sequence[int]) -> int:
-        return 0 if self.border is None else self.border.source_length(prompt)
+        return self._lm.score_uncached(self._ids([*prompt, *tokens])[0], last=1)[0]
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor([tokens], device=self.model.device)
@@ -286,36 +276,25 @@ class _EncoderDecoder:
 
     def __init__(self, model: Any) -> None:
         self._model, self._cache = model, _TreeCache()
-        self._both: EncoderDecoderCache | None = None
-        self._encoded: Any = None
+        self._encoded: Encoded | None = None
 
     def begin(self, source: Sequence[int]) -> None:
-        ids = torch.tensor([source], device=self._model.device)
-        states = self._model.get_encoder()(input_ids=ids, return_dict=True).last_hidden_state
-        self._encoded = BaseModelOutput(last_hidden_state=states)
         self._cache = _TreeCache()
-        self._both = EncoderDecoderCache(self._cache, DynamicCache())
+        self._encoded = Encoded(self._model, source, self._cache)
 
     def read(self, ids: Tensor) -> None:
-        self._called(ids, None)
+        self._decode(ids, None)
 
     def score(self, ids: Tensor, positions: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
         with self._placed(positions, distances):
-            return self._called(ids, _additive(mask, self._model.dtype))
+            return self._decode(ids, _additive(mask, self._model.dtype))
 
     def keep(self, columns: Tensor) -> None:
         self._cache.keep(columns)
 
-    def _called(self, ids: Tensor, mask: Tensor | None) -> Tensor:
-        output = self._model(
-            encoder_outputs=self._encoded,
-            decoder_input_ids=ids,
-            decoder_attention_mask=mask,
-            past_key_values=self._both,
-            use_cache=True,
-        )
-        logits: Tensor = output.logits[0]
-        return logits
+    def _decode(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        assert self._encoded is not None, "a sequence begins with begin()"
+        return self._encoded.decode(ids, mask)
 
     def _placed(self, positions: Tensor, distances: Tensor) -> AbstractContextManager[None]:
         """The decoder with the tree's positions while the block lasts."""
