@@ -19,6 +19,7 @@ from spsbench.decode.beam import Node
 from spsbench.errors import UsageError
 from spsbench.models.cache import RewindLayer
 from spsbench.models.encoded import Encoded
+from spsbench.models.selftest import tolerance
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.torch_lm import TorchLM
 
@@ -93,7 +94,7 @@ def require_exact_tree(lm: BeamLM) -> None:
     except Exception as error:
         reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         raise _refusal(lm.model, reason) from error
-    if not worst <= _TOLERANCE.get(lm.model.dtype, _COARSE_TOLERANCE):
+    if not worst <= tolerance(lm.model.dtype):
         raise _refusal(lm.model, f"logits differ by {worst:.2g} of their scale from those in line")
 
 
@@ -115,11 +116,6 @@ def _worst_difference(lm: BeamLM) -> float:
     pairs = [(row, lm.in_line(prompt, node.tokens())) for row, node in zip(found, nodes, strict=True)]
     worst = max(float((row.double() - line.double()).abs().max()) for row, line in pairs)
     return worst / max(*(float(line.abs().max()) for _, line in pairs), 1e-9)
-
-
-# As in the self-test of rollback.
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3}
-_COARSE_TOLERANCE = 6e-2
 
 
 class _Tree:

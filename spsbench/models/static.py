@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from spsbench.models.causal_lm import attention_window, text_config
+from spsbench.models.selftest import tolerance
 from spsbench.models.torch_lm import TorchLM
 
 
@@ -157,6 +158,5 @@ def require_same_answers(model: TorchLM, static: StaticLM) -> None:
         found, expected = (rows[:, model.vocabulary] for rows in (found, expected))
     difference = float((found - expected).abs().max())
     scale = float(expected.abs().max())
-    tolerance = {torch.float64: 1e-9, torch.float32: 2e-3}.get(model.dtype, 6e-2)
-    if not difference <= tolerance * max(scale, 1e-9):
+    if not difference <= tolerance(model.dtype) * max(scale, 1e-9):
         raise NotStatic(f"its logits differ by {difference:.3g} with positions given as a tensor")
