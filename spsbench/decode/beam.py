@@ -133,6 +133,11 @@ def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Candi
     ]
 
 
+def enough_candidates(width: int, end_tokens: int) -> int:
+    """How many of the best hold ``width`` that go on, if so many tokens end one; as transformers has it."""
+    return max(2, 1 + end_tokens) * width
+
+
 def _stable_top(scores: Tensor, n: int) -> Tensor:
     """Indices of the n largest finite entries, largest first, of equal ones the smaller index.
 
@@ -171,7 +176,7 @@ class BeamSearch:
         self.over = False
         self.closest = math.inf
         self._params, self._ends, self._max_new_tokens = params, ends, max_new_tokens
-        self._candidates = max(2, 1 + end_tokens)
+        self._candidates = enough_candidates(params.width, end_tokens)
         self._finished: list[Hypothesis] = []
 
     @property
@@ -190,7 +195,7 @@ class BeamSearch:
         Args:
             logits: [n, V] of the token after each of ``beams``.
         """
-        width, taken = self._params.width, self._candidates * self._params.width
+        width, taken = self._params.width, self._candidates
         candidates = best_candidates(self.beams, logits, taken + 1)  # one more: how close the choice was
         reasons = [self._ends(candidate.parent, candidate.token) for candidate in candidates]
         self.steps += 1
@@ -357,7 +362,7 @@ class DraftSearch:
         levels: list[list[Node]] = []
         while beams and len(levels) < depth:
             logits = draft.score([beam.node for beam in beams])
-            candidates = best_candidates(beams, logits, max(2, 1 + self.end_tokens) * self.width)
+            candidates = best_candidates(beams, logits, enough_candidates(self.width, self.end_tokens))
             going = [c for c in candidates if self.ends(c.parent, c.token) is None][: self.width]
             beams = [Beam(c.parent.child(c.token), c.score) for c in going]
             if beams:
