@@ -21,6 +21,13 @@ READABLE_SCHEMAS = (1, 2)
 FinishReason = Literal["stop", "eos", "length", "error"]
 Fate = Literal["accepted", "rejected", "correction", "bonus", "ars"]
 
+BEAM_CLOSEST, BEAM_LOG_PROB = "beam_closest", "beam_log_prob"
+"""Of ``Generation.losslessness`` of a beam search: ``BeamSearch.closest``, and the best hypothesis'
+log-probability."""
+
+RESCORED_BEAM_LOG_PROB = f"rescored_{BEAM_LOG_PROB}"
+"""The same log-probability by an uncached forward."""
+
 VERIFICATION_RULE = "modified rejection (Chen et al. 2023), both distributions warped"
 
 

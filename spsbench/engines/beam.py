@@ -34,10 +34,7 @@ from spsbench.decode.beam import (
 )
 from spsbench.decode.clock import Clock, Stopwatch
 from spsbench.decode.stopping import StopRule, TextDecoder
-from spsbench.records import BeamParams, FinishReason, Generation, Loop, Request
-
-CLOSEST, LOG_PROB = "beam_closest", "beam_log_prob"
-"""Of ``Generation.losslessness``: ``BeamSearch.closest``, and the best hypothesis' log-probability."""
+from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, BeamParams, FinishReason, Generation, Loop, Request
 
 
 class BeamEngine:
@@ -91,7 +88,7 @@ class BeamEngine:
             prefill_s=prefilled - started,
             decode_s=ended - prefilled,
             finish_reason=best.reason,
-            losslessness={LOG_PROB: best.log_prob} | _closest(search),
+            losslessness={BEAM_LOG_PROB: best.log_prob} | _closest(search),
             hypotheses=search.hypotheses,
         )
 
@@ -110,7 +107,7 @@ class BeamEngine:
 
 
 def _closest(search: BeamSearch) -> dict[str, float]:
-    return {CLOSEST: search.closest} if math.isfinite(search.closest) else {}
+    return {BEAM_CLOSEST: search.closest} if math.isfinite(search.closest) else {}
 
 
 def ends_of(stop: StopRule) -> Ends:

@@ -22,11 +22,18 @@ from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines import rescore
 from spsbench.engines.base import Engine
-from spsbench.engines.beam import LOG_PROB
 from spsbench.engines.rescore import token_evidence
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
-from spsbench.records import Arm, FinishReason, Generation, Prompt, Request, SamplingParams
+from spsbench.records import (
+    RESCORED_BEAM_LOG_PROB,
+    Arm,
+    FinishReason,
+    Generation,
+    Prompt,
+    Request,
+    SamplingParams,
+)
 from spsbench.runner.arms import is_peer
 from spsbench.runner.backends import EAGER, GRAPHED, Backends
 from spsbench.runner.plan import Plan
@@ -90,7 +97,7 @@ def _add_up_again(target: CausalLM, prompt: Prompt, generation: Generation) -> N
     """Add the log-probability of a search's best hypothesis by an uncached forward; nothing was sampled."""
     reading = rescore.teacher_force(target, None, prompt.ids, generation.tokens, PROOF_SAMPLING)
     own = reading.logits.float().log_softmax(-1).gather(-1, reading.tokens.unsqueeze(-1))
-    generation.losslessness = (generation.losslessness or {}) | {RESCORED + LOG_PROB: float(own.sum())}
+    generation.losslessness = (generation.losslessness or {}) | {RESCORED_BEAM_LOG_PROB: float(own.sum())}
 
 
 def _can_rederive(arm: Arm) -> bool:

@@ -15,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, RESCORED_BEAM_LOG_PROB
 from spsbench.stats.speedup import finished
 from spsbench.summary_types import BeamFacts, BeamIdentity, BeamScores
 
 if TYPE_CHECKING:
     import pandas as pd
-
-CLOSEST, LOG_PROB, RESCORED_LOG_PROB = "beam_closest", "beam_log_prob", "rescored_beam_log_prob"
 
 
 class _Found(TypedDict):
@@ -89,7 +88,7 @@ def _same(both: Mapping[Any, Any], *, precise: bool) -> bool | None:
     granted = _granted(both, precise=precise)
     found, again = (_hypotheses(both[f"hypotheses{side}"]) for side in sides)
     if found.keys() != again.keys():
-        closest = min(_fact(both[f"losslessness{side}"], CLOSEST, math.inf) for side in sides)
+        closest = min(_fact(both[f"losslessness{side}"], BEAM_CLOSEST, math.inf) for side in sides)
         return None if closest <= granted else False
     apart = [abs(found[tokens]["log_prob"] - again[tokens]["log_prob"]) for tokens in found]
     swapped = _swapped(list(found.values()), list(again))
@@ -128,7 +127,7 @@ def _fact(facts: Any, name: str, default: float) -> float:
 def _scores(arm: pd.DataFrame, *, precise: bool) -> BeamScores | None:
     done = finished(arm)
     found = [
-        (int(tokens), _fact(facts, LOG_PROB, math.nan) - _fact(facts, RESCORED_LOG_PROB, math.nan))
+        (int(tokens), _fact(facts, BEAM_LOG_PROB, math.nan) - _fact(facts, RESCORED_BEAM_LOG_PROB, math.nan))
         for tokens, facts in zip(done["new_tokens"], done["losslessness"], strict=True)
     ]
     known = [(tokens, abs(apart)) for tokens, apart in found if not math.isnan(apart)]

@@ -12,8 +12,8 @@ from table_tree import EOS, PROMPT, TableTree, near
 
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.table import random_rows
-from spsbench.engines.beam import CLOSEST, LOG_PROB, BeamEngine
-from spsbench.records import BeamParams, Request, SamplingParams
+from spsbench.engines.beam import BeamEngine
+from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, BeamParams, Request, SamplingParams
 
 ROWS = random_rows(7, 1, sharpness=2.0)
 DRAFT = near(ROWS, random_rows(7, 101), 0.25)
@@ -49,8 +49,8 @@ def test_it_answers_with_the_best_hypothesis_and_keeps_all() -> None:
     assert len(found.hypotheses) == 3
     expected = sum(math.log(ROWS((*PROMPT, *best.tokens[:i]))[token]) for i, token in enumerate(best.tokens))
     assert found.losslessness is not None
-    assert found.losslessness[LOG_PROB] == pytest.approx(expected, abs=1e-5)
-    assert found.losslessness[CLOSEST] > 0
+    assert found.losslessness[BEAM_LOG_PROB] == pytest.approx(expected, abs=1e-5)
+    assert found.losslessness[BEAM_CLOSEST] > 0
     assert found.trace is None
 
 
