@@ -17,6 +17,9 @@ AXES = ("method", "sampling", "engine", "drafter", "rule", "policy", "k")
 MODEL, MODIFIED_REJECTION, FIXED = "model", "modified-rejection", "fixed"
 """What a speculative arm has unless it says otherwise: the drafter, rule and policy of Chen et al. 2023."""
 
+EAGER = "eager"
+"""The engine that an arm has unless it says otherwise: our own loop, without graphs."""
+
 OWN_RULE = "own-rule"
 """The rule of an engine of others: what it tells of it stands in ``verification_rule``."""
 
@@ -152,7 +155,7 @@ def shown_engine(engine: str) -> str:
 
 def label(row: Row) -> str:
     """The arm as people say it, e.g. ``ArS``, ``SpS (K=4)``, ``SpS (K=4, lookup) @graphed``."""
-    engine = "" if row["engine"] == "eager" else f" @{shown_engine(row['engine'])}"
+    engine = "" if row["engine"] == EAGER else f" @{shown_engine(row['engine'])}"
     if row["method"] == "ars":
         return f"ArS{engine}"
     if row["method"] == "draft":

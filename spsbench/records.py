@@ -11,7 +11,7 @@ from array import array
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION, Axes, Method
+from spsbench.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION, Axes, Method
 
 SCHEMA_VERSION = 2
 """Of the run directory. 2: samples name their arm, and a table of arms says what it is on each axis."""
@@ -150,7 +150,7 @@ class Arm:
         (``sps-k4-nucleus+lookup:max_n=4@graphed``)."""
         lookahead = f"-k{self.k}" if self.method == "sps" else ""
         unusual = "".join(f"+{value}" for value in self._unusual().values())
-        backend = "" if self.engine == "eager" else f"@{self.engine}"
+        backend = "" if self.engine == EAGER else f"@{self.engine}"
         return f"{self.method}{lookahead}-{self.sampling_name}{unusual}{backend}"
 
     def axes(self) -> Axes:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from spsbench.axes import ArmIdentity, identity, is_beam, label, own_ars, unusual
+from spsbench.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.metrics.kind import MetricKind
 from spsbench.peers.matched import Ran, unequal
 from spsbench.predict.costs import prediction
@@ -275,7 +275,7 @@ def _arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
     arms = [identity(entry) for entry in info.get("arms") or []]
     for arm in arms:
         if arm["arm"] in (info.get("engine_fallbacks") or {}):
-            arm["engine"] = "eager"
+            arm["engine"] = EAGER
     samplings = list(dict.fromkeys(arm["sampling"] for arm in arms))
     drafters = list(dict.fromkeys(value for arm in arms for value in _drafting(arm)))
     return sorted(

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from spsbench.axes import Method
+from spsbench.axes import EAGER, Method
 from spsbench.errors import UsageError
 
 MAX_K = 64
@@ -281,7 +281,7 @@ class RunConfig(Limits):
     drafters: Names = Field(default=("model",), description="names of drafters")
     rules: Names = Field(default=("modified-rejection",), description="names of rules")
     policies: Names = Field(default=("fixed",), description="names of policies")
-    engines: Engines = Field(default=("eager",), description="names of engines, or worker:COMMAND")
+    engines: Engines = Field(default=(EAGER,), description="names of engines, or worker:COMMAND")
     device: Annotated[str, AfterValidator(_device)] = Field(
         default="auto", description="auto, cpu, cuda, cuda:N or mps"
     )

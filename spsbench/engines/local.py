@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from spsbench.axes import EAGER
 from spsbench.decode import algorithms
 from spsbench.decode.algorithms import Loops
 from spsbench.decode.clock import Clock, Stopwatch
@@ -118,7 +119,7 @@ class EagerEngine(LocalEngine):
             asked once for each sampling, so that a drafter may outlive a request.
     """
 
-    name = "eager"
+    name = EAGER
 
     def __init__(
         self,

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from spsbench.axes import EAGER
 from spsbench.engines.base import Engine
 from spsbench.engines.rescore import teacher_force
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Generation, Request, SamplingParams
 from spsbench.replay.texts import TargetText
-from spsbench.runner.backends import EAGER, Backends
+from spsbench.runner.backends import Backends
 
 ROUNDS, TOKENS = 8, 32
 """Each engine writes so many tokens in a round; the first round is not counted."""

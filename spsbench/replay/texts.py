@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.axes import MODIFIED_REJECTION, is_beam
+from spsbench.axes import EAGER, MODIFIED_REJECTION, is_beam
 from spsbench.config import RunConfig, resolve
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
-from spsbench.runner.backends import EAGER
 from spsbench.store import RunStore, read_frames
 from spsbench.verify.audit import Foreign, Reader, described
 

@@ -48,7 +48,7 @@ class Series:
 def _title(group: list[ArmRow]) -> str:
     """What the rows of a series have in common, as far as it is not usual."""
     row = next((row for row in group if row["method"] == "sps"), group[0])
-    engine = "" if row["engine"] == "eager" else f" @{axes.shown_engine(row['engine'])}"
+    engine = "" if row["engine"] == axes.EAGER else f" @{axes.shown_engine(row['engine'])}"
     return ", ".join([row["sampling"], *axes.unusual(row)]) + engine
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spsbench.axes import AnyRow, axes, label, shown_engine, unusual
+from spsbench.axes import EAGER, AnyRow, axes, label, shown_engine, unusual
 from spsbench.axes import Row as Arm
 from spsbench.report.tables import SCREEN_WIDTH, Cell, Column, Heading, Row, Table, left
 
@@ -126,12 +126,12 @@ def _common(arms: Sequence[Arm], differing: Sequence[str], *, with_k: bool) -> l
     found += [_short(first)] if with_k else []
     shared = {name: first.get(name) for name in _DRAFTING if name not in differing}
     found += unusual({**first, **dict.fromkeys(_DRAFTING), **shared})
-    if "engine" not in differing and first["engine"] != "eager":
+    if "engine" not in differing and first["engine"] != EAGER:
         found.append(f"@{shown_engine(first['engine'])}")
     return found
 
 
 def _short(arm: Arm, *, keep_engine: bool = False) -> str:
     """The label without drafter, rule and policy, e.g. ``SpS (K=4, lossy)``."""
-    engine = arm["engine"] if keep_engine else "eager"
+    engine = arm["engine"] if keep_engine else EAGER
     return label({**arm, **dict.fromkeys(_DRAFTING), "engine": engine})

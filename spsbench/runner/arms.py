@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from spsbench.axes import BEAM, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE
+from spsbench.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE
 from spsbench.config import RunConfig
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import policy_kind
@@ -16,10 +16,10 @@ from spsbench.errors import UsageError
 from spsbench.peers.registry import find_peer
 from spsbench.plugins import unknown
 from spsbench.records import Arm, SamplingParams, Spec
-from spsbench.runner.beams import EAGER, beam_arms, require_beams_used
+from spsbench.runner.beams import beam_arms, require_beams_used
 
 ENGINES = {
-    "eager": ("ars", "sps", "draft"),
+    EAGER: ("ars", "sps", "draft"),
     "graphed": ("ars", "sps", "draft"),
     "hf-generate": ("ars", "draft"),
     "hf-assisted": ("sps",),

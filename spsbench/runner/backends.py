@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from spsbench.axes import EAGER as EAGER  # replay.study has it from here
 from spsbench.axes import FIXED, MODIFIED_REJECTION
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.decode.protocols import Drafter
@@ -29,7 +30,7 @@ from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Arm, SamplingParams
 from spsbench.runner.arms import is_peer
 
-EAGER, GRAPHED = "eager", "graphed"
+GRAPHED = "graphed"
 NO_GRAPHS = "CUDA graphs need a CUDA device"
 _HF = (GENERATE, ASSISTED, LOOKUP)
 

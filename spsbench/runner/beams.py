@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from spsbench.axes import BEAM, FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION
 from spsbench.config import RunConfig
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import attention_window
@@ -12,7 +12,6 @@ from spsbench.models.pair import PairSource
 from spsbench.models.weights import ROUNDED
 from spsbench.records import Arm, BeamParams, SamplingParams, Spec
 
-EAGER = "eager"
 USUAL_BEAMS = 4
 """The width of a search that does not say its own, as T5's and BART's authors use for summaries."""
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from spsbench.axes import EAGER
 from spsbench.drafters.registry import DrafterFault
 from spsbench.engines.base import Engine
 from spsbench.engines.threads import torch_threads
@@ -23,7 +24,7 @@ from spsbench.peers.engine import PeerEngine
 from spsbench.peers.peer import PeerError
 from spsbench.records import Arm, Generation, Request, Sample
 from spsbench.runner.arms import is_peer
-from spsbench.runner.backends import EAGER, GRAPHED, Backends
+from spsbench.runner.backends import GRAPHED, Backends
 from spsbench.runner.conditions import (
     AUTO,
     conditions_of,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from spsbench.axes import MODIFIED_REJECTION
+from spsbench.axes import EAGER, MODIFIED_REJECTION
 from spsbench.config import RunConfig
 from spsbench.config.models import AUTO
 from spsbench.decode.rules import rule_kind
@@ -303,12 +303,12 @@ def _uses_template(config: RunConfig, source: PairSource, task: Task) -> bool:
 
 def _require_own_loops(source: PairSource, arms: tuple[Arm, ...]) -> None:
     """Refuse engines that read a prompt as a decoder does, for a pair that reads it with an encoder."""
-    other = next((arm.engine for arm in arms if arm.engine != "eager"), None)
+    other = next((arm.engine for arm in arms if arm.engine != EAGER), None)
     if source.target.is_encoder_decoder and other is not None:
         raise UsageError(
             f"{other} runs decoders alone; {source.target.name} is an encoder-decoder.",
             flag="--engine",
-            remedy="Use --engine eager.",
+            remedy=f"Use --engine {EAGER}.",
         )
 
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
-from spsbench.axes import MODEL, MODIFIED_REJECTION
+from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import drafter_kind
@@ -35,7 +35,7 @@ from spsbench.records import (
     SamplingParams,
 )
 from spsbench.runner.arms import is_peer
-from spsbench.runner.backends import EAGER, GRAPHED, Backends
+from spsbench.runner.backends import GRAPHED, Backends
 from spsbench.runner.plan import Plan
 from spsbench.runner.schedule import derive_seed
 from spsbench.stats.losslessness import RESCORED, decisions_of, evidence_of, is_precise

@@ -117,9 +117,6 @@ OK: Final = "ok"
 ALARM: Final = "alarm"
 NO_EVIDENCE: Final = "no evidence"
 LOSSY: Final = "lossy by design"
-OURS = "eager"
-"""The engine whose ArS says what greedy tokens are."""
-
 GREEDY = "greedy: token identity is checked by `spsbench verify`"
 
 
@@ -201,7 +198,7 @@ def _greedy_reference(row: ArmRow, rows: Sequence[ArmRow]) -> str | None:
     """The ArS that greedy tokens are held against: our own where it was run, else the arm's baseline."""
     if row["method"] == "draft":
         return None
-    ours = (other for other in rows if other["method"] == "ars" and other["engine"] == OURS)
+    ours = (other for other in rows if other["method"] == "ars" and other["engine"] == axes.EAGER)
     found = next((other["arm"] for other in ours if other["sampling"] == row["sampling"]), row["baseline"])
     return None if found == row["arm"] else found
 
