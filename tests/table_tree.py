@@ -28,7 +28,7 @@ EOS = 0
 
 
 class TableTree:
-    """Rows of a function from contexts; refuses to read a node twice, or behind one that is not read."""
+    """Rows of a function from contexts; refuses to read a node twice, or after one that is not read."""
 
     def __init__(self, rows: RowFunction) -> None:
         self.rows, self.passes = rows, 0

@@ -1,6 +1,6 @@
 """Exact beam search, and beam search speculation: the same beams from fewer passes of the target.
 
-A search is a tree of nodes behind the prompt's last token; a beam is a node with its cumulative
+A search is a tree of nodes after the prompt's last token; a beam is a node with its cumulative
 log-probability. Each step scores the next token of every beam and keeps the best candidates. Scores,
 finished hypotheses, length penalty and the end of the search are those of transformers' ``generate()`` with
 ``num_beams`` (5.x, one prompt at a time); ``early_stopping`` means the same. Scores are float32.
@@ -33,14 +33,14 @@ from spsbench.records import BeamParams, FinishReason, Hypothesis
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A token behind the tokens of its parent; the root is the prompt's last token.
+    """A token after those of its parent; the root is the prompt's last token.
 
     Equal continuations are one object (``child``), so that nodes can be looked up by identity.
 
     Attributes:
         token: id of the token.
         parent: None for the root.
-        depth: number of tokens behind the prompt, this one included; 0 for the root.
+        depth: number of tokens after the prompt, this one included; 0 for the root.
     """
 
     token: int
@@ -56,7 +56,7 @@ class Node:
         return found
 
     def tokens(self) -> list[int]:
-        """The tokens behind the prompt, this one last."""
+        """The tokens after the prompt, this one last."""
         found: list[int] = []
         node: Node | None = self
         while node is not None and node.parent is not None:
@@ -74,11 +74,11 @@ class Beam:
 
 
 Ends = Callable[[Node, int], FinishReason | None]
-"""Why a hypothesis ends with one more token behind a node; None if it goes on."""
+"""Why a hypothesis ends with one more token after a node; None if it goes on."""
 
 
 class TreeModel(Protocol):
-    """A model that scores a tree of tokens behind one prompt and keeps what it has read."""
+    """A model that scores a tree of tokens after one prompt and keeps what it has read."""
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Forget the last sequence and read all of the prompt but its last token, the tree's root."""
@@ -101,7 +101,7 @@ class TreeModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Continuation:
     """A beam with one more token."""
 
     parent: Node
@@ -109,7 +109,7 @@ class Candidate:
     score: float
 
 
-def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Candidate]:
+def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Continuation]:
     """The n best continuations, best first; fewer where fewer have a probability above 0.
 
     Args:
@@ -128,7 +128,7 @@ def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Candi
     best = _stable_top(flat, n)
     width = scores.shape[-1]
     return [
-        Candidate(beams[index // width].node, index % width, score)
+        Continuation(beams[index // width].node, index % width, score)
         for index, score in zip(best.tolist(), flat[best].tolist(), strict=True)
     ]
 
@@ -206,7 +206,7 @@ class BeamSearch:
         self.beams = [Beam(c.parent.child(c.token), c.score) for c in going[:width]]
         self.over = not self.beams or not self._may_improve()
 
-    def _came_close(self, candidates: Sequence[Candidate], reasons: Sequence[FinishReason | None]) -> None:
+    def _came_close(self, candidates: Sequence[Continuation], reasons: Sequence[FinishReason | None]) -> None:
         """Keep the gaps at which another order would make other beams or finish other hypotheses."""
         width = self._params.width
         going = [c for c, reason in zip(candidates, reasons, strict=True) if reason is None]
@@ -222,7 +222,7 @@ class BeamSearch:
         """What the log-probability of so many tokens is divided by to give a score."""
         return float(length**self._params.length_penalty)
 
-    def _finish(self, ended: Sequence[tuple[Candidate, FinishReason]]) -> None:
+    def _finish(self, ended: Sequence[tuple[Continuation, FinishReason]]) -> None:
         """Take new hypotheses among the finished ones, of which the best w stay; older ones win ties."""
         width, divisor = self._params.width, self._divisor(self.steps)
         for candidate, reason in ended:

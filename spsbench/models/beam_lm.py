@@ -1,6 +1,6 @@
-"""A transformers model that scores a tree of tokens behind one prompt: what beam search needs of it.
+"""A transformers model that scores a tree of tokens after one prompt: what beam search needs of it.
 
-Batch size 1: the prompt is cached once for all beams, every token of the tree has one column behind it, and
+Batch size 1: the prompt is cached once for all beams, every token of the tree has one column after it, and
 a mask lets each token attend to the prompt and to its own ancestors. Positions are by depth. Other layouts
 and why this one: docs/adr/0024-beams-share-one-row.md.
 """
@@ -72,7 +72,7 @@ class BeamLM:
 
     @torch.inference_mode()
     def in_line(self, prompt: Sequence[int], tokens: Sequence[int]) -> Tensor:
-        """[V] logits behind a prompt and tokens, by one forward without cache or tree."""
+        """[V] logits after a prompt and tokens, by one forward without cache or tree."""
         return self._lm.score_uncached(self._ids([*prompt, *tokens])[0], last=1)[0]
 
     def _ids(self, tokens: Sequence[int]) -> Tensor:
@@ -110,7 +110,7 @@ def _worst_difference(lm: BeamLM) -> float:
     beside, below = other.child(5), tip.child(4)
     lm.begin(prompt)
     found = [*lm.score([root, one, other, tip])]
-    lm.keep([tip])  # one branch goes, and the columns behind it move
+    lm.keep([tip])  # one branch goes, and the columns after it move
     found += [*lm.score([beside, below])]
     nodes = (root, one, other, tip, beside, below)
     pairs = [(row, lm.in_line(prompt, node.tokens())) for row, node in zip(found, nodes, strict=True)]
@@ -122,7 +122,7 @@ class _Tree:
     """Which column of the cache is which node, and what each of them attends to.
 
     Args:
-        prefix: columns before the tree, which every node sees; the root is the token behind them.
+        prefix: columns before the tree, which every node sees; the root is the token after them.
         device: of the masks.
     """
 

@@ -147,7 +147,7 @@ def test_the_least_gap_of_all_choices_is_kept() -> None:
     target = TableTree(rows)
     target.begin(PROMPT)
     search.step(target.score([one.node for one in search.beams]))
-    # The third is left out, ln(.3 / .2) behind the second.
+    # The third is left out, ln(.3 / .2) after the second.
     assert search.closest == pytest.approx(0.405465, abs=1e-5)
     assert [one.node.token for one in search.beams] == [1, 2]
 
