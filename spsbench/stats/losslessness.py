@@ -280,6 +280,7 @@ def _verdict_of_search(row: ArmRow, found: BeamFacts) -> Judgement:
         verdict: Verdict = NO_EVIDENCE if scores is None else OK
         return {"verdict": verdict, "reasons": ["beam search samples nothing"]}
     beside = f", {same['rounding']} more within rounding" if same["rounding"] else ""
+    beside += "" if same["precise"] else f"; weak evidence, {same['allowance']:.2g} nats count as rounding"
     told = f"hypotheses and scores of exact beam search in {same['identical']} of {same['sequences']}{beside}"
     return {"verdict": OK, "reasons": [told]}
 

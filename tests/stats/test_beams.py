@@ -95,6 +95,8 @@ def test_the_same_hypothesis_at_another_score_is_an_alarm() -> None:
 
 def test_identity_in_16_bit_is_called_weak_evidence() -> None:
     found = judged(frame(FOUND), frame(FOUND), "bfloat16")
+    (reason,) = found["arms"][1]["reasons"]
+    assert reason.endswith("in 1 of 1; weak evidence, 0.1 nats count as rounding")
     (sentence,) = searches([found["arms"][1]])
     assert "weak evidence: in 16 bit up to 0.1 nats count as rounding." in sentence
 
