@@ -12,9 +12,12 @@ from spsbench.config import resolve
 from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.decode.clock import FakeClock
 from spsbench.engines.cuda_graph import CaptureFailed, uncaptured
+from spsbench.errors import UsageError
+from spsbench.models import weights
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import Arm, BeamParams, Request, SamplingParams
 from spsbench.runner.backends import NO_GRAPHS, Backends, stock_roles
+from spsbench.runner.plan import plan
 
 GREEDY = SamplingParams(greedy=True)
 ARMS = (
@@ -98,10 +101,28 @@ def test_torch_has_the_runs_threads_in_the_sequences_of_its_own_arms_alone(over_
 
 
 def test_stock_models_are_those_of_beams_and_of_transformers_engines() -> None:
-    peers = {"hf-generate": "ars", "hf-assisted": "sps", "hf-prompt-lookup": "sps"}
-    arms = {name: Arm(method, 3, name, "greedy", GREEDY) for name, method in peers.items()}  # type: ignore[arg-type]
-    beams = [Arm(method, 3, "eager", "beam(2)", BEAM) for method in ("ars", "sps", "draft")]  # type: ignore[arg-type]
-    assert [stock_roles([arm]) for arm in beams] == [{"target"}, {"target", "draft"}, {"draft"}]
-    assert stock_roles([arms["hf-generate"], arms["hf-prompt-lookup"]]) == {"target"}
-    assert stock_roles([arms["hf-assisted"]]) == {"target", "draft"}
+    searches = (
+        Arm("ars", 0, "eager", "beam(2)", BEAM),
+        Arm("sps", 3, "eager", "beam(2)", BEAM),
+        Arm("draft", 0, "eager", "beam(2)", BEAM),
+    )
+    assert [stock_roles([arm]) for arm in searches] == [{"target"}, {"target", "draft"}, {"draft"}]
+    generate = Arm("ars", 0, "hf-generate", "greedy", GREEDY)
+    assert stock_roles([generate, Arm("sps", 3, "hf-prompt-lookup", "greedy", GREEDY)]) == {"target"}
+    assert stock_roles([Arm("sps", 3, "hf-assisted", "greedy", GREEDY)]) == {"target", "draft"}
     assert stock_roles([Arm("sps", 3, "eager", "greedy", GREEDY), *ARMS]) == set()
+
+
+def test_a_run_counts_the_weights_of_its_stock_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for the pair, and while ONNX Runtime packs it; not for both models once more."""
+    asked: dict[str, object] = {"task": "xsum", "limit": 1, "data": "mini", "device": "cpu"}
+    source = find_pair(resolve({}).pair)
+    sizes = [weights.weight_bytes(model, "float32", "") or 0 for model in (source.target, source.draft)]
+    monkeypatch.setattr(weights, "available_bytes", lambda device: 2 * sum(sizes) - 1)
+    plan(resolve(asked | {"sampling": "greedy"}))
+    plan(resolve(asked | {"sampling": "beam", "arms": "ars"}))
+    plan(resolve(asked | {"sampling": "beam", "backend": "torch"}))
+    with pytest.raises(UsageError, match="over ONNX Runtime and torch together"):
+        plan(resolve(asked | {"sampling": "beam"}))
+    target = dict.fromkeys(("target", "draft"), str(source.target.location))
+    plan(resolve(asked | target | {"sampling": "beam"}))
