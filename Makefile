@@ -38,6 +38,8 @@ aa: $(VENV)/.installed
 reference: $(VENV)/.installed
 	rm -rf results/reference/paper
 	$(BIN)/spsbench paper --out results/reference/paper
+	rm -rf results/reference/leviathan
+	$(BIN)/spsbench paper --of leviathan --limit 100 --threads 1 --out results/reference/leviathan
 
 mini: $(VENV)/.installed
 	$(BIN)/python -m training.make

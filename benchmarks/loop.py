@@ -51,8 +51,6 @@ class Remembered:
         forward_s: seconds spent in ``score``.
     """
 
-    context_window = 1 << 30
-
     def __init__(self, logits: NDArray[np.float32], cold: int) -> None:
         self.vocab_size = logits.shape[1]
         self.length = 0
@@ -62,6 +60,9 @@ class Remembered:
 
     def begin(self, prompt: Sequence[int]) -> Tensor:
         return read_prompt(self, prompt)
+
+    def room_behind(self, prompt: Sequence[int]) -> int:
+        return 1 << 30
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         started = time.perf_counter()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 _PACKAGE = Path(__file__).resolve().parent
 
 EMBEDDED = "embedded:"
 """Names of models inside the package begin with it."""
+
+PairFolder = Literal["mini", "mini_t5"]
+"""Folders of the embedded pairs; a pair is named like its folder, with hyphens."""
 
 DataKind = Literal[
     "tasks", "configs/pairs", "configs/protocols", "configs/packages", "configs/engines", "configs/papers"
@@ -30,27 +33,25 @@ def drafts_dir() -> Path:
     return _PACKAGE / "drafts"
 
 
-def mini_dir(folder: str = "mini") -> Path:
+def mini_dir(folder: PairFolder = "mini") -> Path:
     """Folder of an embedded pair, ``mini`` unless named: its models and the synthetic task data."""
     return _PACKAGE / folder
 
 
-def mini_t5_dir() -> Path:
-    """Folder of the embedded encoder-decoder pair: ``target``, three drafts and the synthetic task data."""
-    return _PACKAGE / "mini_t5"
+def mini_dirs() -> dict[str, Path]:
+    """Folders of all embedded pairs by the pair's name."""
+    return {folder.replace("_", "-"): mini_dir(folder) for folder in get_args(PairFolder)}
 
 
 def embedded_dir(name: str) -> Path | None:
     """Folder of a model inside the package by its name, ``embedded:SET/PART``; None of another name.
 
-    The sets ``mini`` and ``mini-t5`` are the embedded pairs; any other is a folder of drafts that were
-    trained for one target.
+    A set is an embedded pair, see ``mini_dirs``, or else a folder of drafts that were trained for one target.
     """
     if not name.startswith(EMBEDDED):
         return None
     group, _, part = name.removeprefix(EMBEDDED).partition("/")
-    pairs = {"mini": mini_dir(), "mini-t5": mini_t5_dir()}
-    return pairs.get(group, drafts_dir() / group) / part
+    return mini_dirs().get(group, drafts_dir() / group) / part
 
 
 def results_dir() -> Path:

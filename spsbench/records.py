@@ -316,7 +316,7 @@ class Generation:
         tokens: emitted token ids, with EOS and the token that completes a stop string.
         text: the output without EOS and without the stop string.
         loops: one record per target call; None if the engine cannot see loops (never invented).
-        prefill_s: seconds for prompt[:-1] through every model the arm uses.
+        prefill_s: seconds for the prompt but its last token through every model the arm uses.
         decode_s: seconds from the end of prefill to the last emitted token.
         finish_reason: why generation ended.
         trace: one entry per drafted or emitted token if the request asked for it.
@@ -419,6 +419,11 @@ class Interval:
     estimate: float
     low: float | None
     high: float | None
+
+    def over(self, divisor: float) -> Interval:
+        """The same in another unit: all of it over a number above 0 that is known exactly."""
+        low, high = (None if end is None else end / divisor for end in (self.low, self.high))
+        return Interval(self.estimate / divisor, low, high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ def _summarise(
             *_fallbacks(info),
             *_left_out(info),
             *_tokens_differ(samples),
-            *without_figure(samples, corpora),
+            *without_figure(finished(samples), corpora),
             *warnings(rows, judged, quality, anytime=anytime),
         ],
         "conditions": [],
@@ -220,7 +220,7 @@ def _summarise(
 def _metrics_of(own: pd.DataFrame, arm: ArmIdentity, corpora: Mapping[str, CorpusMetric]) -> RowMetrics:
     done = finished(own)
     found: RowMetrics = {"metrics": metrics(done, corpora, arm["arm"])}
-    return found | {"metric_intervals": intervals(done, corpora)} if corpora else found
+    return found | {"metric_intervals": intervals(done, corpora, arm["arm"])} if corpora else found
 
 
 def _fallbacks(info: Mapping[str, Any]) -> list[str]:

@@ -400,8 +400,8 @@ class Losslessness(TypedDict):
 # --- prediction ---
 
 
-class LoopLength(TypedDict):
-    """Tokens per loop; without ``low`` and ``high`` where no interval can be had."""
+class Estimate(TypedDict):
+    """A mean with its 95% interval; without ``low`` and ``high`` where no interval can be had."""
 
     estimate: float
     low: float | None
@@ -426,7 +426,7 @@ class ArmPrediction(ArmIdentity):
     chen: float | None
     chen_residual: float | None
     tokens_per_loop_predicted: float | None
-    tokens_per_loop_replayed: LoopLength | None
+    tokens_per_loop_replayed: Estimate | None
     tokens_per_loop_kept: float | None
     tokens_per_loop_measured: float
     operations_factor: float | None

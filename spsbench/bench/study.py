@@ -129,7 +129,8 @@ def _forced(
     engines: dict[int, Engine] = {0: _engine(target, None, 0, None)}
     engines |= {k: _engine(target, draft, k, synthetic) for k in config.ks}
     generator = torch.Generator().manual_seed(config.seed)
-    prompt = torch.randint(target.vocab_size, (config.context,), generator=generator).tolist()
+    drawn = torch.randint(target.vocab_size, (config.context,), generator=generator)
+    prompt = target.as_prompt(drawn).tolist()
     step = times["target"].median_s(1)
     costs = {k: bench_loop_cost(times["target"], times["draft"], k) for k in config.ks}
     per_round_s = (

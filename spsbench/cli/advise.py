@@ -181,7 +181,7 @@ def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:
     if not source.is_one(("", "")):
         names += ["model", "union:of=lookup+model"]
     found = [Spec.parse(name) for name in names]
-    for name in ("heads", "heads:bits=8", "union:of=lookup+heads"):
+    for name in ("heads", "heads:bits=8", "union:of=lookup+heads", "quantised", "quantised:bits=4"):
         spec = Spec.parse(name)
         try:
             drafter_kind(spec.name).settled(spec)
@@ -189,7 +189,7 @@ def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:
         except SpsbenchError:
             continue
         found.append(spec)
-    return [*found, *map(Spec.parse, ("quantised", "quantised:bits=4"))]
+    return found
 
 
 def _check(ready: Plan, advice: Advice, directory: Path, *, quiet: bool) -> RatioInterval | None:

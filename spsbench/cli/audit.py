@@ -269,7 +269,7 @@ def _dtype(name: str | None, flag: str) -> torch.dtype | None:
 def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:
     """Target and, if there is one, draft; the logits they share and the shorter window."""
     from spsbench.config import ModelRef, PairConfig, load_pair
-    from spsbench.models.causal_lm import text_config
+    from spsbench.models.causal_lm import context_window, text_config
     from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.pair import find_pair
     from spsbench.models.source import find
@@ -287,11 +287,11 @@ def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:
         if params["draft"] is None:
             quiet_libraries()
             source = find(target.id, target.revision, "--target")
-            return [source], text_config(source.config).vocab_size, source.longest
+            return [source], text_config(source.config).vocab_size, context_window(source.config)
         draft = ModelRef(id=params["draft"], revision=params["draft_revision"])
         pair = PairConfig(name="custom", target=target, draft=draft)
     both = find_pair(pair)
-    return [both.target, both.draft], both.vocab_size, both.longest
+    return [both.target, both.draft], both.vocab_size, both.context_window
 
 
 def _load(sources: list[ModelSource], size: int, params: Mapping[str, Any]) -> list[CausalLM]:

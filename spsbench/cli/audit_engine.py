@@ -122,6 +122,7 @@ def plan_of(params: Mapping[str, Any]) -> Plan:
     from spsbench.config import resolve
     from spsbench.records import number
     from spsbench.runner import plan
+    from spsbench.runner.plan import require_decoder
 
     flags: dict[str, Any] = {"task": params["task"], "arms": PLAIN, "limit": params["limit"] or _PROMPTS}
     names = ("target", "draft", "revision", "draft_revision", "max_new_tokens", "seed", "data")
@@ -131,7 +132,9 @@ def plan_of(params: Mapping[str, Any]) -> Plan:
         for name in ("limit", "max_new_tokens", "seed")
         if isinstance(flags.get(name), str)
     }
-    return plan(resolve(flags | {"score": False}, pair=params["pair"]))
+    ready = plan(resolve(flags | {"score": False}, pair=params["pair"]))
+    require_decoder(ready.source, str(params.get("engine", "an engine of others")))
+    return ready
 
 
 def subject_of(kind: PeerKind, ready: Plan, threads: int | None) -> Subject:

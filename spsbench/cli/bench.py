@@ -281,7 +281,7 @@ def _loaded(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: t
     config = _pair(params)
     source = find_pair(config)
     dtype = config.dtype if dtype == "auto" else dtype
-    _require_window(source.context_window, asked)
+    _require_window(source.context_window, asked, apart=source.target.is_encoder_decoder)
     backend, fallback = pair_backend(chosen_backend(params["backend"]), source, (dtype, dtype), device)
     require_memory(source.target, source.draft, (dtype, dtype), device, backend)
     _tell(fallback, params)
@@ -333,7 +333,14 @@ def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: to
         if name is None:
             raise UsageError("a pair has two models.", flag=flag, remedy="Give both configurations.")
     configs = [read_config(name, flag) for name, flag in zip(names, flags, strict=True)]
-    _require_window(min(context_window(config) for config in configs), asked)
+    two_sided = {bool(config.is_encoder_decoder) for config in configs}
+    if len(two_sided) > 1:
+        raise UsageError(
+            "one is an encoder-decoder and the other a decoder alone.",
+            flag=flags[1],
+            remedy="Give two configurations of one kind.",
+        )
+    _require_window(min(context_window(config) for config in configs), asked, apart=two_sided == {True})
     require_room(dict(zip(flags, configs, strict=True)), dtype, device)
     shared = min(text_config(config).vocab_size for config in configs)
     reasons = [(name, config_not_covered(c, dtype, device)) for name, c in zip(names, configs, strict=True)]
@@ -346,12 +353,16 @@ def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: to
     return names, target, draft
 
 
-def _require_window(window: int, asked: BenchConfig) -> None:
-    if asked.tokens > window:
+def _require_window(window: int, asked: BenchConfig, *, apart: bool) -> None:
+    """``apart``: the context is a source, which does not share a window with what is written."""
+    written = asked.tokens - asked.context
+    most = window if apart else window - written
+    if asked.context > most:
         raise UsageError(
-            f"{asked.tokens} tokens are needed, and the models take {window}.",
+            f"{asked.context} tokens and {written} after them are needed, and the models take {window}"
+            f"{' of each' if apart else ''}.",
             flag="--context",
-            remedy=f"Give at most {max(window - asked.tokens + asked.context, 1)}.",
+            remedy=f"Give at most {max(most, 1)}.",
         )
 
 

@@ -104,6 +104,7 @@ def _plan(params: Mapping[str, Any]) -> Plan:
     from spsbench.cli.measure import read_settings
     from spsbench.runner import plan
     from spsbench.runner.beams import refuse_beams
+    from spsbench.runner.plan import require_decoder
 
     for name in _NOT_OFFERED:
         if params[name] not in (None, False):
@@ -119,7 +120,9 @@ def _plan(params: Mapping[str, Any]) -> Plan:
         given["draft"] = given["target"]  # only the target's tokenizer is asked
     config = read_settings(given)
     refuse_beams(config, "load on servers")
-    return plan(config)
+    ready = plan(config)
+    require_decoder(ready.source, "a server")
+    return ready
 
 
 def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -> LoadPlan:

@@ -12,14 +12,18 @@ from spsbench.cli import options
 from spsbench.cli.console import say
 from spsbench.cli.paper_parts import (
     ALL,
-    OPTIONS_FILE,
+    OF_BOTH,
+    OF_CHEN,
+    OF_LEVIATHAN,
     SCHEMA_VERSION,
     Part,
+    keep_options,
     measure_part,
     options_before,
     options_of,
     paper_directory,
     refuse_options,
+    settings_of,
     show_page,
     telling_how_to_go_on,
     write_page,
@@ -67,7 +71,8 @@ Limit = Annotated[
         "--limit",
         metavar="N|all",
         rich_help_panel=WHAT,
-        help="Prompts of every part, or all. Default: what the mini pair does within 20 minutes.",
+        help="Prompts of every run, or all. Default: for chen what the pair mini does within 20 minutes, for "
+        "leviathan the limit of its YAML file (40).",
         show_default=False,
     ),
 ]
@@ -133,26 +138,27 @@ def _paper_of(params: Mapping[str, Any]) -> str:
     Raises:
         UsageError: they differ.
     """
-    typed, begun = params["of"], options_before(params)
-    before = begun.get("of", CHEN) if begun else None
+    begun = options_before(params)
+    typed = None if params["of"] is None else _resolved(params["of"])
+    before = _resolved(begun.get("of", CHEN)) if begun else None
     if typed is not None and before is not None and typed != before:
         raise UsageError(
             f"{typed!r} is asked for, and {params['resume'] or params['out']} holds {before}.",
             flag="--of",
             remedy="Leave it out, or name another directory.",
         )
-    return str(typed or before or CHEN)
+    return typed or before or CHEN
+
+
+def _resolved(of: str) -> str:
+    """A file by its full path, so that ``--resume`` finds it from any folder; a paper's name stays."""
+    from spsbench.config import is_file_name
+
+    return str(Path(of).resolve()) if is_file_name(of) else of
 
 
 FIGURE_FILE = "figures/figure1.svg"
 CHEN = "chen"
-
-_OPTIONS = (
-    *("pair", "data", "limit", "samples", "no_score", "allow_code_exec", "unsafe_exec"),
-    *("seed", "device", "dtype", "threads", "backend", "extract"),
-)
-_OF_OTHERS = ("target", "draft", "task")
-"""Options that Chen's tables do not take."""
 
 _FIGURE = {"ks": "0..7", "samplings": "nucleus", "samples": 1, "fixed_length": True, "max_new_tokens": 128}
 PARTS = (
@@ -182,18 +188,16 @@ def reproduce(params: Mapping[str, Any]) -> None:
         UsageError: a setting is wrong or the directory belongs to something else; nothing was measured.
         IncompleteError: sequences failed; what there is is shown all the same.
     """
-    from spsbench.store.files import write_json
-
     quiet: bool = params["quiet"]
-    refuse_options(params, _OF_OTHERS, CHEN)
-    options = options_of(params, _OPTIONS)
+    refuse_options(params, OF_LEVIATHAN, CHEN)
+    options = options_of(params, (*OF_BOTH, *OF_CHEN))
     configs = [settings(part, options) for part in PARTS]
     say("Checking tasks, data and models", quiet=quiet)
     from spsbench.runner import plan
 
     plans = [plan(config) for config in configs]
     directory = paper_directory(params, configs[0].pair.name)
-    write_json(directory / OPTIONS_FILE, options)
+    keep_options(directory, options, zip(PARTS, plans, strict=True))
     with telling_how_to_go_on(directory):
         summaries = {
             part.name: measure_part(part, ready, directory, (number, len(PARTS)), quiet=quiet).summary
@@ -210,10 +214,7 @@ def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
     """The configuration of one part under the options that were given."""
     from spsbench.config import resolve
 
-    given: dict[str, Any] = dict(part.settings)
-    for name in ("data", "seed", "device", "dtype", "threads", "backend"):
-        if options[name] is not None:
-            given[name] = options[name]
+    given: dict[str, Any] = {**part.settings, **settings_of(options)}
     if options["limit"] is not None:
         given["limit"] = options["limit"]
     if options["samples"] is not None and given["samples"] > 1:

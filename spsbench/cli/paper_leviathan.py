@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,17 @@ from typing import TYPE_CHECKING, Any
 from spsbench.cli.console import say
 from spsbench.cli.paper_parts import (
     ALL,
-    OPTIONS_FILE,
+    OF_BOTH,
+    OF_CHEN,
+    OF_LEVIATHAN,
     SCHEMA_VERSION,
     Part,
+    keep_options,
     measure_part,
     options_of,
     paper_directory,
     refuse_options,
+    settings_of,
     show_page,
     telling_how_to_go_on,
     write_page,
@@ -32,24 +36,20 @@ from spsbench.cli.paper_parts import (
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from spsbench.config import PaperConfig, RunConfig
+    from spsbench.config import PairConfig, PaperConfig, RunConfig
     from spsbench.models.pair import Pair
     from spsbench.records import SamplingParams
     from spsbench.replay.texts import Written
-    from spsbench.report.leviathan import AlphaRow, Row2
+    from spsbench.report.leviathan import AlphaRow, WalltimeRun
     from spsbench.report.measured import Measured
     from spsbench.runner import Plan
     from spsbench.summary_types import Summary
 
-_OPTIONS = (
-    *("of", "pair", "target", "draft", "task", "data", "limit"),
-    *("seed", "device", "dtype", "threads", "backend"),
-)
-_OF_OTHERS = ("samples", "no_score", "allow_code_exec", "unsafe_exec", "extract")
-"""Options that these tables do not take: nothing is scored."""
-
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+_ENDING = re.compile(r"\.(gguf|ya?ml|jsonl)$")
+"""What a file's name loses; of `org/Model-3.2-1B` the number is no ending."""
+
 TEMPERATURES = (0, 1)
 _LIMITS: Mapping[str, Any] = {"samples": 1, "score": False, "proof": False}
 """Of every run: what a table of times and acceptance does not need is left out."""
@@ -63,21 +63,22 @@ def reproduce_leviathan(params: Mapping[str, Any], of: str) -> None:
         of: the paper, or a YAML file like its own.
 
     Raises:
-        UsageError: a setting is wrong or the directory belongs to something else; nothing was measured.
+        UsageError: a setting is wrong, the directory belongs to something else or holds runs of other
+            settings; nothing was measured or written.
         IncompleteError: sequences failed; what there is is shown all the same.
     """
-    from spsbench.store.files import write_json
-
     quiet: bool = params["quiet"]
-    refuse_options(params, _OF_OTHERS, of)
-    options = options_of({**params, "of": of}, _OPTIONS)
+    refuse_options(params, OF_CHEN, of)
+    options = options_of({**params, "of": of}, ("of", *OF_BOTH, *OF_LEVIATHAN))
     setup = _Setup(setup_of(options), options)
     say("Checking tasks, data and models", quiet=quiet)
     plans = setup.plans()
     directory = paper_directory(params, setup.paper.name)
-    write_json(directory / OPTIONS_FILE, options)
+    texts = {task: _texts_plan(setup, task, plans, directory) for task in setup.paper.tasks}
+    begun = [(setup.texts(task), ready) for task, ready in texts.items()]
+    keep_options(directory, options, [*begun, *_begun_rows(setup, directory)])
     with telling_how_to_go_on(directory):
-        summaries, alphas, rows = _measure(setup, plans, directory, quiet=quiet)
+        summaries, alphas, rows = _measure(setup, plans, texts, directory, quiet=quiet)
     _conclude(setup, summaries, alphas, rows, directory, params)
 
 
@@ -85,12 +86,13 @@ def setup_of(options: Mapping[str, Any]) -> PaperConfig:
     """The models and tasks of a paper, with what was typed in their place.
 
     Raises:
-        UsageError: ``--target`` without a draft or beside ``--pair``, or two drafts or tasks of one name.
+        UsageError: ``--target`` without a draft or beside ``--pair``, two drafts or tasks of one name, or a
+            draft with the name of one that is counted.
     """
     from spsbench.config import ModelRef, load_pair, load_paper
 
     paper = load_paper(options["of"])
-    drafts, tasks = _named("--draft", options["draft"] or ()), _named("--task", options["task"] or ())
+    drafts, tasks = _named_drafts(options["draft"] or ()), _named("--task", options["task"] or ())
     changes: dict[str, Any] = {"tasks": tasks} if tasks else {}
     if options["target"] is not None and options["pair"] is not None:
         raise UsageError(
@@ -108,6 +110,8 @@ def setup_of(options: Mapping[str, Any]) -> PaperConfig:
         changes |= {"pair": options["pair"], "drafts": {"draft": load_pair(options["pair"]).draft}}
     if drafts:
         changes["drafts"] = {name: ModelRef(id=id) for name, id in drafts.items()}
+    if changes:
+        changes["notes"] = ""  # they are of the file's own models and tasks
     return paper.model_copy(update=changes)
 
 
@@ -121,7 +125,7 @@ def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not (equals and _NAME.fullmatch(name)):
-            name, value = _UNFIT.sub("-", Path(text).stem).strip("-."), text
+            name, value = _UNFIT.sub("-", _ENDING.sub("", Path(text).name)).strip("-."), text
         if not name or not value.strip():
             raise UsageError(
                 f"{text!r} is not valid.", flag=flag, remedy="Give NAME=VALUE, e.g. small=MODEL."
@@ -129,6 +133,24 @@ def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
         if name in found:
             raise UsageError(f"{name!r} is given twice.", flag=flag, remedy="Give each a name of its own.")
         found[name] = value.strip()
+    return found
+
+
+def _named_drafts(given: Sequence[str]) -> dict[str, str]:
+    """See ``_named``.
+
+    Raises:
+        UsageError: also for the name of a draft that Table 3 has besides.
+    """
+    from spsbench.config import NGRAMS
+
+    found = _named("--draft", given)
+    if taken := next((name for name in NGRAMS if name in found), None):
+        raise UsageError(
+            f"{taken!r} is the name of a draft that is counted on the target's texts.",
+            flag="--draft",
+            remedy="Give the model another name, e.g. small=MODEL.",
+        )
     return found
 
 
@@ -166,7 +188,7 @@ class _Setup:
 
         texts = {task: self.texts(task) for task in self.paper.tasks}
         return {
-            (task, draft): plan(self.config(part, draft))
+            (task, draft): plan(self.config(part, self.pair(draft)))
             for (task, part), draft in product(texts.items(), self.paper.drafts)
         }
 
@@ -205,21 +227,18 @@ class _Setup:
         plain = [name for name in drawn if known[name] == SamplingParams()]
         return greedy[0], (plain or drawn)[0]
 
-    def config(self, part: Part, draft: str) -> RunConfig:
-        """The configuration of one run with one draft."""
+    def config(self, part: Part, pair: PairConfig) -> RunConfig:
+        """The configuration of one run."""
         from spsbench.config import resolve
 
-        given: dict[str, Any] = {**part.settings, "pair": self._pair(draft)}
-        given |= {**_LIMITS, "temperature": 1.0, "top_p": 1.0, "top_k": 0}
-        for name in ("data", "seed", "device", "dtype", "threads", "backend"):
-            if self.options[name] is not None:
-                given[name] = self.options[name]
-        limit = self.options["limit"] or self.paper.limit
+        given: dict[str, Any] = {**part.settings, "pair": pair.model_dump(mode="json")}
+        given |= {**_LIMITS, "temperature": 1.0, "top_p": 1.0, "top_k": 0, **settings_of(self.options)}
+        limit = self.paper.limit if self.options["limit"] is None else self.options["limit"]
         if limit not in (None, ALL):
             given["limit"] = limit
         return resolve(given, None, (), "paper", None)
 
-    def _pair(self, draft: str) -> dict[str, Any]:
+    def pair(self, draft: str) -> PairConfig:
         """The target with one of the drafts."""
         from spsbench.config import ModelRef, PairConfig, load_pair
 
@@ -229,12 +248,54 @@ class _Setup:
         else:
             pair = load_pair(self.paper.pair).model_copy(update={"draft": own, "drafter": None})
         name = pair.name if len(self.paper.drafts) == 1 else f"{pair.name}-{draft}"
-        return {**pair.model_dump(mode="json"), "name": name}
+        return pair.model_copy(update={"name": name})
+
+
+def _texts_plan(setup: _Setup, task: str, plans: Mapping[tuple[str, str], Plan], directory: Path) -> Plan:
+    """The plan of a task's texts. A run needs a draft, though none writes them: that it was begun with stays.
+
+    So drafts may come, go and change their order while the texts are those of before.
+    """
+    from spsbench.config import resolve
+    from spsbench.runner import plan
+    from spsbench.store.opening import CONFIG_FILE
+
+    part, drafts = setup.texts(task), setup.paper.drafts
+    config = directory / part.name / CONFIG_FILE
+    if not config.is_file():
+        return plans[task, next(iter(drafts))]
+    begun = resolve({}, config).pair
+    for name, model in drafts.items():
+        if model == begun.draft:
+            return plans[task, name]
+    pair = setup.pair(next(iter(drafts))).model_copy(update={"draft": begun.draft, "name": begun.name})
+    return plan(setup.config(part, pair))
+
+
+def _begun_rows(setup: _Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
+    """The rows of Table 2 whose runs are there already, with the K that was chosen for them."""
+    from spsbench.runner import plan
+    from spsbench.store.files import read_json
+    from spsbench.store.opening import RUN_FILE
+
+    for task in setup.paper.tasks:
+        path = directory / f"drafts-{task}.json"
+        known = read_json(path, "--out")["temperatures"] if path.is_file() else {}
+        for temperature, draft in product(TEMPERATURES, setup.paper.drafts):
+            chosen = known.get(str(temperature), {}).get("drafts", {}).get(draft)
+            part = setup.row(task, draft, temperature, chosen["k"]) if chosen else None
+            if part is not None and (directory / part.name / RUN_FILE).is_file():
+                yield part, plan(setup.config(part, setup.pair(draft)))
 
 
 def _measure(
-    setup: _Setup, plans: Mapping[tuple[str, str], Plan], directory: Path, *, quiet: bool
-) -> tuple[dict[str, tuple[str, Summary]], list[AlphaRow], list[Row2]]:
+    setup: _Setup,
+    plans: Mapping[tuple[str, str], Plan],
+    texts: Mapping[str, Plan],
+    directory: Path,
+    *,
+    quiet: bool,
+) -> tuple[dict[str, tuple[str, Summary]], list[AlphaRow], list[WalltimeRun]]:
     """Every run, as far as it is not there already.
 
     Returns:
@@ -244,7 +305,7 @@ def _measure(
 
     summaries: dict[str, tuple[str, Summary]] = {}
     alphas: list[AlphaRow] = []
-    rows: list[Row2] = []
+    rows: list[WalltimeRun] = []
 
     def run(part: Part, ready: Plan) -> Measured:
         place = len(summaries) + 1, setup.count
@@ -252,16 +313,15 @@ def _measure(
         summaries[part.name] = part.title, measured.summary
         return measured
 
-    first = next(iter(setup.paper.drafts))
     for task in setup.paper.tasks:
-        run(setup.texts(task), plans[task, first])
+        run(setup.texts(task), texts[task])
         found = _drafts(setup, task, plans, directory, quiet=quiet)
         alphas += _alpha_rows(task, found)
         for temperature, draft in product(TEMPERATURES, setup.paper.drafts):
-            k = found["temperatures"][str(temperature)]["drafts"][draft]["k"]
-            part = setup.row(task, draft, temperature, k)
-            measured = run(part, plan(setup.config(part, draft)))
-            rows.append(_row(task, draft, temperature, part, measured))
+            chosen = found["temperatures"][str(temperature)]["drafts"][draft]
+            part = setup.row(task, draft, temperature, chosen["k"])
+            measured = run(part, plan(setup.config(part, setup.pair(draft))))
+            rows.append(_row(task, draft, temperature, part, measured, chosen["c"]))
     return summaries, alphas, rows
 
 
@@ -276,8 +336,8 @@ def _drafts(
     """What is known of every draft on a task; measured unless it is there, of these very texts.
 
     Returns:
-        ``texts`` (a hash), and under ``temperatures`` by ``"0"`` and ``"1"``: ``alphas`` by draft, n-gram
-        drafts among them, and ``drafts``, by draft ``k`` with the alpha and c that chose it.
+        ``texts`` (a hash), ``models`` by draft, and under ``temperatures`` by ``"0"`` and ``"1"``: ``alphas``
+        by draft, n-gram drafts among them, and ``drafts``, by draft ``k`` with the alpha and c that chose it.
     """
     from spsbench.replay.texts import texts_of
     from spsbench.store.files import read_json, write_json
@@ -293,9 +353,12 @@ def _drafts(
     pairs = _load({draft: plans[task, draft] for draft in setup.paper.drafts})
     window = min(plans[task, draft].source.longest for draft in pairs)
     chosen = before.get("temperatures", {})
-    found: dict[str, Any] = {"texts": digest, "temperatures": {}}
+    models = {name: model.model_dump(mode="json") for name, model in setup.paper.drafts.items()}
+    known = before.get("models", models)  # papers begun by earlier versions do not say
+    found: dict[str, Any] = {"texts": digest, "models": models, "temperatures": {}}
     for temperature, written in zip(map(str, TEMPERATURES), texts, strict=True):
-        kept = chosen.get(temperature, {}).get("drafts", {})
+        by_draft = chosen.get(temperature, {}).get("drafts", {})
+        kept = {name: one for name, one in by_draft.items() if known.get(name) == models.get(name)}
         found["temperatures"][temperature] = _at(written, pairs, window, setup.paper.most_k, kept)
     write_json(path, found)
     return found
@@ -307,7 +370,6 @@ def _at(
     """Alphas at one temperature, and the K that theory chooses; a K that was chosen before is kept."""
     from spsbench.replay.alphas import overlaps
     from spsbench.replay.draft_cost import draft_costs
-    from spsbench.report.leviathan import ends
 
     sampling: SamplingParams = written.sampling
     measured = overlaps(written.texts, pairs, sampling)
@@ -319,7 +381,7 @@ def _at(
     }
     return {
         "alphas": {
-            one.draft: {**(ends(one.alpha) or {}), "positions": int(one.positions.sum())} for one in measured
+            one.draft: {**asdict(one.alpha), "positions": int(one.positions.sum())} for one in measured
         },
         "drafts": drafts | {name: kept[name] for name in drafts if name in kept},
     }
@@ -354,7 +416,7 @@ def _load(plans: Mapping[str, Plan]) -> dict[str, Pair]:
 
 def _alpha_rows(task: str, found: Mapping[str, Any]) -> list[AlphaRow]:
     """Rows of Table 3 of one task."""
-    from spsbench.report import printed
+    from spsbench.report import published
 
     return [
         {
@@ -363,15 +425,17 @@ def _alpha_rows(task: str, found: Mapping[str, Any]) -> list[AlphaRow]:
             "temperature": temperature,
             "alpha": {"estimate": one["estimate"], "low": one["low"], "high": one["high"]},
             "positions": one["positions"],
-            "paper": printed.alpha(task, draft, temperature),
+            "paper": published.alpha(task, draft, temperature),
         }
         for temperature in TEMPERATURES
         for draft, one in found["temperatures"][str(temperature)]["alphas"].items()
     ]
 
 
-def _row(task: str, draft: str, temperature: int, part: Part, measured: Measured) -> Row2:
-    from spsbench.report.leviathan import Row2
+def _row(
+    task: str, draft: str, temperature: int, part: Part, measured: Measured, rehearsed_c: float
+) -> WalltimeRun:
+    from spsbench.report.leviathan import WalltimeRun
     from spsbench.stats.acceptance import mean_length
     from spsbench.stats.losslessness import alpha_leviathan_interval
 
@@ -379,14 +443,14 @@ def _row(task: str, draft: str, temperature: int, part: Part, measured: Measured
     samples, loops = measured.samples, measured.loops
     alpha = alpha_leviathan_interval(samples[samples["arm"] == arms["ars"]])
     length = mean_length(loops[loops["arm"] == arms["sps"]])
-    return Row2(task, draft, temperature, part.name, measured.summary, alpha, length)
+    return WalltimeRun(task, draft, temperature, part.name, measured.summary, alpha, length, rehearsed_c)
 
 
 def _conclude(
     setup: _Setup,
     measured: Mapping[str, tuple[str, Summary]],
     alphas: Sequence[AlphaRow],
-    rows: Sequence[Row2],
+    rows: Sequence[WalltimeRun],
     directory: Path,
     params: Mapping[str, Any],
 ) -> None:

@@ -22,6 +22,12 @@ OPTIONS_FILE, SUMMARY_FILE, PAGE_FILE = "options.json", "paper.json", "paper.md"
 SCHEMA_VERSION = 1
 ALL = "all"
 
+OF_EVERY_RUN = ("data", "seed", "device", "dtype", "threads", "backend")
+OF_BOTH = ("pair", "limit", *OF_EVERY_RUN)
+OF_CHEN = ("samples", "no_score", "allow_code_exec", "unsafe_exec", "extract")
+OF_LEVIATHAN = ("target", "draft", "task")
+"""Options of each paper by their names in Python; nothing is scored for Leviathan's tables."""
+
 _NUMBERS = ("limit", "samples", "seed", "threads")
 
 
@@ -55,7 +61,7 @@ def options_of(params: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any
         )
     options = {name: _number(name, params[name]) for name in names}
     before = options_before(params)
-    return {name: options[name] or before.get(name) for name in names}
+    return {name: typed if _is_given(typed) else before.get(name) for name, typed in options.items()}
 
 
 def options_before(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,12 +86,22 @@ def refuse_options(params: Mapping[str, Any], names: Iterable[str], of: str) -> 
         UsageError: one of them was typed.
     """
     for name in names:
-        if params[name]:
+        if _is_given(params[name]):
             raise UsageError(
                 f"it has no meaning for the tables of {of}.",
                 flag=f"--{name.replace('_', '-')}",
                 remedy="Leave it out, or choose another paper with --of.",
             )
+
+
+def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of ``RunConfig`` that every run of a paper takes as they were typed."""
+    return {name: options[name] for name in OF_EVERY_RUN if options[name] is not None}
+
+
+def _is_given(value: Any) -> bool:
+    """Whether an option was typed; a typed 0 was, a flag left out and an empty list were not."""
+    return value is not None and value is not False and value != [] and value != ()
 
 
 def _number(name: str, value: Any) -> Any:
@@ -118,6 +134,25 @@ def paper_directory(params: Mapping[str, Any], pair: str) -> Path:
             remedy="Name a directory that is empty or does not exist.",
         )
     return named
+
+
+def keep_options(directory: Path, options: Mapping[str, Any], runs: Iterable[tuple[Part, Plan]]) -> None:
+    """Write what a paper is begun or continued with, unless a run that is there already forbids it.
+
+    Args:
+        directory: of the paper.
+        options: of ``options_of``.
+        runs: of the paper, as far as they are known.
+
+    Raises:
+        UsageError: one of them cannot be continued under these options; those of before stay.
+    """
+    from spsbench.runner import require_continuable
+    from spsbench.store.files import write_json
+
+    for part, ready in runs:
+        require_continuable(ready, directory / part.name)
+    write_json(directory / OPTIONS_FILE, options)
 
 
 def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int], *, quiet: bool) -> Measured:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from spsbench.simulate.loops import Sampler
     from spsbench.simulate.sources import Source
     from spsbench.simulate.study import Question, World
+
+FACTS_FILE = "simulation.json"
+"""A folder that has it holds a simulation, and may be written again."""
 
 CLOSENESS = "How close the draft is, in place of --alpha"
 TARGET = "What the target is like"
@@ -53,7 +55,10 @@ Operations = Annotated[
         "c^, operations of one draft run over one target run. Default: 4/70, the paper's parameters.",
     ),
 ]
-Ks = Annotated[str | None, _option("--k", "LIST", options.FIRST, "Lookahead: 4, 2,4 or 1..8. Default: 1..8.")]
+Ks = Annotated[
+    str | None,
+    _option("--k", "LIST", options.FIRST, "Lookahead: 4, 2,4 or 1..8. Default: 1..8; with --formula 0..7."),
+]
 SourceOption = Annotated[
     str | None,
     _option("--source", "NAME", options.FIRST, "dirichlet, temperature or ngram. Default: dirichlet."),
@@ -68,7 +73,9 @@ DraftTemperature = Annotated[
 ]
 Dependence = Annotated[
     str | None,
-    _option("--dependence", "X", CLOSENESS, "ngram: share of a row that only two tokens tell, 0 to 1."),
+    _option(
+        "--dependence", "X", CLOSENESS, "ngram: share of the target's row that depends on two tokens, 0 to 1."
+    ),
 ]
 Vocabulary = Annotated[str | None, _option("--vocabulary", "V", TARGET, "Tokens. Default: 32.")]
 ContextsOption = Annotated[
@@ -154,7 +161,7 @@ def _formula(params: Mapping[str, Any]) -> None:
         if name not in _OF_FORMULA and value is not None:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{value} is for a simulation.", flag=flag, remedy="Leave it or --formula out.")
-    alpha = _between(params["alpha"], "--alpha", 0, 1, ALPHA)
+    alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
     by_formula.show(alpha, _cost(params), params["k"], json=params["json"])
 
 
@@ -164,12 +171,13 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
     Raises:
         UsageError: before anything is simulated.
     """
-    from spsbench.simulate.study import study, total_loops
+    from spsbench.simulate.study import prepare, study, total_loops
 
     quiet: bool = params["quiet"]
     question = question_of(params)
+    pairs = prepare(question)
     folder = _folder(params["out"])
-    worlds = study(question, lambda text: say(text, quiet=quiet))
+    worlds = study(question, pairs, lambda text: say(text, quiet=quiet))
     say(f"{total_loops(worlds):,} loops simulated", quiet=quiet)
     if folder is not None:
         _write(question, worlds, folder)
@@ -190,9 +198,9 @@ def question_of(params: Mapping[str, Any]) -> Question:
     alpha, distance = _closeness(params, source)
     language = Language(
         vocabulary=int(values.number(params["vocabulary"], "--vocabulary", 2, 32, whole=True)),
-        sharpness=_between(params["sharpness"], "--sharpness", 0, 50, 2.0),
-        variation=_between(params["variation"], "--variation", 0, 0.99, 0.9),
-        stay=_between(params["stay"], "--stay", 0, 1, 0.95),
+        sharpness=values.between(params["sharpness"], "--sharpness", 0, 50, 2.0),
+        variation=values.between(params["variation"], "--variation", 0, 0.99, 0.9),
+        stay=values.between(params["stay"], "--stay", 0, 1, 0.95),
         seed=int(values.number(params["seed"], "--seed", 0, 0, whole=True)),
     )
     return Question(
@@ -226,25 +234,10 @@ def _ks(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(ks))
 
 
-def _between(text: str | None, flag: str, low: float, high: float, default: float) -> float:
-    """A number from ``low`` to ``high``, or the default where none was given."""
-    try:
-        value = default if text is None else float(text)
-    except ValueError:
-        value = math.nan
-    if not low <= value <= high:
-        raise UsageError(
-            f"it must be between {low:g} and {high:g}, got {text}.",
-            flag=flag,
-            remedy=f"Give a number, e.g. {default:g}.",
-        )
-    return value
-
-
 def _source(name: str | None) -> Source:
     from spsbench.simulate.sources import SOURCES
 
-    found = next((source for source in SOURCES.values() if source.name == (name or "dirichlet")), None)
+    found = SOURCES.get(name or "dirichlet")
     if found is None:
         raise unknown(str(name), SOURCES, "--source")
     return found
@@ -275,12 +268,12 @@ def _closeness(params: Mapping[str, Any], source: Source) -> tuple[float | None,
 
 
 def _alpha(text: str | None) -> float:
-    alpha = _between(text, "--alpha", 0, 1, ALPHA)
+    alpha = values.between(text, "--alpha", 0, 1, ALPHA)
     if alpha in (0.0, 1.0):
         raise UsageError(
-            f"it must lie between 0 and 1, got {text}.",
+            f"no draft is solved for at {text}, where {'everything' if alpha else 'nothing'} is accepted.",
             flag="--alpha",
-            remedy="At 0 nothing is accepted, at 1 everything: no draft has to be found.",
+            remedy="Give a number above 0 and below 1, or --formula.",
         )
     return alpha
 
@@ -294,7 +287,7 @@ _LIMITS = {
 
 
 def _chosen(text: str, source: Source) -> float:
-    return _between(text, source.option, *_LIMITS[source.option])
+    return values.between(text, source.option, *_LIMITS[source.option])
 
 
 def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ...]:
@@ -303,7 +296,9 @@ def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ..
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) for part in parts):
         raise UsageError(
-            f"{text!r} are no numbers of contexts.", flag="--contexts", remedy="Give numbers from 1: 1,32."
+            f"it must be whole numbers from 1, got {text}.",
+            flag="--contexts",
+            remedy="Give one or several: 1,32.",
         )
     return tuple(dict.fromkeys(map(int, parts)))
 
@@ -351,15 +346,26 @@ def _sampling(params: Mapping[str, Any]) -> SamplingParams:
 
 
 def _folder(out: Path | None) -> Path | None:
-    """The folder, made before anything is simulated."""
+    """The folder, made before anything is simulated.
+
+    Raises:
+        UsageError: it cannot be made, or holds something else than a simulation.
+    """
     from spsbench.store.files import unwritable
 
     if out is None:
         return None
     try:
         out.mkdir(parents=True, exist_ok=True)
+        strangers = any(out.iterdir()) and not (out / FACTS_FILE).is_file()
     except OSError as problem:
         raise unwritable(out, problem, "--out") from problem
+    if strangers:
+        raise UsageError(
+            f"{out} is not empty and holds no simulation.",
+            flag="--out",
+            remedy="Name a directory that is empty or does not exist.",
+        )
     return out
 
 
@@ -372,7 +378,7 @@ def _write(question: Question, worlds: Sequence[World], folder: Path) -> None:
     drawn = plates(question, worlds)
     for plate in drawn:
         save(plate, folder)
-    write_json(folder / "simulation.json", facts(question, worlds))
+    write_json(folder / FACTS_FILE, facts(question, worlds))
     write_text(folder / "simulation.md", page(question, worlds, drawn))
 
 

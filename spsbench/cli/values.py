@@ -81,6 +81,25 @@ def number(text: str | None, flag: str, least: float, default: float, *, whole: 
     return value
 
 
+def between(text: str | None, flag: str, low: float, high: float, default: float) -> float:
+    """A number from ``low`` to ``high``, or the default where none was given.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        value = default if text is None else float(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        raise UsageError(
+            f"it must be between {low:g} and {high:g}, got {text}.",
+            flag=flag,
+            remedy=f"Give a number, e.g. {default:g}.",
+        )
+    return value
+
+
 def share(text: str | None, flag: str, default: float) -> float:
     """``1%`` or ``0.01``: a share above 0 and below 1, or the default where none was given.
 

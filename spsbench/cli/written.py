@@ -48,7 +48,7 @@ def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]
             )
         drawn, config = values.sampling(params), _config(params, drafters)
         found = find_pair(config.pair)
-        reader = Reader(found.tokenizer, found.vocab_size, found.longest, drawn)
+        reader = Reader(found.tokenizer, found.vocab_size, found.context_window, drawn)
         return texts_in(source, reader, config)
     for name in _OF_SAMPLES:
         if params[name] not in (None, False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spsbench.config.files import (
+    is_file_name,
     list_pairs,
     list_papers,
     list_protocols,
@@ -14,6 +15,7 @@ from spsbench.config.files import (
 )
 from spsbench.config.models import (
     MAX_K,
+    NGRAMS,
     Limits,
     ModelRef,
     PairConfig,
@@ -26,12 +28,14 @@ from spsbench.config.resolve import resolve
 
 __all__ = [
     "MAX_K",
+    "NGRAMS",
     "Limits",
     "ModelRef",
     "PairConfig",
     "PaperConfig",
     "ProtocolConfig",
     "RunConfig",
+    "is_file_name",
     "list_pairs",
     "list_papers",
     "list_protocols",

@@ -154,12 +154,17 @@ def load_paper(name: str) -> PaperConfig:
     return validate(PaperConfig, content, lambda key: f"--of {name}: {key}")
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a name of a pair, protocol or paper means a YAML file of the user's."""
+    return name.endswith((".yaml", ".yml"))
+
+
 def _files(kind: _Kind) -> dict[str, Path]:
     return {path.stem: path for path in data_dir(_FOLDERS[kind]).glob("*.yaml")}
 
 
 def _find(kind: _Kind, name: str) -> Path:
-    if name.endswith((".yaml", ".yml")):
+    if is_file_name(name):
         return Path(name)
     files = _files(kind)
     if name not in files:

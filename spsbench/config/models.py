@@ -200,7 +200,18 @@ class ProtocolConfig(Limits):
         return common if special is None else common | special.model_dump(exclude_unset=True)
 
 
+NGRAMS = ("unigram", "bigram")
+"""Drafts of Table 3 that are counted on the target's texts; no model may have one of these names there."""
+
+
+def _no_ngram(value: str) -> str:
+    if value in NGRAMS:
+        raise ValueError("the name of a counted draft")
+    return value
+
+
 PartName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+DraftName = Annotated[PartName, AfterValidator(_no_ngram)]
 
 
 class PaperConfig(_Settings):
@@ -216,7 +227,9 @@ class PaperConfig(_Settings):
 
     name: Name = Field(description="a name")
     pair: Name = Field(description="a name that `spsbench list pairs` shows, or a YAML file")
-    drafts: dict[PartName, ModelRef] = Field(min_length=1, description="`NAME: {id: ...}`, at least one")
+    drafts: dict[DraftName, ModelRef] = Field(
+        min_length=1, description="`NAME: {id: ...}`, at least one, and no NAME unigram or bigram"
+    )
     tasks: dict[PartName, Name] = Field(min_length=1, description="`NAME: TASK`, at least one")
     most_k: Annotated[int, Field(strict=True, ge=1, le=MAX_K)] = Field(
         default=10, description=f"a whole number from 1 to {MAX_K}"

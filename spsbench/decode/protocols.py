@@ -19,11 +19,9 @@ class LanguageModel(Protocol):
 
     Attributes:
         vocab_size: V, the width of the logits.
-        context_window: longest sequence it can score, in tokens.
     """
 
     vocab_size: int
-    context_window: int
 
     @property
     def length(self) -> int:
@@ -31,7 +29,7 @@ class LanguageModel(Protocol):
         ...
 
     def begin(self, prompt: Sequence[int]) -> Tensor:
-        """Forget the last sequence and read a prompt but its last token: nobody gets a token for free.
+        """Forget the last sequence and read a prompt but its last token, which no algorithm gets for nothing.
 
         Args:
             prompt: at least one token; of an encoder-decoder the source and what the decoder starts with,
@@ -40,6 +38,10 @@ class LanguageModel(Protocol):
         Returns:
             [1] the pending token, on the model's device: what is to be scored next begins with it.
         """
+        ...
+
+    def room_behind(self, prompt: Sequence[int]) -> int:
+        """How many tokens it can score after a prompt, within its window."""
         ...
 
     def score(self, tokens: Tensor, last: int) -> Tensor:

@@ -25,7 +25,6 @@ class TableModel:
 
     def __init__(self, rows: RowFunction, vocab_size: int, dtype: torch.dtype = torch.float64) -> None:
         self.vocab_size = vocab_size
-        self.context_window = 1 << 30
         self._rows = rows
         self._dtype = dtype
         self._fed: list[int] = []
@@ -38,6 +37,9 @@ class TableModel:
 
     def begin(self, prompt: Sequence[int]) -> Tensor:
         return read_prompt(self, prompt)
+
+    def room_behind(self, prompt: Sequence[int]) -> int:
+        return 1 << 30
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         self._fed += tokens.tolist()

@@ -71,7 +71,17 @@ def operations_factor(alpha: float, c_operations: float, k: int) -> float:
         UsageError: alpha outside [0, 1], c^ below 0 or K below 0.
     """
     _check(k, alpha, c_operations)
-    return (k * c_operations + k + 1.0) / expected_tokens(alpha, k)
+    return loop_operations(c_operations, k) / expected_tokens(alpha, k)
+
+
+def loop_operations(c_operations: float, k: int) -> float:
+    """Arithmetic of one loop in target runs over one token: K c^ + K + 1, the numerator of Theorem 3.11.
+
+    Raises:
+        UsageError: c^ or K below 0.
+    """
+    _check(k, c=c_operations)
+    return k * c_operations + k + 1.0
 
 
 def minimum_gain(alpha: float, c: float) -> float:

@@ -67,6 +67,10 @@ class EagleModel:
         """See ``LanguageModel.begin``."""
         return read_prompt(self, prompt, self._nothing.device)
 
+    def room_behind(self, prompt: Sequence[int]) -> int:
+        """See ``LanguageModel.room_behind``."""
+        return self.context_window - len(prompt)
+
     def score(self, tokens: Tensor, last: int) -> Tensor:
         """See ``LanguageModel.score``; ``last`` is 1. The first token's row says nothing: it is all zeros."""
         assert last == 1

@@ -127,7 +127,7 @@ class StopReader:
         stops = np.array([rule.ends(facts) for rule in self.rules], np.bool_).reshape(-1, n)
         residuals = [_residual(p, q, position, text.device) for position in range(n + 1)]
         rejected = np.array([self._ended(*each) for each in zip(residuals, entropy, strict=True)])
-        behind = _Behind(model, sampling, len(text.prompt), residuals, p, k, text.device)
+        behind = _Behind(model, sampling, text.prompt, residuals, p, k, text.device)
         rollouts = self._rolled_out(behind, accepted) if k > 1 and self.rules else ()
         self.texts.append(DraftedText(accepted, stops, rejected.reshape(n + 1, len(self.rules)).T, rollouts))
         return Forced(anchored(accepted, k), np.full(n, k))
@@ -201,7 +201,7 @@ class _Behind:
     Attributes:
         model: has read all of prompt and text.
         sampling: of its rows.
-        prompt: tokens before the text.
+        prompt: before the text.
         residuals: [n+1] the law of the token that is drafted and rejected at each position.
         p: [n+1] rows of the draft along the text.
         k: the most that a loop drafts.
@@ -210,7 +210,7 @@ class _Behind:
 
     model: LanguageModel
     sampling: SamplingParams
-    prompt: int
+    prompt: Sequence[int]
     residuals: Sequence[_Residual]
     p: Rows
     k: int
@@ -227,9 +227,9 @@ class _Behind:
         reached = np.cumsum(residual.share)
         drawn = min(int(reached.searchsorted(float(u[0]) * reached[-1], side="right")), len(reached) - 1)
         token = torch.tensor([int(residual.tokens[drawn])], device=self.device)
-        self.model.rollback(self.prompt + position)
+        self.model.rollback(len(self.prompt) + position)
         yield self.p.pick(torch.tensor(position, device=self.device)), token
-        room = self.model.context_window - self.prompt - position
+        room = self.model.room_behind(self.prompt) - position
         for number in range(1, min(self.k, room)):
             row = rows.warped(self.model.score(token, last=1), self.sampling)
             token = row.draw(u[number : number + 1].to(self.device))

@@ -4,7 +4,7 @@ They get the stock models with the very same weights, threads and sampling, and 
 our own arms. What they do inside is only watched: hooks time every forward, a stopping criterion is told
 of the new tokens. Their sums of losslessness come from the re-score alone, which knows no engine.
 
-Time is made comparable like this: our arms have read ``prompt[:-1]`` before the clock starts. ``generate()``
+Time is made comparable like this: our arms have begun the prompt before the clock starts. ``generate()``
 reads the prompt in the first forward of each model, so that the time of that forward beyond the median of
 the others counts as prefill.
 """

@@ -42,7 +42,7 @@ class LocalEngine(ABC):
 
     @abstractmethod
     def start(self, request: Request) -> Loops:
-        """Forget the last sequence and read prompt[:-1] with every model of the arm: see ``algorithms``.
+        """Forget the last sequence and begin the prompt with every model of the arm: see ``algorithms``.
 
         This is timed as prefill, and what the loops do as decoding.
         """

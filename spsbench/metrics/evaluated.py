@@ -48,8 +48,7 @@ def evaluated_metric(name: str, flag: str, folder: Path | None = None) -> Metric
     title = Path(where).stem if where.endswith(".py") else where.rpartition("/")[2]
     module = _Module(_loaded(where, flag), title, key)
     answer = _tried(module, name, flag)
-    told = module.with_key(answer, name, flag)
-    return _kind(told, answer, name, where)
+    return _kind(module.with_key(answer, name, flag), answer, name, where)
 
 
 def _parsed(name: str) -> tuple[str, str | None]:
@@ -76,7 +75,9 @@ def _loaded(where: str, flag: str) -> Any:
     except Exception as error:  # a script may raise anything, and the client what its HTTP library raised
         absent = isinstance(error, (FileNotFoundError, ConnectionError))
         reason = (
-            "its script is not on this machine, nor to be had from the hub" if absent else _first_line(error)
+            "its script is not on this machine and cannot be fetched from the hub"
+            if absent
+            else _first_line(error)
         )
         raise UnavailableError(
             f"the metric {where!r} of the evaluate library cannot be loaded ({reason}).",
@@ -103,7 +104,7 @@ class _Module:
         """What ``compute`` answers."""
         found = self.module.compute(predictions=list(outputs), references=list(references))
         if not isinstance(found, Mapping):
-            raise TypeError(f"compute answered {type(found).__name__}, no dictionary")
+            raise TypeError(f"compute answered {type(found).__name__}, not a dictionary")
         return found
 
     def figure(self, outputs: Texts, references: Texts) -> float:
@@ -192,7 +193,7 @@ def _signature(where: str, key: str) -> str:
     """The library's version, the metric, and of a local script its content."""
     import evaluate
 
-    told = [f"evaluate:{evaluate.__version__}", f"metric:{Path(where).name}", f"key:{key}"]
+    parts = [f"evaluate:{evaluate.__version__}", f"metric:{Path(where).name}", f"key:{key}"]
     if where.endswith(".py"):
-        told.append(f"sha256:{hashlib.sha256(Path(where).read_bytes()).hexdigest()[:16]}")
-    return "|".join(told)
+        parts.append(f"sha256:{hashlib.sha256(Path(where).read_bytes()).hexdigest()[:16]}")
+    return "|".join(parts)

@@ -86,12 +86,12 @@ class MetricKind:
 
     def record(self) -> dict[str, Any]:
         """What parity and reports need of it, as ``run.json`` keeps it."""
-        told: dict[str, Any] = {"higher_is_better": self.higher_is_better, "margin": self.margin}
+        record: dict[str, Any] = {"higher_is_better": self.higher_is_better, "margin": self.margin}
         if self.columns:
-            told["columns"] = list(self.columns)
+            record["columns"] = list(self.columns)
         if self.signature is not None:
-            told["signature"] = self.signature()
-        return told
+            record["signature"] = self.signature()
+        return record
 
 
 OUTPUTS = "outputs"

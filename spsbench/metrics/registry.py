@@ -38,14 +38,16 @@ def metric_kinds(
         folder: where ``file.py:attribute`` is looked for; the current one unless given.
 
     Raises:
-        UsageError: an unknown name, something that is no metric, or a name that is taken.
+        UsageError: an unknown name, something that is not a metric, or a name that is taken.
         UnavailableError: a package or file cannot be imported.
     """
     kinds: dict[str, MetricKind] = {}
     for name in named:
         kind = _named(name, flag, folder) if isinstance(name, str) else name
         if not isinstance(kind, MetricKind):
-            raise UsageError(f"{kind!r:.60} is no metric.", flag=flag, remedy="Give a name or a MetricKind.")
+            raise UsageError(
+                f"{kind!r:.60} is not a metric.", flag=flag, remedy="Give a name or a MetricKind."
+            )
         if kind.name in kinds or kind.name in RESERVED:
             raise UsageError(
                 f"the name {kind.name!r} is taken.", flag=flag, remedy="Give every metric a name of its own."

@@ -36,6 +36,14 @@ class Border:
                 return place + width
         raise ValueError(f"no source that ends with {list(self.ending)} and {list(self.start)} behind it")
 
+    def written(self, tokens: Sequence[int]) -> int:
+        """Number of tokens that the decoder reads, ``start`` included.
+
+        Raises:
+            ValueError: see ``source_length``.
+        """
+        return len(tokens) - self.source_length(tokens)
+
     def prompt_of(self, tokens: Tensor) -> Tensor:
         """Any tokens [n] as a source, closed, with what the decoder starts with behind it."""
         return torch.cat([tokens, tokens.new_tensor((*self.ending, *self.start))])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spsbench.decode.protocols import read_prompt
 from spsbench.errors import UsageError
+from spsbench.models.border import Border
 from spsbench.models.features import FeatureRows
 
 if TYPE_CHECKING:
@@ -28,9 +29,11 @@ class CausalLM(ABC):
 
     Attributes:
         backend: what computes its forward.
-        context_window: longest sequence it can score, in tokens.
+        context_window: longest sequence it can score, in tokens; of an encoder-decoder source and
+            output each.
         layers: how many it has.
         attached: what was made for it, by a key of its maker's, so that who asks for the same shares it.
+        border: tells source and output of an encoder-decoder apart; None of a decoder alone.
         vocabulary: [m] the token ids that it can propose, ascending, on its device; other logits are minus
             infinity. None for all.
     """
@@ -38,6 +41,7 @@ class CausalLM(ABC):
     backend: ClassVar[str]
     layers: int
     vocabulary: Tensor | None = None
+    border: Border | None = None
 
     def __init__(self, config: Any, vocab_size: int, device: torch.device, dtype: torch.dtype) -> None:
         self.config = config
@@ -83,6 +87,10 @@ class CausalLM(ABC):
             tokens: [n]; of an encoder-decoder from the source on, whose tokens have no rows.
             last: return the last rows only, [last, V]; 0 for all.
         """
+
+    def room_behind(self, prompt: Sequence[int]) -> int:
+        """See ``LanguageModel.room_behind``."""
+        return self.context_window - len(prompt)
 
     def as_prompt(self, tokens: Tensor) -> Tensor:
         """Any tokens [n], at least one, as a prompt of this model; to an encoder-decoder a source."""
@@ -185,11 +193,20 @@ def context_window(config: Any) -> int:
     rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope" and rope.get("original_max_position_embeddings"):
         return int(rope["original_max_position_embeddings"])
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-        value = getattr(text, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
+    for names in _LIMITS:
+        limits = [int(getattr(text, name, None) or 0) for name in names]
+        if min(limits) > 0:
+            return min(limits)
     return 1 << 30
+
+
+_LIMITS = (
+    ("max_position_embeddings",),
+    ("n_positions",),
+    ("max_seq_len",),
+    ("seq_length",),
+    ("max_encoder_position_embeddings", "max_decoder_position_embeddings"),  # LED
+)
 
 
 def attention_window(config: Any) -> int | None:

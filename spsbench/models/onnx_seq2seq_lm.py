@@ -57,7 +57,8 @@ class OnnxSeq2SeqLM(CausalLM):
         # Activations of 8 bits round as coarsely as bfloat16, and its tolerances are theirs.
         dtype = torch.float32 if bits is None else torch.bfloat16
         super().__init__(config, vocab_size, torch.device("cpu"), dtype)
-        self.border, self.bits = border, bits
+        self.border: Border = border
+        self.bits = bits
         self._plan, self._stored, self._reference = t5_plan(config), stored, reference
         self.layers = self._plan.decoder.layers
         self._encoder, _ = session_of(encoder_graph(self._plan, stored, bits), threads)
@@ -108,6 +109,9 @@ class OnnxSeq2SeqLM(CausalLM):
         n = len(written)
         logits = fresh(lambda out: self._embed(written, out), 0, n, last or n)
         return logits[:, : self.vocab_size]
+
+    def room_behind(self, prompt: Sequence[int]) -> int:
+        return self.context_window - self.border.written(prompt)
 
     def as_prompt(self, tokens: Tensor) -> Tensor:
         return self.border.prompt_of(tokens)

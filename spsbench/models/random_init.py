@@ -17,7 +17,7 @@ from spsbench.models.memory import suitable_threads
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.onnx_seq2seq_lm import OnnxSeq2SeqLM
 from spsbench.models.seq2seq_lm import Seq2SeqLM
-from spsbench.models.source import require_generative
+from spsbench.models.source import decoder_start, require_generative
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.weights import DTYPES, ROUNDED, available_bytes
 
@@ -103,7 +103,9 @@ def random_model(
         torch.manual_seed(seed)
         model = _built(config, dtype)
     if config.is_encoder_decoder:
-        border = Border((config.eos_token_id,), (config.decoder_start_token_id,))
+        end = config.eos_token_id
+        start = decoder_start(config, None, config.model_type, "--target-config")
+        border = Border((end if isinstance(end, int) else end[0],), start)
         over_torch: TorchLM = Seq2SeqLM(model.eval(), border, vocab_size)
     else:
         border, over_torch = None, TorchLM(model.eval(), vocab_size)

@@ -7,24 +7,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput
 
 from spsbench.errors import UsageError
 from spsbench.models.border import Border
-from spsbench.models.cache import RewindCache
 from spsbench.models.causal_lm import decoder_layers
+from spsbench.models.encoded import Encoded
 from spsbench.models.torch_lm import TorchLM
 
 _CROSS = ("EncDecAttention", "encoder_attn")
-_REMEMBERED = (".k.", ".v.", ".k_proj.", ".v_proj.")
+_PRECOMPUTED = (".k.", ".v.", ".k_proj.", ".v_proj.")
 
 
 class Seq2SeqLM(TorchLM):
     """Owns a model, what its encoder made of the source, and the caches of its decoder; batch size 1.
 
-    ``begin`` runs the encoder, once a sequence. The keys and values of the cross-attention are computed by
-    the decoder's first forward; the decoder's own are rolled back as those of any other model.
+    ``begin`` runs the encoder, once a sequence, and computes the keys and values of the cross-attention; the
+    decoder's own are rolled back as those of any other model.
 
     Args:
         model: a ``PreTrainedModel`` of the sequence-to-sequence kind, in eval mode.
@@ -37,10 +35,10 @@ class Seq2SeqLM(TorchLM):
 
     def __init__(self, model: Any, border: Border, vocab_size: int | None = None) -> None:
         super().__init__(model, vocab_size)
-        self.border = border
+        self.border: Border = border
         self.layers = decoder_layers(model.config)
-        self._source: BaseModelOutput | None = None
-        self._forget()
+        self._encoded: Encoded | None = None
+        self._read = 0
 
     @property
     def length(self) -> int:
@@ -50,35 +48,21 @@ class Seq2SeqLM(TorchLM):
         self.rollback(0)
         cut = self.border.source_length(prompt)
         tokens = torch.tensor(prompt, device=self.device)
-        states = self.model.get_encoder()(input_ids=tokens[:cut].unsqueeze(0)).last_hidden_state
-        self._source, self._read = BaseModelOutput(last_hidden_state=states), cut
-        if len(prompt) - 1 > cut:
-            self.score(tokens[cut:-1], last=1)
+        self._encoded, self._read = Encoded(self.model, prompt[:cut], self.cache), cut
+        # The first forward computes the keys of the cross-attention: they are no part of decoding.
+        self.score(tokens[cut : max(cut + 1, len(prompt) - 1)], last=1)
+        self.cache.rollback(len(prompt) - 1 - cut)
         return tokens[-1:]
 
     def _scored(self, tokens: Tensor, last: int) -> Tensor:
-        assert self._source is not None, "a sequence begins with begin()"
-        output = self.model(
-            encoder_outputs=self._source,
-            decoder_input_ids=tokens.unsqueeze(0),
-            past_key_values=self._caches,
-            use_cache=True,
-        )
-        logits: Tensor = output.logits[0, -last:, : self.vocab_size]
-        return logits
+        assert self._encoded is not None, "a sequence begins with begin()"
+        return self._encoded.decode(tokens.unsqueeze(0))[-last:, : self.vocab_size]
 
     def rollback(self, length: int) -> None:
         if length == 0:
-            self._forget()
-        else:
-            assert length >= self._read, "the source is read as a whole"
-            self.cache.rollback(length - self._read)
-
-    def _forget(self) -> None:
-        """The decoder's buffers stay: they are written over."""
-        self.cache.rollback(0)
-        self._source, self._read = None, 0
-        self._caches = EncoderDecoderCache(self.cache, RewindCache())
+            self._encoded, self._read = None, 0
+        assert length >= self._read, "the source is read as a whole"
+        self.cache.rollback(length - self._read)
 
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         cut = self.border.source_length(tokens.tolist())
@@ -91,6 +75,9 @@ class Seq2SeqLM(TorchLM):
         other = Seq2SeqLM(self.model, self.border, self.vocab_size)
         other.attached = self.attached
         return other
+
+    def room_behind(self, prompt: Sequence[int]) -> int:
+        return self.context_window - self.border.written(prompt)
 
     def as_prompt(self, tokens: Tensor) -> Tensor:
         return self.border.prompt_of(tokens)
@@ -107,8 +94,8 @@ class Seq2SeqLM(TorchLM):
         parts = {id(head): head.nbytes}
         table = id(self.model.get_input_embeddings().weight)
         for name, weights in self.model.get_decoder().named_parameters():
-            remembered = any(part in name for part in _CROSS) and any(part in name for part in _REMEMBERED)
-            if not remembered and id(weights) != table:
+            kept = any(part in name for part in _CROSS) and any(part in name for part in _PRECOMPUTED)
+            if not kept and id(weights) != table:
                 parts[id(weights)] = weights.nbytes
         return sum(parts.values())
 
@@ -124,7 +111,7 @@ class Seq2SeqLM(TorchLM):
 def decoders_only(flag: str) -> UsageError:
     """What is asked of an encoder-decoder that a decoder alone can do."""
     return UsageError(
-        "of an encoder-decoder neither layers nor states can be had.",
+        "layers and states of an encoder-decoder cannot be used by a drafter.",
         flag=flag,
         remedy="Draft with a model, lookup, suffix or ngram.",
     )

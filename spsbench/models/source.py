@@ -52,6 +52,12 @@ def require_generative(config: Any, name: str, flag: str) -> None:
             flag=flag,
             remedy="Choose a model like Llama or Qwen, or like T5 or BART.",
         )
+    if config.is_encoder_decoder and not _is_flat(config):
+        raise UsageError(
+            f"{name} ({config.model_type}) keeps encoder and decoder in configurations of their own.",
+            flag=flag,
+            remedy="Choose a model like T5 or BART.",
+        )
     reason = _state(config, model_class)
     if reason is not None:
         raise UsageError(
@@ -74,6 +80,11 @@ def _model_class(config: Any) -> tuple[bool, Any]:
         return False, None
     found = mapping[type(config)]
     return True, found[0] if isinstance(found, (list, tuple)) else found
+
+
+def _is_flat(config: Any) -> bool:
+    """Whether an encoder-decoder says its sizes itself, as T5 and BART do, and T5Gemma does not."""
+    return all(isinstance(getattr(config, name, None), int) for name in ("vocab_size", "num_hidden_layers"))
 
 
 def _state(config: Any, model_class: Any) -> str | None:
@@ -304,7 +315,7 @@ def _read_tokenizer(location: str, revision: str | None, name: str, flag: str, c
         # Instruct models list their end-of-turn token only in generation_config.json.
         eos = getattr(asked, "eos_token_id", None)
         listed = (*(eos if isinstance(eos, list) else [eos]), tokenizer.eos_token_id)
-        start = _decoder_start(config, asked, name, flag) if config.is_encoder_decoder else ()
+        start = decoder_start(config, asked, name, flag) if config.is_encoder_decoder else ()
         return Tokenizer(tokenizer, frozenset(i for i in listed if i is not None), start)
 
 
@@ -318,13 +329,34 @@ def _generation_config(location: str, revision: str | None) -> Any:
         return None
 
 
-def _decoder_start(config: Any, asked: Any, name: str, flag: str) -> tuple[int, ...]:
-    """The start token of a decoder, and the first token of every output where that is forced (BART's BOS)."""
+# Their target language is the first token of the output, which a call of generate() chooses.
+_MULTILINGUAL = frozenset({"m2m_100", "mbart", "nllb-moe"})
 
-    def told(key: str) -> Any:
+
+def decoder_start(config: Any, asked: Any, name: str, flag: str) -> tuple[int, ...]:
+    """The start token of a decoder, and the first token of every output where that is forced (BART's BOS).
+
+    Args:
+        config: of the model.
+        asked: its generation_config.json, which goes before; None if there is none.
+        name: of the model, as the user wrote it.
+        flag: the command-line flag that named it.
+
+    Raises:
+        UnavailableError: there is no start token.
+        UsageError: a model of many languages does not say which one it writes.
+    """
+
+    def found(key: str) -> Any:
         return next((i for part in (asked, config) if (i := getattr(part, key, None)) is not None), None)
 
-    start, forced = told("decoder_start_token_id"), told("forced_bos_token_id")
+    start, forced = found("decoder_start_token_id"), found("forced_bos_token_id")
+    if config.model_type in _MULTILINGUAL and forced is None:
+        raise UsageError(
+            f"{name} ({config.model_type}) writes many languages, and does not say which.",
+            flag=flag,
+            remedy="Write the language's token as forced_bos_token_id into its generation_config.json.",
+        )
     if not isinstance(start, int):
         raise UnavailableError(
             f"{name} does not say which token its decoder starts with.",

@@ -31,7 +31,8 @@ class Tokenizer:
         self.size = len(tokenizer)
         self.eos_ids = eos_ids
         self.border = Border(self._ending(), start) if start else None
-        self.has_chat_template = bool(getattr(tokenizer, "chat_template", None))
+        # No template writes what a decoder starts with.
+        self.has_chat_template = self.border is None and bool(getattr(tokenizer, "chat_template", None))
         first = self.encode("a", special=True)[:1]
         plain = self.encode("a", special=False)[:1]
         self.bos = None if first == plain else str(tokenizer.convert_ids_to_tokens(first)[0])

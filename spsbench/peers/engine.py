@@ -4,7 +4,7 @@
 must end there. A stop string of several characters may be spread over tokens: the engine goes on to EOS or to
 the length limit, and the output is cut afterwards by the rule that cuts ours.
 
-**What the time of a token is.** Our arms have read ``prompt[:-1]`` before their clock starts and pay for each
+**What the time of a token is.** Our arms have begun the prompt before their clock starts and pay for each
 token they emit. An engine whose prefill gives the first token pays for one fewer. So its decoding time is
 divided by the tokens that it paid for (``decoded``), and every token of the output costs that much; what this
 adds to decoding it takes from the prefill, so that both together stay what the engine told. Three cases:

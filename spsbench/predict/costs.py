@@ -22,7 +22,7 @@ from spsbench.summary_types import (
     Acceptance,
     ArmPrediction,
     ArmRow,
-    LoopLength,
+    Estimate,
     LoopLine,
     Prediction,
     SeriesPrediction,
@@ -109,7 +109,7 @@ _MOST_K = 16
 
 
 def prediction(
-    rows: Sequence[ArmRow], info: Mapping[str, Any], replays: Mapping[str, LoopLength] | None = None
+    rows: Sequence[ArmRow], info: Mapping[str, Any], replays: Mapping[str, Estimate] | None = None
 ) -> Prediction | None:
     """Predictions for every SpS arm, and the best K per sampling and engine.
 
@@ -142,7 +142,7 @@ def _arm(
     acceptance: Acceptance,
     group: Sequence[ArmRow],
     operations: float | None,
-    replayed: LoopLength | None,
+    replayed: Estimate | None,
 ) -> ArmPrediction:
     """One arm: ``predicted`` by Leviathan, ``chen`` by Chen, and ``residual`` = measured - predicted."""
     k, speedup = row["k"], row["speedup"]

@@ -14,7 +14,7 @@ import numpy as np
 from spsbench.axes import unusual
 from spsbench.decode.replay import Floats, accepted_by_token, anchored, loops_over
 from spsbench.stats.bootstrap import pooled_ratio
-from spsbench.summary_types import ArmRow, LoopLength
+from spsbench.summary_types import ArmRow, Estimate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TEXT = ["example_id", "sample_index"]
 
 
-def replayed(evidence: pd.DataFrame, rows: Sequence[ArmRow]) -> dict[str, LoopLength]:
+def replayed(evidence: pd.DataFrame, rows: Sequence[ArmRow]) -> dict[str, Estimate]:
     """Tokens per loop that the ArS texts of a run predict for its SpS arms, with the interval over prompts.
 
     Args:
@@ -33,7 +33,7 @@ def replayed(evidence: pd.DataFrame, rows: Sequence[ArmRow]) -> dict[str, LoopLe
         by arm; only arms whose draft model drafts K tokens under Chen's rule, beside ArS texts that were read
         with that draft.
     """
-    found: dict[str, LoopLength] = {}
+    found: dict[str, Estimate] = {}
     for sampling in dict.fromkeys(row["sampling"] for row in rows):
         own = [row for row in rows if row["sampling"] == sampling]
         ars = next((row["arm"] for row in own if row["method"] == "ars"), None)
@@ -52,7 +52,7 @@ def _chances(ars: pd.DataFrame) -> Iterator[tuple[str, Floats]]:
             yield str(prompt), accepted_by_token(*known)
 
 
-def _tokens_per_loop(texts: Sequence[tuple[str, Floats]], k: int) -> LoopLength:
+def _tokens_per_loop(texts: Sequence[tuple[str, Floats]], k: int) -> Estimate:
     sums: Mapping[str, Floats] = {prompt: np.zeros(2) for prompt, _ in texts}
     for prompt, chances in texts:
         sums[prompt][:] += len(chances), loops_over(anchored(chances, k)).loops

@@ -64,7 +64,7 @@ def residual_cause(residual: float | None, factors: Sequence[Residual]) -> Resid
         residual: measured - predicted.
         factors: of ``residual_factors``.
     """
-    if residual is None:
+    if not residual:  # None, or exactly as predicted
         return None
     towards = [one for one in factors if (one["factor"] > 1.0) == (residual > 0.0)]
     return next(iter(towards), None)

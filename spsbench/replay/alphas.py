@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.config import NGRAMS
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.replay import Floats
 from spsbench.drafters.kind import Context
@@ -25,8 +26,7 @@ from spsbench.records import Interval, SamplingParams, Spec
 from spsbench.replay.texts import TargetText
 from spsbench.stats.bootstrap import pooled_ratio
 
-UNIGRAM, BIGRAM = "unigram", "bigram"
-NGRAMS = (UNIGRAM, BIGRAM)
+UNIGRAM, BIGRAM = NGRAMS
 FOLDS = 10
 """An n-gram draft is counted on the texts of other prompts: of so many parts, all but the prompt's own."""
 
@@ -61,7 +61,7 @@ def overlaps(
 
     Args:
         texts: written by the target under this sampling; at least one.
-        pairs: the same target with each draft, by the draft's name; at least one.
+        pairs: the same target with each draft, by the draft's name, none of ``NGRAMS``; at least one.
         sampling: of target and drafts.
 
     Returns:

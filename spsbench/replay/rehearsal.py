@@ -86,7 +86,7 @@ def rehearse(
     most_tokens: Mapping[Cell, int],
     texts: Sequence[TargetText],
     sampling: SamplingParams,
-    window: int,
+    room: Callable[[Sequence[int]], int],
     budget_s: float,
     between: Callable[[Request, Generation], None] = lambda request, generation: None,
     seed: int = 0,
@@ -99,7 +99,7 @@ def rehearse(
         most_tokens: that a loop of each cell emits, K+1.
         texts: of the target; a round begins somewhere in one of them.
         sampling: of the texts.
-        window: the longest sequence of the pair, in tokens.
+        room: how many tokens the models can score after a prompt.
         budget_s: seconds after which no further round begins, if ``least_rounds`` are done.
         between: done between two sequences, as a run does it: it leaves the caches as it does.
         seed: of places, numbers and order.
@@ -114,7 +114,7 @@ def rehearse(
         shuffler.shuffle(order)
         for name in order:
             asked = max(_LOOPS * most_tokens[name], _LEAST_TOKENS)
-            limit = max(1, min(asked, window - len(prompt) - most_tokens[name]))
+            limit = max(1, min(asked, room(prompt) - most_tokens[name]))
             request = Request(prompt, limit, (), sampling, seed=seed + number, fixed_length=True)
             generation = engines[name].generate(request)
             context = len(prompt)

@@ -213,9 +213,12 @@ def _times(
 ) -> Mapping[_Key | None, LoopTimes]:
     """Loops of ArS, of the cells and of more, run here in turns."""
     pairs = {id(key.sought.pair): key.sought.pair for key in cells}
-    window = min(model.context_window for pair in pairs.values() for model in (pair.target, pair.draft))
+    models = [model for pair in pairs.values() for model in (pair.target, pair.draft)]
     first = next(iter(pairs.values()))
     draft = None if first.is_one else first.draft
+
+    def room(prompt: Sequence[int]) -> int:
+        return min(model.room_behind(prompt) for model in models)
 
     def read(request: Request, generation: Generation) -> None:
         teacher_force(first.target, draft, request.prompt_ids, generation.tokens, request.sampling)
@@ -224,9 +227,9 @@ def _times(
         most = {key: 1 if key is None else key.k + 1 for key in keys}
         own = {key: engines[key] for key in most}
         law, seed = written.sampling, written.config.seed
-        return rehearse(own, most, written.texts, law, window, budget_s, read, seed, rounds)
+        return rehearse(own, most, written.texts, law, room, budget_s, read, seed, rounds)
 
-    engines = _engines(written, [*cells, *more], pairs, window)
+    engines = _engines(written, [*cells, *more], pairs, min(model.context_window for model in models))
     keys = list(cells)
     if shortlist is not None:
         keys = _fastest(cells, rehearsed(keys, 0.0, 1), shortlist)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -12,21 +13,17 @@ from rich.text import Text
 from spsbench.decode import theory
 from spsbench.predict.residuals import residual_cause, residual_factors
 from spsbench.records import Interval
-from spsbench.report import judgement, printed, wording
+from spsbench.report import judgement, published, wording
 from spsbench.report.tables import Heading, Row, Table, left, right
 from spsbench.report.wording import escape
-from spsbench.summary_types import ArmFactors, ArmPrediction, Residual, Summary
+from spsbench.summary_types import ArmFactors, ArmPrediction, Estimate, Residual, Summary
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-class Ends(TypedDict):
-    """An interval of 95% over prompts."""
-
-    estimate: float
-    low: float | None
-    high: float | None
+REHEARSAL = "rehearsal"
+"""A ``c_source``."""
 
 
 class TheoryRow(TypedDict):
@@ -51,7 +48,8 @@ class PrintedWalltime(TypedDict):
 class WalltimeRow(TypedDict):
     """A row of Table 2.
 
-    ``k`` was chosen by theory; all else is of the run. ``predicted`` is the walltime factor at ``alpha`` and
+    ``k`` was chosen by theory; all else is of the run, but c where ``c_source`` is ``rehearsal``; it is else
+    as ``predict.costs.draft_over_target`` has it. ``predicted`` is the walltime factor at ``alpha`` and
     ``c``, ``residual`` is measured - predicted and ``cause`` the factor that does most for it.
     """
 
@@ -60,12 +58,12 @@ class WalltimeRow(TypedDict):
     temperature: int
     part: str
     k: int
-    alpha: Ends | None
+    alpha: Estimate | None
     c: float | None
     c_source: str
-    tokens_per_loop: Ends | None
+    tokens_per_loop: Estimate | None
     expected_tokens: float | None
-    speedup: Ends | None
+    speedup: Estimate | None
     predicted: float | None
     residual: float | None
     residual_factors: list[Residual]
@@ -80,13 +78,13 @@ class AlphaRow(TypedDict):
     task: str
     draft: str
     temperature: int
-    alpha: Ends
+    alpha: Estimate
     positions: int
     paper: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Row2:
+class WalltimeRun:
     """What a row of Table 2 is made from.
 
     Attributes:
@@ -95,6 +93,7 @@ class Row2:
         summary: of that run: one ArS arm and one SpS arm.
         alpha: of its ArS text, see ``alpha_leviathan_interval``.
         tokens_per_loop: of its SpS arm, see ``mean_length``.
+        rehearsed_c: with which K was chosen; the row's where the run does not time the phases of its loops.
     """
 
     task: str
@@ -104,6 +103,7 @@ class Row2:
     summary: Summary
     alpha: Interval | None
     tokens_per_loop: Interval | None
+    rehearsed_c: float
 
 
 def table1() -> list[TheoryRow]:
@@ -116,15 +116,15 @@ def table1() -> list[TheoryRow]:
             "speed": theory.walltime_factor(row.alpha, 0.0, row.k),
             "paper": {"operations": row.operations, "speed": row.speed},
         }
-        for row in printed.TABLE_1
+        for row in published.TABLE_1
     ]
 
 
-def walltime_row(measured: Row2) -> WalltimeRow:
+def walltime_row(measured: WalltimeRun) -> WalltimeRow:
     """One row of Table 2 from its run."""
     summary = measured.summary
     prediction, why = summary.get("prediction"), summary.get("why")
-    arm: ArmPrediction | None = prediction["arms"][0] if prediction else None
+    arm = _with_c(prediction["arms"][0], measured.rehearsed_c) if prediction else None
     factors: ArmFactors | None = why[0] if why else None
     causes = residual_factors(arm, factors) if arm and factors else []
     residual = arm["residual"] if arm else None
@@ -136,30 +136,40 @@ def walltime_row(measured: Row2) -> WalltimeRow:
         "temperature": measured.temperature,
         "part": measured.part,
         "k": row["k"],
-        "alpha": ends(measured.alpha),
+        "alpha": _estimate(measured.alpha),
         "c": arm["c"] if arm else None,
         "c_source": arm["c_source"] if arm else "not measured",
-        "tokens_per_loop": ends(measured.tokens_per_loop),
+        "tokens_per_loop": _estimate(measured.tokens_per_loop),
         "expected_tokens": arm["tokens_per_loop_predicted"] if arm else None,
-        "speedup": ends(Interval(found["ratio"], found["low"], found["high"]) if found else None),
+        "speedup": _estimate(Interval(found["ratio"], found["low"], found["high"]) if found else None),
         "predicted": arm["predicted"] if arm else None,
         "residual": residual,
         "residual_factors": causes,
         "cause": residual_cause(residual, causes),
         "operations": arm["operations_factor"] if arm else None,
-        "paper": _printed(measured.task, measured.draft, measured.temperature),
+        "paper": _published(measured.task, measured.draft, measured.temperature),
     }
 
 
-def _printed(task: str, draft: str, temperature: int) -> PrintedWalltime | None:
-    row = printed.walltime(task, draft, temperature)
+def _with_c(arm: ArmPrediction, rehearsed: float) -> ArmPrediction:
+    """The prediction with the rehearsal's c where the run gives none: off a CPU phases are not timed."""
+    if arm["c"] is not None:
+        return arm
+    alpha, measured = arm["alpha"], arm["measured"]
+    predicted = None if alpha is None else theory.walltime_factor(alpha, rehearsed, arm["k"])
+    residual = None if measured is None or predicted is None else measured - predicted
+    return {**arm, "c": rehearsed, "c_source": REHEARSAL, "predicted": predicted, "residual": residual}
+
+
+def _published(task: str, draft: str, temperature: int) -> PrintedWalltime | None:
+    row = published.walltime(task, draft, temperature)
     if row is None:
         return None
     expected = theory.expected_tokens(row.alpha, row.k)
     return {"k": row.k, "alpha": row.alpha, "speed": row.speed, "expected_tokens": expected}
 
 
-def ends(found: Interval | None) -> Ends | None:
+def _estimate(found: Interval | None) -> Estimate | None:
     """An interval as it stands in JSON."""
     return None if found is None else {"estimate": found.estimate, "low": found.low, "high": found.high}
 
@@ -210,11 +220,12 @@ _NOTE_1 = (
 )
 _NOTE_2 = (
     "K (the paper's gamma) is chosen by the formula, up to {most_k}, from alpha and c of a rehearsal; "
-    "alpha, c and the speedup are of the run itself, with 95% intervals over prompts. Predicted: (1 - "
+    "alpha and the speedup are of the run itself, with 95% intervals over prompts. c, without an interval, "
+    "is of the run's loops; on a GPU, where their phases are not timed, of the rehearsal. Predicted: (1 - "
     "alpha^(K+1)) / ((1 - alpha)(K c + 1)). Residual: measured - predicted. Cause: of the factors that the "
     "formula takes for 1, the one that does most for a residual of this sign; paper.json has all of them. "
-    "It is not named where other processes used the CPU meanwhile. The paper's figures are of T5-XXL on a "
-    "TPU-v4."
+    "It is not named on a GPU, and where other processes used the CPU meanwhile. The paper's figures are of "
+    "T5-XXL on a TPU-v4."
 )
 _NOTE_3 = (
     "alpha is the mean of sum min(target, draft) over all positions of text that the target wrote, by "
@@ -228,21 +239,20 @@ def render(page: Mapping[str, Any], figures: Sequence[Mapping[str, str]] = ()) -
     """The page as GitHub renders it.
 
     Args:
-        page: of ``gather``, with ``study``: names of pair or target, drafts and tasks, and ``most_k``.
+        page: of ``gather``, with ``study``: names of pair or target, drafts and tasks, ``most_k``, ``notes``.
         figures: ``name``, ``title`` and ``caption`` of each figure in ``figures/``.
     """
     lines = [
         f"# {escape(_title(page))}",
         "",
-        *_models(page["study"]),
-        "",
+        *(part for text in _about(page) for part in (escape(text), "")),
         "## Table 1: theory",
         "",
         *_table1(page).as_markdown(),
     ]
     lines += ["", escape(_NOTE_1), "", "## Table 2: walltime", "", *_table2(page).as_markdown(), ""]
     lines += [
-        escape(_NOTE_2.format(most_k=page["study"]["most_k"])),
+        escape(f"{_NOTE_2.format(most_k=page['study']['most_k'])} {_c_sources(page)}"),
         "",
         "## Table 3: alpha",
         "",
@@ -269,25 +279,44 @@ def screen(page: Mapping[str, Any]) -> RenderableType:
     return Group(
         Text(),
         Text(_title(page), style="bold"),
+        *map(Text, _notes(page)),
         Text(),
         _table2(page, narrow=True).as_rich(gap=1),
+        Text(_c_sources(page)),
         Text(),
         _table3(page).as_rich(),
         Text(),
     )
 
 
-def _models(study: Mapping[str, Any]) -> list[str]:
-    """Which models and tasks the tables' names stand for."""
+def _about(page: Mapping[str, Any]) -> list[str]:
+    """The notes of the paper's file, and which models and tasks the tables' names stand for."""
+    study = page["study"]
     target = study["target"] or f"of the pair {study['pair']}"
     drafts = ", ".join(f"{name} is {model['id']}" for name, model in study["drafts"].items())
     tasks = ", ".join(f"{name} is {task}" for name, task in study["tasks"].items())
-    return [f"Target: {escape(target)}. Drafts: {escape(drafts)}. Tasks: {escape(tasks)}."]
+    return [*_notes(page), f"Target: {target}. Drafts: {drafts}. Tasks: {tasks}."]
+
+
+def _notes(page: Mapping[str, Any]) -> list[str]:
+    return [page["study"]["notes"]] if page["study"]["notes"] else []
+
+
+def _c_sources(page: Mapping[str, Any]) -> str:
+    """Where c of Table 2 is from, and of how many rows."""
+    sources = Counter(row["c_source"] for row in page["table2"])
+    return f"Source of c: {', '.join(f'{source} (rows: {count})' for source, count in sources.items())}."
 
 
 def _title(page: Mapping[str, Any]) -> str:
     made = " (synthetic)" if page["synthetic"] else ""
-    return f"Tables 1 to 3 of Leviathan et al. 2022, measured with the pair {page['pair']}{made}"
+    return f"Tables 1 to 3 of Leviathan et al. 2022, measured with the {models(page)}{made}"
+
+
+def models(page: Mapping[str, Any]) -> str:
+    """What is measured, in a few words: the pair, or the target where no pair was named."""
+    target = page["study"]["target"]
+    return f"pair {page['pair']}" if target is None else f"target {target}"
 
 
 def _table1(page: Mapping[str, Any]) -> Table:
@@ -354,7 +383,7 @@ def _table3(page: Mapping[str, Any]) -> Table:
     return Table(columns, cells)
 
 
-def _interval(found: Ends | None, unit: str = "", *, short: bool = False) -> str:
+def _interval(found: Estimate | None, unit: str = "", *, short: bool = False) -> str:
     if found is None:
         return wording.NOTHING
     if short:

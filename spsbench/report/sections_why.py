@@ -17,7 +17,7 @@ from spsbench.summary_types import (
     ArmFactors,
     ArmPrediction,
     Ceiling,
-    LoopLength,
+    Estimate,
     SeriesPrediction,
     Summary,
 )
@@ -114,7 +114,7 @@ def _predicted(arm: ArmPrediction) -> list[str]:
     ]
 
 
-def _length(found: LoopLength | None) -> str:
+def _length(found: Estimate | None) -> str:
     if found is None:
         return wording.NOTHING
     return wording.interval(Interval(found["estimate"], found["low"], found["high"]))

@@ -42,7 +42,8 @@ from spsbench.runner.proof import prove, read_again
 from spsbench.runner.schedule import Turn, turns
 from spsbench.runner.stopping import StoppingRule, note, stopping_rule
 from spsbench.stats.anytime import EXPECTABLE
-from spsbench.store import RunStore, differences
+from spsbench.store import RunStore, differences, plain
+from spsbench.store.opening import RUN_FILE, check_identity, read_run
 from spsbench.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
@@ -134,6 +135,22 @@ def execute(
             score(plan.task, store, watcher.scoring)
         summary = finalize(store, plan.source.tokenizer, plan.task)
     return Outcome(directory, summary, bool(summary["complete"]))
+
+
+def require_continuable(plan: Plan, directory: Path) -> None:
+    """Refuse a run directory that ``execute`` with ``resume`` would refuse; nothing is written or loaded.
+
+    Args:
+        plan: the run.
+        directory: of the run; one without a run is not this function's business.
+
+    Raises:
+        UsageError: it holds another run, or lacks sequences and was measured under other conditions.
+    """
+    if (directory / RUN_FILE).is_file():
+        check_identity(directory, read_run(directory).get("identity"), plain(plan.identity()))
+        now = conditions_of(plan, plan.info()["environment"])
+        require_unchanged(directory, plan, partial(_due, plan), now)
 
 
 def _due(plan: Plan, store: RunStore, rule: StoppingRule | None = None) -> list[Turn]:

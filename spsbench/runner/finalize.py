@@ -5,14 +5,26 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from spsbench.metrics.kind import MetricKind
 from spsbench.records import Prompt, Sample
 from spsbench.report.markdown import render
+from spsbench.stats.corpus import (
+    Recorded,
+    RecordedFigure,
+    corpus_metrics,
+    outputs_sha256,
+    shared_prompts,
+)
+from spsbench.stats.speedup import finished
 from spsbench.store import RunStore, read_frames, write_summary
 from spsbench.summary import summarise
 from spsbench.summary_types import Summary
 from spsbench.tasks.task import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class TokenReader(Protocol):
@@ -45,7 +57,7 @@ _BATCH = 256
 def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again: bool = False) -> None:
     """Score every finished sample that has no score yet, in batches that are kept as they come.
 
-    Figures of a whole corpus that no sums tell are computed last, and noted for each arm.
+    Figures of a whole corpus that no sums give are computed last, and noted for each arm.
 
     Args:
         task: scores.
@@ -54,7 +66,7 @@ def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again
         again: score those anew that have scores.
     """
     references = {prompt.example_id: prompt for prompt in store.prompts()}
-    done = (sample for sample in store.samples() if sample.error is None)
+    done = [sample for sample in store.samples() if sample.error is None]
     if task.headline is None:
         return
     due = [sample for sample in done if task.is_scored(references[sample.example_id])]
@@ -68,29 +80,71 @@ def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again
             batch, task.score(prompts, [s.generation.text for s in batch]), strict=True
         ):
             store.append_scores(sample.key, scores)
-    figures = _corpus_figures(task, due, references)
+    _note_figures(store, _corpus_figures(task, done, references))
+
+
+def _note_figures(store: RunStore, figures: dict[str, Recorded]) -> None:
     if figures:
-        store.note(corpus_figures=figures)
+        store.note(corpus_figures=(store.run_info().get("corpus_figures") or {}) | figures)
 
 
 def _corpus_figures(
-    task: Task, samples: Sequence[Sample], references: Mapping[str, Prompt]
-) -> dict[str, dict[str, float]]:
-    """By metric and arm the figures of all of an arm's outputs, of metrics that tell no sums."""
+    task: Task, done: Sequence[Sample], references: Mapping[str, Prompt]
+) -> dict[str, Recorded]:
+    """By metric the figures of each arm's outputs, of metrics that give no sums.
+
+    Where arms finished different prompts, also of the prompts that all of them have.
+    """
     kinds = [kind for kind in task.metrics if kind.corpus is not None]
     by_arm: dict[str, list[Sample]] = {}
-    for sample in samples if kinds else ():
-        by_arm.setdefault(sample.arm, []).append(sample)
+    for sample in done if kinds else ():
+        if sample.generation.tokens:
+            by_arm.setdefault(sample.arm, []).append(sample)
+    scored = {
+        arm: {sample.example_id for sample in own if task.is_scored(references[sample.example_id])}
+        for arm, own in by_arm.items()
+    }
+    shared = shared_prompts(scored)
     return {
         kind.name: {
-            arm: task.corpus_figure(
-                kind,
-                [references[sample.example_id] for sample in own],
-                [sample.generation.text for sample in own],
-            )
+            arm: _figures_of(task, kind, own, shared, references)
             for arm, own in by_arm.items()
+            if scored[arm]
         }
         for kind in kinds
+    }
+
+
+def _figures_of(
+    task: Task,
+    kind: MetricKind,
+    own: Sequence[Sample],
+    shared: set[str] | None,
+    references: Mapping[str, Prompt],
+) -> dict[str, RecordedFigure]:
+    """The figure of all of an arm's outputs, and of those of the shared prompts unless all are."""
+    parts = [own] if shared is None else [own, [each for each in own if each.example_id in shared]]
+    found: dict[str, RecordedFigure] = {}
+    for part in parts:
+        due = [sample for sample in part if task.is_scored(references[sample.example_id])]
+        if due:
+            asked = [references[sample.example_id] for sample in due]
+            figure = task.corpus_figure(kind, asked, [sample.generation.text for sample in due])
+            covered = outputs_sha256((sample.example_id, sample.sample_index) for sample in part)
+            found[covered] = {"figure": figure, "low": None, "high": None}
+    return found
+
+
+def _sums_of_files(
+    samples: pd.DataFrame, info: Mapping[str, Any], kinds: Sequence[MetricKind]
+) -> dict[str, Recorded]:
+    """Figures and intervals by metrics whose file a report does not run."""
+    by_arm = {str(arm): own for arm, own in finished(samples).groupby("arm", sort=False)}
+    reportable = corpus_metrics(info)
+    return {
+        name: metric.computed(by_arm)
+        for name, metric in corpus_metrics(info, kinds).items()
+        if metric.value is not None and reportable[name].value is None
     }
 
 
@@ -100,14 +154,15 @@ def finalize(store: RunStore, tokenizer: TokenReader | None, task: Task | None =
     Args:
         store: open for writing.
         tokenizer: reads the ids of traced tokens, so that a report needs none; None if they were read.
-        task: whose metrics scored; None leaves out figures of the corpus by a file's metric.
+        task: whose metrics scored; None leaves figures of the corpus by a file's metric to what is recorded.
     """
     store.write_parquet()
     frames = read_frames(store.directory)
     if tokenizer is not None:
         store.note(token_texts=token_texts(frames.tokens["token_id"].unique(), tokenizer))
-    info = store.run_info()
     kinds = () if task is None else task.metrics
+    _note_figures(store, _sums_of_files(frames.samples, store.run_info(), kinds))
+    info = store.run_info()
     summary = summarise(frames.samples, frames.loops, info, frames.evidence, kinds)
     write_summary(store.directory, summary)
     store.write_report(render(summary, info))

@@ -304,9 +304,19 @@ def _uses_template(config: RunConfig, source: PairSource, task: Task) -> bool:
 def _require_own_loops(source: PairSource, arms: tuple[Arm, ...]) -> None:
     """Refuse engines that read a prompt as a decoder does, for a pair that reads it with an encoder."""
     other = next((arm.engine for arm in arms if arm.engine != EAGER), None)
-    if source.target.is_encoder_decoder and other is not None:
+    if other is not None:
+        require_decoder(source, other)
+
+
+def require_decoder(source: PairSource, engine: str) -> None:
+    """Refuse an encoder-decoder for an engine that would read its prompt as one text.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if source.target.is_encoder_decoder:
         raise UsageError(
-            f"{other} runs decoders alone; {source.target.name} is an encoder-decoder.",
+            f"{engine} runs decoders alone; {source.target.name} is an encoder-decoder.",
             flag="--engine",
             remedy=f"Use --engine {EAGER}.",
         )

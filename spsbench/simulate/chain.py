@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from spsbench.simulate.tables import Floats, Tables
+from spsbench.simulate.tables import Contexts, Floats, Tables
 
 _SQUARINGS = 60
 _SAME = 1e-14
@@ -29,14 +29,13 @@ class Chain:
     """
 
     def __init__(self, tables: Tables) -> None:
-        self._successors = tables.contexts.successors(tables.vocab_size)
+        contexts = tables.contexts
         both = np.minimum(tables.target, tables.draft)
         self.overlap: Floats = both.sum(axis=1)
-        self._accepted = self._moves(both)
-        self._corrected = self._moves(np.maximum(tables.target - tables.draft, 0.0))
-        self._written = self._moves(tables.target)
-        count = tables.contexts.count
-        self.text: Floats = long_run(self._written, np.full(count, 1.0 / count))
+        self._accepted = contexts.moves(both)
+        self._corrected = contexts.moves(np.maximum(tables.target - tables.draft, 0.0))
+        self._written = contexts.moves(tables.target)
+        self.text: Floats = text_shares(contexts, tables.target)
 
     @property
     def alpha(self) -> float:
@@ -53,7 +52,11 @@ class Chain:
         return math.sqrt(self.mean((self.overlap - self.alpha) ** 2))
 
     def tokens_per_loop(self, k: int) -> float:
-        """Accepted tokens + 1 of a loop, on average over the loops of an endless text."""
+        """Tokens over loops of endless texts of equal length, which begin as ``text`` says.
+
+        A chain may fall into parts that are never left (``--stay 1``). Parts then share the tokens as the
+        texts do, not the loops: loops per token are averaged, and the reciprocal is taken last.
+        """
         reached = np.eye(len(self.text))
         ends = np.zeros_like(reached)
         lengths = np.ones(len(self.text))
@@ -61,25 +64,29 @@ class Chain:
             ends += reached @ self._corrected
             reached = reached @ self._accepted
             lengths += reached.sum(axis=1)
-        starts = long_run(ends + reached @ self._written, self.text)
-        return float(starts @ lengths)
-
-    def _moves(self, weights: Floats) -> Floats:
-        """[S, S] weights [S, V] added up by the context that a token leads to."""
-        count = len(weights)
-        moves = np.zeros((count, count))
-        np.add.at(moves, (np.arange(count)[:, None], self._successors), weights)
-        return moves
+        limit = limit_matrix(ends + reached @ self._written)
+        loops_per_token = 1.0 / (limit @ lengths)
+        return float(1.0 / (self.text @ limit @ loops_per_token))
 
 
-def long_run(moves: Floats, start: Floats) -> Floats:
-    """[S] the share of time a chain spends in each state.
+def text_shares(contexts: Contexts, target: Floats) -> Floats:
+    """[S] share of the positions of a target's endless text behind each context; it begins anywhere alike.
+
+    Args:
+        contexts: what numbers the rows.
+        target: [S, V] probabilities.
+    """
+    share = limit_matrix(contexts.moves(target)).mean(axis=0)
+    return np.asarray(share / share.sum())
+
+
+def limit_matrix(moves: Floats) -> Floats:
+    """[S, S] the share of time that a chain spends in each state, for each state to begin in.
 
     By squaring: chains that take turns between states, or never leave some of them, have an answer too.
 
     Args:
         moves: [S, S] transition probabilities.
-        start: [S] where the chain begins.
     """
     lazy = (moves + np.eye(len(moves))) / 2
     for _ in range(_SQUARINGS):
@@ -89,5 +96,4 @@ def long_run(moves: Floats, start: Floats) -> Floats:
         lazy = squared
         if done:
             break
-    share = start @ lazy
-    return np.asarray(share / share.sum())
+    return np.asarray(lazy)

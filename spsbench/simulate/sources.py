@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import gammaincinv, gammaln, logsumexp
 
-from spsbench.simulate.chain import long_run
+from spsbench.simulate.chain import text_shares
 from spsbench.simulate.tables import Contexts, Floats, Tables
 
 SourceName = Literal["dirichlet", "temperature", "ngram"]
@@ -148,15 +148,12 @@ def _ngram(language: Language, distance: float) -> Tables:
 
 def _shorter(contexts: Contexts, target: Floats) -> Floats:
     """[S, V] the law of the next token by the last one alone, over the target's endless text."""
-    count, classes = contexts.count, contexts.classes
-    moves = np.zeros((count, count))
-    np.add.at(moves, (np.arange(count)[:, None], contexts.successors(target.shape[1])), target)
-    text = long_run(moves, np.full(count, 1.0 / count))
+    classes, text = contexts.classes, text_shares(contexts, target)
     joint = (text[:, None] * target).reshape(classes, classes, -1).sum(axis=0)
     return np.tile(joint / joint.sum(axis=1, keepdims=True), (classes, 1))
 
 
-SOURCES: dict[SourceName, Source] = {
+SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
         Source(

@@ -12,7 +12,7 @@ import torch
 from spsbench.axes import MODIFIED_REJECTION
 from spsbench.decode.rejection import Draft
 from spsbench.decode.rules import build_rule
-from spsbench.decode.theory import expected_tokens, minimum_gain, operations_factor
+from spsbench.decode.theory import expected_tokens, loop_operations, minimum_gain, operations_factor
 from spsbench.errors import UsageError
 from spsbench.predict.whatif import WhatIf
 from spsbench.records import Interval
@@ -24,7 +24,7 @@ from spsbench.simulate.sources import Language, Source
 from spsbench.simulate.tables import Floats, Tables
 from spsbench.stats.g_test import survival
 
-Reason = Literal["noise", "alpha varies", "neither"]
+Reason = Literal["noise", "alpha varies", "unexplained", "-"]
 
 MOST_CELLS = 4_000_000
 """Contexts times V of a table."""
@@ -77,7 +77,8 @@ class Point:
         exact: the same without its assumption, see ``Chain.tokens_per_loop``; None for another rule than
             modified rejection, or with a fault.
         reason: why the simulation differs from the formula: by ``noise``, if the interval holds the formula;
-            since ``alpha varies``, if it holds the exact value; else for ``neither``.
+            since ``alpha varies``, if it holds the exact value; else it is ``unexplained``, or ``-`` without
+            an exact value to test.
         cost: of a loop in target steps, 1 + K c.
         operations_factor: Leviathan et al. 2022, Theorem 3.11, with the simulated tokens per loop.
         formula_operations_factor: the same by the formula.
@@ -99,16 +100,12 @@ class Point:
     @property
     def speedup(self) -> Interval:
         """Walltime factor over ArS: tokens per loop over ``cost``."""
-        found = self.simulated.tokens_per_loop
-        ends = (None if end is None else end / self.cost for end in (found.low, found.high))
-        return Interval(found.estimate / self.cost, *ends)
+        return self.simulated.tokens_per_loop.over(self.cost)
 
     @property
     def r_prime(self) -> Interval:
         """Accepted tokens + 1 of a loop over K + 1."""
-        found = self.simulated.tokens_per_loop
-        ends = (None if end is None else end / (self.k + 1) for end in (found.low, found.high))
-        return Interval(found.estimate / (self.k + 1), *ends)
+        return self.simulated.tokens_per_loop.over(self.k + 1)
 
     @property
     def sequence_time(self) -> tuple[float, float]:
@@ -155,31 +152,52 @@ class World:
         return loop.best_k(by_k)
 
 
-def study(question: Question, note: Callable[[str], None]) -> list[World]:
-    """Simulate every pair of tables that the question has.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Target and draft of one world.
 
-    Args:
-        question: what is asked.
-        note: told what is going on.
+    Attributes:
+        distance: of the draft from the target, as the source measures it.
+        tables: both, not warped yet.
+    """
+
+    distance: float
+    tables: Tables
+
+
+def prepare(question: Question) -> list[Prepared]:
+    """Every pair of tables that the question has; whatever can be refused is refused here.
 
     Raises:
-        UsageError: the tables would be too large, or no distance gives the alpha; before any loop.
+        UsageError: the tables would be too large, or no distance gives the alpha.
     """
     for classes in question.classes:
         _require_room(question, classes)
-    prepared = [_prepared(question, classes) for classes in question.classes]
-    return [_world(question, *each, note) for each in prepared]
+    return [_prepared(question, classes) for classes in question.classes]
+
+
+def study(question: Question, pairs: Sequence[Prepared], note: Callable[[str], None]) -> list[World]:
+    """Simulate pairs of tables.
+
+    Args:
+        question: what is asked.
+        pairs: of ``prepare``.
+        note: called with a sentence before each K.
+    """
+    return [_world(question, pair, note) for pair in pairs]
 
 
 def _require_room(question: Question, classes: int) -> None:
     vocabulary, order = question.language.vocabulary, question.source.order
-    most = 16 if order == 2 else 512
-    least = 2 if order == 2 else 1
-    if not least <= classes <= min(most, vocabulary):
+    least, largest = (2, 16) if order == 2 else (1, 512)
+    most = min(largest, vocabulary)
+    if not least <= classes <= most:
+        remedy = f"Give a number of contexts from {least} to {most}"
+        by_vocabulary = f": a vocabulary of {vocabulary} tokens has no more classes, see --vocabulary"
         raise UsageError(
-            f"--source {question.source.name} takes {least} to {min(most, vocabulary)}, got {classes}.",
+            f"--source {question.source.name} takes {least} to {most}, got {classes}.",
             flag="--contexts",
-            remedy="A vocabulary of V tokens has at most V classes.",
+            remedy=f"{remedy}{by_vocabulary if vocabulary < min(classes, largest) else ''}.",
         )
     if classes**order * vocabulary > MOST_CELLS:
         raise UsageError(
@@ -189,8 +207,7 @@ def _require_room(question: Question, classes: int) -> None:
         )
 
 
-def _prepared(question: Question, classes: int) -> tuple[int, float, Tables]:
-    """(classes, distance, tables) of one world."""
+def _prepared(question: Question, classes: int) -> Prepared:
     language, source = replace(question.language, classes=classes), question.source
     distance = question.distance
     if distance is None:
@@ -203,27 +220,25 @@ def _prepared(question: Question, classes: int) -> tuple[int, float, Tables]:
             flag=source.option,
             remedy=f"Give at most {most:.4g}, or less variation.",
         )
-    return classes, distance, source.make(language, distance)
+    return Prepared(distance, source.make(language, distance))
 
 
-def _world(
-    question: Question, classes: int, distance: float, tables: Tables, note: Callable[[str], None]
-) -> World:
-    sampler = question.sampler
+def _world(question: Question, pair: Prepared, note: Callable[[str], None]) -> World:
+    sampler, tables = question.sampler, pair.tables
     warped = tables.warped(sampler.sampling)
     chain = Chain(warped)
     expected = _expected(warped, sampler)
     accepts = float(np.clip(chain.mean(expected), 0.0, 1.0))
     simulated = []
     for k in question.ks:
-        where = "one row everywhere" if classes == 1 else f"{tables.contexts.count} contexts"
+        where = "one row everywhere" if tables.contexts.count == 1 else f"{tables.contexts.count} contexts"
         note(f"{where}, K = {k}: {question.sequences} sequences")
         simulated.append(simulate(tables, chain.text, expected, k, question.sequences, sampler))
     points = tuple(_point(question, chain, accepts, each) for each in simulated)
     return World(
-        classes,
+        tables.contexts.classes,
         tables.contexts.count,
-        question.source.closeness(distance),
+        question.source.closeness(pair.distance),
         chain.alpha,
         chain.deviation,
         accepts,
@@ -247,14 +262,13 @@ def _point(question: Question, chain: Chain, accepts: float, simulated: Simulate
     right = sampler.fault is None and sampler.rule.name == MODIFIED_REJECTION
     formula = expected_tokens(accepts, k)
     exact = chain.tokens_per_loop(k) if right else None
-    arithmetic = k * question.operations + k + 1.0
     return Point(
         simulated,
         formula,
         exact,
         _reason(simulated.tokens_per_loop, formula, exact),
         1.0 + k * question.cost,
-        arithmetic / simulated.tokens_per_loop.estimate,
+        loop_operations(question.operations, k) / simulated.tokens_per_loop.estimate,
         operations_factor(accepts, question.operations, k),
     )
 
@@ -262,7 +276,9 @@ def _point(question: Question, chain: Chain, accepts: float, simulated: Simulate
 def _reason(found: Interval, formula: float, exact: float | None) -> Reason:
     if _holds(found, formula):
         return "noise"
-    return "alpha varies" if exact is not None and _holds(found, exact) else "neither"
+    if exact is None:
+        return "-"
+    return "alpha varies" if _holds(found, exact) else "unexplained"
 
 
 def _holds(found: Interval, value: float) -> bool:

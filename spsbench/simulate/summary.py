@@ -125,13 +125,13 @@ def name_of(world: World) -> str:
 def heading(question: Question, world: World) -> str:
     """Which tables, and how close the draft is."""
     option = question.source.option.removeprefix("--").replace("-", " ")
-    told = name_of(world).capitalize()
-    told += f": {option} {world.closeness:.4g}, alpha {world.alpha:.4f}"
+    found = name_of(world).capitalize()
+    found += f": {option} {world.closeness:.4g}, alpha {world.alpha:.4f}"
     if world.contexts > 1:
-        told += f", which varies by {world.deviation:.3f} from token to token"
+        found += f", which varies by {world.deviation:.3f} from token to token"
     if abs(world.accepts - world.alpha) > _SAME:
-        told += f"; the rule accepts {world.accepts:.4f}"
-    return told
+        found += f"; the rule accepts {world.accepts:.4f}"
+    return found
 
 
 def lengths(world: World) -> Table:
@@ -202,27 +202,27 @@ def _fit(world: World) -> str | None:
     """Whether formula and exact law fit all K together."""
     if world.formula_fits is None:
         return None
-    told = f"All K together: the formula fits with p = {world.formula_fits:.2g}"
-    return told + ("." if world.exact_fits is None else f", the exact law with p = {world.exact_fits:.2g}.")
+    fits = f"All K together: the formula fits with p = {world.formula_fits:.2g}"
+    return fits + ("." if world.exact_fits is None else f", the exact law with p = {world.exact_fits:.2g}.")
 
 
 def law_sentence(question: Question, law: LawCheck) -> str:
     """What the tokens say about the sampler."""
     found, leakage = law.evidence, law.evidence["leakage"]
-    told = (
+    tested = (
         f"{law.tokens:,} tokens: G = {law.g:.0f} on {law.freedom} degrees of freedom, p = {law.p_value:.2g}"
     )
     if leakage is not None:
         share = Interval(leakage["estimate"], leakage["low"], leakage["high"])
-        told += f"; leakage {share.estimate:.1%} [{share.low:.1%}, {share.high:.1%}]"
-    told += f"; e-value 10^{found['log10_e_value']:.1f}. "
+        tested += f"; leakage {share.estimate:.1%} [{share.low:.1%}, {share.high:.1%}]"
+    tested += f"; e-value 10^{found['log10_e_value']:.1f}. "
     if law.follows:
-        return f"{told}No sign that they do not follow the target."
+        return f"{tested}No sign that they do not follow the target."
     cells = ", ".join(
         f"token {cell.token} in context {cell.context} {cell.seen} times, {cell.expected:.0f} expected"
         for cell in law.worst
     )
-    return f"{told}They do NOT follow the target{_excuse(question)}: {cells}."
+    return f"{tested}They do NOT follow the target{_excuse(question)}: {cells}."
 
 
 def _excuse(question: Question) -> str:

@@ -53,6 +53,12 @@ class Contexts:
         known = np.arange(self.count) % self.classes ** (self.order - 1) * self.classes
         return np.asarray(known[:, None] + np.arange(vocab_size) % self.classes)
 
+    def moves(self, weights: Floats) -> Floats:
+        """[S, S] weights [S, V] of tokens added up by the context that a token leads to."""
+        found = np.zeros((self.count, self.count))
+        np.add.at(found, (np.arange(self.count)[:, None], self.successors(weights.shape[1])), weights)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Tables:

@@ -124,6 +124,17 @@ def pooled_interval(
     return low, high
 
 
+def is_zero_somewhere(columns: Sequence[Floats], statistic: Callable[[Floats], Floats]) -> bool:
+    """Whether a statistic of sums is 0 in a resample of ``pooled_interval``: nothing can be divided by it.
+
+    Args:
+        columns, statistic: as for ``pooled_interval``.
+    """
+    data = np.stack([np.asarray(column, dtype=np.float64) for column in columns])
+    with np.errstate(all="ignore"):
+        return bool((np.asarray(statistic(_resampled_sums(data))) == 0).any())
+
+
 def _shares(point: float, drawn: Floats, left_out: Floats) -> Floats:
     """Which quantiles of the resampled values are the ends: bias-corrected and accelerated."""
     from scipy.special import ndtr, ndtri

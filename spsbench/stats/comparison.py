@@ -76,8 +76,28 @@ def reasons(a: Mapping[str, Any], b: Mapping[str, Any], arms: Sequence[str]) -> 
     return Reasons(
         (*_differing(RULES, ours, theirs), *_rules(a, b), *_samplings(ours, theirs, arms)),
         tuple(_hardware(a, b)),
-        (*_differing(SETTINGS, ours, theirs), *_software(a, b), *_stopped(a, b)),
+        (*_differing(SETTINGS, ours, theirs), *_scored_otherwise(a, b), *_software(a, b), *_stopped(a, b)),
     )
+
+
+def _scored_otherwise(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    """Metrics of one name that were computed in different ways: by another tokenizer, version or script."""
+    for name, (ours, theirs) in _unlike_signatures(a, b).items():
+        yield (
+            f"the metric {name} was computed in different ways ({ours or 'no signature'} in A, "
+            f"{theirs or 'no signature'} in B), so its difference has no interval"
+        )
+
+
+def _unlike_signatures(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The signatures of both runs by metric, where they differ."""
+    ours, theirs = (run.get("metrics") or {} for run in (a, b))
+    pairs = {
+        name: (about.get("signature"), theirs[name].get("signature"))
+        for name, about in ours.items()
+        if name in theirs
+    }
+    return {name: (mine, other) for name, (mine, other) in pairs.items() if mine != other}
 
 
 def _stopped(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
@@ -224,6 +244,28 @@ class Side:
     samples: pd.DataFrame
 
 
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How both runs were scored.
+
+    Attributes:
+        corpora: the metrics that are no means, of A and of B.
+        unlike: names of the metrics whose signatures differ.
+    """
+
+    corpora: tuple[Mapping[str, CorpusMetric], Mapping[str, CorpusMetric]]
+    unlike: Collection[str]
+
+    @property
+    def counted(self) -> set[str]:
+        """The columns that are no scores of their own."""
+        return {column for side in self.corpora for metric in side.values() for column in metric.columns}
+
+    def without_interval(self, found: MetricDifference) -> MetricDifference:
+        """A difference; its interval only if both runs computed the metric in the same way."""
+        return {**found, "low": None, "high": None} if found["metric"] in self.unlike else found
+
+
 def compare(a: Side, b: Side) -> RunComparison:
     """B against A, on the prompts that both asked in the same words.
 
@@ -244,9 +286,9 @@ def compare(a: Side, b: Side) -> RunComparison:
     found = replace(found, machine=(*found.machine, *taken))
     sides = [_by_arm(side.samples, shared) for side in (a, b)]
     known = names[0] | names[1]
-    corpora = corpus_metrics(a.run) | corpus_metrics(b.run)
+    metrics = Scoring((corpus_metrics(a.run), corpus_metrics(b.run)), {*_unlike_signatures(a.run, b.run)})
     found_arms = (
-        _arm(known[arm], *sides, corpora=corpora, baselines=_baselines(known, arm), alike=_alike(a, b, arm))
+        _arm(known[arm], *sides, metrics=metrics, baselines=_baselines(known, arm), alike=_alike(a, b, arm))
         for arm in common
     )
     arms = [_without_interval(arm) if taken else arm for arm in found_arms if arm is not None]
@@ -336,7 +378,7 @@ def _arm(
     a: Mapping[str, pd.DataFrame],
     b: Mapping[str, pd.DataFrame],
     *,
-    corpora: Mapping[str, CorpusMetric],
+    metrics: Scoring,
     baselines: Collection[str],
     alike: bool,
 ) -> ArmComparison | None:
@@ -356,7 +398,10 @@ def _arm(
         "time_ratio": {"ratio": found.ratio, "low": found.low, "high": found.high},
         "a_speedup": _speedup(name, a, baselines),
         "b_speedup": _speedup(name, b, baselines),
-        "metrics": [*_metrics(a[name], b[name], corpora), *_figures(a[name], b[name], corpora)],
+        "metrics": [
+            metrics.without_interval(found)
+            for found in (*_metrics(a[name], b[name], metrics), *_figures(a[name], b[name], metrics))
+        ],
         "tokens": _tokens(a[name], b[name]) if alike else None,
     }
 
@@ -412,12 +457,12 @@ def _speedup(arm: str, side: Mapping[str, pd.DataFrame], baselines: Collection[s
     return min((ratio for ratio in ratios if ratio is not None), default=None)
 
 
-def _figures(
-    a: pd.DataFrame, b: pd.DataFrame, corpora: Mapping[str, CorpusMetric]
-) -> Iterator[MetricDifference]:
-    """Every figure of a corpus that both have and sums tell: B minus A on the prompts of both."""
-    for name, metric in corpora.items():
-        if metric.value is None:
+def _figures(a: pd.DataFrame, b: pd.DataFrame, metrics: Scoring) -> Iterator[MetricDifference]:
+    """Every figure of a corpus that both have and sums give: B minus A on the prompts of both."""
+    for name, metric in metrics.corpora[0].items():
+        other = metrics.corpora[1].get(name)
+        # A function belongs to the columns of this version: where both have one it is the same.
+        if metric.value is None or other is None or other.value is None:
             continue
         ours, theirs = (
             by_prompt(samples, metric.counted(score_table(finished(samples)))) for samples in (a, b)
@@ -436,12 +481,10 @@ def _figures(
         }
 
 
-def _metrics(
-    a: pd.DataFrame, b: pd.DataFrame, corpora: Mapping[str, CorpusMetric]
-) -> Iterator[MetricDifference]:
+def _metrics(a: pd.DataFrame, b: pd.DataFrame, metrics: Scoring) -> Iterator[MetricDifference]:
     """Every score that both have: mean over prompts of B minus A, paired."""
     tables = [_scores(samples) for samples in (a, b)]
-    counted = {column for metric in corpora.values() for column in metric.columns}
+    counted = metrics.counted
     for metric in tables[0].columns:
         if metric not in tables[1] or metric in counted:
             continue

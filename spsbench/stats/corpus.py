@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spsbench.metrics.kind import MetricKind
+from spsbench.metrics.kind import OUTPUTS, MetricKind
 from spsbench.metrics.registry import installed
 from spsbench.stats.bootstrap import Floats, finite, pooled_interval
 from spsbench.stats.scores import score_table
@@ -18,20 +20,65 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+class RecordedFigure(MetricInterval):
+    """The figure of some outputs in ``run.json``; without an interval where no sum gives the figure."""
+
+    figure: float
+
+
+Recorded = Mapping[str, Mapping[str, RecordedFigure]]
+"""Figures of a metric by arm, and by ``outputs_sha256`` of the outputs that each of them covers."""
+
+
+def outputs_sha256(keys: Iterable[tuple[str, int]]) -> str:
+    """Which outputs of an arm a figure covers: a hash of their (example_id, sample_index), in any order."""
+    lines = sorted(json.dumps([str(example), int(index)]) for example, index in keys)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def shared_prompts(scored: Mapping[str, Collection[str]]) -> set[str] | None:
+    """The prompts that every arm has scored outputs of; None where all arms have the same ones.
+
+    Args:
+        scored: example_ids by arm; an arm without any is left out.
+    """
+    own = [set(prompts) for prompts in scored.values() if prompts]
+    shared = set.intersection(*own) if own else set()
+    return None if all(prompts == shared for prompts in own) else shared
+
+
+@dataclass(frozen=True, slots=True)
+class CommonFigures:
+    """Recorded figures of the prompts that all arms have.
+
+    Attributes:
+        prompts: how many there are.
+        by_arm: the figure; an arm that has none recorded of these outputs is missing.
+    """
+
+    prompts: int
+    by_arm: Mapping[str, float]
+
+
 @dataclass(frozen=True, slots=True)
 class CorpusMetric:
-    """How the figure of a corpus is had from what the run kept of its outputs.
+    """How the figure of a corpus follows from what the run kept of its outputs.
 
     Attributes:
         columns: among the scores of an output.
-        value: from sums of the columns, [columns, m], to figures, [m]; None where no sum tells it, or where
+        value: from sums of the columns, [columns, m], to figures, [m]; None where no sum gives it, or where
             the metric is neither ours nor an installed package's.
-        figures: by arm, of all of its outputs, where no sum tells it.
+        recorded: where ``value`` is None, what scoring computed.
     """
 
     columns: tuple[str, ...]
     value: Callable[[Floats], Floats] | None = None
-    figures: Mapping[str, float] = field(default_factory=dict)
+    recorded: Recorded = field(default_factory=dict)
+
+    @property
+    def summed(self) -> bool:
+        """Whether the figure follows from sums, be its function at hand or not."""
+        return not self.columns[0].endswith(f":{OUTPUTS}")
 
     def counted(self, table: pd.DataFrame) -> pd.DataFrame:
         """What is summed of each output that was scored; of a ``score_table``."""
@@ -41,56 +88,136 @@ class CorpusMetric:
             return pd.DataFrame(columns=list(self.columns), dtype=np.float64)
         return table[list(self.columns)].astype("float64").dropna()
 
-    def figure(self, counted: pd.DataFrame, arm: str | None = None) -> float | None:
-        """The figure of the outputs; of an arm's all, if ``arm`` names it."""
+    def of_record(self, samples: pd.DataFrame, arm: str | None) -> RecordedFigure | None:
+        """The recorded figure of exactly these finished samples of an arm; None if it is of others."""
+        found = self.recorded.get(arm) if arm is not None else None
+        return found.get(outputs_sha256(_keys(samples))) if found else None
+
+    def figure(self, samples: pd.DataFrame, table: pd.DataFrame, arm: str | None = None) -> float | None:
+        """The figure of outputs.
+
+        Args:
+            samples: finished.
+            table: their ``score_table``.
+            arm: whose they are, if they are all of it.
+        """
+        counted = self.counted(table)
         if not len(counted):
             return None
         if self.value is None:
-            return None if arm is None else self.figures.get(arm)
+            found = self.of_record(samples, arm)
+            return None if found is None else found["figure"]
         return finite(self.value(counted.to_numpy().sum(axis=0)[:, None])[0])
+
+    def interval(self, samples: pd.DataFrame, table: pd.DataFrame, arm: str) -> MetricInterval | None:
+        """The 95% interval of the figure over prompts; None where no sum gives it."""
+        counted = self.counted(table)
+        if not len(counted):
+            return None
+        if self.value is not None:
+            low, high = pooled_interval([*by_prompt(samples, counted).to_numpy().T], self.value)
+            return {"low": low, "high": high}
+        found = self.of_record(samples, arm)
+        return {"low": found["low"], "high": found["high"]} if found is not None and self.summed else None
+
+    def on_common(self, by_arm: Mapping[str, pd.DataFrame]) -> CommonFigures:
+        """What is recorded of the prompts that all arms have.
+
+        Args:
+            by_arm: finished samples.
+        """
+        shared, prompts = self._shared(by_arm)
+        kept = {arm: samples for arm, samples in _on(by_arm, shared).items() if arm in prompts}
+        found = {arm: self.of_record(samples, arm) for arm, samples in kept.items()}
+        figures = {arm: figure["figure"] for arm, figure in found.items() if figure is not None}
+        return CommonFigures(len(set.intersection(*prompts.values())) if prompts else 0, figures)
+
+    def computed(self, by_arm: Mapping[str, pd.DataFrame]) -> Recorded:
+        """Figures and intervals of each arm, and of the prompts that all arms have; for ``value``.
+
+        Args:
+            by_arm: finished samples.
+        """
+        shared, _ = self._shared(by_arm)
+        found: dict[str, dict[str, RecordedFigure]] = {}
+        for prompts in (None,) if shared is None else (None, shared):
+            for arm, samples in _on(by_arm, prompts).items():
+                table = score_table(samples)
+                figure, ends = self.figure(samples, table), self.interval(samples, table, arm)
+                if figure is not None and ends is not None:
+                    found.setdefault(arm, {})[outputs_sha256(_keys(samples))] = {"figure": figure, **ends}
+        return found
+
+    def _shared(self, by_arm: Mapping[str, pd.DataFrame]) -> tuple[set[str] | None, dict[str, set[str]]]:
+        """(``shared_prompts``, the prompts of each arm that has scored outputs)."""
+        counted = {arm: self.counted(score_table(samples)) for arm, samples in by_arm.items()}
+        prompts = {
+            arm: set(by_arm[arm]["example_id"].loc[rows.index]) for arm, rows in counted.items() if len(rows)
+        }
+        return shared_prompts(prompts), prompts
+
+
+def _keys(samples: pd.DataFrame) -> Iterator[tuple[str, int]]:
+    return zip(samples["example_id"], samples["sample_index"], strict=True)
+
+
+def _on(by_arm: Mapping[str, pd.DataFrame], prompts: set[str] | None) -> dict[str, pd.DataFrame]:
+    if prompts is None:
+        return dict(by_arm)
+    return {arm: samples[samples["example_id"].isin(prompts)] for arm, samples in by_arm.items()}
 
 
 def corpus_metrics(info: Mapping[str, Any], kinds: Iterable[MetricKind] = ()) -> dict[str, CorpusMetric]:
     """The metrics of a run that are no means, by name.
 
     Args:
-        info: of ``summarise``; its ``metrics`` tells the columns, its ``corpus_figures`` the figures that no
-            sum gives, by metric and arm.
+        info: of ``summarise``; its ``metrics`` names the columns, its ``corpus_figures`` holds what was
+            recorded, by metric (see ``Recorded``).
         kinds: the task's own metrics, where the task is at hand.
     """
     at_hand = {kind.name: kind for kind in kinds}
-    figures = info.get("corpus_figures") or {}
+    recorded = info.get("corpus_figures") or {}
     found = {}
-    for name, told in (info.get("metrics") or {}).items():
-        if columns := tuple(told.get("columns") or ()):
+    for name, about in (info.get("metrics") or {}).items():
+        if columns := tuple(about.get("columns") or ()):
             kind = at_hand.get(name) or installed(name)
             same = kind is not None and kind.sums is not None and kind.columns == columns
             value = kind.sums.value if same and kind is not None and kind.sums is not None else None
-            found[name] = CorpusMetric(columns, value, figures.get(name) or {})
+            found[name] = CorpusMetric(columns, value, recorded.get(name) or {})
     return found
 
 
 def without_figure(samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> list[str]:
-    """A sentence for each metric whose outputs were scored and whose figure cannot be had here."""
-    table = score_table(samples)
+    """A sentence for each metric that has scored outputs and, of some arm, no figure here.
+
+    Args:
+        samples: finished, of all arms.
+        corpora: the metrics that are no means.
+    """
     return [
-        f"{name} has no figure here: it comes from a file or a script, which a report does not run. "
-        "`spsbench score RUN --missing` computes it."
+        f"{name} has no figure here of {', '.join(arms)}: it comes from a file or a script, which a report "
+        "does not run, and none is recorded for these outputs. `spsbench score RUN --missing` computes it."
         for name, metric in corpora.items()
-        if metric.value is None and not metric.figures and len(metric.counted(table))
+        if metric.value is None and (arms := _unrecorded(samples, metric))
     ]
 
 
-def intervals(samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> dict[str, MetricInterval]:
-    """The 95% interval over prompts of each figure of an arm's finished samples, where sums tell it."""
+def _unrecorded(samples: pd.DataFrame, metric: CorpusMetric) -> list[str]:
+    by_arm = {str(arm): own for arm, own in samples.groupby("arm", sort=False)}
+    return [
+        arm
+        for arm, own in by_arm.items()
+        if len(metric.counted(score_table(own))) and metric.of_record(own, arm) is None
+    ]
+
+
+def intervals(
+    samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric], arm: str
+) -> dict[str, MetricInterval]:
+    """The 95% interval over prompts of each figure of an arm's finished samples, where sums give it."""
     table = score_table(samples)
-    found: dict[str, MetricInterval] = {}
-    for name, metric in corpora.items():
-        counted = metric.counted(table)
-        if metric.value is not None and len(counted):
-            low, high = pooled_interval([*by_prompt(samples, counted).to_numpy().T], metric.value)
-            found[name] = {"low": low, "high": high}
-    return found
+    found = {name: metric.interval(samples, table, arm) for name, metric in corpora.items()}
+    return {name: ends for name, ends in found.items() if ends is not None}
 
 
 def by_prompt(samples: pd.DataFrame, counted: pd.DataFrame) -> pd.DataFrame:

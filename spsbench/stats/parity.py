@@ -22,8 +22,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.stats.bootstrap import finite, pooled_interval, pseudo_values, ratio_of_sums
-from spsbench.stats.corpus import CorpusMetric, by_prompt
+from spsbench.stats.bootstrap import (
+    finite,
+    is_zero_somewhere,
+    pooled_interval,
+    pseudo_values,
+    ratio_of_sums,
+)
+from spsbench.stats.corpus import CommonFigures, CorpusMetric, by_prompt
 from spsbench.stats.scores import score_table
 from spsbench.stats.speedup import finished
 from spsbench.summary_types import (
@@ -57,8 +63,8 @@ def metrics(
     fewer samples than k. What is counted for the figure of a corpus becomes that figure.
 
     Args:
-        samples: rows with ``example_id`` and ``scores``: a dict per row, its JSON, or None where
-            scoring was left out.
+        samples: finished rows with ``example_id``, ``sample_index`` and ``scores``: a dict per row, its JSON,
+            or None where scoring was left out.
         corpora: the metrics that are no means.
         arm: whose samples these are, if they are all of it.
     """
@@ -66,7 +72,7 @@ def metrics(
     result: dict[str, float | None] = {}
     for name in _metric_names(scores, corpora or {}):
         if corpora and name in corpora:
-            result[name] = corpora[name].figure(corpora[name].counted(scores), arm)
+            result[name] = corpora[name].figure(samples, scores, arm)
         elif name == PASSED:
             result.update(_pass_at(samples["example_id"], scores[name]))
         else:
@@ -131,14 +137,17 @@ def parity(
         ``metric``, ``comparisons`` (one per SpS arm, see ``compare``) and ``target_over_draft`` (one
         per sampling with a draft-only arm, see ``advantage``); None where nothing was scored.
     """
-    tables = {arm: score_table(finished(samples)) for arm, samples in by_arm.items()}
+    done = {arm: finished(samples) for arm, samples in by_arm.items()}
+    tables = {arm: score_table(samples) for arm, samples in done.items()}
     column = _score_column(tables, headline, corpora or {})
     if column is None:
         return None
-    told = (kinds or {}).get(column, {})
-    default, better = told.get("margin", DEFAULT_MARGINS.get(column)), told.get("higher_is_better", True)
-    judge = _Judge(column, (corpora or {}).get(column), default, better)
-    units = {arm: judge.units(by_arm[arm], table) for arm, table in tables.items()}
+    about = (kinds or {}).get(column, {})
+    default, better = about.get("margin", DEFAULT_MARGINS.get(column)), about.get("higher_is_better", True)
+    corpus = (corpora or {}).get(column)
+    recorded = corpus.on_common(done) if corpus is not None and corpus.value is None else None
+    comparer = _Comparer(column, corpus, recorded, default, better)
+    units = {arm: comparer.units(done[arm], table) for arm, table in tables.items()}
     comparisons: list[ParityComparison] = []
     advantages: list[TargetOverDraft] = []
     for sampling in dict.fromkeys(row["sampling"] for row in rows):
@@ -148,10 +157,10 @@ def parity(
         if ars is None:
             continue
         if draft is not None:
-            advantages.append({"sampling": sampling, **judge.advantage(units, ars, draft)})
+            advantages.append({"sampling": sampling, **comparer.advantage(units, ars, draft)})
         for arm in (arm for arm in group if method[arm] == "sps"):
             solved = _solved(units[ars], units[arm]) if column == PASSED else None
-            compared = judge.compare(units, ars, arm, draft)
+            compared = comparer.compare(units, ars, arm, draft)
             comparisons.append(
                 {"arm": arm, "baseline": ars, "sampling": sampling, **compared, "solved": solved}
             )
@@ -160,18 +169,20 @@ def parity(
 
 
 @dataclass(frozen=True)
-class _Judge:
+class _Comparer:
     """How arms are compared on one metric.
 
     Attributes:
         column: its name among the scores; of the metric itself where it is no mean.
-        corpus: how its figure is had, where it is no mean.
+        corpus: how its figure is computed, where it is no mean.
+        recorded: the figures to compare, where they cannot be computed here.
         default: margin without a gap to take a share of.
         better: whether higher is better.
     """
 
     column: str
     corpus: CorpusMetric | None
+    recorded: CommonFigures | None
     default: float | None
     better: bool
 
@@ -181,8 +192,8 @@ class _Judge:
         return by_prompt(samples, self.corpus.counted(table))
 
     def compare(self, units: Mapping[str, Units], ars: str, arm: str, draft: str | None) -> PairedScores:
-        if self.corpus is not None and self.corpus.value is None:
-            return self._figures(len(units[arm]), ars, arm, draft)
+        if self.recorded is not None:
+            return self._of_record(self.recorded, ars, arm, draft)
         return compare(
             units[ars],
             units[arm],
@@ -193,40 +204,50 @@ class _Judge:
         )
 
     def advantage(self, units: Mapping[str, Units], ars: str, draft: str) -> Advantage:
-        if self.corpus is None or self.corpus.value is not None:
+        if self.recorded is None:
             return advantage(units[ars], units[draft], None if self.corpus is None else self.corpus.value)
-        target, alone = (self.corpus.figures.get(arm) for arm in (ars, draft))
+        target, alone = (self.recorded.by_arm.get(arm) for arm in (ars, draft))
         return {
-            "prompts": len(units[ars]),
+            "prompts": self.recorded.prompts,
             "target_mean": target,
             "draft_mean": alone,
             "ratio": target / alone if target is not None and alone else None,
             "low": None,
             "high": None,
-            "reason": WHOLE,
+            "reason": NO_RATIO if alone == 0 else self._why_not(target, alone),
         }
 
-    def _figures(self, prompts: int, ars: str, arm: str, draft: str | None) -> PairedScores:
-        """Figures that no sum tells: nothing can be resampled."""
-        assert self.corpus is not None
-        first, second = (self.corpus.figures.get(name) for name in (ars, arm))
-        alone = None if draft is None else self.corpus.figures.get(draft)
+    def _of_record(self, recorded: CommonFigures, ars: str, arm: str, draft: str | None) -> PairedScores:
+        """Figures that cannot be computed here, of the prompts of all arms: nothing can be resampled."""
+        first, second = (recorded.by_arm.get(name) for name in (ars, arm))
+        alone = None if draft is None else recorded.by_arm.get(draft)
         sign = 1.0 if self.better else -1.0
         gap = None if first is None or alone is None else sign * (first - alone)
         margin, rule = _margin(gap, DEFAULT_MARGIN if self.default is None else self.default)
         return {
-            "prompts": prompts,
+            "prompts": recorded.prompts,
             "baseline_mean": first,
             "arm_mean": second,
             "difference": None if first is None or second is None else second - first,
             "margin": margin,
             "margin_rule": rule,
             "normalised_difference": None,
-            **_untested(WHOLE, None),
+            **_untested(self._why_not(first, second), None),
         }
+
+    def _why_not(self, *figures: float | None) -> str:
+        """Why recorded figures have no interval."""
+        if None in figures:
+            return UNRECORDED
+        return OF_A_FILE if self.corpus is not None and self.corpus.summed else WHOLE
 
 
 WHOLE = "the metric gives one figure for all outputs together, which has no interval"
+OF_A_FILE = (
+    "a verdict takes the metric's file, which a report does not run; `spsbench score RUN --missing` gives it"
+)
+NO_RATIO = "the draft alone scores 0"
+UNRECORDED = "no figure of these outputs is recorded; `spsbench score RUN --missing` computes it"
 
 
 def compare(
@@ -294,7 +315,7 @@ def advantage(target: Units, draft: Units, value: Value | None = None) -> Advant
         "reason": None,
     }
     if means[0] is None or not means[1]:
-        reason = "no common prompt" if not len(target) else "the draft alone scores 0"
+        reason = "no common prompt" if not len(target) else NO_RATIO
         return {**found, "reason": reason}
     if value is None:
         columns = np.asarray(target, dtype=np.float64), np.asarray(draft, dtype=np.float64)
@@ -304,8 +325,16 @@ def advantage(target: Units, draft: Units, value: Value | None = None) -> Advant
         both, statistic = _side_by_side(target, draft, lambda one, other: value(one) / value(other))
         low, high = pooled_interval(both, statistic)
         ratio = means[0] / means[1]
-    why = None if low is not None else "too little variation between prompts for an interval"
+    why = None if low is not None else _no_ratio(draft, value)
     return {**found, "ratio": ratio, "low": low, "high": high, "reason": why}
+
+
+def _no_ratio(draft: Any, value: Value | None) -> str:
+    """Why a ratio to these units has no interval."""
+    columns = np.atleast_2d(np.asarray(draft, dtype=np.float64).T)
+    if is_zero_somewhere([*columns], value or (lambda sums: sums[0])):
+        return "the draft alone scores 0 on some resamples of the prompts, where there is no ratio"
+    return "too little variation between prompts for an interval"
 
 
 def _score_column(

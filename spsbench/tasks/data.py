@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.paths import mini_dir
+from spsbench.paths import mini_dirs
 from spsbench.records import Example
-
-MINI_FOLDERS = ("mini", "mini_t5")
-"""Folders of the embedded pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ def fingerprint(examples: Sequence[Example]) -> dict[str, Any]:
 def is_mini(path: Path) -> bool:
     """Whether a path lies in the package's synthetic data."""
     place = path.resolve()
-    return any(place.is_relative_to(mini_dir(folder).resolve()) for folder in MINI_FOLDERS)
+    return any(place.is_relative_to(folder.resolve()) for folder in mini_dirs().values())
 
 
 def _sha256(lines: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from spsbench.config.files import read_yaml, unknown_name
 from spsbench.errors import UsageError
+from spsbench.paths import PairFolder
 from spsbench.records import SamplingParams
 
 
@@ -99,7 +100,7 @@ class MiniSource(_Strict):
 
     examples: str = Field(min_length=1)
     exemplars: str | None = None
-    folder: Literal["mini", "mini_t5"] = "mini"
+    folder: PairFolder = "mini"
 
 
 class DataSpec(_Strict):

@@ -179,10 +179,10 @@ def fitting(prompt: Prompt, context_window: int, max_new_tokens: int) -> Prompt:
     """
     if len(prompt.ids) + max_new_tokens > context_window:
         raise UsageError(
-            f"the prompt of {prompt.example_id} has {len(prompt.ids)} tokens; with {max_new_tokens} new ones "
-            f"it exceeds the context window of {context_window}.",
+            f"the prompt of {prompt.example_id} has {len(prompt.ids)} tokens; {max_new_tokens} new ones "
+            f"leave room for {max(context_window - max_new_tokens, 0)}.",
             flag="--max-new-tokens",
-            remedy="Choose fewer new tokens or models with a larger window.",
+            remedy="Shorten it, choose models with a larger window or, with decoders, fewer new tokens.",
         )
     return prompt
 

@@ -10,7 +10,7 @@ from typing import Any
 from spsbench.errors import UsageError
 from spsbench.records import Example, Prompt
 from spsbench.tasks.data import TaskData, chosen, fingerprint, seeded_order
-from spsbench.tasks.sources import Row, fetch, read_rows, required_column, sibling_train, unique
+from spsbench.tasks.sources import Row, fetch, is_blank, read_rows, required_column, sibling_train, unique
 from spsbench.tasks.spec import SUMMARIZATION, PromptTemplate
 from spsbench.tasks.task import TextTokenizer, check_limit
 from spsbench.tasks.truncation import Room, cut_prompt
@@ -109,8 +109,7 @@ def _examples(rows: Iterable[Row]) -> list[Example]:
 
 
 def _is_empty(row: Row) -> bool:
-    texts = [row.fields[name] for name in ("document", "article", "summary") if name in row.fields]
-    return any(isinstance(text, str) and not text.strip() for text in texts)
+    return is_blank(row, "document", "article") or is_blank(row, "summary")
 
 
 def _exemplar(candidates: Sequence[Example], seed: int) -> Example:

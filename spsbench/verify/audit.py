@@ -65,7 +65,7 @@ class Reader:
     Attributes:
         tokenizer: of the target.
         vocab_size: ids from here on are refused.
-        context_window: longer texts are refused, in tokens.
+        context_window: longer texts are refused, in tokens; of an encoder-decoder sources and outputs each.
         sampling: of rows that do not say theirs.
     """
 
@@ -94,9 +94,11 @@ class Reader:
         completion, ours = self._ids(row, "completion", special=False)
         if not prompt:
             raise ValueError("the prompt is empty, so that nothing precedes the first token")
-        length = len(prompt) + len(completion)
-        if length > self.context_window:
-            raise ValueError(f"{length} tokens do not fit the target's window of {self.context_window}")
+        border = self.tokenizer.border
+        source = 0 if border is None else border.source_length(prompt)
+        for length in (source, len(prompt) - source + len(completion)):
+            if length > self.context_window:
+                raise ValueError(f"{length} tokens do not fit the target's window of {self.context_window}")
         return Foreign(line, prompt, completion, self._sampling(row), ours)
 
     def _ids(self, row: Mapping[str, Any], name: str, *, special: bool) -> tuple[tuple[int, ...], bool]:

@@ -47,9 +47,10 @@ class MemoizedModel:
 
     def __init__(self, model: LanguageModel, device: torch.device) -> None:
         self.vocab_size = model.vocab_size
-        self.context_window = model.context_window
         # Bound now: a fault injected into the model later must not change the reference.
         self._score, self._rollback, self._begin = model.score, model.rollback, model.begin
+        self.room_behind = model.room_behind
+        self._border = model.border if isinstance(model, CausalLM) else None
         self._features: Callable[[int, int], Tensor] | None = None
         if isinstance(model, CausalLM) and model.keeps_features:
             self._features = model.features
@@ -65,8 +66,8 @@ class MemoizedModel:
         return len(self._fed)
 
     def begin(self, prompt: Sequence[int]) -> Tensor:
-        """See ``LanguageModel.begin``; the wrapped model reads it once a row is missing."""
-        if self._features is not None:  # of a decoder alone: states are wanted before any row is
+        """See ``LanguageModel.begin``; an encoder-decoder reads it once a row is missing."""
+        if self._border is None:
             return read_prompt(self, prompt, self._device)
         self.rollback(0)
         self._prompt = list(prompt)

@@ -21,7 +21,7 @@ from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.verify.audit import described
 from spsbench.verify.finding import Finding
-from spsbench.verify.subject import SamplerUnderTest
+from spsbench.verify.subject import SamplerUnderTest, written
 
 Row = NDArray[np.float64]
 
@@ -140,9 +140,9 @@ def same_warp(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fi
 
 
 def _flat_rows(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Iterator[Tensor]:
-    """[n, V] logits of either model behind each prompt's tokens, where most is left to chance."""
+    """[n, V] logits of either model in each prompt and its text, where most is left to chance."""
     for prompt in prompts:
-        tokens = torch.tensor(prompt, device=subject.device)
+        tokens = torch.tensor(written(subject, prompt, subject.seed), device=subject.device)
         for model in (subject.target, subject.draft):
             yield _flattest(model, tokens)
 

@@ -92,6 +92,16 @@ def test_a_finished_paper_measures_nothing_again(
     assert "Table 1 and Figure 1" in " ".join(again.out.split())
 
 
+def test_a_refused_continuation_leaves_the_paper_as_it_was(
+    cli: Cli, whole: tuple[Path, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _short(monkeypatch)
+    before = (whole[0] / "options.json").read_bytes()
+    refused = cli("paper", "--resume", whole[0], "--seed", "1")
+    assert (refused.code, "holds another run" in refused.err) == (2, True)
+    assert (whole[0] / "options.json").read_bytes() == before
+
+
 def test_ctrl_c_tells_how_to_go_on(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _short(monkeypatch)
 

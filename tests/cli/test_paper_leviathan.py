@@ -1,9 +1,11 @@
-"""``paper --of leviathan`` from end to end on the embedded pair, with two prompts of one task."""
+"""``paper --of leviathan`` from end to end on the embedded encoder-decoders, with two prompts of one task."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,17 @@ from commandline import Cli, Result, call
 import spsbench.runner  # noqa: F401  (fills sys.modules)
 from spsbench.cli import paper_leviathan
 from spsbench.cli.paper_leviathan import chosen_k, setup_of
+from spsbench.cli.paper_parts import options_of
 from spsbench.config import load_paper, resolve
 from spsbench.decode.theory import walltime_factor
 from spsbench.errors import UsageError
 from spsbench.replay import draft_cost
 
 PAPER = ("paper", "--of", "leviathan")
-SMALL = ("--task", "ende=xsum", "--limit", "2", "--threads", "1")
+SMALL = (
+    *("--task", "ende=wmt-mini", "--draft", "small=embedded:mini-t5/draft-small"),
+    *("--limit", "2", "--threads", "1"),
+)
 SHORT = {"max_new_tokens": 12, "warmup": False}
 NOTHING: dict[str, Any] = dict.fromkeys(("pair", "target", "draft", "task")) | {"of": "leviathan"}
 
@@ -38,8 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     directory = tmp_path_factory.mktemp("whole") / "paper"
     with pytest.MonkeyPatch.context() as patch:
         short(patch)
-        given = ("--draft", "small=embedded:mini/draft", "--json", "--out", directory)
-        return directory, call(*PAPER, *SMALL, *given)
+        return directory, call(*PAPER, *SMALL, "--json", "--out", directory)
 
 
 def test_three_tables_and_three_figures(whole: tuple[Path, Result]) -> None:
@@ -107,6 +112,59 @@ def test_a_finished_paper_measures_nothing_again(
     assert (other.code, "holds leviathan" in other.err) == (2, True)
 
 
+def test_a_refused_continuation_leaves_the_paper_as_it_was(
+    cli: Cli, whole: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short(monkeypatch)
+    place = shutil.copytree(whole[0], tmp_path / "paper")
+    before = (place / "options.json").read_bytes()
+    for given in (("--draft", "small=embedded:mini-t5/draft-base"), ("--seed", "1"), ("--target", "a")):
+        refused = cli("paper", "--resume", place, *given)
+        assert refused.code in (2, 3), (given, refused.err)
+        assert (place / "options.json").read_bytes() == before, given
+
+
+@pytest.mark.parametrize("after", [(), ("--draft", "small=embedded:mini-t5/draft-small")])
+def test_texts_stay_when_another_draft_is_put_first(
+    cli: Cli,
+    whole: tuple[Path, Result],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    after: tuple[str, ...],
+) -> None:
+    """In place of the draft that their run was begun with, or before it."""
+    short(monkeypatch)
+    place, read = shutil.copytree(whole[0], tmp_path / "paper"), []
+
+    def stopped(plans: Mapping[str, Any]) -> None:
+        read.extend(plans)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(paper_leviathan, "_load", stopped)
+    samples = (place / "texts-ende" / "samples.jsonl").read_bytes()
+    found = cli("paper", "--resume", place, "--draft", "base=embedded:mini-t5/draft-base", *after)
+    assert found.code == 130, found.err
+    assert read == (["base", "small"] if after else ["base"])
+    assert (place / "texts-ende" / "samples.jsonl").read_bytes() == samples
+
+
+def test_a_row_without_phases_is_predicted_with_the_rehearsals_c(
+    cli: Cli, whole: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where no run gives c."""
+    short(monkeypatch)
+    monkeypatch.setattr("spsbench.predict.costs.draft_over_target", lambda *given: (None, "not measured"))
+    place = shutil.copytree(whole[0], tmp_path / "paper")
+    assert cli("paper", "--resume", place, "--quiet").code == 0
+    kept = json.loads((place / "drafts-ende.json").read_text())["temperatures"]
+    for row in json.loads((place / "paper.json").read_text())["table2"]:
+        c = kept[str(row["temperature"])]["drafts"]["small"]["c"]
+        assert (row["c"], row["c_source"]) == (c, "rehearsal")
+        predicted = walltime_factor(row["alpha"]["estimate"], c, row["k"])
+        assert row["predicted"] == pytest.approx(predicted, rel=1e-4)
+        assert row["residual"] == pytest.approx(row["speedup"]["estimate"] - row["predicted"])
+
+
 def test_a_paper_that_was_stopped_keeps_its_k(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +190,34 @@ def test_a_paper_that_was_stopped_keeps_its_k(
     after = json.loads((place / "drafts-ende.json").read_text())
     assert before["texts"] != after["texts"]
     assert before["temperatures"]["0"]["drafts"] == after["temperatures"]["0"]["drafts"]
-    assert titles == ["Texts of the target, ende", "Table 2, ende, mini, T=0, K=3"] * 2
+    assert titles == ["Texts of the target, ende", "Table 2, ende, small, T=0, K=3"] * 2
+    assert cli("paper", "--resume", place, "--draft", "small=embedded:mini-t5/draft-base").code == 130
+    assert titles[-1] == "Table 2, ende, small, T=0, K=5"  # it is another model
+
+
+def test_a_typed_0_takes_the_place_of_what_was_typed_before(tmp_path: Path) -> None:
+    (tmp_path / "options.json").write_text('{"seed": 5, "limit": 3, "no_score": true, "draft": ["a=x"]}')
+    typed = {"resume": tmp_path, "out": None, "seed": "0", "limit": None, "no_score": False, "draft": []}
+    kept = options_of(typed, ("seed", "limit", "no_score", "draft"))
+    assert kept == {"seed": 0, "limit": 3, "no_score": True, "draft": ["a=x"]}
+
+
+def test_a_paper_of_ones_own_is_found_from_another_folder(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever way its file is written."""
+    short(monkeypatch)
+    monkeypatch.setattr(paper_leviathan, "_measure", lambda *given, **named: ({}, [], []))
+    monkeypatch.setattr(paper_leviathan, "_conclude", lambda *given: None)
+    file, place = tmp_path / "mine.yaml", tmp_path / "paper"
+    file.write_text("pair: mini-t5\ndrafts: {a: {id: embedded:mini-t5/draft-small}}\ntasks: {t: wmt-mini}\n")
+    monkeypatch.chdir(tmp_path)
+    assert cli("paper", "--of", "mine.yaml", "--limit", "1", "--out", place).code == 0
+    assert json.loads((place / "options.json").read_text())["of"] == str(file.resolve())
+    assert cli("paper", "--of", "./mine.yaml", "--resume", place).code == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cli("paper", "--resume", place).code == 0
 
 
 def test_what_cannot_be_is_refused_before_anything_is_made(cli: Cli, tmp_path: Path) -> None:
@@ -145,13 +230,17 @@ def test_what_cannot_be_is_refused_before_anything_is_made(cli: Cli, tmp_path: P
         ("--of", "leviathan", "--target", "a", "--pair", "mini", "--draft", "b"): "--target",
         ("--of", "leviathan", "--draft", "a=x", "--draft", "a=y"): "given twice",
         ("--of", "leviathan", "--draft", "a="): "NAME=VALUE",
+        ("--of", "leviathan", "--draft", "unigram=embedded:mini/draft"): "another name",
+        ("--of", "leviathan", "--draft", "org/bigram"): "another name",
         ("--of", "leviathan", "--task", "nothing"): "nothing",
+        ("--of", "leviathan", "--limit", "0"): "--limit",
         ("--of", "leviathan", "--draft", "embedded:mini/none"): "none",
+        ("--of", "leviathan", "--threads", "0"): "--threads",
         ("--draft", "embedded:mini/draft"): "--draft",
         ("--target", "embedded:mini/target"): "--of",
     }
     for given, told in wrong.items():
-        refused = cli("paper", *given, "--limit", "1", "--out", place)
+        refused = cli("paper", "--limit", "1", *given, "--out", place)
         assert refused.code in (2, 3), (given, refused.err)
         assert told in " ".join(refused.err.split()), given
     assert not place.exists()
@@ -171,7 +260,9 @@ def test_a_task_without_greedy_sampling_is_refused(cli: Cli, tmp_path: Path) -> 
 def test_models_and_tasks_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
     own = setup_of(NOTHING | {"target": "org/T", "draft": ["small=org/A", "org/B.gguf"], "task": ["x=xsum"]})
     assert {name: model.id for name, model in own.drafts.items()} == {"small": "org/A", "B": "org/B.gguf"}
-    assert own.tasks == {"x": "xsum"}
+    assert (own.tasks, own.notes) == ({"x": "xsum"}, "")
+    numbered = setup_of(NOTHING | {"draft": ["meta-llama/Llama-3.2-1B"], "task": ["tasks/xsum.yaml"]})
+    assert (list(numbered.drafts), list(numbered.tasks)) == (["Llama-3.2-1B"], ["xsum"])
     pair = setup_of(NOTHING | {"pair": "gpt2"})
     assert (pair.pair, [model.id for model in pair.drafts.values()]) == ("gpt2", ["openai-community/gpt2"])
     file = tmp_path / "mine.yaml"
@@ -179,6 +270,9 @@ def test_models_and_tasks_of_ones_own_take_the_place_of_the_papers(tmp_path: Pat
     assert (load_paper(str(file)).most_k, load_paper(str(file)).name) == (4, "mine")
     file.write_text("pair: mini\ndrafts: {a: {id: x}}\ntasks: {t: xsum}\nmost_k: 0\n")
     with pytest.raises(UsageError, match="most_k"):
+        load_paper(str(file))
+    file.write_text("pair: mini\ndrafts: {bigram: {id: x}}\ntasks: {t: xsum}\n")
+    with pytest.raises(UsageError, match="no NAME unigram or bigram"):
         load_paper(str(file))
 
 

@@ -26,7 +26,7 @@ def test_the_command_prints_writes_and_draws(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("--alpha 0", "--alpha: it must lie between 0 and 1, got 0."),
+        ("--alpha 0", "--alpha: no draft is solved for at 0, where nothing is accepted."),
         ("--alpha 1.5", "--alpha: it must be between 0 and 1, got 1.5."),
         ("--alpha 0.01", "--alpha: 0.01 cannot be reached"),
         ("--alpha 0.5 --concentration 3", "--alpha: both say"),
@@ -39,8 +39,18 @@ def test_the_command_prints_writes_and_draws(cli: Cli, tmp_path: Path) -> None:
         ("--cost=-0.1", "--cost: '-0.1'"),
         ("--operations=-1", "--operations: '-1'"),
         ("--vocabulary 1", "--vocabulary: '1'"),
-        ("--contexts 0", "--contexts: '0'"),
+        ("--contexts 0", "--contexts: it must be whole numbers from 1, got 0."),
         ("--contexts 64", "--contexts: --source dirichlet takes 1 to 32, got 64."),
+        (
+            "--contexts 64 --vocabulary 48",
+            "--contexts: --source dirichlet takes 1 to 48, got 64. Give a number of contexts from 1 to 48: "
+            "a vocabulary of 48 tokens has no more classes, see --vocabulary.",
+        ),
+        (
+            "--contexts 600 --vocabulary 1000",
+            "--contexts: --source dirichlet takes 1 to 512, got 600. "
+            "Give a number of contexts from 1 to 512.",
+        ),
         ("--contexts 1 --source ngram", "--contexts: --source ngram takes 2 to 16, got 1."),
         ("--vocabulary 100000 --contexts 64", "--vocabulary: 64 contexts of 100000"),
         (
@@ -61,4 +71,21 @@ def test_bad_input_is_refused_before_any_loop(
     monkeypatch.setattr("spsbench.simulate.study.simulate", None)
     result = cli("simulate", *arguments.split())
     assert result.code == 2
-    assert result.err.startswith(f"error: {said}")
+    assert " ".join(result.err.split()).startswith(f"error: {said}")
+
+
+@pytest.mark.parametrize("refused", ["--alpha 0.01", "--contexts 600 --vocabulary 1000", "--k 0"])
+def test_what_is_refused_leaves_no_folder(cli: Cli, tmp_path: Path, refused: str) -> None:
+    assert cli("simulate", *refused.split(), "--out", tmp_path / "out").code == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(cli: Cli, tmp_path: Path) -> None:
+    small = ("simulate", "--k", "1", "--tokens", "256", "--vocabulary", "8", "--contexts", "1", "--quiet")
+    own, foreign = tmp_path / "own", tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "figure1.svg").write_text("theirs")
+    result = cli(*small, "--out", foreign)
+    assert (result.code, [path.name for path in foreign.iterdir()]) == (2, ["figure1.svg"])
+    assert f"--out: {foreign} is not empty and holds no simulation." in " ".join(result.err.split())
+    assert [cli(*small, "--out", own).code for _ in range(2)] == [0, 0]

@@ -86,6 +86,57 @@ def test_metrics_of_evaluate_score_a_task(
     assert [row["metrics"] for row in summary_of(run)["rows"]] == [row["metrics"] for row in summary["rows"]]
 
 
+def figures_of(run: Path, name: str) -> list[float | None]:
+    return [row["metrics"].get(name) for row in summary_of(run)["rows"]]
+
+
+def test_a_figure_is_dropped_once_the_run_has_other_outputs(
+    cli: Cli, tmp_path: Path, lines: str, metric_script: Callable[[str, str], Path]
+) -> None:
+    """Scored, continued without scoring, reported, and scored again."""
+    script = metric_script("stretch", '{"score": lengths, "same": same[0]}')
+    content = yaml.safe_load((data_dir("tasks") / "wmt14-ende.yaml").read_text())
+    task, run = tmp_path / "task.yaml", tmp_path / "run"
+    task.write_text(yaml.safe_dump(content | {"metrics": [f"evaluate:{script.name}"], "headline": "stretch"}))
+    asked = ("run", task, "--data", lines, *FLAGS)
+    assert cli(*asked, "--limit", "1", "--out", run).code == 0
+    assert None not in figures_of(run, "stretch")
+    longer = cli(*asked, "--limit", "3", "--no-score", "--resume", run)
+    assert longer.code == 0, longer.err
+    assert set(figures_of(run, "stretch")) == {None}
+    report = cli("report", run)
+    assert set(figures_of(run, "stretch")) == {None}
+    assert "stretch has no figure here" in " ".join(report.out.split())
+    assert cli("score", run, "--missing").code == 0
+    assert None not in figures_of(run, "stretch")
+    assert cli("report", run).code == 0
+    assert None not in figures_of(run, "stretch")
+
+
+FILE_METRIC = """
+from spsbench.metrics.kind import MetricKind, Sums
+
+def counts(prompts, outputs, references):
+    return [[len(output), len(reference)] for output, reference in zip(outputs, references)]
+
+KIND = MetricKind("lengths", "Ratio of lengths.", sums=Sums(("out", "in"), counts, lambda s: s[0] / s[1]))
+"""
+
+
+def test_a_report_keeps_the_figures_of_a_files_metric(cli: Cli, tmp_path: Path, lines: str) -> None:
+    content = yaml.safe_load((data_dir("tasks") / "wmt14-ende.yaml").read_text())
+    task, run = tmp_path / "task.yaml", tmp_path / "run"
+    (tmp_path / "lengths.py").write_text(FILE_METRIC)
+    task.write_text(yaml.safe_dump(content | {"metrics": ["lengths.py:KIND"], "headline": "lengths"}))
+    result = cli("run", task, "--data", lines, *FLAGS, "--out", run)
+    assert result.code == 0, result.err
+    rows = [(row["metrics"], row["metric_intervals"]) for row in summary_of(run)["rows"]]
+    assert None not in figures_of(run, "lengths")
+    (tmp_path / "lengths.py").write_text("raise SystemExit('executed')")
+    assert cli("report", run).code == 0
+    assert [(row["metrics"], row["metric_intervals"]) for row in summary_of(run)["rows"]] == rows
+
+
 @pytest.mark.parametrize(
     ("change", "code", "told"),
     [

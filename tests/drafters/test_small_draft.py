@@ -52,7 +52,7 @@ class Wide:
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
         self.begin, self.rollback, self.vocab_size = model.begin, model.rollback, model.vocab_size
-        self.context_window = model.context_window
+        self.room_behind = model.room_behind
 
     @property
     def length(self) -> int:

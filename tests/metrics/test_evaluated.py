@@ -57,7 +57,7 @@ def test_a_key_says_which_of_several_answers_counts(metric_script: Script) -> No
     [
         ('{"text": "no number"}', UsageError, "it has no number"),
         ("1 / 0", UsageError, "does not score texts against references (ZeroDivisionError"),
-        ("lengths", UsageError, "compute answered float, no dictionary"),
+        ("lengths", UsageError, "compute answered float, not a dictionary"),
         ("(", UnavailableError, "cannot be loaded (SyntaxError"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformers import DynamicCache, EncoderDecoderCache
 
 from spsbench.decode.algorithms import start
@@ -21,13 +22,14 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
 from spsbench.models.backend import model_not_covered
 from spsbench.models.border import Border
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.causal_lm import CausalLM, context_window
 from spsbench.models.checkpoint import LoadedWeights
+from spsbench.models.encoded import Encoded
 from spsbench.models.loading import load, load_torch
 from spsbench.models.onnx_seq2seq_lm import OnnxSeq2SeqLM
 from spsbench.models.selftest import require_exact_rollback
 from spsbench.models.seq2seq_lm import Seq2SeqLM
-from spsbench.models.source import find
+from spsbench.models.source import decoder_start, find, require_generative
 from spsbench.records import SamplingParams
 from tests.tiny_models import (
     BOS,
@@ -218,22 +220,25 @@ def test_a_loop_has_the_targets_law(architecture: str, sampling: SamplingParams)
 
 
 @torch.inference_mode()
-def test_the_law_is_broken_by_a_draft_of_another_source() -> None:
-    """The negative control: a draft row that is not the one proposed from shows in the law."""
+def test_a_target_that_reads_another_source_within_loops_is_found() -> None:
+    """The negative control."""
 
-    class Elsewhere(Seq2SeqLM):
-        """Tells rows of one source and proposes from them, but the target reads another's rows."""
+    class Stale(Seq2SeqLM):
+        """Attends to another source where several rows are asked for."""
 
         def score(self, tokens: torch.Tensor, last: int) -> torch.Tensor:
+            own = self._encoded
+            if last > 1:
+                self._encoded = Encoded(self.model, [2, 2, 2, 2, END], self.cache)
             rows = super().score(tokens, last)
-            return rows if last == 1 else rows.flip(0)
+            self._encoded = own
+            return rows
 
     sampling = SamplingParams()
-    target = Elsewhere(make_seq2seq("t5", 0, **TINY).double(), TINY_BORDER)
-    draft = tiny("t5", 1)
+    target = Stale(make_seq2seq("t5", 0, **TINY).double(), TINY_BORDER)
     prompt = tuple(TINY_BORDER.opened([0, 2, 1, END]))
-    scene = Scene(target, partial(ModelDrafter, draft, sampling, CPU), accept_draft, prompt, 2, sampling, ())
-    assert worst_difference(scene).size > 1e-3
+    make_drafter = partial(ModelDrafter, tiny("t5", 1), sampling, CPU)
+    assert worst_difference(Scene(target, make_drafter, accept_draft, prompt, 2, sampling, ())).size > 1e-3
 
 
 def test_a_saved_model_is_found_with_its_border(architecture: str, tmp_path: Path) -> None:
@@ -315,3 +320,45 @@ def test_loops_go_on_without_end(forward: str) -> None:
     with torch.inference_mode():
         loops = start(target, None, prompt, 0, GREEDY, UniformStream(0, CPU))(Stopwatch(FakeClock()))
         assert len(list(islice(loops, 50))) == 50
+
+
+def test_room_behind_a_prompt_does_not_count_the_source(forward: str) -> None:
+    model, border = loaded(forward), BORDERS[forward]
+    prompt = border.opened([*range(300), EOS])
+    assert model.room_behind(prompt) == 512 - len(border.start)
+    assert model.room_behind([*prompt, 1, 2]) == 512 - len(border.start) - 2
+
+
+def test_over_torch_the_cross_attention_is_computed_before_the_loops() -> None:
+    model = over_torch("t5")
+    with torch.inference_mode():
+        model.begin(BORDERS["t5"].opened(SOURCE))
+    assert model.length == len(SOURCE)
+    assert model._encoded is not None
+    computed = model._encoded._caches.is_updated
+    assert all(computed.values())
+    assert len(computed) == model.layers
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (transformers.MBartConfig(decoder_start_token_id=2), "does not say which"),
+        (transformers.M2M100Config(), "does not say which"),
+    ],
+)
+def test_a_model_of_many_languages_must_say_which(config: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        decoder_start(config, None, "it", "--target")
+
+
+def test_configurations_within_a_configuration_are_refused() -> None:
+    with pytest.raises(UsageError, match="configurations of their own"):
+        require_generative(transformers.T5GemmaConfig(), "it", "--target")
+
+
+def test_the_window_of_two_position_tables_is_the_smaller() -> None:
+    config = transformers.LEDConfig(
+        max_encoder_position_embeddings=16384, max_decoder_position_embeddings=1024
+    )
+    assert context_window(config) == 1024

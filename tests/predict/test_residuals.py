@@ -48,4 +48,5 @@ def test_the_cause_pulls_the_way_that_the_residual_goes() -> None:
     assert residual_cause(-0.4, factors) == factors[0]
     assert residual_cause(0.1, factors) == factors[1]
     assert residual_cause(None, factors) is None
+    assert residual_cause(0.0, factors) is None
     assert residual_cause(0.1, factors[:1]) is None

@@ -87,7 +87,9 @@ def test_the_interval_grows_with_the_noise_of_the_times() -> None:
 
 def test_cells_take_turns_and_have_the_same_rounds() -> None:
     engines = {"ars": fake_engine(0), "sps": fake_engine(2)}
-    found = rehearse(engines, {"ars": 1, "sps": 3}, TEXTS, SamplingParams(), 200, budget_s=0.0)
+    found = rehearse(
+        engines, {"ars": 1, "sps": 3}, TEXTS, SamplingParams(), lambda prompt: 200 - len(prompt), budget_s=0.0
+    )
     assert {*found["ars"].rounds} == {*found["sps"].rounds} == set(range(6))
     assert len(found["ars"].seconds) == 6 * 42
     assert found["ars"].contexts.min() >= 5

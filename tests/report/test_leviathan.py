@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
 from spsbench.decode.theory import expected_tokens, walltime_factor
 from spsbench.records import Interval
-from spsbench.report import printed
+from spsbench.report import published
+from spsbench.report.figures import leviathan
 from spsbench.report.figures.leviathan import draw
-from spsbench.report.leviathan import Row2, gather, render, screen, table1, walltime_row
+from spsbench.report.leviathan import WalltimeRun, gather, render, screen, table1, walltime_row
 
 # Of the twelve rows of the paper's Table 2, by equation 1.
 EXPECTED = (3.600, 4.161, 4.420, 2.574, 2.816, 2.572, 2.642, 3.143, 2.693, 2.081, 2.019, 2.049)
@@ -22,6 +23,7 @@ STUDY = {
     "drafts": {"small": {"id": "embedded:x/small"}, "own": {"id": "embedded:x/own"}},
     "tasks": {"ende": "wmt-mini"},
     "most_k": 10,
+    "notes": "Made up.",
 }
 
 
@@ -35,7 +37,7 @@ def test_table_1_is_the_papers_to_its_last_digit() -> None:
 
 
 def test_the_papers_table_2_comes_with_its_expected_tokens(make_row: Any, make_summary: Any) -> None:
-    for row, tokens in zip(printed.TABLE_2, EXPECTED, strict=True):
+    for row, tokens in zip(published.TABLE_2, EXPECTED, strict=True):
         measured = walltime_row(_measured(make_row, make_summary, row.task, row.draft, row.temperature))
         paper = measured["paper"]
         assert paper is not None
@@ -45,7 +47,7 @@ def test_the_papers_table_2_comes_with_its_expected_tokens(make_row: Any, make_s
 
 def _measured(
     make_row: Any, make_summary: Any, task: str = "ende", draft: str = "small", temperature: int = 0
-) -> Row2:
+) -> WalltimeRun:
     """A run with alpha .7, c .1 and K 4 that is slower than the formula says, since verifying is dear."""
     sps, predicted = make_row(), walltime_factor(0.7, 0.1, 4)
     arm = {name: sps.get(name) for name in ("arm", "method", "sampling", "engine", "k")}
@@ -61,6 +63,7 @@ def _measured(
         "alpha": 0.7,
         "c": 0.1,
         "c_source": "loops",
+        "measured": 1.92,
         "predicted": predicted,
         "residual": 1.92 - predicted,
         "tokens_per_loop_predicted": expected_tokens(0.7, 4),
@@ -73,7 +76,8 @@ def _measured(
         contention={"trusted": True, "reasons": []},
     )
     alpha, length = Interval(0.7, 0.68, 0.72), Interval(2.9, 2.8, 3.0)
-    return Row2(task, draft, temperature, f"table2-{task}-{draft}-t{temperature}", summary, alpha, length)
+    part = f"table2-{task}-{draft}-t{temperature}"
+    return WalltimeRun(task, draft, temperature, part, summary, alpha, length, rehearsed_c=0.2)
 
 
 @pytest.fixture
@@ -82,7 +86,7 @@ def page(make_row: Any, make_summary: Any) -> dict[str, Any]:
     ends: Any = {"estimate": 0.07, "low": 0.06, "high": 0.08}
     alphas: Any = [
         {"task": "ende", "draft": "unigram", "temperature": 1, "alpha": ends, "positions": 1_234}
-        | {"paper": printed.alpha("ende", "unigram", 1)}
+        | {"paper": published.alpha("ende", "unigram", 1)}
     ]
     summaries = {row.part: row.summary for row in rows}
     titles = {row.part: f"Table 2, {row.draft}" for row in rows}
@@ -102,6 +106,38 @@ def test_a_row_says_what_makes_it_slower_than_the_formula(page: dict[str, Any]) 
     assert row["speedup"] == {"estimate": 1.92, "low": 1.85, "high": 1.99}
 
 
+def test_where_phases_are_not_timed_c_is_the_rehearsals(make_row: Any, make_summary: Any) -> None:
+    """As on a GPU: the row is predicted all the same, and says with which c."""
+    run = _measured(make_row, make_summary)
+    prediction: Any = run.summary["prediction"]
+    assert prediction is not None
+    unseen = {"c": None, "c_source": "not measured", "predicted": None, "residual": None}
+    prediction["arms"][0] |= unseen
+    (why,) = cast(Any, run.summary)["why"]
+    why["factors"] = [{"name": "acceptance", "factor": 0.5}, {"name": "loop_time", "factor": 0.7}]
+    row = walltime_row(run)
+    assert (row["c"], row["c_source"]) == (0.2, "rehearsal")
+    assert row["predicted"] == pytest.approx(walltime_factor(0.7, 0.2, 4))
+    assert row["residual"] == pytest.approx(1.92 - walltime_factor(0.7, 0.2, 4))
+    assert (row["residual_factors"], row["cause"]) == ([], None)
+    prediction["arms"][0]["alpha"] = None
+    assert walltime_row(run)["predicted"] is None
+
+
+def test_the_page_names_what_was_measured_and_where_c_is_from(page: dict[str, Any]) -> None:
+    text = render(page)
+    assert text.splitlines()[0].endswith("measured with the pair mini-t5 (synthetic)")
+    assert text.splitlines()[2] == "Made up."
+    assert "Source of c: loops (rows: 2)." in text
+    page["table2"][1]["c_source"] = "rehearsal"
+    page["study"] = STUDY | {"target": "org/T5", "notes": ""}
+    text = render(page)
+    assert text.splitlines()[0].endswith("measured with the target org/T5 (synthetic)")
+    assert text.splitlines()[2].startswith("Target: org/T5.")
+    assert "Source of c: loops (rows: 1), rehearsal (rows: 1)." in text
+    assert "target org/T5" in draw(page)[0].svg
+
+
 def test_the_page_has_ours_beside_the_papers(page: dict[str, Any]) -> None:
     text = render(page)
     assert "(synthetic)" in text.splitlines()[0]
@@ -119,6 +155,8 @@ def test_the_screen_fits_a_terminal(page: dict[str, Any]) -> None:
     console.print(screen(page))
     shown = console.export_text()
     assert "1.92x [1.85, 1.99]" in shown
+    assert "Made up." in shown
+    assert "Source of c: loops" in shown
     assert "…" not in shown
 
 
@@ -131,6 +169,18 @@ def test_the_figures_show_every_row_and_say_synthetic(page: dict[str, Any]) -> N
         assert plate.png.startswith(b"\x89PNG")
 
 
+def test_no_row_lies_beyond_an_axis(page: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draft that always agrees, with K = 40: 41 tokens per loop."""
+    monkeypatch.setattr(leviathan, "printed", lambda drawing: drawing)
+    edge: Any = {"estimate": 41.0, "low": 41.0, "high": 41.0}
+    page["table2"][0] |= {"k": 40, "alpha": {"estimate": 1.0, "low": 1.0, "high": 1.0}, "predicted": 30.0}
+    page["table2"][0] |= {"tokens_per_loop": edge, "expected_tokens": 41.0, "operations": 20.0}
+    page["table2"][0] |= {"speedup": {"estimate": 25.0, "low": 24.0, "high": 33.0}}
+    tokens, best, factors = (cast(Any, drawing).figure.axes for drawing in draw(page))
+    highest = zip([*tokens, *best, *factors], (41, 40, 33, 20), strict=True)
+    assert all(axes.get_ylim()[1] > value for axes, value in highest)
+
+
 def test_a_row_without_prediction_or_intervals_can_be_shown(make_row: Any, make_summary: Any) -> None:
     """Of a run on a busy machine, or one that failed."""
     bare = make_summary(
@@ -140,7 +190,7 @@ def test_a_row_without_prediction_or_intervals_can_be_shown(make_row: Any, make_
         why=None,
         contention={"trusted": False, "reasons": ["others computed"]},
     )
-    row = Row2("ende", "small", 0, "part", bare, None, None)
+    row = WalltimeRun("ende", "small", 0, "part", bare, None, None, rehearsed_c=0.2)
     page = {**gather([walltime_row(row)], [], {"part": bare}, {"part": "Table 2"}, "mini-t5"), "study": STUDY}
     line = next(line for line in render(page).splitlines() if line.startswith("| small |"))
     assert line.split(" | ")[3:10] == ["-"] * 7

@@ -14,7 +14,7 @@ from spsbench.decode.theory import expected_tokens
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
-from spsbench.simulate.chain import Chain, long_run
+from spsbench.simulate.chain import Chain, limit_matrix
 from spsbench.simulate.closeness import distance_of
 from spsbench.simulate.sources import SOURCES, Language, Source
 from spsbench.simulate.tables import Contexts, Tables
@@ -49,16 +49,27 @@ def _enumerated(tables: Tables, k: int) -> tuple[np.ndarray, np.ndarray]:
 def test_tokens_per_loop_are_those_of_every_path_through_the_loop(name: str, classes: int) -> None:
     tables = _source(name).make(Language(vocabulary=3, classes=classes, variation=0.5), 0.5)
     lengths, moves = _enumerated(tables, 2)
-    starts = long_run(moves, np.full(len(moves), 1 / len(moves)))
+    starts = limit_matrix(moves)[0]
     assert Chain(tables).tokens_per_loop(2) == pytest.approx(float(starts @ lengths), abs=1e-9)
 
 
 def test_a_chain_that_takes_turns_has_a_long_run() -> None:
-    assert long_run(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([1.0, 0.0])) == pytest.approx([0.5, 0.5])
+    assert limit_matrix(np.array([[0.0, 1.0], [1.0, 0.0]])) == pytest.approx(np.full((2, 2), 0.5))
 
 
 def test_a_chain_that_ends_somewhere_is_there_in_the_long_run() -> None:
-    assert long_run(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([1.0, 0.0])) == pytest.approx([0.0, 1.0])
+    ends = np.array([[0.0, 1.0], [0.0, 1.0]])
+    assert limit_matrix(np.array([[0.5, 0.5], [0.0, 1.0]])) == pytest.approx(ends)
+
+
+@pytest.mark.parametrize("name", ["dirichlet", "temperature"])
+def test_easy_texts_and_hard_ones_share_the_tokens_and_not_the_loops(name: str) -> None:
+    """Nothing leads from easy to hard: two kinds of text of equal length, each with one row everywhere."""
+    chain = Chain(_source(name).make(Language(vocabulary=8, classes=2, stay=1.0), 0.5))
+    easy, hard = (expected_tokens(float(overlap), 8) for overlap in chain.overlap)
+    assert chain.text == pytest.approx([0.5, 0.5])
+    assert easy > 1.2 * hard
+    assert chain.tokens_per_loop(8) == pytest.approx(2 / (1 / easy + 1 / hard))
 
 
 def test_unequal_contexts_in_runs_give_less_than_the_formula_and_alike_ones_the_same() -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from spsbench.cli.simulate import FAULTS
-from spsbench.records import SamplingParams, Spec
+from spsbench.records import Interval, SamplingParams, Spec
 from spsbench.simulate.law import check
 from spsbench.simulate.loops import SEQUENCE, Sampler
 from spsbench.simulate.sources import SOURCES, Language
-from spsbench.simulate.study import Question, World, study
+from spsbench.simulate.study import Question, World, _reason, prepare, study
 from spsbench.simulate.summary import facts, law_sentence
 
 
@@ -33,8 +33,12 @@ def _question(**changes: Any) -> Question:
     return Question(**settings | changes)
 
 
+def _worlds(question: Question) -> list[World]:
+    return study(question, prepare(question), lambda text: None)
+
+
 def _world(**changes: Any) -> World:
-    return study(_question(**changes), lambda text: None)[0]
+    return _worlds(_question(**changes))[0]
 
 
 def test_the_loops_agree_with_the_exact_law_and_keep_the_target_s() -> None:
@@ -51,6 +55,14 @@ def test_the_loops_agree_with_the_exact_law_and_keep_the_target_s() -> None:
         assert found["alpha_beta"] == pytest.approx(found["alpha_tested"], abs=0.05)
         assert point.speedup.estimate == pytest.approx(found["mean_acceptance_length"] / (1 + 0.1 * point.k))
         assert point.sequence_time[0] == pytest.approx(point.simulated.loops / 20 * point.cost)
+
+
+def test_the_exact_law_holds_where_easy_stays_easy() -> None:
+    """The mean of both lengths, 3.80, is far from it: loops of hard texts are more."""
+    world = _world(language=Language(stay=1.0), classes=(32,), ks=(8,), tokens=60 * SEQUENCE)
+    assert world.points[0].exact == pytest.approx(3.063, abs=1e-3)
+    assert world.exact_fits is not None
+    assert world.exact_fits > 1e-3
 
 
 def test_the_same_seed_gives_the_same_loops_and_another_does_not() -> None:
@@ -76,10 +88,18 @@ def test_sample_and_compare_keeps_the_law_and_accepts_less() -> None:
     assert world.points[0].exact is None
 
 
+@pytest.mark.parametrize(
+    ("formula", "exact", "reason"),
+    [(2.0, 9.0, "noise"), (9.0, 2.0, "alpha varies"), (9.0, 8.0, "unexplained"), (9.0, None, "-")],
+)
+def test_a_reason_is_given_only_for_what_was_tested(formula: float, exact: float | None, reason: str) -> None:
+    assert _reason(Interval(2.0, 1.9, 2.1), formula, exact) == reason
+
+
 @pytest.mark.parametrize("rule", ["lenience:l=0.6", "typical-acceptance"])
 def test_a_lossy_rule_is_seen_to_be_lossy(rule: str) -> None:
     question = _question(sampler=Sampler(SamplingParams(), Spec.parse(rule)))
-    (world,) = study(question, lambda text: None)
+    (world,) = _worlds(question)
     assert not world.law.follows
     assert "lossy by design" in law_sentence(question, world.law)
 
@@ -87,7 +107,7 @@ def test_a_lossy_rule_is_seen_to_be_lossy(rule: str) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_is_found_out(fault: str) -> None:
     question = _question(sampler=Sampler(SamplingParams(), fault=fault), tokens=16 * SEQUENCE)
-    (world,) = study(question, lambda text: None)
+    (world,) = _worlds(question)
     assert not world.law.follows
     assert "a planted fault" in law_sentence(question, world.law)
 
@@ -98,7 +118,7 @@ def test_a_row_off_by_one_is_no_fault_where_all_rows_are_the_same() -> None:
 
 def test_a_token_that_the_target_rules_out_is_an_alarm() -> None:
     question = _question()
-    texts = study(question, lambda text: None)[0].points[0].simulated.texts
+    texts = _worlds(question)[0].points[0].simulated.texts
     source, language = question.source, Language(vocabulary=8, classes=4)
     tables = source.make(language, 0.1).warped(SamplingParams(top_k=1))
     found = check(tables, texts, 0)
@@ -108,7 +128,7 @@ def test_a_token_that_the_target_rules_out_is_an_alarm() -> None:
 
 def test_facts_are_json_with_every_name_of_acceptance() -> None:
     question = _question(ks=(2,), tokens=4 * SEQUENCE)
-    told = facts(question, study(question, lambda text: None))
+    told = facts(question, _worlds(question))
     row = json.loads(json.dumps(told, allow_nan=False))["worlds"][0]["rows"][0]
     assert {"r_prime", "alpha_tested", "alpha_beta", "draft_acceptance_rate"} <= row["acceptance"].keys()
     assert told["synthetic"] is True

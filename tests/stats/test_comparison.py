@@ -3,11 +3,13 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from simulated_sweep import sweep
 from summarised import arms_in
 
+from spsbench.metrics.bleu import KIND, bleu_counts
 from spsbench.stats.comparison import Side, compare, slower, undecided
 
 RUN: dict[str, Any] = {
@@ -128,6 +130,46 @@ def test_metrics_are_paired_differences() -> None:
     assert metric["metric"] == "rouge2"
     assert metric["difference"] == pytest.approx(0.05)
     assert metric["b"] - metric["a"] == pytest.approx(metric["difference"])
+
+
+@pytest.mark.parametrize(("of_b", "alike"), [("tok:13a", True), ("tok:intl", False), (None, False)])
+def test_a_metric_computed_in_another_way_is_named_and_has_no_interval(of_b: str | None, alike: bool) -> None:
+    a, b = _side(), _side("b", seed=1)
+    scored = [_with_scores(side.samples, shift) for side, shift in ((a, 0.0), (b, 0.05))]
+    for name, scores in zip(scored[1]["example_id"], scored[1]["scores"], strict=True):
+        scores["rouge2"] += 0.01 * (int(name[1:]) % 2)
+    runs = [
+        side.run | {"metrics": {"rouge2": {"signature": told, "margin": 0.1}}}
+        for side, told in ((a, "tok:13a"), (b, of_b))
+    ]
+    found = compare(Side("a", runs[0], a.prompts, scored[0]), Side("b", runs[1], b.prompts, scored[1]))
+    (metric,) = found["arms"][1]["metrics"]
+    assert metric["difference"] == pytest.approx(0.055)
+    assert (metric["low"] is not None) == alike
+    named = [text for text in found["warnings"] if "the metric rouge2 was computed in different ways" in text]
+    assert len(named) == (not alike)
+    if not alike:
+        assert f"(tok:13a in A, {of_b or 'no signature'} in B)" in named[0]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_bleu_under_two_signatures_has_no_interval(alike: bool) -> None:
+    about = [KIND.record() | {"signature": told} for told in ("tok:13a", "tok:13a" if alike else "tok:zh")]
+    sides = []
+    for name, seed, own in zip("ab", (0, 1), about, strict=True):
+        side = _side(name, seed=seed)
+        rng = np.random.default_rng(seed)
+        words = [" ".join(rng.choice(["a", "b", "c"], 8)) for _ in range(len(side.samples))]
+        rows = bleu_counts([""] * len(words), words, ["a b c a b c a b"] * len(words))
+        scores = [dict(zip(KIND.columns, row, strict=True)) for row in rows]
+        samples = side.samples.assign(scores=scores)
+        sides.append(Side(name, side.run | {"metrics": {"bleu": own}}, side.prompts, samples))
+    found = compare(*sides)
+    (metric,) = found["arms"][0]["metrics"]
+    assert metric["metric"] == "bleu"
+    assert metric["difference"] == pytest.approx(metric["b"] - metric["a"])
+    assert (metric["low"] is not None) == alike
+    assert any("the metric bleu" in text for text in found["warnings"]) != alike
 
 
 def _with_scores(samples: pd.DataFrame, shift: float) -> pd.DataFrame:

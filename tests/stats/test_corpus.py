@@ -18,8 +18,9 @@ from spsbench.metrics.kind import MetricKind, Sums, scores
 from spsbench.report import judgement, results
 from spsbench.report.naming import in_full
 from spsbench.stats.bootstrap import Floats, pooled_interval, pseudo_values, ratio_of_sums
-from spsbench.stats.corpus import corpus_metrics
+from spsbench.stats.corpus import by_prompt, corpus_metrics, outputs_sha256
 from spsbench.stats.parity import advantage, compare, metrics, parity
+from spsbench.stats.scores import score_table
 
 Make = Callable[..., pd.DataFrame]
 
@@ -243,19 +244,45 @@ def test_columns_that_are_another_version_s_are_not_summed() -> None:
     assert corpus_metrics({"metrics": {"bleu": told}})["bleu"].value is None
 
 
-def test_a_figure_of_all_outputs_has_no_verdict(make_samples: Make) -> None:
-    info: dict[str, Any] = {
-        "metrics": {"judged": {"columns": ["judged:outputs"], "higher_is_better": True, "margin": 0.2}},
-        "corpus_figures": {"judged": {"ars-nucleus": 0.5, "sps-k4-nucleus": 0.75, "draft-nucleus": 0.25}},
+JUDGED = {"judged": {"columns": ["judged:outputs"], "higher_is_better": True, "margin": 0.2}}
+ARMS = (("ars", 0), ("sps", 4), ("draft", 0))
+
+
+def judged(make: Make, prompts: dict[str, int]) -> pd.DataFrame:
+    """Outputs of the first so many prompts of each method's arm, marked for a figure of all of them."""
+    marked = [{"judged:outputs": 1.0}]
+    parts = [
+        make(
+            [1.0] * prompts[method],
+            [9] * prompts[method],
+            method=method,
+            k=k,
+            scores=marked * prompts[method],
+        )
+        for method, k in ARMS
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def recorded(figures: dict[str, list[tuple[int, float]]]) -> dict[str, Any]:
+    """Figures of an arm's first so many prompts, as a run records them."""
+    by_arm = {
+        arm: {
+            outputs_sha256((f"e{i}", 0) for i in range(prompts)): {
+                "figure": figure,
+                "low": None,
+                "high": None,
+            }
+            for prompts, figure in found
+        }
+        for arm, found in figures.items()
     }
-    marked = [{"judged:outputs": 1.0}] * 3
-    samples = pd.concat(
-        [
-            make_samples([1.0] * 3, [9] * 3, method=method, k=k, scores=marked)
-            for method, k in (("ars", 0), ("sps", 4), ("draft", 0))
-        ],
-        ignore_index=True,
-    )
+    return {"metrics": JUDGED, "corpus_figures": {"judged": by_arm}}
+
+
+def test_a_figure_of_all_outputs_has_no_verdict(make_samples: Make) -> None:
+    info = recorded({"ars-nucleus": [(3, 0.5)], "sps-k4-nucleus": [(3, 0.75)], "draft-nucleus": [(3, 0.25)]})
+    samples = judged(make_samples, {"ars": 3, "sps": 3, "draft": 3})
     summary = summarise(samples, pd.DataFrame(), info)
     assert [row["metrics"]["judged"] for row in summary["rows"]] == [0.5, 0.75, 0.25]
     (comparison,) = summary["parity"]["comparisons"]
@@ -264,3 +291,73 @@ def test_a_figure_of_all_outputs_has_no_verdict(make_samples: Make) -> None:
     assert "which has no interval" in judgement.parity(summary)[0]
     assert summary["parity"]["target_over_draft"][0]["ratio"] == 2.0
     assert "2.00x" in judgement.advantages(summary)[0]
+    assert not any("has no figure" in text for text in summary["warnings"])
+
+
+def test_a_figure_of_other_outputs_than_an_arm_has_now_is_not_its_figure(make_samples: Make) -> None:
+    """A run was scored, then continued: what was recorded covers two prompts of three."""
+    info = recorded({"ars-nucleus": [(3, 0.5)], "sps-k4-nucleus": [(2, 0.75)], "draft-nucleus": [(2, 0.25)]})
+    samples = judged(make_samples, {"ars": 3, "sps": 3, "draft": 3})
+    summary = summarise(samples, pd.DataFrame(), info)
+    assert [row["metrics"]["judged"] for row in summary["rows"]] == [0.5, None, None]
+    (warning,) = [text for text in summary["warnings"] if "has no figure here" in text]
+    assert "of sps-k4-nucleus, draft-nucleus: " in warning
+    (comparison,) = summary["parity"]["comparisons"]
+    assert (comparison["baseline_mean"], comparison["difference"]) == (0.5, None)
+    assert "no figure of these outputs is recorded" in judgement.parity(summary)[0]
+
+
+def test_arms_are_compared_on_the_prompts_that_all_have(make_samples: Make) -> None:
+    info = recorded(
+        {
+            "ars-nucleus": [(3, 0.5), (2, 0.6)],
+            "sps-k4-nucleus": [(2, 0.7)],
+            "draft-nucleus": [(3, 0.25), (2, 0.3)],
+        }
+    )
+    samples = judged(make_samples, {"ars": 3, "sps": 2, "draft": 3})
+    summary = summarise(samples, pd.DataFrame(), info)
+    assert [row["metrics"]["judged"] for row in summary["rows"]] == [0.5, 0.7, 0.25]
+    (comparison,) = summary["parity"]["comparisons"]
+    assert comparison["prompts"] == 2
+    assert comparison["difference"] == pytest.approx(0.1)
+    assert comparison["margin"] == pytest.approx(0.05 * 0.3)
+    assert summary["parity"]["target_over_draft"][0]["ratio"] == pytest.approx(2.0)
+
+
+def test_which_outputs_a_figure_covers_depends_on_no_order() -> None:
+    keys = [("a", 0), ("a", 1), ("b", 0)]
+    assert outputs_sha256(keys) == outputs_sha256(keys[::-1])
+    assert len({outputs_sha256(keys[:n]) for n in range(4)}) == 4
+
+
+def test_what_is_recorded_of_a_files_metric_is_what_its_function_gives(make_samples: Make) -> None:
+    """Figures, intervals and the pair on common prompts, without the function."""
+    names = [column.replace("bleu", "latin") for column in KIND.columns]
+    samples = {
+        method: make_samples(
+            [1.0] * n,
+            [9] * n,
+            method=method,
+            k=k,
+            scores=[dict(zip(names, row, strict=True)) for row in counts(n, errors, 13)],
+        )
+        for (method, k), n, errors in zip(ARMS, (30, 28, 30), (0.2, 0.25, 0.5), strict=True)
+    }
+    by_arm = {str(own["arm"].iloc[0]): own for own in samples.values()}
+    info = {"metrics": {"latin": LATIN.record()}, "headline_metric": "latin"}
+    known = corpus_metrics(info, [LATIN])["latin"]
+    told = info | {"corpus_figures": {"latin": json.loads(json.dumps(known.computed(by_arm)))}}
+    later = corpus_metrics(told)["latin"]
+    assert later.value is None
+    for arm, own in by_arm.items():
+        table = score_table(own)
+        assert later.figure(own, table, arm) == known.figure(own, table)
+        assert later.interval(own, table, arm) == known.interval(own, table, arm)
+    assert later.on_common(by_arm).prompts == 28
+    summary = summarise(pd.concat(samples.values(), ignore_index=True), pd.DataFrame(), told)
+    (found,) = summary["parity"]["comparisons"]
+    units = (by_prompt(own, known.counted(score_table(own))) for own in by_arm.values())
+    of_sums = compare(*units, value=known.value)
+    assert found["difference"] == pytest.approx(of_sums["difference"])
+    assert "takes the metric's file" in found["reason"]

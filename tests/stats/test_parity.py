@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from spsbench.stats import parity as module
+from spsbench.stats.bootstrap import ratio_of_sums
 from spsbench.stats.parity import advantage, compare, minimum_detectable, parity, prompts_needed
 
 Make = Callable[..., pd.DataFrame]
@@ -154,6 +155,17 @@ def test_the_advantage_of_the_target_has_a_paired_interval() -> None:
     assert advantage(target, target.iloc[:0])["reason"] == "no common prompt"
     exact = advantage(_scores([0.2, 0.4]), _scores([0.1, 0.2]))
     assert (exact["ratio"], exact["low"]) == (pytest.approx(2.0), None)
+    assert exact["reason"] == "too little variation between prompts for an interval"
+
+
+def test_a_ratio_to_a_draft_that_may_score_nothing_has_no_interval() -> None:
+    """One prompt in four has all that the draft scores: a resample without it has no ratio."""
+    target, draft = _scores([0.2, 0.3, 0.4, 0.5]), _scores([0.1, 0.0, 0.0, 0.0])
+    found = advantage(target, draft)
+    assert (found["ratio"], found["low"]) == (pytest.approx(14.0), None)
+    assert found["reason"].startswith("the draft alone scores 0 on some resamples of the prompts")
+    counts = (pd.DataFrame({"sum": scores, "count": 1.0}) for scores in (target, draft))
+    assert advantage(*counts, ratio_of_sums)["reason"] == found["reason"]
 
 
 def _rows(*arms: tuple[str, str]) -> list[dict[str, Any]]:

@@ -59,6 +59,13 @@ def test_a_tokenizer_that_ends_the_source_and_begins_the_answer_keeps_both(
         ("About 3.5 m. of rain, e.g. here", ["About 3.5 m. of rain, e.g. here"]),
         (" One line.\nTwo. Three. ", ["One line.", "Two. Three."]),
         ("Es regnet. Über Nacht.", ["Es regnet.", "Über Nacht."]),
+        (
+            "Es gibt z.B. über Nacht Regen . über Tag nicht .",
+            ["Es gibt z.B. über Nacht Regen .", "über Tag nicht ."],
+        ),
+        ('At 3 p.m. "we" met. (They left.)', ['At 3 p.m. "we" met.', "(They left.)"]),
+        ('She said "No." Then she left.', ['She said "No." Then she left.']),
+        ("Ende. 東京です。", ["Ende.", "東京です。"]),
         ("", [""]),
     ],
 )

@@ -238,5 +238,5 @@ def test_tokens_of_probability_0_count() -> None:
 def test_rows_are_computed_as_ours(sampling: SamplingParams) -> None:
     logits = torch.randn(1, 40, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     ours = warp(logits, sampling)[0]
-    theirs = common.warped(logits[0].tolist(), **asdict(sampling))
+    theirs = common.warped(logits[0].tolist(), **sampling.record())
     assert theirs == pytest.approx({int(token): float(ours[token]) for token in ours.nonzero()[:, 0]})

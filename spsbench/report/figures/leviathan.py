@@ -12,7 +12,8 @@ from spsbench.decode import theory
 from spsbench.predict.whatif import leviathan
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, Plate, printed, quiet
-from spsbench.report.leviathan import Ends, WalltimeRow
+from spsbench.report.leviathan import WalltimeRow, models
+from spsbench.summary_types import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,27 +24,28 @@ Page = Mapping[str, Any]
 _KS = (1, 3, 5, 7, 10)
 _COSTS = (0.01, 0.05, 0.1, 0.2, 0.5)
 _ALPHAS: Floats = np.linspace(0.0, 0.99, 199)
-_MOST_TOKENS = 10.5
+_MOST_TOKENS, _MOST_OPERATIONS = 10.5, 12.0
 _MOST_K = 16
 _NAMED_K = (14, 12, 8, 5, 3)
 """On which step of its line each c is named."""
 
 
 def draw(page: Page) -> list[Plate]:
-    """Figures 2, 3 and 4 from ``report.leviathan.gather``."""
+    """Figures 2, 3 and 4 from ``report.leviathan.gather``, with ``study`` as ``render`` takes it."""
     with quiet():
         return [printed(figure(page)) for figure in (_figure2, _figure3, _figure4)]
 
 
 def _figure2(page: Page) -> Drawing:
     figure, (axes,) = _sheet(page, (1,), 3.9)
-    _curves(axes, theory.expected_tokens)
-    bound = _ALPHAS[_ALPHAS < 1.0 - 1.0 / _MOST_TOKENS]
+    top = _top(_MOST_TOKENS, page, ("expected_tokens", "tokens_per_loop"))
+    _curves(axes, theory.expected_tokens, top)
+    bound = _ALPHAS[top * (1.0 - _ALPHAS) > 1.0]
     axes.plot(bound, 1.0 / (1.0 - bound), color=style.FAINT, lw=0.9, linestyle=style.DASHES[4])
     for row in page["table2"]:
         _predicted(axes, row, row["expected_tokens"], row["tokens_per_loop"])
         _point(axes, page, row, row["tokens_per_loop"])
-    _over_alpha(axes, "Expected tokens per loop", _MOST_TOKENS)
+    _over_alpha(axes, "Expected tokens per loop", top)
     style.legend(figure, [*_keys(page), _formula_key("by the formula, at its K"), _bound_key()])
     caption = (
         "Lines: (1 - alpha^(K+1)) / (1 - alpha) for several K, the paper's gamma, and its limit 1 / (1 - "
@@ -63,7 +65,7 @@ def _figure3(page: Page) -> Drawing:
         _name(axes, f"c={c:g}", float(_ALPHAS[named]), _NAMED_K[number] - 0.5, color)
     for row in page["table2"]:
         _point(axes, page, row, {"estimate": float(row["k"]), "low": None, "high": None})
-    _over_alpha(axes, "Best K", _MOST_K + 0.8)
+    _over_alpha(axes, "Best K", max(_MOST_K, *(row["k"] for row in page["table2"])) + 0.8)
     style.legend(figure, _keys(page))
     caption = (
         "Lines: the K of the largest walltime factor for several c, up to 16; 0 where no K gains. Points: "
@@ -75,18 +77,21 @@ def _figure3(page: Page) -> Drawing:
 
 def _figure4(page: Page) -> Drawing:
     figure, (speed, operations) = _sheet(page, (1, 1), 3.7)
-    _curves(speed, lambda alpha, k: theory.walltime_factor(alpha, 0.0, k))
-    _curves(operations, lambda alpha, k: theory.operations_factor(alpha, 0.0, k), at=0.1)
+    fastest = _top(_MOST_TOKENS, page, ("predicted", "speedup"))
+    most = _top(_MOST_OPERATIONS, page, ("operations",))
+    _curves(speed, lambda alpha, k: theory.walltime_factor(alpha, 0.0, k), fastest)
+    _curves(operations, lambda alpha, k: theory.operations_factor(alpha, 0.0, k), most, at=0.1)
     for row in page["table2"]:
         _predicted(speed, row, row["predicted"], row["speedup"])
         _point(speed, page, row, row["speedup"])
         if row["operations"] is not None:
             _point(operations, page, row, {"estimate": row["operations"], "low": None, "high": None})
-    _over_alpha(speed, "Speedup (walltime factor)", _MOST_TOKENS)
-    _over_alpha(operations, "Operations per token (factor)", 12.0)
+    _over_alpha(speed, "Speedup (walltime factor)", fastest)
+    _over_alpha(operations, "Operations per token (factor)", most)
     operations.set_yscale("log", base=2)
-    operations.set_ylim(0.95, 12.0)
-    operations.set_yticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+    operations.set_ylim(0.95, most)
+    ticks = [2**power for power in range(int(np.log2(most)) + 1)]
+    operations.set_yticks(ticks, list(map(str, ticks)))
     operations.minorticks_off()
     style.legend(figure, [*_keys(page), _formula_key("by the formula, with its K and c")])
     caption = (
@@ -100,18 +105,25 @@ def _figure4(page: Page) -> Drawing:
 
 def _sheet(page: Page, panels: Sequence[float], height_in: float) -> Any:
     rows = len(page["table2"])
-    stamp = f"pair {page['pair']}, {', '.join(_tasks(page))}: {rows} rows of Table 2"
+    stamp = f"{models(page)}, {', '.join(_tasks(page))}: {rows} rows of Table 2"
     return style.stamped_sheet(stamp, bool(page["synthetic"]), panels, height_in)
 
 
-def _curves(axes: Axes, formula: Callable[[float, int], float], at: float | None = None) -> None:
+def _top(least: float, page: Page, names: Sequence[str]) -> float:
+    """Where an axis ends: at ``least``, or above the rows' values of these names and their intervals."""
+    found = [row[name] for row in page["table2"] for name in names if row[name] is not None]
+    values = [max(one["estimate"], one["high"] or 0.0) if isinstance(one, dict) else one for one in found]
+    return float(max([least, *(1.05 * value for value in values)]))
+
+
+def _curves(axes: Axes, formula: Callable[[float, int], float], top: float, at: float | None = None) -> None:
     """One line per K, named on the line where it passes ``at``, or at the right of the panel."""
     for number, k in enumerate(_KS):
         values = np.asarray([formula(float(alpha), k) for alpha in _ALPHAS])
         color = _shade(number, len(_KS))
         axes.plot(_ALPHAS, values, color=color, lw=1.1)
         if at is None:
-            height = min(float(values[-1]), _MOST_TOKENS)
+            height = min(float(values[-1]), top)
             axes.annotate(
                 f"K={k}",
                 (1.0, height),
@@ -131,7 +143,7 @@ def _name(axes: Axes, text: str, x: float, y: float, color: str) -> None:
     axes.text(x, y, text, fontsize=7, color=color, ha="center", va="center", bbox=box)
 
 
-def _predicted(axes: Axes, row: WalltimeRow, value: float | None, measured: Ends | None) -> None:
+def _predicted(axes: Axes, row: WalltimeRow, value: float | None, measured: Estimate | None) -> None:
     """A dash at the formula's value, and a line from it to what was measured: the residual."""
     alpha = row["alpha"]
     if alpha is None or value is None:
@@ -148,7 +160,7 @@ def _shade(number: int, count: int) -> str:
     return f"#{level:02x}{level:02x}{level:02x}"
 
 
-def _point(axes: Axes, page: Page, row: WalltimeRow, value: Ends | None) -> None:
+def _point(axes: Axes, page: Page, row: WalltimeRow, value: Estimate | None) -> None:
     """A row of Table 2: colour by draft, marker by task, hollow at temperature 1."""
     alpha = row["alpha"]
     if alpha is None or value is None:
@@ -170,7 +182,7 @@ def _point(axes: Axes, page: Page, row: WalltimeRow, value: Ends | None) -> None
     )
 
 
-def _bars(found: Ends) -> Floats | None:
+def _bars(found: Estimate) -> Floats | None:
     """[2, 1] how far the ends are from the estimate; None without an interval."""
     if found["low"] is None or found["high"] is None:
         return None
