@@ -51,8 +51,8 @@ def beam_facts(baseline: pd.DataFrame | None, arm: pd.DataFrame, *, precise: boo
 def slack(tokens: int, *, precise: bool) -> float:
     """By how much rounding may move the log-probability of so many tokens, in nats.
 
-    Independent errors of each token. In 16 bit that is 0.39 nats at 60 tokens, and of all choices of a search
-    the closest is nearly always closer: little can be contradicted. In float32 the embedded pair's errors on
+    Independent errors of each token. In 16 bit that is 0.39 nats at 60 tokens, wider than the closest choice
+    of any search in docs/beam-search.md: little can be contradicted. In float32 the embedded pair's errors on
     a CPU are smaller by a factor of 100.
     """
     return (2e-4 if precise else 5e-2) * math.sqrt(1 + tokens)
