@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spsbench.axes import FIXED
+from spsbench.axes import EAGER, FIXED
 from spsbench.decode.replay import TextLoops
 from spsbench.drafters.kind import DRAFT
 from spsbench.drafters.registry import drafter_kind
@@ -23,7 +23,7 @@ from spsbench.replay.prediction import Even, Predicted, Timed, break_even, predi
 from spsbench.replay.rehearsal import LEAST_ROUNDS, LoopTimes, rehearse
 from spsbench.replay.replaying import NO_READERS, Readers, Replayed, replay
 from spsbench.replay.texts import AsRun, Ran, Written
-from spsbench.runner.backends import EAGER, Backends
+from spsbench.runner.backends import Backends
 
 Told = Callable[[str], None]
 DrafterPolicy = tuple[Spec, Spec]

@@ -8,7 +8,6 @@ from typing import Literal
 
 import torch
 
-from spsbench.axes import EAGER as EAGER  # replay.study has it from here
 from spsbench.axes import FIXED, MODIFIED_REJECTION
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.decode.protocols import Drafter

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from spsbench.axes import EAGER
 from spsbench.decode.uniforms import UniformStream
 from spsbench.records import Arm, Prompt
 from spsbench.runner.schedule import turns
@@ -59,9 +60,9 @@ def independent_uniforms(subject: SamplerUnderTest) -> Finding:
 def run_seeds(subject: SamplerUnderTest) -> list[int]:
     """The seed of each sequence of a small run under the subject's sampling, by the runner's schedule."""
     arms = [
-        Arm("ars", 0, "eager", "tested", subject.sampling),
-        Arm("sps", subject.k, "eager", "tested", subject.sampling),
-        Arm("draft", 0, "eager", "tested", subject.sampling),
+        Arm("ars", 0, EAGER, "tested", subject.sampling),
+        Arm("sps", subject.k, EAGER, "tested", subject.sampling),
+        Arm("draft", 0, EAGER, "tested", subject.sampling),
     ]
     prompts = [Prompt(str(number), "", (0,), "") for number in range(_EXAMPLES)]
     return [turn.seed for turn in turns(prompts, _SAMPLES, arms, subject.seed)]
