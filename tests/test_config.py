@@ -275,6 +275,15 @@ def test_a_pair_may_name_its_drafter_and_a_run_another(tmp_path: Path) -> None:
     assert resolve({}).drafters == ("model",)
 
 
+def test_a_pair_may_name_its_task_and_a_run_another(tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    path.write_text("name: p\ntarget: {id: a/b}\ndraft: {id: a/c}\ntask: humaneval\n")
+    assert resolve({}, pair=str(path)).task == "humaneval"
+    assert resolve({"task": "xsum"}, pair=str(path)).task == "xsum"
+    assert resolve({}, pair="mini-t5").task == "wmt-mini"
+    assert resolve({}).task == "xsum"
+
+
 @pytest.mark.parametrize(
     ("typed", "engines"),
     [

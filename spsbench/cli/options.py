@@ -35,7 +35,7 @@ Task = Annotated[
     typer.Argument(
         metavar="TASK",
         help="See `spsbench list tasks`; or prompts (.jsonl, .json, .parquet, .txt), a YAML file, or "
-        "file.py:attribute. Default: xsum.",
+        "file.py:attribute. Default: the pair's, else xsum.",
         show_default=False,
     ),
 ]

@@ -163,6 +163,7 @@ class PairConfig(_Settings):
 
     Attributes:
         drafter: what proposes tokens unless a run names others, e.g. ``heads``.
+        task: what is measured unless a run names another, e.g. of models that only translate.
         synthetic: the pair was trained on generated data; every result says so.
     """
 
@@ -171,6 +172,7 @@ class PairConfig(_Settings):
     draft: ModelRef = Field(description="`{id: ...}`, optionally with a revision")
     dtype: Dtype = Field(default="auto", description=_DTYPES)
     drafter: Name | None = Field(default=None, description="the name of a drafter")
+    task: Name | None = Field(default=None, description="the name of a task")
     synthetic: Flag = Field(default=False, description="true or false")
     notes: str = Field(default="", description="text")
 

@@ -80,10 +80,13 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     defaults["ks"] = list(RunConfig.model_fields["ks"].default)
     if isinstance(pair, dict) and pair.get("drafter"):
         defaults["drafters"] = [pair["drafter"]]
+    if isinstance(pair, dict) and pair.get("task"):
+        defaults["task"] = pair["task"]
     if "backend" not in settings:
         defaults["backend"] = chosen_backend()
     if isinstance(protocol, str):
-        defaults |= load_protocol(protocol).settings(str(settings.get("task", "xsum")))
+        task = settings.get("task", defaults.get("task", "xsum"))
+        defaults |= load_protocol(protocol).settings(str(task))
     return defaults
 
 
