@@ -239,7 +239,13 @@ def _sentence(sampling: str, entry: ChosenK) -> str:
     speedup = entry["speedup"]
     if speedup is not None:
         interval = "" if speedup["low"] is None else f" [{speedup['low']:.2f}, {speedup['high']:.2f}]"
-        text += f", {speedup['ratio']:.2f}x{interval} on {entry['judged_on']} other prompts"
+        measured = f"{speedup['ratio']:.2f}x{interval} on {entry['judged_on']} other prompts"
+        if speedup["low"] is not None and speedup["low"] <= 1.0:
+            return (
+                f"No K is recommended for {sampling}: K={entry['k']}, the fastest on "
+                f"{entry['chosen_on']} prompts, gave {measured}.{_tail_words(entry['tail_s'])}"
+            )
+        text += f", {measured}"
     close = [str(other["k"]) for other in entry["alternatives"] if other["k"] and not other["worse"]]
     text += f"; K={', '.join(close)} not clearly slower" if close else "; every other K is clearly slower"
     return f"{text}.{_tail_words(entry['tail_s'])}"

@@ -31,6 +31,7 @@ def test_the_judging_half_has_no_part_in_the_choice() -> None:
     after = summarise(other, loops, {})["recommendation"][0]
     assert after["k"] == before["k"]
     assert after["speedup"]["ratio"] < 0.1
+    assert after["sentence"].startswith("No K is recommended for nucleus: K=")
     assert "The slowest sequences gain nothing." in after["sentence"]
 
 
