@@ -60,7 +60,7 @@ def test_acceptance_of_a_run(cli: Cli, tmp_path: Path) -> None:
         (("--alpha", "x"), "--alpha"),
         (("--k", "0"), "no lookahead"),
         (("--context", "0"), "--context"),
-        (("--context", "99999"), "tokens are needed"),
+        (("--context", "99999"), "99999 tokens and 57 after them are needed"),
         (("--seconds", "-1"), "--seconds"),
         (("--dtype", "int4"), "Choose from auto"),
         (("--device", "cuda"), "--device"),

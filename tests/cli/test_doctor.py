@@ -7,6 +7,7 @@ import pytest
 from commandline import Cli
 
 from spsbench.cli import doctor
+from spsbench.paths import mini_dir
 
 
 def test_everything_that_ships_is_in_order(cli: Cli) -> None:
@@ -32,7 +33,8 @@ def test_the_terminal_shows_the_same(cli: Cli) -> None:
 
 
 def test_a_missing_embedded_model_is_broken_and_3(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spsbench.paths.mini_dir", lambda: Path("/nowhere"))
+    there = mini_dir("mini_t5")
+    monkeypatch.setattr("spsbench.paths.mini_dirs", lambda: {"mini": Path("/nowhere"), "mini-t5": there})
     result = cli("doctor")
     assert result.code == 3
     assert "error: pair mini cannot be used." in result.err

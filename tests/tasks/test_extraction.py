@@ -12,7 +12,8 @@ import pytest
 from commandline import SMALL, call
 from tiny_models import CHAT_TEMPLATE, config_of, make, make_tokenizer, save
 
-from spsbench.cli.paper import _OPTIONS, PARTS, settings
+from spsbench.cli.paper import PARTS, settings
+from spsbench.cli.paper_parts import OF_BOTH, OF_CHEN
 from spsbench.stats.comparison import reasons
 
 ROW = {
@@ -197,7 +198,7 @@ def test_runs_of_different_rules_are_compared_with_a_warning() -> None:
 
 
 def test_paper_takes_fences_in_its_code_alone() -> None:
-    options: dict[str, Any] = dict.fromkeys(_OPTIONS) | {"extract": "fence"}
+    options: dict[str, Any] = dict.fromkeys((*OF_BOTH, *OF_CHEN)) | {"extract": "fence"}
     rules = {part.name: settings(part, options).extract for part in PARTS}
     assert {name for name, rule in rules.items() if rule == "fence"} == {
         "table1-humaneval",

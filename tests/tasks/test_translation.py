@@ -148,8 +148,8 @@ def test_synthetic_data_is_all_that_such_a_task_has(monkeypatch: pytest.MonkeyPa
     (tmp_path / "data").mkdir()
     line = json.dumps({"id": "w", "source": "The cat.", "target": "kat la."})
     (tmp_path / "data/wmt.jsonl").write_text(line + "\n")
-    for module in ("yaml_task", "data"):
-        monkeypatch.setattr(f"spsbench.tasks.{module}.mini_dir", lambda folder="mini": tmp_path)
+    monkeypatch.setattr("spsbench.tasks.yaml_task.mini_dir", lambda folder="mini": tmp_path)
+    monkeypatch.setattr("spsbench.tasks.data.mini_dirs", lambda: {"mini-t5": tmp_path})
     for source in ("mini", "official", str(tmp_path / "data/wmt.jsonl")):
         data = load_task("wmt-mini").load(source, None, 0)
         assert (data.label, data.synthetic) == ("wmt-mini (synthetic)", True)
