@@ -11,8 +11,11 @@ from typing import Any, Literal, TypedDict, TypeVar
 
 Method = Literal["ars", "sps", "draft"]
 
-AXES = ("method", "sampling", "engine", "drafter", "rule", "policy", "k")
+AXES = ("method", "sampling", "engine", "drafter", "rule", "policy", "batch", "k")
 """``drafter``, ``rule`` and ``policy`` are those of speculative arms; None elsewhere."""
+
+GROUND = ("sampling", "engine", "batch")
+"""What arms of any method have in common where one is compared with another."""
 
 MODEL, MODIFIED_REJECTION, FIXED = "model", "modified-rejection", "fixed"
 """What a speculative arm has unless it says otherwise: the drafter, rule and policy of Chen et al. 2023."""
@@ -40,6 +43,7 @@ class SeriesAxes(TypedDict):
     drafter: str | None
     rule: str | None
     policy: str | None
+    batch: int
 
 
 class Axes(SeriesAxes):
@@ -72,6 +76,7 @@ def series_axes(row: Row) -> SeriesAxes:
         "drafter": row.get("drafter", usual["drafter"]),
         "rule": row.get("rule", usual["rule"]),
         "policy": row.get("policy", usual["policy"]),
+        "batch": row.get("batch", 1),
     }
 
 
@@ -93,19 +98,20 @@ def place(row: Row, *without: str) -> tuple[Any, ...]:
 def series(rows: Sequence[AnyRow], along: str = "k") -> list[list[AnyRow]]:
     """Rows that differ on one axis alone, with what they are compared with.
 
-    ArS and the draft alone draft nothing: they belong to every series of their sampling and engine.
+    ArS and the draft alone draft nothing: they belong to every series of their sampling, engine and batch.
 
     Args:
         rows: of arms, in order.
         along: the axis that may differ.
 
     Returns:
-        one list for each place of the speculative rows, and one for each sampling and engine without any.
+        one list for each place of the speculative rows, and one for each ground without any.
     """
-    common = [name for name in ("sampling", "engine") if name != along]
+    common = [name for name in GROUND if name != along]
 
     def ground(row: Row) -> tuple[Any, ...]:
-        return tuple(row[name] for name in common)
+        place = axes(row)
+        return tuple(place[name] for name in common)  # type: ignore[literal-required]
 
     speculative = [row for row in rows if row["method"] == "sps"]
     keys = dict.fromkeys(place(row, along) for row in speculative)
@@ -124,13 +130,17 @@ def series(rows: Sequence[AnyRow], along: str = "k") -> list[list[AnyRow]]:
 
 
 def own_ars(row: Row, rows: Sequence[AnyRow]) -> AnyRow | None:
-    """The ArS of an arm's own engine under its sampling; None for an arm without, and for ArS itself.
+    """The ArS of an arm's own engine, batch and sampling; None for an arm without, and for ArS itself.
 
     The plain engine of transformers' speculative ways is ``hf-generate``.
     """
     engine = _PLAIN_ENGINES.get(row["engine"], row["engine"])
-    wanted = ("ars", row["sampling"], engine)
-    found = (other for other in rows if (other["method"], other["sampling"], other["engine"]) == wanted)
+    wanted = ("ars", row["sampling"], engine, row.get("batch", 1))
+    found = (
+        other
+        for other in rows
+        if (other["method"], other["sampling"], other["engine"], other.get("batch", 1)) == wanted
+    )
     return None if row["method"] == "ars" else next(found, None)
 
 
@@ -154,14 +164,16 @@ def shown_engine(engine: str) -> str:
 
 
 def label(row: Row) -> str:
-    """The arm as people say it, e.g. ``ArS``, ``SpS (K=4)``, ``SpS (K=4, lookup) @graphed``."""
+    """The arm as people say it, e.g. ``ArS``, ``SpS (K=4)``, ``SpS (K=4, B=8, lookup) @graphed``."""
     engine = "" if row["engine"] == EAGER else f" @{shown_engine(row['engine'])}"
+    batch = [] if row.get("batch", 1) == 1 else [f"B={row['batch']}"]
+    alone = f" ({batch[0]})" if batch else ""
     if row["method"] == "ars":
-        return f"ArS{engine}"
+        return f"ArS{alone}{engine}"
     if row["method"] == "draft":
-        return f"draft alone{engine}"
+        return f"draft alone{alone}{engine}"
     if row["method"] != "sps":
         return str(row["arm"]) + engine
     lossy = [] if row.get("lossless", True) else ["lossy"]
-    inside = ", ".join([f"K={row['k']}", *unusual(row), *lossy])
+    inside = ", ".join([f"K={row['k']}", *batch, *unusual(row), *lossy])
     return f"SpS ({inside}){engine}"

@@ -8,7 +8,7 @@ target: for ArS it emits one token, for SpS between 1 and K+1.
 from __future__ import annotations
 
 from array import array
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from spsbench.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION, Axes, Method
@@ -133,6 +133,7 @@ class Arm:
         drafter: what proposes tokens; without effect unless the method is ``sps``, like the two below.
         rule: what decides which of them stand; a beam search knows no other than the target's own choice.
         policy: what decides how many are drafted in a loop.
+        batch: B, how many sequences a forward scores at once.
     """
 
     method: Method
@@ -143,15 +144,22 @@ class Arm:
     drafter: Spec = Spec(MODEL)
     rule: Spec = Spec(MODIFIED_REJECTION)
     policy: Spec = Spec(FIXED)
+    batch: int = 1
 
     @property
     def name(self) -> str:
         """Identifier within a run, the same in every run: ``sps-k4-nucleus``, with what is unusual behind it
-        (``sps-k4-nucleus+lookup:max_n=4@graphed``)."""
+        (``sps-k4-b8-nucleus+lookup:max_n=4@graphed``)."""
         lookahead = f"-k{self.k}" if self.method == "sps" else ""
+        batch = "" if self.batch == 1 else f"-b{self.batch}"
         unusual = "".join(f"+{value}" for value in self._unusual().values())
         backend = "" if self.engine == EAGER else f"@{self.engine}"
-        return f"{self.method}{lookahead}-{self.sampling_name}{unusual}{backend}"
+        return f"{self.method}{lookahead}{batch}-{self.sampling_name}{unusual}{backend}"
+
+    @property
+    def alone(self) -> Arm:
+        """The same arm at batch size 1, whose seeds it has: in a batch it writes the same tokens."""
+        return replace(self, batch=1)
 
     def axes(self) -> Axes:
         """The place on each axis, see ``spsbench.axes``."""
@@ -163,6 +171,7 @@ class Arm:
             "drafter": str(self.drafter) if speculative else None,
             "rule": str(self.rule) if speculative and self.sampling.beam is None else None,
             "policy": str(self.policy) if speculative else None,
+            "batch": self.batch,
             "k": self.k,
         }
 
@@ -174,6 +183,7 @@ class Arm:
             **{name: getattr(self, name) for name in plain},
             "sampling": self.sampling.record(),
             **self._unusual(),
+            **({} if self.batch == 1 else {"batch": self.batch}),
         }
 
     def _unusual(self) -> dict[str, str]:
@@ -325,6 +335,8 @@ class Generation:
             None if the engine cannot see them. Not stored.
         token_evidence: what an independent reading says of each token; None if there was none.
         hypotheses: all that a beam search finished, best first; the first is the output. None otherwise.
+        latency_s: seconds from the end of prefill to the last token, of a row in a batch, whose ``decode_s``
+            is its share of them; None where the sequence had the machine to itself.
     """
 
     tokens: list[int]
@@ -338,6 +350,7 @@ class Generation:
     proposed: list[list[int]] | None = None
     token_evidence: TokenEvidence | None = None
     hypotheses: list[Hypothesis] | None = None
+    latency_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +404,10 @@ class Sample:
     ``spent_s`` are the seconds until it had been read again.
     ``condition`` is the index of the settings, versions and hardware it was measured under in
     ``run.json``'s list ``conditions``. ``error`` is a sentence if the sequence failed; its
-    ``finish_reason`` is then ``error``. ``category`` is the prompt's.
+    ``finish_reason`` is then ``error``. ``category`` is the prompt's. ``wave`` names the prompts that a run
+    with
+    batches measures together, arm after arm, by the first of them: seconds are compared wave by wave. None
+    where each prompt is measured by itself.
     """
 
     example_id: str
@@ -405,6 +421,7 @@ class Sample:
     condition: int = 0
     error: str | None = None
     category: str | None = None
+    wave: str | None = None
 
     @property
     def key(self) -> tuple[str, int, str]:

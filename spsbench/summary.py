@@ -26,7 +26,17 @@ from spsbench.stats.latency import positions, tails
 from spsbench.stats.losslessness import alpha_leviathan, losslessness
 from spsbench.stats.parity import metrics, parity
 from spsbench.stats.processes import paired_speedup
-from spsbench.stats.speedup import drifted, finished, halves, loops_of, pair, share_slower
+from spsbench.stats.speedup import (
+    PairedTimes,
+    drifted,
+    finished,
+    halves,
+    in_both,
+    loops_of,
+    pair,
+    share_slower,
+)
+from spsbench.stats.surface import surfaces
 from spsbench.summary_types import (
     Acceptance,
     ArmRow,
@@ -42,7 +52,9 @@ from spsbench.summary_types import (
     RowDetails,
     RowLoops,
     RowMetrics,
+    RowWaves,
     Summary,
+    Surfaces,
 )
 
 if TYPE_CHECKING:
@@ -204,6 +216,7 @@ def _summarise(
         "losslessness": judged,
         **_explained(by_arm, loops_of, rows, info, evidence, trusted=taken["trusted"]),
         "contention": plain(taken),
+        **_surfaces(by_arm, rows),
         "token_sha256": token_hash(samples),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
         "warnings": [
@@ -216,6 +229,11 @@ def _summarise(
         ],
         "conditions": [],
     }
+
+
+def _surfaces(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> Surfaces:
+    found = plain(surfaces(by_arm, rows))
+    return {"surfaces": found} if found else {}
 
 
 def _metrics_of(own: pd.DataFrame, arm: ArmIdentity, corpora: Mapping[str, CorpusMetric]) -> RowMetrics:
@@ -291,6 +309,7 @@ def _arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
             samplings.index(arm["sampling"]),
             _METHOD_ORDER.get(arm["method"], 3),
             *(drafters.index(value) for value in _drafting(arm)),
+            arm["batch"],
             arm["k"],
         ),
     )
@@ -319,10 +338,11 @@ def _counts(own: pd.DataFrame, arm: ArmIdentity, info: Mapping[str, Any]) -> Row
 
 
 def _baseline(arm: ArmIdentity, arms: list[ArmIdentity], by_arm: Mapping[str, pd.DataFrame]) -> str | None:
-    """The fastest ArS arm under the same sampling; None for itself and where there is none."""
+    """The fastest ArS arm of the same sampling and batch; None for itself and where there is none."""
     speeds = {}
     for other in arms:
-        if other["method"] == "ars" and other["sampling"] == arm["sampling"] and other["arm"] in by_arm:
+        alike = all(other[name] == arm[name] for name in ("sampling", "batch"))
+        if other["method"] == "ars" and alike and other["arm"] in by_arm:
             done = finished(by_arm[other["arm"]])
             per_token = ratio(float(done["decode_s"].sum()), float(done["new_tokens"].sum()))
             if per_token is not None:
@@ -356,9 +376,14 @@ def _compared(
         "end_to_end_speedup": _interval(whole),
         "speedup_halves": [*halves(times)],
         "share_slower": share_slower(times),
-        "paired_prompts": len(times),
+        "paired_prompts": int(in_both(*sides)[1]["example_id"].nunique()),
+        **_waves(own, times),
         "drifted": fixed is not None and drifted(times, fixed),
     }
+
+
+def _waves(own: pd.DataFrame, times: PairedTimes) -> RowWaves:
+    return {"paired_waves": len(times)} if "wave" in own and own["wave"].notna().any() else {}
 
 
 def _own_compared(

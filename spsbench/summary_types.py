@@ -78,7 +78,13 @@ class RowCounts(TypedDict):
     end_to_end_ms_per_token: float | None
 
 
-class RowComparison(TypedDict):
+class RowWaves(TypedDict, total=False):
+    """Of runs with batches: how many waves of prompts the speedup rests on."""
+
+    paired_waves: int
+
+
+class RowComparison(RowWaves):
     """An arm against its baseline, the fastest ArS arm of its sampling; null without one."""
 
     baseline: str | None
@@ -789,6 +795,52 @@ class Engines(TypedDict):
     unequal: list[str]
 
 
+class SurfaceCell(TypedDict):
+    """One arm of a surface; k 0 is ArS at its batch size, which has no speedup.
+
+    ``tokens_per_s`` is of the whole batch while it is full, ``latency_ms_per_token`` what a sequence waits.
+    """
+
+    arm: str
+    batch: int
+    k: int
+    tokens_per_s: float
+    latency_ms_per_token: float
+    tokens_per_loop: float | None
+    speedup: RatioInterval | None
+
+
+class PaysUpTo(TypedDict):
+    """The batch size at which the speedup of a K falls below 1 for good; ``beyond``: past the largest one.
+
+    0: at none that was measured. An end that is null lies beyond the largest batch, or is unknown.
+    """
+
+    k: int
+    batch: float | None
+    low: float | None
+    high: float | None
+    beyond: bool
+
+
+class Surface(TypedDict):
+    """Speedups over batch size and K, with all other axes equal."""
+
+    sampling: str
+    engine: str
+    drafter: str | None
+    rule: str | None
+    policy: str | None
+    cells: list[SurfaceCell]
+    pays_up_to: list[PaysUpTo]
+
+
+class Surfaces(TypedDict, total=False):
+    """Of runs with several batch sizes."""
+
+    surfaces: list[Surface]
+
+
 class Diagnostics(TypedDict):
     """The parts that explain the rows; each null where it has nothing to say."""
 
@@ -801,7 +853,7 @@ class Diagnostics(TypedDict):
     recommendation: list[Recommendation] | None
 
 
-class Summary(Labels, Diagnostics):
+class Summary(Labels, Diagnostics, Surfaces):
     """The content of ``summary.json``. ``conditions`` is empty for a run under one; of several, nothing that
     is a time stands outside of them. ``by_category`` is empty unless prompts are of several."""
 

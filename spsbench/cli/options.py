@@ -177,6 +177,13 @@ Engine = Annotated[
         'worker:"COMMAND". Default: eager.',
     ),
 ]
+Batch = Annotated[
+    str | None,
+    _option(
+        *("--batch", "LIST", MACHINE),
+        "Sequences in a forward, each arm at each size: 1,2,4,8. Default: 1.",
+    ),
+]
 Concurrency = Annotated[
     str | None,
     _option(

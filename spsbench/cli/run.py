@@ -54,6 +54,7 @@ def run(
     rule: options.Rule = None,
     policy: options.Policy = None,
     engine: options.Engine = None,
+    batch: options.Batch = None,
     concurrency: options.Concurrency = None,
     device: options.Device = None,
     dtype: options.Dtype = None,

@@ -103,6 +103,18 @@ def _ks(value: Any) -> Any:
     return [value] if type(value) is int else value
 
 
+MAX_BATCH = 1024
+"""Beyond this a batch is a typing error rather than an intention."""
+
+
+def _batches(value: Any) -> Any:
+    """Let batch sizes be written as on the command line, or as a single number."""
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",")]
+        return [int(part) if re.fullmatch(r"[0-9]{1,6}", part) else part for part in parts]
+    return [value] if type(value) is int else value
+
+
 _UNTIL = re.compile(r"ci=([0-9]{1,2}(?:\.[0-9]{1,6})?)%")
 WIDEST_PERCENT = 50
 """The widest half-width that ``until`` may ask for; beyond it an interval says next to nothing."""
@@ -138,6 +150,12 @@ Name = Annotated[str, Field(min_length=1, pattern=r"^\S(.*\S)?$")]
 Flag = Annotated[bool, Field(strict=True)]
 K = Annotated[int, Field(strict=True, ge=0, le=MAX_K)]
 Ks = Annotated[tuple[K, ...], Field(min_length=1), BeforeValidator(_ks), AfterValidator(_unique)]
+Batches = Annotated[
+    tuple[Annotated[int, Field(strict=True, ge=1, le=MAX_BATCH)], ...],
+    Field(min_length=1),
+    BeforeValidator(_batches),
+    AfterValidator(_unique),
+]
 Names = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
 Engines = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_engines), AfterValidator(_unique)]
 Methods = Annotated[tuple[Method, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
@@ -249,6 +267,7 @@ class RunConfig(Limits):
         beams, draft_beams, length_penalty, early_stopping: of the sampling ``beam``, see ``BeamParams``.
         methods: the kinds of arm: ``ars`` (baseline), ``sps``, ``draft`` (the draft model alone).
         fixed_length: ignore EOS and stop strings, so that every sequence has the same length.
+        batches: how many sequences a forward scores at once; every arm is measured at each.
         trace: for so many examples every token is kept.
         proof: draw some sequences at temperature 1 for the proof of losslessness alone.
         extract: how code is taken from an answer; auto begins the answers of a chat, so that they are code.
@@ -296,6 +315,9 @@ class RunConfig(Limits):
     drafters: Names = Field(default=("model",), description="names of drafters")
     rules: Names = Field(default=("modified-rejection",), description="names of rules")
     policies: Names = Field(default=("fixed",), description="names of policies")
+    batches: Batches = Field(
+        default=(1,), description=f"whole numbers from 1 to {MAX_BATCH}: one (8) or a list (1,4,16)"
+    )
     engines: Engines = Field(default=(EAGER,), description="names of engines, or worker:COMMAND")
     device: Annotated[str, AfterValidator(_device)] = Field(
         default="auto", description="auto, cpu, cuda, cuda:N or mps"

@@ -20,6 +20,7 @@ _FIELD_OF_FLAG = {"k": "ks", "arms": "methods", "sampling": "samplings", "engine
     "drafter": "drafters",
     "rule": "rules",
     "policy": "policies",
+    "batch": "batches",
     "budget": "budget_s",
 }
 _FLAG_OF_FIELD = {field: flag for flag, field in _FIELD_OF_FLAG.items()} | {

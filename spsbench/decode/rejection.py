@@ -145,6 +145,28 @@ def accept_draft(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     return Verdict(accepted, draw(weights, u.narrow(0, k, 1)).squeeze(0))
 
 
+def accept_drafts(q: Tensor, tokens: Tensor, p: Tensor, u: Tensor) -> Verdict:
+    """``accept_draft`` for B drafts at once, row by row and without a wait of the host.
+
+    Args:
+        q: [B, K+1, V] target rows.
+        tokens: [B, K] the drafts.
+        p: [B, K, V] the distributions that they were drawn from.
+        u: [B, K+1] uniform numbers in [0, 1): K tests and the final draw of each row.
+
+    Returns:
+        [B] numbers of accepted tokens, and [B] the tokens behind them.
+    """
+    k = tokens.shape[1]
+    drafted = tokens.unsqueeze(-1)
+    own, told = (rows[:, :k].gather(-1, drafted).squeeze(-1) for rows in (q, p))
+    accepted = (u[:, :k] < acceptance_probability(own, told)).cumprod(1, dtype=torch.int64).sum(1)
+    row = accepted[:, None, None].expand(-1, 1, q.shape[-1])
+    # Behind full acceptance nothing was drafted: a row of zeros leaves the target as it is.
+    weights = residual(q.gather(1, row), pad(p, (0, 0, 0, 1)).gather(1, row)).squeeze(1)
+    return Verdict(accepted, draw(weights, u[:, k]))
+
+
 def _weights(q: Tensor, p: Tensor | None, tokens: Tensor, row: Tensor) -> Tensor:
     """[1, V] what the token behind the accepted ones is drawn from.
 

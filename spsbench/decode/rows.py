@@ -77,6 +77,10 @@ class Rows(ABC):
         """One of the rows, by its number []."""
 
     @abstractmethod
+    def part(self, first: int, count: int) -> Rows:
+        """Some consecutive ones of the rows; nothing is copied."""
+
+    @abstractmethod
     def alike(self, other: Rows) -> Rows:
         """Other rows, held as these are."""
 
@@ -118,6 +122,9 @@ class TensorRows(Rows):
 
     def pick(self, row: Tensor) -> TensorRows:
         return TensorRows(self._probs.index_select(0, row.unsqueeze(0)))
+
+    def part(self, first: int, count: int) -> TensorRows:
+        return TensorRows(self._probs.narrow(0, first, count))
 
     def alike(self, other: Rows) -> TensorRows:
         return other if isinstance(other, TensorRows) else TensorRows(other.dense().to(self._probs.device))
@@ -239,6 +246,9 @@ class HostRows(Rows):
 
     def pick(self, row: Tensor) -> HostRows:
         return HostRows([self._rows[int(row)]], self._vocab_size)
+
+    def part(self, first: int, count: int) -> HostRows:
+        return HostRows(self._rows[first : first + count], self._vocab_size)
 
     def alike(self, other: Rows) -> HostRows:
         return other if isinstance(other, HostRows) else HostRows.of(other.dense())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,8 @@ import numpy as np
 
 from spsbench.load.wave import Wave
 from spsbench.records import Interval
-from spsbench.stats.bootstrap import LEVEL, RESAMPLES, SEED, Floats, pooled_interval, pooled_ratio
+from spsbench.stats.bootstrap import Floats, pooled_interval, pooled_ratio
+from spsbench.stats.crossing import pays_up_to as crossed
 
 PLAIN, SPECULATING = 0, 1
 """Places of the two servers that are compared."""
@@ -87,8 +87,7 @@ def _quotient(sums: Floats) -> Floats:
 def pays_up_to(waves: Sequence[Wave]) -> Interval | None:
     """The concurrency at which the speedup falls below 1 for good, with its interval over waves.
 
-    Between two concurrencies it is interpolated, the logarithm of one over that of the other. 0 says that
-    speculation pays at none that was measured, infinity that it pays at the largest.
+    See ``stats.crossing``: 0 says that speculation pays at none that was measured, infinity at the largest.
 
     Returns:
         None without two servers.
@@ -97,38 +96,8 @@ def pays_up_to(waves: Sequence[Wave]) -> Interval | None:
     concurrencies = sorted(compared)
     if not concurrencies:
         return None
-    points, drawn = [], []
-    generator = np.random.default_rng(SEED)
-    for concurrency in concurrencies:
-        data = _paired(waves, concurrency)
-        counts = generator.multinomial(data.shape[1], np.full(data.shape[1], 1 / data.shape[1]), RESAMPLES)
-        with np.errstate(all="ignore"):
-            points.append(float(_quotient(data.sum(axis=1, keepdims=True))[0]))
-            drawn.append(_quotient(data @ counts.T))
-    if not np.isfinite(points).all():
-        return None
-    if not np.isfinite(drawn).all():
-        return Interval(crossing(concurrencies, points), None, None)
-    found = np.sort([crossing(concurrencies, list(each)) for each in zip(*drawn, strict=True)])
-    low, high = (float(found[_place(share)]) for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return Interval(crossing(concurrencies, points), low, high)
-
-
-def _place(share: float) -> int:
-    return min(RESAMPLES - 1, int(share * RESAMPLES))
-
-
-def crossing(concurrencies: Sequence[int], speedups: Sequence[float]) -> float:
-    """The concurrency at which speedups fall below 1 and stay there; see ``pays_up_to``."""
-    above = [place for place, speedup in enumerate(speedups) if speedup > 1]
-    if not above:
-        return 0.0
-    last = above[-1]
-    if last == len(speedups) - 1:
-        return math.inf
-    high, after = math.log(speedups[last]), speedups[last + 1]
-    share = high / (high - math.log(after)) if after > 0 else 0.0
-    return float(concurrencies[last] * (concurrencies[last + 1] / concurrencies[last]) ** share)
+    data = [_paired(waves, concurrency) for concurrency in concurrencies]
+    return crossed(concurrencies, data, _quotient, together=False)
 
 
 def _paired(waves: Sequence[Wave], concurrency: int) -> Floats:

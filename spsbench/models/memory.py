@@ -71,14 +71,24 @@ def experts_of(model: Any) -> Experts | None:
 
 def kv_bytes_per_token(model: Any) -> int | None:
     """Bytes of keys and values that a forward reads per cached token; None if unknown."""
-    config = text_config(model.config)
+    return cache_bytes_per_token(model.config, model.dtype.itemsize) or None
+
+
+def cache_bytes_per_token(config: Any, width_bytes: int) -> int:
+    """Bytes of keys and values of one cached token; 0 where the configuration does not tell.
+
+    Args:
+        config: of the model.
+        width_bytes: of a number.
+    """
+    text = text_config(config)
     names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
-    layers, heads, hidden = (getattr(config, name, None) for name in names)
+    layers, heads, hidden = (getattr(text, name, None) for name in names)
     if not (layers and heads and hidden):
-        return None
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    width = getattr(config, "head_dim", None) or hidden // heads
-    return int(2 * layers * kv_heads * width * model.dtype.itemsize)
+        return 0
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    head_dim = getattr(text, "head_dim", None) or hidden // heads
+    return int(2 * layers * kv_heads * head_dim * width_bytes)
 
 
 def _first(config: Any, names: tuple[str, ...]) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _BLOCK = 256
 # Larger blocks are prompts: no two are of the same length, and a prompt does not wait for a binding.
 _MOST_ROWS_KEPT = 65
-_TABLES = ("cos", "sin")
+TABLES = ("cos", "sin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,19 @@ class _Bound:
     features: Tensor | None
 
 
+@dataclass(frozen=True, slots=True)
+class OnnxCache:
+    """Memory for the keys and values of a sequence, with the rotary tables beside it.
+
+    Attributes:
+        memory: the runtime's values by the graph's names of its inputs.
+        slots: how many tokens it holds.
+    """
+
+    memory: dict[str, Any]
+    slots: int
+
+
 class OnnxForward:
     """Appends tokens to a cache and scores them.
 
@@ -52,6 +65,7 @@ class OnnxForward:
         blueprint: what it was built from.
         width: of a row of ``hidden``; the blueprint's unless given.
         features: keep the last hidden states of each forward.
+        cache: of somebody else, which then never grows; one of its own unless given.
 
     Attributes:
         features: [n, hidden] of the last forward, overwritten by the next one of the same shape; None where
@@ -59,13 +73,17 @@ class OnnxForward:
     """
 
     def __init__(
-        self, session: InferenceSession, blueprint: Blueprint, width: int = 0, features: bool = False
+        self,
+        session: InferenceSession,
+        blueprint: Blueprint,
+        width: int = 0,
+        features: bool = False,
+        cache: OnnxCache | None = None,
     ) -> None:
         self._session, self._plan = session, blueprint
         self._width, self._keeps_features = width or blueprint.hidden, features
         self.features: Tensor | None = None
-        self._slots = 0
-        self._memory: dict[str, Any] = {}
+        self._memory, self._slots = ({}, 0) if cache is None else (cache.memory, cache.slots)
         self._crossed: dict[str, Any] = {}
         self._bound: dict[tuple[int, int], _Bound] = {}
         # What is written into these arrays is what the graph reads: a value shares an array's memory.
@@ -110,11 +128,7 @@ class OnnxForward:
                 if held:
                     room[:, :, :held] = self._memory[name].numpy()[:, :, :held]
                 grown[name] = value_of(room)
-        if len(plan.frequencies):
-            angles = torch.arange(slots, dtype=torch.float32).unsqueeze(1) * plan.frequencies
-            for name, table in zip(_TABLES, (angles.cos(), angles.sin()), strict=True):
-                grown[name] = value_of((table * plan.rotary_scale).numpy())
-        self._memory, self._slots = grown, slots
+        self._memory, self._slots = grown | rotary_tables(plan, slots), slots
         self._bound.clear()
 
     def _bind(self, n: int, last: int) -> _Bound:
@@ -127,7 +141,7 @@ class OnnxForward:
         binding.bind_ortvalue_output("logits", value_of(logits))
         for name, value in self._memory.items():
             binding.bind_ortvalue_input(name, value)
-            if name not in _TABLES:
+            if name not in TABLES:
                 binding.bind_ortvalue_output(f"new_{name}", value)
         for name, value in self._crossed.items():
             binding.bind_ortvalue_input(name, value)
@@ -139,6 +153,17 @@ class OnnxForward:
         if n <= _MOST_ROWS_KEPT:
             self._bound[n, last] = bound
         return bound
+
+
+def rotary_tables(plan: Blueprint, slots: int) -> dict[str, Any]:
+    """Cosines and sines [slots, head_dim / 2] as the runtime's values; none where no position rotates."""
+    if not len(plan.frequencies):
+        return {}
+    angles = torch.arange(slots, dtype=torch.float32).unsqueeze(1) * plan.frequencies
+    return {
+        name: value_of((table * plan.rotary_scale).numpy())
+        for name, table in zip(TABLES, (angles.cos(), angles.sin()), strict=True)
+    }
 
 
 def value_of(array: Any) -> Any:

@@ -35,11 +35,12 @@ _INTEGER_PRODUCTS = 4
 class Graph:
     """A graph and its weights.
 
-    Inputs: ``hidden`` [1, n, hidden], ``rows`` [1] (minus how many of the last rows are wanted), ``seen``
-    [1] (cached tokens + n - 1), ``total`` [] (cached tokens + n), ``cos`` and ``sin`` [slots, head_dim / 2],
-    and per layer ``key_i`` and ``value_i`` [1, kv_heads, slots, head_dim]. Outputs: ``logits`` [1, rows, V],
-    ``new_key_i`` and ``new_value_i``, to be bound to the same memory as their inputs, and ``features``
-    [1, n, hidden], which costs nothing where it is not bound.
+    Inputs: ``hidden`` [b, n, hidden], ``rows`` [1] (minus how many of the last rows are wanted), ``seen``
+    [b] (cached tokens + n - 1), ``total`` [] (the most cached tokens + n), ``cos`` and ``sin``
+    [slots, head_dim / 2], and per layer ``key_i`` and ``value_i`` [b, kv_heads, slots, head_dim]. Outputs:
+    ``logits`` [b, rows, V], ``new_key_i`` and ``new_value_i``, to be bound to the same memory as their
+    inputs, and ``features`` [b, n, hidden], which costs nothing where it is not bound. With several sequences
+    (b > 1) the runtime takes n = 1 alone; ``onnx_batch_graph`` takes more.
 
     Attributes:
         model: the graph, without weights.
@@ -139,22 +140,24 @@ class Builder:
         return self._weight(name, self._stored.read(name) + np.float32(self._plan.family.norm_offset))
 
     def _attention(self, x: str, number: int) -> str:
-        plan, prefix = self._plan, f"model.layers.{number}.self_attn."
-        window = plan.windows[number]
-        found = self._node(
+        prefix = f"model.layers.{number}.self_attn."
+        found = self._over_cache(self._queries_keys_values(x, prefix), number)
+        return self._matrix(found, [f"{prefix}o_proj"], self._plan.residual_scale)
+
+    def _over_cache(self, states: Sequence[str], number: int, row: str = "") -> str:
+        """What a layer's queries find, over the cache of a sequence, whose names end with ``row``."""
+        plan, window = self._plan, self._plan.windows[number]
+        key, value = f"key_{number}{row}", f"value_{number}{row}"
+        return self._node(
             "GroupQueryAttention",
-            [
-                *self._queries_keys_values(x, prefix),
-                *(f"key_{number}", f"value_{number}", "seen", "total", "cos", "sin"),
-            ],
-            [f"{prefix}out", f"new_key_{number}", f"new_value_{number}"],
+            [*states, key, value, f"seen{row}", f"total{row}", "cos", "sin"],
+            [f"model.layers.{number}.self_attn.out{row}", f"new_{key}", f"new_{value}"],
             num_heads=plan.heads,
             kv_num_heads=plan.kv_heads,
             scale=plan.scale,
             do_rotary=int(plan.rotates[number]),
             local_window_size=window if window else -1,
         )
-        return self._matrix(found, [f"{prefix}o_proj"], plan.residual_scale)
 
     def _queries_keys_values(self, x: str, prefix: str) -> list[str]:
         """One product of all three, or the three of them where queries and keys are normed."""
@@ -298,20 +301,20 @@ class Builder:
         plan, value = self._plan, helper.make_tensor_value_info
         floats, longs, ints = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
         table: list[str | int | None] = ["slots", plan.head_dim // 2]
-        slots: list[str | int | None] = [1, plan.kv_heads, "slots", plan.head_dim]
+        slots: list[str | int | None] = ["b", plan.kv_heads, "slots", plan.head_dim]
         names = [f"{kind}_{number}" for number in range(plan.layers) for kind in ("key", "value")]
         inputs = [
-            value("hidden", floats, [1, "n", self._width]),
+            value("hidden", floats, ["b", "n", self._width]),
             value("rows", longs, [1]),
-            value("seen", ints, [1]),
+            value("seen", ints, ["b"]),
             value("total", ints, []),
             value("cos", floats, table),
             value("sin", floats, table),
             *(value(name, floats, slots) for name in names),
         ]
         outputs = [
-            value("logits", floats, [1, "wanted", plan.vocab_size]),
-            value(FEATURES, floats, [1, "n", plan.hidden]),
+            value("logits", floats, ["b", "wanted", plan.vocab_size]),
+            value(FEATURES, floats, ["b", "n", plan.hidden]),
             *(value(f"new_{name}", floats, slots) for name in names),
         ]
         return inputs, outputs

@@ -68,7 +68,7 @@ class OnnxLM(CausalLM):
         self._stored, self._threads, self._reference = stored, threads, reference
         self._session, self._weight_bytes = _session(self._plan, stored, threads, bits)
         self._forward = OnnxForward(self._session, self._plan)
-        self._spread = self._new_spread()
+        self._spread = self.new_spread()
         self._length = 0
         self._variants: dict[tuple[int | None, int | None], OnnxLM] = {}
 
@@ -87,12 +87,12 @@ class OnnxLM(CausalLM):
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         n, start = tokens.shape[0], self._length
-        logits = self._forward(lambda out: self._embed(tokens, out), start, n, last)
+        logits = self._forward(lambda out: self.embed(tokens, out), start, n, last)
         if self._features is not None:
             assert self._forward.features is not None
             self._features.write(start, self._forward.features)
         self._length = start + n
-        return self._all(logits, self._spread)
+        return self.all_logits(logits, self._spread)
 
     def rollback(self, length: int) -> None:
         self._length = min(self._length, length)
@@ -100,13 +100,13 @@ class OnnxLM(CausalLM):
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         n = tokens.shape[0]
         fresh = OnnxForward(self._session, self._plan)
-        logits = fresh(lambda out: self._embed(tokens, out), 0, n, last or n)
-        return self._all(logits, self._new_spread())
+        logits = fresh(lambda out: self.embed(tokens, out), 0, n, last or n)
+        return self.all_logits(logits, self.new_spread())
 
     def twin(self) -> OnnxLM:
         other = copy.copy(self)
         other._forward = OnnxForward(other._session, other._plan)
-        other._length, other._features, other._spread = 0, None, other._new_spread()
+        other._length, other._features, other._spread = 0, None, other.new_spread()
         return other
 
     def with_features(self, flag: str) -> OnnxLM:
@@ -119,6 +119,11 @@ class OnnxLM(CausalLM):
     def stored(self) -> StoredWeights:
         """Where its weights come from."""
         return self._stored
+
+    @property
+    def session(self) -> InferenceSession:
+        """That its forwards run in; several may at once, each over memory of its own."""
+        return self._session
 
     @property
     def threads(self) -> int:
@@ -173,18 +178,20 @@ class OnnxLM(CausalLM):
             )
         other = copy.copy(self._variants[layers, bits])
         other._forward, other._length = OnnxForward(other._session, other._plan), 0
-        other._features, other._spread = None, other._new_spread()
+        other._features, other._spread = None, other.new_spread()
         return other
 
-    def _embed(self, tokens: Tensor, out: Floats) -> None:
+    def embed(self, tokens: Tensor, out: Floats) -> None:
+        """Write the embeddings of tokens [n] into ``out`` [n, width]."""
         self._stored.rows(EMBEDDING, tokens.numpy(), out)
         if self._plan.embedding_scale != 1.0:
             out *= self._plan.embedding_scale
 
-    def _new_spread(self) -> VocabularyRows | None:
+    def new_spread(self) -> VocabularyRows | None:
+        """Rows of its own to put logits of some tokens into; None where it has logits of all."""
         return None if self.vocabulary is None else VocabularyRows(self.vocabulary, self.vocab_size)
 
-    def _all(self, logits: Tensor, spread: VocabularyRows | None) -> Tensor:
+    def all_logits(self, logits: Tensor, spread: VocabularyRows | None) -> Tensor:
         """Logits of all tokens that are used, of what the head gave."""
         if spread is not None:
             return spread(logits)

@@ -22,7 +22,7 @@ class NotStatic(Exception):
     """The model's forward cannot be given a fixed shape; the message says why."""
 
 
-class _FixedLayer(CacheLayerMixin):  # type: ignore[misc]
+class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
     """Keys and values of one attention layer, [1, heads, slots, width] each.
 
     Args:
@@ -82,14 +82,14 @@ class StaticLM:
     """
 
     def __init__(self, model: TorchLM, slots: int) -> None:
-        _require_plain(model)
+        require_plain(model)
         self.vocab_size = model.vocab_size
         self.device = model.device
         self.slots = slots
         self.wide = torch.promote_types(model.dtype, torch.float32)
         self._model = model.model
         layers = text_config(model.config).num_hidden_layers
-        self._layers = [_FixedLayer(slots) for _ in range(layers)]
+        self._layers = [FixedLayer(slots) for _ in range(layers)]
         self._cache = Cache(layers=self._layers)
         self._slot_numbers = torch.arange(slots, device=model.device)
 
@@ -126,7 +126,12 @@ class StaticLM:
                 layer.values[:, :, first:] = value
 
 
-def _require_plain(model: TorchLM) -> None:
+def require_plain(model: TorchLM) -> None:
+    """Refuse attention that a mask over all slots would not be.
+
+    Raises:
+        NotStatic: see there.
+    """
     config = model.config
     if config._attn_implementation != "sdpa":
         raise NotStatic(f"its attention is {config._attn_implementation}, not sdpa")

@@ -58,6 +58,12 @@ def _head_bytes(source: ModelSource, width: int | None) -> int:
     return len(draft.ids_below(draft.target.vocab_size)) * draft.target.hidden * (width or 4)
 
 
+def computed_width(source: ModelSource, dtype: str) -> int:
+    """Bytes of a number that a model computes with once it is loaded in a dtype; see ``weight_bytes``."""
+    wanted = DTYPES.get("float32" if dtype in ROUNDED else dtype) or getattr(source.config, "dtype", None)
+    return wanted.itemsize if isinstance(wanted, torch.dtype) else 4
+
+
 def available_bytes(device: torch.device) -> int | None:
     """Free memory of a device in bytes; None if unknown."""
     if device.type == "cuda":

@@ -116,9 +116,11 @@ def _group(
         if row["method"] not in ("ars", "sps") or row["arm"] not in by_arm or row["ms_per_token"] is None:
             continue
         context = _mean_context(by_arm[row["arm"]])
-        target = sizes["target"] + kv["target"] * context
-        draft = None if sizes["draft"] is None else sizes["draft"] + kv["draft"] * context
-        loop = _loop_bytes(row, target + _more_experts(experts, row["k"]), draft)
+        rows = row["batch"]  # each is charged with its part of the weights that a forward reads
+        target = (sizes["target"] + _more_experts(experts, rows)) / rows + kv["target"] * context
+        draft = None if sizes["draft"] is None else sizes["draft"] / rows + kv["draft"] * context
+        verify = (sizes["target"] + _more_experts(experts, rows * (row["k"] + 1))) / rows
+        loop = _loop_bytes(row, verify + kv["target"] * context, draft)
         ars_floor = None if bandwidth is None else 1e3 * target / bandwidth
         floor = None if loop is None or bandwidth is None else 1e3 * loop / bandwidth
         found.append(
@@ -145,11 +147,11 @@ def _loop_bytes(row: ArmRow, target: float, draft: float | None) -> float | None
     return (row["draft_forwards"] * draft + target) / row["tokens_per_loop"]
 
 
-def _more_experts(experts: Mapping[str, Any] | None, k: int) -> float:
-    """Bytes of experts that K+1 rows read beyond those of one row."""
+def _more_experts(experts: Mapping[str, Any] | None, rows: int) -> float:
+    """Bytes of experts that so many rows read beyond those of one row."""
     if not experts:
         return 0.0
-    one, block = (union_share(experts["count"], experts["per_token"], rows) for rows in (1, k + 1))
+    one, block = (union_share(experts["count"], experts["per_token"], n) for n in (1, rows))
     return float(experts["bytes"] * (block - one))
 
 

@@ -21,6 +21,7 @@ from spsbench.report import (
     sections_latency,
     sections_why,
     stopping,
+    surfaces,
     wording,
 )
 from spsbench.report.naming import in_full
@@ -199,6 +200,7 @@ def _reproduce(summary: Summary, run: Run) -> list[str]:
 SECTIONS: tuple[Section, ...] = (
     _heading,
     _results,
+    surfaces.section,
     engines.section,
     categories.section,
     conditions.section,

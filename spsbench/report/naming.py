@@ -10,6 +10,7 @@ from spsbench.axes import Row as Arm
 from spsbench.report.tables import SCREEN_WIDTH, Cell, Column, Heading, Row, Table, left
 
 _DRAFTING = ("drafter", "rule", "policy")
+_GROUND = ("batch", "engine")
 _ROOM = SCREEN_WIDTH - 2  # a space on either side
 
 
@@ -103,7 +104,11 @@ def fitting(arms: Sequence[Arm], make: Callable[[Naming], Table], whole: Naming)
 def _differing(arms: Sequence[Arm]) -> list[str]:
     """The axes, other than method and K, on which the arms are at more than one place."""
     drafting = [arm for arm in arms if arm["method"] == "sps"]
-    asked = (("sampling", arms), *((name, drafting) for name in _DRAFTING), ("engine", arms))
+    asked = [
+        ("sampling", arms),
+        *((name, drafting) for name in _DRAFTING),
+        *((name, arms) for name in _GROUND),
+    ]
     return [name for name, own in asked if len({_place(arm)[name] for arm in own}) > 1]
 
 
@@ -116,7 +121,8 @@ def _said(arm: Arm, names: Sequence[str]) -> list[str]:
     """The arm's places on these axes, as labels write them."""
     place = _place(arm)
     found = [(name, place[name]) for name in names if place[name] is not None]
-    return [f"@{shown_engine(value)}" if name == "engine" else str(value) for name, value in found]
+    written = {"engine": lambda value: f"@{shown_engine(value)}", "batch": lambda value: f"B={value}"}
+    return [written.get(name, str)(value) for name, value in found]
 
 
 def _common(arms: Sequence[Arm], differing: Sequence[str], *, with_k: bool) -> list[str]:

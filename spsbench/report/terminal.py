@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from spsbench.axes import label
-from spsbench.report import categories, conditions, engines, judgement, stopping, wording
+from spsbench.report import categories, conditions, engines, judgement, stopping, surfaces, wording
 from spsbench.report.naming import fitting, in_full
 from spsbench.report.results import acceptance, results, times
 from spsbench.report.tables import Styled, Table, left
@@ -42,7 +42,7 @@ def screen(summary: Summary) -> RenderableType:
         parts.append(Padding(_text(sentence, style="bold"), _INDENT))
     for sentence in stopping.sentences(summary):
         parts.append(Padding(_text(sentence, style="dim"), _INDENT))
-    parts += _engines(summary)
+    parts += [*_surfaces(summary), *_engines(summary)]
     speculative = [row for row in rows if row["acceptance"]]
     if speculative:
         parts += [Text(), Padding(_acceptance(speculative), _INDENT)]
@@ -122,6 +122,15 @@ def _categories(summary: Summary) -> list[RenderableType]:
     make = partial(categories.table, parts, wording.headline_metric(summary))
     table, _ = fitting(summary["rows"], make, in_full())
     return [Text(), Padding(_text(categories.NOTE, style="dim"), _INDENT), Padding(table.as_rich(), _INDENT)]
+
+
+def _surfaces(summary: Summary) -> list[RenderableType]:
+    """The speedups once more by batch size and K, where several batch sizes were measured."""
+    parts: list[RenderableType] = []
+    for title, table, sentences in surfaces.shown(summary):
+        parts += [Text(), Padding(_text(title), _INDENT), Padding(table.as_rich(), _INDENT)]
+        parts += [Padding(_text(text, style="dim"), _INDENT) for text in sentences]
+    return [*parts, Text()] if parts else []
 
 
 def _remarks(summary: Summary) -> list[RenderableType]:

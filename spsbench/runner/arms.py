@@ -41,7 +41,7 @@ PEER_DRAFTING = (MODEL, OWN_RULE)
 
 
 def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str) -> tuple[Arm, ...]:
-    """Every arm of a run: by engine and sampling, first ArS, then SpS, then the draft alone.
+    """Every arm of a run: by engine, sampling and batch, first ArS, then SpS, then the draft alone.
 
     K = 0 stands for ArS; there is no SpS arm without a draft. A policy other than fixed decides how many
     tokens a loop drafts, so it has one arm, at the largest K.
@@ -62,9 +62,10 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
     drafting = tuple(_drafting(config))
     sampled = [name for name in names if name != BEAM]
     arms = tuple(
-        arm
+        replace(arm, batch=batch)
         for engine in config.engines
         for name in sampled
+        for batch in sorted(config.batches)
         for arm in _under(config, engine, drafting, name, _overridden(known[name], config))
     )
     if BEAM in names:

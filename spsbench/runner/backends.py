@@ -8,23 +8,36 @@ from typing import Literal
 
 import torch
 
-from spsbench.axes import FIXED, MODIFIED_REJECTION
+from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.decode.batch import (
+    Batch,
+    BatchArS,
+    BatchDrafter,
+    BatchModel,
+    BatchSpS,
+    ModelBatchDrafter,
+    RowDrafters,
+)
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.decode.protocols import Drafter
-from spsbench.decode.rules import build_rule
+from spsbench.decode.rules import Rule, build_rule
 from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import build_drafter, drafter_kind
 from spsbench.engines.base import Engine
+from spsbench.engines.batch import BatchedEngine
+from spsbench.engines.batch_stages import StageBatchArS, StageBatchSpS
 from spsbench.engines.beam import BeamEngine
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.engines.threads import ThreadedEngine
+from spsbench.models.batched import batched
 from spsbench.models.beam_lm import BeamLM, require_exact_tree
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.models.static import NotStatic, StaticLM, require_same_answers
+from spsbench.models.static_batch import StaticBatchLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Arm, SamplingParams
 from spsbench.runner.arms import is_peer
@@ -77,6 +90,7 @@ class Backends:
         self._static: dict[int, StaticLM] = {}
         self._references: dict[int, TorchLM] = {}
         self._trees: dict[int, BeamLM] = {}
+        self._several: dict[tuple[int, int], tuple[BatchModel, bool]] = {}
         self._keeping: CausalLM | None = None
         self.fallbacks: dict[str, str] = {}
 
@@ -96,13 +110,37 @@ class Backends:
             )
         if arm.engine == GRAPHED:
             try:
-                return self._graphed(arm, target, draft)
+                graphed = self._graphed if arm.batch == 1 else self._graphed_batch
+                return graphed(arm, target, draft)
             except (NotStatic, CaptureFailed) as error:
                 self.fallbacks[arm.name] = str(error)
         make = partial(self._drafter, arm) if arm.method == "sps" else None
         rule = None if arm.rule.name == MODIFIED_REJECTION else build_rule(arm.rule)
         tokenizer, device = self._pair.tokenizer, self._pair.device
+        if arm.batch > 1:
+            batch = self._batch(arm, target, draft, rule)
+            return BatchedEngine(batch, tokenizer, device, self._clock, rule)
         return EagerEngine(target, draft, arm.k, tokenizer, device, self._clock, rule, make)
+
+    def _batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None) -> Batch:
+        """How the rows of an arm with a batch decode; models are shared by arms of one batch size."""
+        several = self._batched(target, arm.batch, blocks=draft is not None)
+        if draft is None:
+            return BatchArS(several, arm.sampling)
+        drafter: BatchDrafter
+        if arm.drafter.name == MODEL:
+            drafter = ModelBatchDrafter(self._batched(draft, arm.batch, blocks=True), arm.sampling)
+        else:
+            drafter = RowDrafters(partial(self._drafter, arm, arm.sampling))
+        return BatchSpS(several, arm.sampling, drafter, arm.k, None if rule is None else rule.accept)
+
+    def _batched(self, model: CausalLM, batch: int, *, blocks: bool) -> BatchModel:
+        """The model for so many sequences; made anew with blocks where it was made without."""
+        key = (id(model), batch)
+        made = self._several.get(key)
+        if made is None or (blocks and not made[1]):
+            made = self._several[key] = batched(model, batch, self._slots, blocks=blocks), blocks
+        return made[0]
 
     def _beam(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> ThreadedEngine:
         searching = self._tree(target), None if draft is None else self._tree(draft)
@@ -153,6 +191,22 @@ class Backends:
         assert models[0] is not None
         tokenizer, clock = self._pair.tokenizer, self._clock
         return GraphedEngine(models[0], models[1], arm.k, arm.sampling, tokenizer, clock, capture)
+
+    def _graphed_batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> BatchedEngine:
+        capture = self._capture or self._graphs()
+        several = self._static_batch(target, arm.batch)
+        batch = (
+            StageBatchArS(several, arm.sampling, capture)
+            if draft is None
+            else StageBatchSpS(several, self._static_batch(draft, arm.batch), arm.k, arm.sampling, capture)
+        )
+        return BatchedEngine(batch, self._pair.tokenizer, self._pair.device, self._clock, name=GRAPHED)
+
+    def _static_batch(self, model: CausalLM, batch: int) -> StaticBatchLM:
+        found = self._batched(model, batch, blocks=True)
+        if not isinstance(found, StaticBatchLM):
+            raise NotStatic(f"its forward is {model.backend}'s")
+        return found
 
     def _graphs(self) -> Graphs:
         if self._pair.device.type != "cuda" or not torch.cuda.is_available():

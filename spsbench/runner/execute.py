@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +24,7 @@ from spsbench.paths import results_dir
 from spsbench.peers.engine import PeerEngine
 from spsbench.peers.peer import PeerError
 from spsbench.records import Arm, Generation, Request, Sample
+from spsbench.runner.answering import FAILURES, Answer, answers, reason_of
 from spsbench.runner.arms import is_peer
 from spsbench.runner.backends import GRAPHED, Backends
 from spsbench.runner.conditions import (
@@ -39,7 +41,7 @@ from spsbench.runner.finalize import finalize, peak_memory_bytes, score
 from spsbench.runner.peers import LOGS, PeerArms, require_any
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import prove, read_again
-from spsbench.runner.schedule import Turn, turns
+from spsbench.runner.schedule import Turn, together, turns
 from spsbench.runner.stopping import StoppingRule, note, stopping_rule
 from spsbench.stats.anytime import EXPECTABLE
 from spsbench.store import RunStore, differences, plain
@@ -47,7 +49,6 @@ from spsbench.store.opening import RUN_FILE, check_identity, read_run
 from spsbench.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
-_FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError, PeerError)
 _MODES = {GRAPHED: "graphs"}  # others than ours run the stock model, or a forward of their own
 _OWN_FORWARD = "its own"
 
@@ -284,7 +285,8 @@ def _measure_all(
     if rule is not None:
         note(rule, store, ended=False)
         _foretell(plan, store, rule, watcher)
-    for sample in measure(plan, engines, missing if rule is None else rule.until_over(missing), pair):
+    groups = together(missing)
+    for sample in measure(plan, engines, groups if rule is None else rule.until_over(groups), pair):
         sample.condition = condition
         store.append(sample)
         watcher.finished(sample)
@@ -353,26 +355,40 @@ def _memory(device: torch.device, threads: int) -> dict[str, float | None]:
     return {"bandwidth_bytes_per_s": bandwidth, "cache_bytes": cache_bytes(device)}
 
 
-def measure(plan: Plan, engines: dict[Arm, Engine], missing: Iterable[Turn], pair: Pair) -> Iterator[Sample]:
+def measure(
+    plan: Plan, engines: dict[Arm, Engine], groups: Iterable[list[Turn]], pair: Pair
+) -> Iterator[Sample]:
     """Generate the missing sequences, one sample each; a failure is a recorded failure.
 
-    Each is read again by an uncached forward, between two sequences.
+    Each is read again by an uncached forward, between two sequences; in a batch as soon as it is done.
+
+    Args:
+        plan, engines, pair: of the run.
+        groups: turns that an engine answers together, see ``schedule.together``.
     """
     traced = set(plan.everyone[: plan.config.trace])
-    for turn in missing:
-        trace = turn.prompt.example_id in traced and turn.sample_index == 0
-        engine = engines[turn.arm]
-        worker, began_s = _worker(engine), time.perf_counter()
-        before = taken(worker)
-        try:
-            generation = engine.generate(_request(plan, turn, trace))
+    for group in groups:
+        engine = engines[group[0].arm]
+        found = answers(engine, [_request(plan, turn, traced) for turn in group])
+        for _ in group:
+            worker, began_s = _worker(engine), time.perf_counter()
+            before = taken(worker)
+            place, answer = next(found)
             lost = _lost(engine, worker, before)
-            read_again(turn.arm, turn.prompt, generation, turn.seed, pair)
-            yield _sample(turn, generation, None, lost | _since(began_s))
-        except _FAILURES as error:
-            failed = Generation([], "", None, 0.0, 0.0, "error")
-            reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-            yield _sample(turn, failed, reason, _lost(engine, worker, before) | _since(began_s))
+            sample = _read(group[place], answer, pair)
+            sample.conditions |= lost | _since(began_s)
+            yield sample
+
+
+def _read(turn: Turn, answer: Answer, pair: Pair) -> Sample:
+    """The sample of an answer, read again by an uncached forward; a failed one where either failed."""
+    if isinstance(answer, Generation):
+        try:
+            read_again(turn.arm, turn.prompt, answer, turn.seed, pair)
+            return _sample(turn, answer, None)
+        except FAILURES as error:
+            answer = error
+    return _sample(turn, Generation([], "", None, 0.0, 0.0, "error"), reason_of(answer))
 
 
 def _worker(engine: Engine) -> int | None:
@@ -394,7 +410,7 @@ def _turns(plan: Plan) -> Iterator[Turn]:
     return turns(plan.prompts, plan.samples, plan.arms, plan.config.seed)
 
 
-def _request(plan: Plan, turn: Turn, trace: bool) -> Request:
+def _request(plan: Plan, turn: Turn, traced: AbstractSet[str] = frozenset()) -> Request:
     return Request(
         prompt_ids=turn.prompt.ids,
         max_new_tokens=plan.max_new_tokens,
@@ -402,11 +418,11 @@ def _request(plan: Plan, turn: Turn, trace: bool) -> Request:
         sampling=turn.arm.sampling,
         seed=turn.seed,
         fixed_length=plan.config.fixed_length,
-        trace=trace,
+        trace=turn.prompt.example_id in traced and turn.sample_index == 0,
     )
 
 
-def _sample(turn: Turn, generation: Generation, error: str | None, lost: dict[str, float]) -> Sample:
+def _sample(turn: Turn, generation: Generation, error: str | None) -> Sample:
     return Sample(
         example_id=turn.prompt.example_id,
         sample_index=turn.sample_index,
@@ -414,9 +430,10 @@ def _sample(turn: Turn, generation: Generation, error: str | None, lost: dict[st
         prompt_tokens=len(turn.prompt.ids),
         generation=generation,
         order=turn.order,
-        conditions=lost | {"load_1m": load_1m()},
+        conditions={"load_1m": load_1m()},
         error=error,
         category=turn.prompt.category,
+        wave=turn.wave,
     )
 
 
@@ -427,5 +444,5 @@ def _warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> None:
             turn = Turn(first.prompt, first.sample_index, arm, 0, first.seed)
             # What breaks an arm here breaks it again where it is recorded, and the other arms go on.
             with suppress(DrafterFault, PeerError):
-                request = _request(plan, turn, trace=False)
+                request = _request(plan, turn)
                 engine.generate(replace(request, max_new_tokens=min(plan.max_new_tokens, _WARM_UP_TOKENS)))

@@ -24,6 +24,7 @@ from spsbench.models.weights import ROUNDED, require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
 from spsbench.runner.arms import arms_of, is_peer, require_stoppable
 from spsbench.runner.backends import stock_roles
+from spsbench.runner.batches import require_batchable, require_batchable_models, require_room
 from spsbench.runner.beams import require_searchable
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
@@ -249,6 +250,7 @@ def plan(config: RunConfig) -> Plan:
     task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract)
     arms = arms_of(config, task.samplings, task.default_sampling)
     require_stoppable(config, arms)
+    require_batchable(arms, config)
     sandbox = _sandbox(config, task)
     device = resolve_device(config.device)
     source = find_pair(config.pair)
@@ -256,6 +258,7 @@ def plan(config: RunConfig) -> Plan:
         drafter_kind(drafter.name).require_target(drafter, source.target)
     _require_shareable(config, source, arms)
     _require_own_loops(source, arms)
+    require_batchable_models(arms, source)
     dtypes = config.model_dtype, config.draft_model_dtype
     backend, fallback = pair_backend(config.backend, source, dtypes, device)
     draft = None if source.is_one(dtypes) else source.draft
@@ -269,7 +272,9 @@ def plan(config: RunConfig) -> Plan:
     prompts = tuple(
         task.prompt(example, data, source.tokenizer, window, reserve, chat) for example in data.examples
     )
-    require_searchable(arms, source, dtypes, max(len(prompt.ids) for prompt in prompts) + max_new_tokens)
+    longest = max(len(prompt.ids) for prompt in prompts)
+    require_searchable(arms, source, dtypes, longest + max_new_tokens)
+    require_room(arms, source, dtypes, device, longest + reserve)
     return Plan(
         config,
         task,

@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from itertools import product
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
@@ -34,6 +33,7 @@ from spsbench.records import (
     Request,
     SamplingParams,
 )
+from spsbench.runner.answering import FAILURES, Answer, answers, reason_of
 from spsbench.runner.arms import is_peer
 from spsbench.runner.backends import GRAPHED, Backends
 from spsbench.runner.plan import Plan
@@ -54,8 +54,6 @@ _SEQUENCES = 40
 _PROMPT_SHARE = 0.5
 _LEAST_AN_ARM = 4
 _MOST_TOKENS = 128
-
-_FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError)
 
 
 class Listener(Protocol):
@@ -138,7 +136,7 @@ def prove(plan: Plan, store: RunStore, pair: Pair, backends: Backends, watcher: 
         watcher.proving(due)
     try:
         found = draw_proof(plan, pair, backends)
-    except _FAILURES as error:
+    except FAILURES as error:
         found = {"error": f"{type(error).__name__}: {error}"}
         watcher.warned(f"No sequences were drawn for the proof of losslessness: {error}")
     store.note(proof=found)
@@ -172,8 +170,10 @@ def draw_proof(plan: Plan, pair: Pair, backends: Backends) -> Proof:
     engines = backends.all(arms)
     began_s = time.perf_counter()
     rows: dict[Arm, list[_Drawn]] = {arm: [] for arm in arms}
-    for prompt, arm in product(prompts, arms):
-        rows[arm].append(_row(plan, prompt, arm, engines[arm], pair))
+    for arm in arms:
+        requests = [_request(plan, prompt, arm) for prompt in prompts]
+        for place, answer in answers(engines[arm], requests):
+            rows[arm].append(_row(prompts[place], arm, requests[place].seed, answer, pair))
     return {
         "sampling": asdict(PROOF_SAMPLING),
         "arms": list(_judged(rows, engines, str(pair.target.dtype).removeprefix("torch."))),
@@ -181,28 +181,32 @@ def draw_proof(plan: Plan, pair: Pair, backends: Backends) -> Proof:
     }
 
 
-def _row(plan: Plan, prompt: Prompt, arm: Arm, engine: Engine, pair: Pair) -> _Drawn:
-    """One sequence as a row of ``samples``; a failure is one of them."""
+def _request(plan: Plan, prompt: Prompt, arm: Arm) -> Request:
     seed = derive_seed(plan.config.seed, prompt.example_id, 0, f"proof {arm.name}")
     limits = (min(plan.max_new_tokens, _MOST_TOKENS), plan.stop, arm.sampling)
-    request = Request(prompt.ids, *limits, seed, plan.config.fixed_length)
-    try:
-        generation = engine.generate(request)
-        read_again(arm, prompt, generation, seed, pair)
-    except _FAILURES as error:
-        return {
-            "example_id": prompt.example_id,
-            "error": f"{type(error).__name__}: {error}",
-            "new_tokens": 0,
-            "finish_reason": "error",
-            "losslessness": None,
-        }
+    return Request(prompt.ids, *limits, seed, plan.config.fixed_length)
+
+
+def _row(prompt: Prompt, arm: Arm, seed: int, answer: Answer, pair: Pair) -> _Drawn:
+    """One sequence as a row of ``samples``; a failure is one of them."""
+    if isinstance(answer, Generation):
+        try:
+            read_again(arm, prompt, answer, seed, pair)
+            return {
+                "example_id": prompt.example_id,
+                "error": None,
+                "new_tokens": len(answer.tokens),
+                "finish_reason": answer.finish_reason,
+                "losslessness": answer.losslessness,
+            }
+        except FAILURES as error:
+            answer = error
     return {
         "example_id": prompt.example_id,
-        "error": None,
-        "new_tokens": len(generation.tokens),
-        "finish_reason": generation.finish_reason,
-        "losslessness": generation.losslessness,
+        "error": reason_of(answer),
+        "new_tokens": 0,
+        "finish_reason": "error",
+        "losslessness": None,
     }
 
 

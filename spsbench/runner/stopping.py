@@ -83,20 +83,24 @@ class StoppingRule:
     def due(self, missing: Sequence[Turn]) -> list[Turn]:
         """The missing turns that are to be run: if the run is over, those of begun prompts alone."""
         over = self.reason() is not None
-        return [turn for turn in missing if not over or turn.prompt.example_id in self._timings]
+        return [turn for turn in missing if not over or self._is_begun(turn)]
 
-    def until_over(self, turns: Iterable[Turn]) -> Iterator[Turn]:
-        """The turns one by one until the run is over; a begun prompt is always run whole.
+    def until_over(self, groups: Iterable[list[Turn]]) -> Iterator[list[Turn]]:
+        """Turns that are run together, until the run is over; a begun prompt or wave is always run whole.
 
-        The sample of a turn must have been added before the next turn is taken.
+        The samples of a group must have been added before the next group is taken.
         """
         over = False
-        for turn in turns:
-            if turn.prompt.example_id not in self._timings:
+        for group in groups:
+            if not self._is_begun(group[0]):
                 over = over or self.reason() is not None
                 if over:
                     continue
-            yield turn
+            yield group
+
+    def _is_begun(self, turn: Turn) -> bool:
+        """A wave has the name of its first prompt, with which each arm begins."""
+        return turn.unit in self._timings
 
     def expectation(self) -> Expectation | None:
         """How many prompts the run will take; None while too few are there to say."""

@@ -96,12 +96,13 @@ def _of_parity(parity: Parity, rows: Sequence[ArmRow]) -> Iterator[str]:
 
 
 def _few_prompts(rows: Sequence[ArmRow]) -> Iterator[str]:
-    counts = [row["paired_prompts"] or 0 for row in rows if row["speedup"] is not None]
+    compared = [row for row in rows if row["speedup"] is not None]
+    noun = "wave" if any("paired_waves" in row for row in compared) else "prompt"
+    counts = [row.get("paired_waves", row["paired_prompts"] or 0) for row in compared]
     if counts and min(counts) < FEW_PROMPTS:
-        noun = "prompt" if min(counts) == 1 else "prompts"
         yield (
-            f"The speedup rests on {min(counts)} {noun}: an interval over fewer than {FEW_PROMPTS} covers "
-            "less than it says. Raise --limit."
+            f"The speedup rests on {min(counts)} {noun}{'' if min(counts) == 1 else 's'}: an interval over "
+            f"fewer than {FEW_PROMPTS} covers less than it says. Raise --limit."
         )
 
 

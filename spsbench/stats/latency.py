@@ -61,8 +61,8 @@ def tails(
         arms.append(
             {
                 **identity(row),
-                "sequence_s": _spread(column(samples, "decode_s")),
-                "until_n_s": None if reached is None else _spread(reached["seconds"]),
+                "sequence_s": _spread(sequence_s(samples)),
+                "until_n_s": None if reached is None else _spread(row["batch"] * reached["seconds"]),
                 "sequences_with_n": 0 if reached is None else len(reached["seconds"]),
                 "paper_clock_s": None if reached is None else _paper_clock(reached),
                 "p99_rests_on_few": len(samples) < FEWEST_FOR_P99,
@@ -70,6 +70,15 @@ def tails(
             }
         )
     return {"n_tokens": n, "fixed_length": bool((lengths == lengths[0]).all()), "arms": arms}
+
+
+def sequence_s(samples: pd.DataFrame) -> Floats:
+    """Seconds that a sequence took; in a batch not its share of them, but all that passed."""
+    own = column(samples, "decode_s")
+    if "latency_s" not in samples:
+        return own
+    passed = column(samples, "latency_s")
+    return np.where(np.isnan(passed), own, passed)
 
 
 def _until(loops: pd.DataFrame | None, samples: pd.DataFrame, n: int) -> dict[str, Floats] | None:

@@ -3,7 +3,8 @@
 The estimand is the paper's mean token time, as a ratio: (baseline seconds / baseline tokens) over
 (arm seconds / arm tokens), each pooled over all sequences. Never a mean of per-prompt ratios or of
 rates: short outputs would weigh as much as long ones. The prompt is the unit that is resampled,
-with all its samples in both arms; loops and tokens of one text are not independent.
+with all its samples in both arms; loops and tokens of one text are not independent. Where prompts
+were measured in waves, for batches, it is the wave: what disturbs a wave disturbs all of its rows.
 """
 
 from __future__ import annotations
@@ -75,17 +76,26 @@ def paired_sums(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = Fa
         prefill: count prefill too (end to end) instead of decoding alone.
 
     Returns:
-        seconds and tokens of the baseline, then of the arm, by example_id in order of measurement.
+        seconds and tokens of the baseline, then of the arm, by example_id, or by wave where there are waves,
+        in order of measurement.
     """
     key = [*_KEY, "process"] if "process" in baseline and "process" in arm else _KEY
     needed = [*key, "new_tokens", "prefill_s", "decode_s"]
-    sides = (finished(frame).filter(needed) for frame in (baseline, arm))
-    both = next(sides).merge(next(sides), on=key, suffixes=("_base", "_arm"), sort=False)
+    left, right = (finished(frame) for frame in (baseline, arm))
+    units = unit_of(left)
+    left = left.filter(needed).assign(unit=units)
+    both = left.merge(right.filter(needed), on=key, suffixes=("_base", "_arm"), sort=False)
     for side in ("base", "arm"):
         extra = both[f"prefill_s_{side}"] if prefill else 0.0
         both[f"time_{side}"] = both[f"decode_s_{side}"] + extra
     columns = ["time_base", "new_tokens_base", "time_arm", "new_tokens_arm"]
-    return both.groupby("example_id", sort=False)[columns].sum()
+    return both.groupby("unit", sort=False)[columns].sum()
+
+
+def unit_of(samples: pd.DataFrame) -> pd.Series[str]:
+    """What each sample is resampled with: its prompt, or the wave in which its prompt was measured."""
+    prompts = samples["example_id"]
+    return prompts if "wave" not in samples else samples["wave"].fillna(prompts)
 
 
 def speedup(times: PairedTimes) -> Speedup | None:

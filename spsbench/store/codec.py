@@ -118,6 +118,7 @@ TRACE_COLUMNS = tuple(field.name for field in dataclasses.fields(TracedToken))
 _NAMES = ("example_id", "arm")
 _CATEGORY = "category"
 HYPOTHESES = "hypotheses"
+LATENCY, WAVE = "latency_s", "wave"
 _COUNTS = ("sample_index", "prompt_tokens", "order")
 _SECONDS = ("prefill_s", "decode_s")
 _MAPPINGS = ("scores", "conditions")
@@ -130,6 +131,7 @@ def encode_sample(sample: Sample) -> Row:
     row: Row = {name: getattr(sample, name) for name in (*_NAMES, *_COUNTS, *_MAPPINGS)}
     row["condition"] = sample.condition
     row |= {} if sample.category is None else {_CATEGORY: _storable(sample.category)}
+    row |= {} if sample.wave is None else {WAVE: sample.wave}
     row["error"] = None if sample.error is None else _storable(sample.error)
     row |= {"finish_reason": generation.finish_reason, "text": _storable(generation.text)}
     row["losslessness"] = generation.losslessness
@@ -138,6 +140,8 @@ def encode_sample(sample: Sample) -> Row:
     row["loops"] = None if generation.loops is None else _columns(generation.loops, LOOP_COLUMNS)
     row["trace"] = None if generation.trace is None else _columns(generation.trace, TRACE_COLUMNS)
     row["token_evidence"] = pack_evidence(generation.token_evidence)
+    if generation.latency_s is not None:
+        row[LATENCY] = round(generation.latency_s, _DIGITS)
     if generation.hypotheses is not None:
         row[HYPOTHESES] = [dataclasses.asdict(found) for found in generation.hypotheses]
     return row
@@ -157,9 +161,10 @@ def decode_sample(row: Row) -> Sample:
         losslessness=row["losslessness"],
         token_evidence=unpack_evidence(row.get("token_evidence"), len(row["token_ids"])),
         hypotheses=_hypotheses(row.get(HYPOTHESES)),
+        latency_s=row.get(LATENCY),
     )
     fields = {name: row[name] for name in (*_NAMES, *_COUNTS, *_MAPPINGS, "error")}
-    later = {"condition": row.get("condition", 0), _CATEGORY: row.get(_CATEGORY)}
+    later = {"condition": row.get("condition", 0), _CATEGORY: row.get(_CATEGORY), WAVE: row.get(WAVE)}
     return Sample(generation=generation, **later, **fields)
 
 
@@ -172,6 +177,8 @@ def check_sample(row: Row) -> None:
     _require(all(isinstance(row[name], dict) for name in _MAPPINGS), "mapping")
     _require(row["error"] is None or isinstance(row["error"], str), "error")
     _require(isinstance(row.get(_CATEGORY), (str, type(None))), _CATEGORY)
+    _require(isinstance(row.get(WAVE), (str, type(None))), WAVE)
+    _require(isinstance(row.get(LATENCY), (int, float, type(None))), LATENCY)
     _require(row["losslessness"] is None or _are_numbers(row["losslessness"]), "losslessness")
     _require(isinstance(row["token_ids"], list), "token_ids")
     _check_columns(row["loops"], LOOP_COLUMNS)

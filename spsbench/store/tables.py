@@ -44,9 +44,14 @@ SAMPLE_COLUMNS = {
     "conditions": "map",
     "category": "string",
     codec.HYPOTHESES: "string",
+    codec.LATENCY: "float64",
+    codec.WAVE: "string",
 }
 # What runs of the first versions lack; a sample without it was measured under the only conditions there were.
-_LATER: dict[str, Any] = {"condition": 0, "conditions": None, "category": None, codec.HYPOTHESES: None}
+_LATER: dict[str, Any] = {
+    "condition": 0,
+    **dict.fromkeys(("conditions", "category", codec.HYPOTHESES, codec.LATENCY, codec.WAVE)),
+}
 # What samples of the first schema repeat of their arm.
 _EARLIER = ["method", "engine", "sampling", "k"]
 _KEY = ("example_id", "sample_index", "arm")
@@ -64,7 +69,8 @@ class Frames:
         samples: one row per sequence in order of measurement, failed ones included (``error`` is then not
             null). ``order`` is the place among the arms of the same prompt and sample. ``token_ids`` holds
             lists, ``scores`` and ``losslessness`` dictionaries (``losslessness`` None if not kept).
-            ``hypotheses`` is what a beam search finished, as JSON (``Hypothesis``), best first.
+            ``hypotheses`` is what a beam search finished, as JSON (``Hypothesis``), best first. ``latency_s``
+            and ``wave`` are of batches, see ``Generation`` and ``Sample``.
         loops: one row per loop, in order within each sample; NaN where an engine cannot see a phase.
         tokens: one row per drafted or emitted token of the traced examples.
         evidence: one row per emitted token that was read again, see ``TokenEvidence``; NaN where a row is
@@ -191,7 +197,7 @@ def arms_table(arms: Sequence[Row]) -> Any:
     import pyarrow as pa
 
     rows = [dict(axes.identity(arm)) for arm in arms]
-    kinds = {name: pa.int32() if name == "k" else pa.string() for name in ("arm", *axes.AXES)}
+    kinds = {name: pa.int32() if name in ("batch", "k") else pa.string() for name in ("arm", *axes.AXES)}
     return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spsbench.report.figures import figure1, lengths, phases, positions, replayed, speedup, tails
+from spsbench.report.figures import batches, figure1, lengths, phases, positions, replayed, speedup, tails
 from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet
 from spsbench.report.measured import Measured
 
@@ -20,6 +20,8 @@ _FIGURES: dict[str, Callable[[Measured], Drawing]] = {
     "Tokens per loop by replay": replayed.draw,
     "Tails": tails.draw,
 }
+
+_OF_BATCHES: dict[str, Callable[[Measured], Drawing]] = {"Speedup against batch size": batches.draw}
 
 _MIXED = "the run was measured under several conditions, whose times are not pooled"
 
@@ -42,8 +44,9 @@ def draw(measured: Measured) -> Gallery:
     if measured.summary.get("conditions"):
         return Gallery((), tuple((title, _MIXED) for title in _FIGURES))
     plates, left_out = [], []
+    figures = _FIGURES | (_OF_BATCHES if measured.summary.get("surfaces") else {})
     with quiet():
-        for title, figure in _FIGURES.items():
+        for title, figure in figures.items():
             try:
                 plates.append(printed(figure(measured)))
             except FigureSkipped as reason:

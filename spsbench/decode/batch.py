@@ -1,0 +1,328 @@
+"""ArS and SpS over a batch: B rows, each with a sequence of its own and a length of its own.
+
+A forward has one shape for all rows; how many draft tokens stand is decided row by row, and a row whose
+output has ended takes the next prompt while the others go on. Each row draws the numbers of its own sequence
+and is judged by the same rule as a sequence alone, so that its tokens depend on no other row but by the
+rounding of a forward of more rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from spsbench.decode import rows
+from spsbench.decode.algorithms import DecodedLoop
+from spsbench.decode.clock import Stopwatch
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Accept, Draft, accept_draft, judged
+from spsbench.decode.rows import Rows
+from spsbench.decode.uniforms import Uniforms
+from spsbench.records import SamplingParams
+
+
+class BatchModel(Protocol):
+    """A language model that caches B sequences.
+
+    Attributes:
+        batch: B.
+        vocab_size: V, the width of the logits.
+        device: where it is.
+    """
+
+    batch: int
+    vocab_size: int
+    device: torch.device
+
+    def begin(self, row: int, prompt: Sequence[int]) -> None:
+        """Forget a row's last sequence and read a prompt but its last token."""
+        ...
+
+    def score(self, tokens: Tensor, starts: Sequence[int], last: int) -> Tensor:
+        """Write n tokens a row behind the first ``starts[b]`` ones of it, and score the last few.
+
+        What a row held behind ``starts[b]`` is forgotten: to roll back is to start earlier.
+
+        Args:
+            tokens: [B, n] int64; of a row without a sequence any tokens.
+            starts: [B] how many tokens of each row stand.
+            last: rows of logits wanted of each sequence, 1 to n.
+
+        Returns:
+            [B, last, V] logits. The next ``score`` of this model may overwrite them.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class BatchRow:
+    """A sequence while it has a row.
+
+    Attributes:
+        tokens: all of it; the last is pending, read by no model.
+        uniforms: its numbers.
+        drafter: its own; None where all rows have one draft model.
+        read: how many tokens the draft model has read.
+    """
+
+    tokens: list[int]
+    uniforms: Uniforms
+    drafter: Drafter | None = None
+    read: int = 0
+
+
+class Batch(ABC):
+    """B rows that decode together.
+
+    Args:
+        target: writes the law of every output.
+        sampling: of target and drafts.
+
+    Attributes:
+        size: B.
+        live: the rows that have a sequence, by their numbers from 0.
+    """
+
+    def __init__(self, target: BatchModel, sampling: SamplingParams) -> None:
+        self.target, self.sampling = target, sampling
+        self.size = target.batch
+        self.live: dict[int, BatchRow] = {}
+
+    def begin(self, row: int, prompt: Sequence[int], uniforms: Uniforms) -> None:
+        """Give a row a sequence: every model reads its prompt but the last token."""
+        self.target.begin(row, prompt)
+        self.live[row] = BatchRow(list(prompt), uniforms)
+
+    def end(self, row: int) -> None:
+        """The row's output is over."""
+        del self.live[row]
+
+    @abstractmethod
+    def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
+        """One loop of every live row, at least one."""
+
+    def _of_live(self, logits: Tensor) -> Tensor:
+        """[b, last, V] of [B, last, V]: without a copy where every row is live."""
+        if len(self.live) == self.size:
+            return logits
+        return logits[sorted(self.live)]
+
+    def _rows(self) -> list[tuple[int, BatchRow]]:
+        return sorted(self.live.items())
+
+
+class BatchArS(Batch):
+    """Algorithm 1 for B sequences: one token of each a loop."""
+
+    def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
+        live = self._rows()
+        numbers = [row.uniforms(1) for _, row in live]
+        watch.lap("other")
+        tokens, starts = pending(self.live, self.size)
+        logits = self.target.score(tokens.to(self.target.device), starts, last=1)
+        watch.lap("verify")
+        q = rows.warped(self._of_live(logits).flatten(0, 1), self.sampling)
+        drawn = q.draw(torch.cat(numbers)).tolist()
+        watch.lap("sample")
+        found = {}
+        for place, ((number, row), token) in enumerate(zip(live, drawn, strict=True)):
+            row.tokens.append(token)
+            found[number] = DecodedLoop([token], 0, q.part(place, 1), None, numbers[place])
+        return found
+
+
+Drafts = Mapping[int, Draft]
+
+
+class BatchDrafter(Protocol):
+    """Proposes tokens behind several sequences."""
+
+    def begin(self, number: int, row: BatchRow) -> None:
+        """A row has a new sequence; its last token is pending."""
+        ...
+
+    def draft(self, live: Mapping[int, BatchRow], k: int, numbers: Mapping[int, Tensor]) -> Drafts:
+        """Up to k tokens behind each row; ``numbers`` are [k] uniform ones a row."""
+        ...
+
+    def observe(self, row: BatchRow, accepted: int) -> None:
+        """A row's loop is over; its tokens are those that stand now."""
+        ...
+
+
+class BatchSpS(Batch):
+    """Algorithm 2 for B sequences: one pass of the target over the K+1 tokens of every row.
+
+    Args:
+        target, sampling: see ``Batch``.
+        drafter: proposes for all rows.
+        k: lookahead, at least 1.
+        rule: judges each row's draft; modified rejection unless given.
+    """
+
+    def __init__(
+        self,
+        target: BatchModel,
+        sampling: SamplingParams,
+        drafter: BatchDrafter,
+        k: int,
+        rule: Accept | None = None,
+    ) -> None:
+        super().__init__(target, sampling)
+        self._drafter, self._k, self._rule = drafter, k, rule or accept_draft
+
+    def begin(self, row: int, prompt: Sequence[int], uniforms: Uniforms) -> None:
+        super().begin(row, prompt, uniforms)
+        self._drafter.begin(row, self.live[row])
+
+    def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
+        live, k = self._rows(), self._k
+        numbers = {number: row.uniforms(2 * k + 1) for number, row in live}
+        watch.lap("other")
+        drafts = self._drafter.draft(self.live, k, {number: u[:k] for number, u in numbers.items()})
+        watch.lap("draft")
+        logits = self._score(drafts)
+        watch.lap("verify")
+        q = rows.warped(self._of_live(logits).flatten(0, 1), self.sampling)
+        width = logits.shape[1]
+        found = {
+            number: self._judged(
+                row, q.part(place * width, len(drafts[number].tokens) + 1), drafts[number], u
+            )
+            for place, ((number, row), u) in enumerate(zip(live, numbers.values(), strict=True))
+        }
+        watch.lap("sample")
+        for number, row in live:
+            self._drafter.observe(row, found[number].accepted)
+        return found
+
+    def _score(self, drafts: Drafts) -> Tensor:
+        """[B, n+1, V] the target's logits, n the longest draft; behind a shorter one they are of no token."""
+        longest = max(len(draft.tokens) for draft in drafts.values())
+        device = self.target.device
+        block = torch.zeros(self.size, longest + 1, dtype=torch.int64, device=device)
+        last, starts = pending(self.live, self.size)
+        block[:, :1] = last.to(device)
+        for number, draft in drafts.items():
+            block[number, 1 : len(draft.tokens) + 1] = draft.tokens
+        return self.target.score(block, starts, last=longest + 1)
+
+    def _judged(self, row: BatchRow, q: Rows, draft: Draft, u: Tensor) -> DecodedLoop:
+        verdict = judged(self._rule, q, draft, u[-len(draft.tokens) - 1 :])
+        *drafted, token, accepted = torch.cat([draft.tokens, torch.stack(verdict[::-1])]).tolist()
+        new = [*drafted[:accepted], token]
+        row.tokens += new
+        return DecodedLoop(new, accepted, q, draft, u)
+
+
+class ModelBatchDrafter:
+    """The paper's drafter for B sequences: each token of all rows by one forward of the draft model.
+
+    Behind full acceptance a row has two pending tokens. If any has, all read their last two again: a forward
+    has one shape.
+
+    Args:
+        model: the draft.
+        sampling: of draft and target.
+    """
+
+    def __init__(self, model: BatchModel, sampling: SamplingParams) -> None:
+        self._model, self._sampling = model, sampling
+
+    def begin(self, number: int, row: BatchRow) -> None:
+        """See ``BatchDrafter.begin``: read the prompt but its last token."""
+        self._model.begin(number, row.tokens)
+        row.read = len(row.tokens) - 1
+
+    def draft(self, live: Mapping[int, BatchRow], k: int, numbers: Mapping[int, Tensor]) -> Drafts:
+        """See ``BatchDrafter.draft``: K tokens of every row."""
+        order = sorted(live)
+        picks: list[Tensor] = []
+        told: list[Rows] = []
+        for i in range(k):
+            logits = self._first(live) if i == 0 else self._next(live, order, picks[-1], i)
+            row = rows.warped(logits, self._sampling)
+            picks.append(row.draw(torch.stack([numbers[number][i] for number in order])))
+            told.append(row)
+        tokens = torch.stack(picks, dim=1)
+        for number in order:
+            live[number].read = len(live[number].tokens) + k - 1
+        return {
+            number: Draft(tokens[place], rows.joined([row.part(place, 1) for row in told]))
+            for place, number in enumerate(order)
+        }
+
+    def observe(self, row: BatchRow, accepted: int) -> None:
+        """See ``BatchDrafter.observe``: what lies behind the last decided token is no longer read."""
+        row.read = min(row.read, len(row.tokens) - 1)
+
+    def _first(self, live: Mapping[int, BatchRow]) -> Tensor:
+        """[b, V] the logits behind the pending tokens, which are one or two of each row."""
+        most = max(len(row.tokens) - row.read for row in live.values())
+        block = torch.zeros(self._model.batch, most, dtype=torch.int64)
+        starts, ends = [0] * self._model.batch, []
+        for number, row in sorted(live.items()):
+            starts[number] = max(len(row.tokens) - most, 0)
+            last = row.tokens[starts[number] :]
+            block[number, : len(last)] = torch.tensor(last)
+            ends.append(len(last) - 1)
+        # A sequence of one token has no last two: then what follows it in the block is nobody's.
+        least = min(ends)
+        logits = self._model.score(block.to(self._model.device), starts, last=most - least)
+        places = torch.tensor(ends, device=self._model.device) - least
+        return logits[sorted(live), places]
+
+    def _next(self, live: Mapping[int, BatchRow], order: Sequence[int], picked: Tensor, i: int) -> Tensor:
+        """[b, V] the logits behind the i-th drafted token of each row."""
+        block = torch.zeros(self._model.batch, 1, dtype=torch.int64, device=self._model.device)
+        block[order, 0] = picked
+        starts = [0] * self._model.batch
+        for number in order:
+            starts[number] = len(live[number].tokens) + i - 1
+        return self._model.score(block, starts, last=1)[order, 0]
+
+
+class RowDrafters:
+    """A drafter for each row, for those that look at tokens alone.
+
+    Args:
+        make: makes one for a row; it serves every sequence that has this row.
+    """
+
+    def __init__(self, make: Callable[[], Drafter]) -> None:
+        self._make = make
+        self._drafters: dict[int, Drafter] = {}
+
+    def begin(self, number: int, row: BatchRow) -> None:
+        """See ``BatchDrafter.begin``."""
+        if number not in self._drafters:
+            self._drafters[number] = self._make()
+        row.drafter = self._drafters[number]
+        row.drafter.begin(row.tokens)
+
+    def draft(self, live: Mapping[int, BatchRow], k: int, numbers: Mapping[int, Tensor]) -> Drafts:
+        """See ``BatchDrafter.draft``: of each row as many tokens as its drafter has."""
+        return {number: _own(row).draft(row.tokens, k, numbers[number]) for number, row in live.items()}
+
+    def observe(self, row: BatchRow, accepted: int) -> None:
+        """See ``BatchDrafter.observe``."""
+        _own(row).observe(row.tokens, accepted)
+
+
+def _own(row: BatchRow) -> Drafter:
+    assert row.drafter is not None
+    return row.drafter
+
+
+def pending(live: Mapping[int, BatchRow], size: int) -> tuple[Tensor, list[int]]:
+    """([B, 1] the last token of every row, how many tokens each has before it); zeros where none lives."""
+    tokens, starts = torch.zeros(size, 1, dtype=torch.int64), [0] * size
+    for number, row in live.items():
+        tokens[number, 0] = row.tokens[-1]
+        starts[number] = len(row.tokens) - 1
+    return tokens, starts

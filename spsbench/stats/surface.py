@@ -1,0 +1,81 @@
+"""The speedup over batch size and K, with the line up to which speculation pays.
+
+A larger batch makes a target's step dearer and a row of it cheaper: what verification could use is used
+already. Every cell compares SpS with ArS at its own batch size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spsbench.axes import place, series_axes
+from spsbench.stats.bootstrap import Floats
+from spsbench.stats.crossing import pays_up_to
+from spsbench.stats.latency import sequence_s
+from spsbench.stats.speedup import column, finished, paired_sums
+from spsbench.summary_types import ArmRow, PaysUpTo, Surface, SurfaceCell
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def surfaces(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[Surface]:
+    """One for each place of the speculative arms but batch and K; none without two batch sizes."""
+    keys = dict.fromkeys(place(row, "batch", "k") for row in rows if row["method"] == "sps")
+    found = []
+    for key in keys:
+        own = [row for row in rows if place(row, "batch", "k") == key and row["speedup"] is not None]
+        if len({row["batch"] for row in own}) > 1:
+            found.append(_surface(own, by_arm))
+    return found
+
+
+def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]) -> Surface:
+    baselines = {str(row["baseline"]): row["batch"] for row in own}
+    cells = [_cell(arm, batch, 0, None, by_arm) for arm, batch in baselines.items()]
+    cells += [_cell(row["arm"], row["batch"], row["k"], row, by_arm) for row in own]
+    ks = sorted({row["k"] for row in own})
+    axes = series_axes(own[0])
+    return {
+        **{name: axes[name] for name in ("sampling", "engine", "drafter", "rule", "policy")},  # type: ignore[typeddict-item]
+        "cells": sorted(cells, key=lambda cell: (cell["batch"], cell["k"])),
+        "pays_up_to": [_line(k, [row for row in own if row["k"] == k], by_arm) for k in ks],
+    }
+
+
+def _cell(
+    arm: str, batch: int, k: int, row: ArmRow | None, by_arm: Mapping[str, pd.DataFrame]
+) -> SurfaceCell:
+    done = finished(by_arm[arm])
+    seconds, tokens = column(done, "decode_s").sum(), column(done, "new_tokens").sum()
+    return {
+        "arm": arm,
+        "batch": batch,
+        "k": k,
+        "tokens_per_s": float(tokens / seconds),
+        "latency_ms_per_token": float(1e3 * sequence_s(done).sum() / tokens),
+        "tokens_per_loop": None if row is None else row["tokens_per_loop"],
+        "speedup": None if row is None else row["speedup"],
+    }
+
+
+def _line(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]) -> PaysUpTo:
+    ordered = sorted(rows, key=lambda row: row["batch"])
+    sums = [paired_sums(by_arm[str(row["baseline"])], by_arm[row["arm"]]) for row in ordered]
+    shared = sorted(set.intersection(*(set(frame.index) for frame in sums)))
+    data = [frame.loc[shared].to_numpy(dtype=np.float64).T for frame in sums]
+    sizes = [row["batch"] for row in ordered]
+    found = pays_up_to(sizes, data, _speedup, together=True) if shared else None
+    ends = (None, None, None) if found is None else (found.estimate, found.low, found.high)
+    batch, low, high = (None if end is None or math.isinf(end) else end for end in ends)
+    beyond = found is not None and math.isinf(found.estimate)
+    return {"k": k, "batch": batch, "low": low, "high": high, "beyond": beyond}
+
+
+def _speedup(sums: Floats) -> Floats:
+    """[m] speedups of sums [4, m]: seconds and tokens of ArS, then of SpS."""
+    return np.asarray(sums[0] / sums[1] * sums[3] / sums[2])
