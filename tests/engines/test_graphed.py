@@ -7,44 +7,33 @@ from functools import cache
 from typing import Any
 
 import pytest
-import torch
-from tiny_models import EOS, TOKENS, config_of, make, make_pair
-from torch.utils._python_dispatch import TorchDispatchMode
+from fixed_shapes import (
+    GREEDY,
+    LONGEST,
+    PROMPTS,
+    SAMPLED,
+    SLOTS,
+    TOP_K,
+    Bytes,
+    Log,
+    check_same,
+    eager,
+    request,
+)
+from tiny_models import config_of, make, make_pair
 
 from spsbench.decode.clock import FakeClock
 from spsbench.engines.cuda_graph import GraphedEngine, uncaptured
-from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.static import NotStatic, StaticLM, require_same_answers
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Generation, Request, SamplingParams
-from spsbench.testing import Letters
-
-CPU = torch.device("cpu")
-GREEDY = SamplingParams(greedy=True)
-SAMPLED = SamplingParams(temperature=0.8, top_p=0.95)
-TOP_K = SamplingParams(temperature=0.9, top_k=20)
-LONGEST, NEW, MOST_K = 40, 24, 5
-SLOTS = LONGEST + NEW + MOST_K
-PROMPTS = {length: tuple((7 * i + length) % 250 for i in range(length)) for length in (1, 2, 9, LONGEST)}
-
-
-class Bytes(Letters):
-    """The tokens of the tiny models as text: one character each."""
-
-    def __init__(self) -> None:
-        super().__init__("".join(chr(0x100 + i) for i in range(TOKENS)))
-        self.eos_ids = frozenset({EOS, *range(0, 240, 12)})  # random models name the real one too seldom
+from spsbench.records import SamplingParams
 
 
 @cache
 def models(architecture: str, late: float = 0.5) -> tuple[CausalLM, CausalLM]:
     target, draft = make_pair(architecture, late)
     return TorchLM(target), TorchLM(draft)
-
-
-def eager(pair: tuple[CausalLM, CausalLM], k: int) -> EagerEngine:
-    return EagerEngine(pair[0], pair[1] if k else None, k, Bytes(), CPU, FakeClock(0.001))
 
 
 def graphed(
@@ -54,23 +43,6 @@ def graphed(
     return GraphedEngine(
         target, draft if k else None, k, sampling, Bytes(), FakeClock(0.001), capture=uncaptured
     )
-
-
-def request(length: int, sampling: SamplingParams, seed: int = 0, **changes: Any) -> Request:
-    settings = {"prompt_ids": PROMPTS[length], "max_new_tokens": NEW, "stop": (), "sampling": sampling}
-    settings |= {"seed": seed, "trace": True}
-    return Request(**(settings | changes))
-
-
-def check_same(one: Generation, other: Generation) -> None:
-    assert (one.tokens, one.finish_reason) == (other.tokens, other.finish_reason)
-    assert one.loops is not None
-    assert other.loops is not None
-    counts = [[(p.drafted, p.accepted, p.emitted) for p in found] for found in (one.loops, other.loops)]
-    assert counts[0] == counts[1]
-    for mine, theirs in zip(one.trace or [], other.trace or [], strict=True):
-        assert (mine.token_id, mine.fate, mine.u) == (theirs.token_id, theirs.fate, theirs.u)
-        assert mine.target_prob == pytest.approx(theirs.target_prob, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -154,19 +126,6 @@ def test_what_is_forgotten_changes_nothing(sampling: SamplingParams, monkeypatch
     assert fixed.generate(asked).tokens != expected.tokens
 
 
-class _Log(TorchDispatchMode):
-    """Every operation with its shapes: what a graph would record."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[Any, ...]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        shapes = [tuple(a.shape) for a in args if isinstance(a, torch.Tensor)]
-        self.seen.append((str(func), *shapes))
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("k", [0, 4])
 @pytest.mark.parametrize("sampling", [GREEDY, TOP_K])
 def test_a_stage_does_the_same_whatever_the_text_and_never_waits(sampling: SamplingParams, k: int) -> None:
@@ -174,7 +133,7 @@ def test_a_stage_does_the_same_whatever_the_text_and_never_waits(sampling: Sampl
 
     def logged(stage: Callable[[], object]) -> Callable[[], object]:
         def run() -> None:
-            with _Log() as log:
+            with Log() as log:
                 stage()
             logs.append(log.seen)
 
