@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from spsbench.load.figures import PLAIN, SPECULATING, crossing, pays_up_to, rows
+from spsbench.load.figures import PLAIN, SPECULATING, pays_up_to, rows
 from spsbench.load.reading import Reading
 from spsbench.load.wave import Wave
+from spsbench.stats.crossing import crossing
 
 
 def reading(sent: float, per_token: float, tokens: int = 10, drafted: int | None = None) -> Reading:
