@@ -253,6 +253,14 @@ def test_a_sequence_keeps_a_difference_or_nothing() -> None:
         assert metered(lambda: "text", Read(*readings)) == ("text", {})
 
 
+def test_answers_of_a_batch_add_up_to_what_it_drew() -> None:
+    """The second comes out of the same forwards as the first, and has drawn hardly anything beside it."""
+    found = iter(["one", "two"])
+    meter = Read(10.0, 16.0, 16.0, 16.5)
+    drawn = [metered(lambda: next(found), meter) for _ in range(2)]
+    assert drawn == [("one", {"energy_j": 6.0}), ("two", {"energy_j": 0.5})]
+
+
 def test_a_run_keeps_the_source_that_it_began_with() -> None:
     nothing, something = FoundMeter(None, None, "no RAPL counters"), FoundMeter(Read(), 0.001, "")
     assert noted(nothing, {}) == {"source": None, "update_s": None, "reason": "no RAPL counters"}

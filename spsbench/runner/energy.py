@@ -32,7 +32,7 @@ def noted(found: FoundMeter, info: Mapping[str, Any]) -> dict[str, Any]:
 def metered(generate: Callable[[], T], meter: EnergyMeter | None) -> tuple[T, dict[str, float]]:
     """(what ``generate`` answers, its joules under the name that a sequence keeps them by, if known).
 
-    The next answer of a batch takes what all its rows drew since the last one: only their sum means something.
+    The next answer of a batch takes what all rows drew since the last one: only their sum means something.
     """
     before = None if meter is None else meter.joules()
     made = generate()

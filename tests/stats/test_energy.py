@@ -111,6 +111,21 @@ def test_several_processes_widen_the_ratio(arms: tuple[Frame, Frame]) -> None:
     assert found["ratio"]["ratio"] == pytest.approx(_sum(arms[1]) / _sum(arms[0]))
 
 
+def test_batches_are_resampled_by_wave(arms: tuple[Frame, Frame]) -> None:
+    """All joules of a wave may lie with one of its rows."""
+    waves = [f"e{4 * (number // 4)}" for number in range(N)]
+    lumped = []
+    for part in arms:
+        joules = np.array([found["energy_j"] for found in part["conditions"]]).reshape(-1, 4)
+        first = np.stack([joules.sum(axis=1), *np.zeros((3, N // 4))], axis=1).ravel()
+        lumped.append(_drawing(part, first).assign(wave=waves))
+    by_wave = [found["ratio"] for found in _energy(*lumped)["arms"]][1]
+    assert by_wave["ratio"] == pytest.approx(_sum(arms[1]) / _sum(arms[0]))
+    assert 0.66 < by_wave["low"] < 0.7 < by_wave["high"] < 0.74
+    one_wave = [part.assign(wave="e0") for part in arms]
+    assert _energy(*one_wave)["arms"][1]["joules_per_token"]["low"] is None
+
+
 def _shown(summary: Any) -> str:
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(screen(summary))
