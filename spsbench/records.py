@@ -400,8 +400,8 @@ class Sample:
     """One finished (or failed) sequence: a line of the journal.
 
     ``arm`` is the arm's identifier; what it is on each axis, the run's table of arms says.
-    ``conditions`` holds what the machine was doing meanwhile: ``load_1m``, ``waited_s`` and ``stolen_s``;
-    ``spent_s`` are the seconds until it had been read again.
+    ``conditions`` holds what the machine was doing meanwhile: ``load_1m``, ``waited_s`` and ``stolen_s``,
+    ``energy_j`` where it counts joules; ``spent_s`` are the seconds until it had been read again.
     ``condition`` is the index of the settings, versions and hardware it was measured under in
     ``run.json``'s list ``conditions``. ``error`` is a sentence if the sequence failed; its
     ``finish_reason`` is then ``error``. ``category`` is the prompt's. ``wave`` names the prompts that a run

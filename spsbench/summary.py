@@ -22,6 +22,7 @@ from spsbench.stats.bootstrap import finite, plain, ratio
 from spsbench.stats.categories import by_category
 from spsbench.stats.conditions import contention, separated, warnings
 from spsbench.stats.corpus import CorpusMetric, corpus_metrics, intervals, without_figure
+from spsbench.stats.energy import energy
 from spsbench.stats.latency import positions, tails
 from spsbench.stats.losslessness import alpha_leviathan, losslessness
 from spsbench.stats.parity import metrics, parity
@@ -205,9 +206,12 @@ def _summarise(
     rows = plain(rows if taken["trusted"] else _without_intervals(rows))
     judged = plain(losslessness(by_arm, rows, _target_dtype(info), info.get("proof")))
     quality = plain(parity(by_arm, rows, info.get("headline_metric"), info.get("metrics"), corpora))
+    labels = _labels(info)
+    if (joules := energy(by_arm, rows, info, trusted=taken["trusted"], anytime=anytime)) is not None:
+        labels["energy"] = plain(joules)
     return {
         "schema_version": SCHEMA_VERSION,
-        **_labels(info),
+        **labels,
         "rows": rows,
         "by_category": plain(
             by_category(by_arm, loops_of, rows, corpora=corpora, trusted=taken["trusted"], anytime=anytime)

@@ -682,6 +682,28 @@ class Recommendation(SeriesAxes, ChosenK):
     sentence: str
 
 
+# --- energy ---
+
+
+class ArmEnergy(ArmIdentity):
+    """The energy of one arm's ``sequences`` in which it is known; ``ratio`` is over the baseline's."""
+
+    sequences: int
+    joules_per_token: Estimate
+    baseline: str | None
+    ratio: RatioInterval | None
+
+
+class Energy(TypedDict):
+    """What counted joules, or the ``reason`` why nothing did; its counter moves every ``update_s``."""
+
+    source: str | None
+    update_s: float | None
+    reason: str | None
+    mean_sequence_s: float | None
+    arms: list[ArmEnergy]
+
+
 # --- the whole ---
 
 
@@ -771,6 +793,7 @@ class Labels(TypedDict):
     extract: NotRequired[str]
     stopping: NotRequired[Stopping]
     engines: NotRequired[Engines]
+    energy: NotRequired[Energy]
 
 
 class EngineOfArm(TypedDict):

@@ -22,6 +22,7 @@ FLOORS: dict[str, float] = {
     "plugins": 0.5,  # names and options: errors and records are below it
     "config": 1,
     "environment": 1,
+    "energy": 1,
     "fetch": 1.5,
     "decode": 1,
     "models": 2,

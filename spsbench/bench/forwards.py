@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.causal_lm import CausalLM, text_config
 from spsbench.predict.whatif import WhatIf, alpha_needed, independent
 
 Floats = npt.NDArray[np.float64]
@@ -39,17 +39,23 @@ class Forwards:
 
     def ratio(self, rows: int, to: int = 1) -> tuple[float, float, float]:
         """(median over median, and both ends of its 95% interval), resampling rounds."""
-        one, other = self._of(rows), self._of(to)
-        draws = np.random.default_rng(_SEED).integers(len(one), size=(_RESAMPLES, len(one)))
-        drawn = np.median(one[draws], axis=1) / np.median(other[draws], axis=1)
-        low, high = np.quantile(drawn, [0.025, 0.975])
-        return float(np.median(one) / np.median(other)), float(low), float(high)
+        return _ratio(self._of(rows), self._of(to))
+
+    def over(self, other: Forwards) -> tuple[float, float, float]:
+        """The same of a forward of one row over one of another model, measured in the same rounds."""
+        return _ratio(self._of(1), other._of(1))
 
     def _of(self, rows: int) -> Floats:
         return self.seconds[:, self.rows.index(rows)]
 
 
-@torch.inference_mode()
+def _ratio(one: Floats, other: Floats) -> tuple[float, float, float]:
+    draws = np.random.default_rng(_SEED).integers(len(one), size=(_RESAMPLES, len(one)))
+    drawn = np.median(one[draws], axis=1) / np.median(other[draws], axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(np.median(one) / np.median(other)), float(low), float(high)
+
+
 def time_forwards(
     model: CausalLM, rows: Sequence[int], context: int, budget_s: float, seed: int = 0
 ) -> Forwards:
@@ -63,23 +69,101 @@ def time_forwards(
         budget_s: seconds after which no further round begins, if a few are done.
         seed: of tokens and order.
     """
-    counts = tuple(sorted({1, *rows}))
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(model.vocab_size, (context + max(counts),), generator=generator)
-    tokens = drawn.to(model.device)
-    model.score(model.begin(model.as_prompt(tokens[:context]).tolist()), last=1)
-    read = model.length
-    order, shuffler = list(counts), random.Random(seed)
-    rounds: list[list[float]] = []
-    started = time.perf_counter()
-    while len(rounds) <= _LEAST_ROUNDS or (
-        time.perf_counter() - started < budget_s and len(rounds) <= _MOST_ROUNDS
-    ):
-        shuffler.shuffle(order)
-        taken = {n: _seconds(model, tokens[context : context + n], read) for n in order}
-        rounds.append([taken[n] for n in counts])
+    return time_in_turns([(model, rows)], [context], budget_s, seed)[0][context]
+
+
+@torch.inference_mode()
+def time_in_turns(
+    models: Sequence[tuple[CausalLM, Sequence[int]]],
+    contexts: Sequence[int],
+    budget_s: float,
+    seed: int = 0,
+) -> list[dict[int, Forwards]]:
+    """The same of several models behind several contexts: each round has them all, in shuffled order.
+
+    The longest context is read once. A shorter one is a rollback, and a longer one takes the rollback back:
+    what is scored are the very tokens that lie there, so that the cache keeps what was read. Before the
+    forwards of a model behind a context goes one that does not count: in a loop, too, forwards of a kind
+    follow each other.
+
+    Args:
+        models: each with its rows, see ``time_forwards``.
+        contexts: lengths in tokens, each once; of encoder-decoders one.
+        budget_s, seed: see ``time_forwards``.
+
+    Returns:
+        per model its times by context.
+    """
+    probes = [_Probe(model, rows, max(contexts), seed) for model, rows in models]
+    places = [(probe, context) for probe in range(len(probes)) for context in contexts]
+    rounds: dict[tuple[int, int], list[list[float]]] = {place: [] for place in places}
+    turns, shuffler = list(places), random.Random(seed)
+    started, done = time.perf_counter(), 0
+    while done <= _LEAST_ROUNDS or (time.perf_counter() - started < budget_s and done <= _MOST_ROUNDS):
+        shuffler.shuffle(turns)
+        for probe, context in turns:
+            if len(places) > 1:
+                probes[probe].settle(context)
+            rounds[probe, context].append(probes[probe].round(context, shuffler))
+        done += 1
+    for own in probes:
+        own.model.rollback(0)
+    # The first of a shape is slow.
+    return [
+        {context: Forwards(own.counts, np.array(rounds[probe, context][1:])) for context in contexts}
+        for probe, own in enumerate(probes)
+    ]
+
+
+class _Probe:
+    """A model that has read the longest context, and the tokens that lie in its cache and behind it."""
+
+    def __init__(self, model: CausalLM, rows: Sequence[int], longest: int, seed: int) -> None:
+        self.model, self.counts = model, tuple(sorted({1, *rows}))
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randint(model.vocab_size, (longest + max(self.counts),), generator=generator)
+        self._tokens, self._order = drawn.to(model.device), list(self.counts)
+        read_context(model, self._tokens[:longest])
+        self._beyond = model.length - longest  # what an encoder-decoder begins with
+
+    def settle(self, context: int) -> None:
+        """Go to a context, with a forward there that is not timed."""
+        self.model.restore(context)
+        self._seconds(1, context)
+
+    def round(self, context: int, shuffler: random.Random) -> list[float]:
+        """Seconds of one forward of each number of rows, in order of the numbers."""
+        shuffler.shuffle(self._order)
+        taken = {n: self._seconds(n, context) for n in self._order}
+        return [taken[n] for n in self.counts]
+
+    def _seconds(self, rows: int, context: int) -> float:
+        tokens = self._tokens[context : context + rows]
+        return _seconds(self.model, tokens, context + self._beyond)
+
+
+MOST_BLOCK, _LEAST_BLOCK = 512, 16
+_MOST_SCORES_BYTES = 256 << 20
+
+
+def block_rows(config: Any, context: int) -> int:
+    """How many tokens of a context are read at once: their attention scores take 256 MiB at most.
+
+    All heads of one layer, float32. Fused kernels never hold them as a whole; others do.
+    """
+    heads = getattr(text_config(config), "num_attention_heads", None) or 1
+    return min(max(_MOST_SCORES_BYTES // (4 * heads * context), _LEAST_BLOCK), MOST_BLOCK)
+
+
+def read_context(model: CausalLM, tokens: torch.Tensor) -> None:
+    """Forget the last sequence and read tokens [n] in blocks; to an encoder-decoder they are a source."""
+    if model.border is not None:
+        model.score(model.begin(model.as_prompt(tokens).tolist()), last=1)
+        return
     model.rollback(0)
-    return Forwards(counts, np.array(rounds[1:]))  # the first of a shape is slow
+    rows = block_rows(model.config, len(tokens))
+    for start in range(0, len(tokens), rows):
+        model.score(tokens[start : start + rows], last=1)
 
 
 def _seconds(model: CausalLM, tokens: torch.Tensor, read: int) -> float:

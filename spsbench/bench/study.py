@@ -20,6 +20,9 @@ from spsbench.records import SamplingParams
 LARGEST_ROWS = 9
 """t(n) is shown up to here, whatever the Ks."""
 
+DRAFT_ROWS = (1, 2)
+"""Of the draft: one token in every pass but the one behind a loop whose drafts were all accepted."""
+
 _FORCED_TOKENS = 48
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 60
 
@@ -30,7 +33,7 @@ class BenchConfig:
 
     Attributes:
         ks: lookaheads from 1.
-        context: tokens in the cache before every forward.
+        contexts: tokens in the cache before the forwards, ascending; synthetic acceptance knows one.
         budget_s: seconds for the forwards, and as many again for synthetic acceptance.
         sampling: of both models under synthetic acceptance.
         acceptance: synthetic acceptance; None for none.
@@ -38,11 +41,21 @@ class BenchConfig:
     """
 
     ks: tuple[int, ...]
-    context: int
+    contexts: tuple[int, ...]
     budget_s: float
     sampling: SamplingParams
     acceptance: SyntheticAcceptance | None
     seed: int
+
+    @property
+    def context(self) -> int:
+        """The only context, or the longest."""
+        return self.contexts[-1]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """How many rows of the target are timed."""
+        return tuple(sorted({*range(1, LARGEST_ROWS + 1), *(k + 1 for k in self.ks)}))
 
     @property
     def tokens(self) -> int:
@@ -51,23 +64,22 @@ class BenchConfig:
 
 
 def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, Any]:
-    """Measure a pair; returns what ``--json`` prints and the terminal shows.
+    """Measure a pair behind one context; returns what ``--json`` prints and the terminal shows.
 
     Args:
         target, draft: on one device, with at least ``config.tokens`` positions.
         config: what to measure.
     """
-    rows = tuple(sorted({*range(1, LARGEST_ROWS + 1), *(k + 1 for k in config.ks)}))
     modes = {"target": target.backend, "draft": draft.backend}
     times = {
-        "target": time_forwards(target, rows, config.context, 0.8 * config.budget_s, config.seed),
-        "draft": time_forwards(draft, (1, 2), config.context, 0.2 * config.budget_s, config.seed),
+        "target": time_forwards(target, config.rows, config.context, 0.8 * config.budget_s, config.seed),
+        "draft": time_forwards(draft, DRAFT_ROWS, config.context, 0.2 * config.budget_s, config.seed),
     }
     synthetic = config.acceptance
     found = payoff(times["target"], times["draft"], config.ks)
-    memory = _memory(target, draft)
+    memory = memory_facts(target, draft, config.context)
     forwards = {
-        role: _table(model, times[role], config.context, memory)
+        role: forwards_table(model, times[role], config.context, memory)
         for role, model in (("target", target), ("draft", draft))
     }
     return {
@@ -83,17 +95,26 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
     }
 
 
-def _memory(target: CausalLM, draft: CausalLM) -> dict[str, Any]:
-    weights = sum(model.forward_bytes() for model in (target, draft))
-    cache, bandwidth = cache_bytes(target.device), measured_bandwidth(target.device)
-    if cache is not None and weights <= cache:
-        regime = DISPATCH_BOUND
-    else:
-        regime = UNKNOWN if bandwidth is None else BANDWIDTH_BOUND
-    return {"regime": regime, "bandwidth_bytes_per_s": bandwidth, "cache_bytes": cache}
+def memory_facts(target: CausalLM, draft: CausalLM, context: int) -> dict[str, Any]:
+    """``regime``, ``bandwidth_bytes_per_s`` and ``cache_bytes`` of a pair behind a context."""
+    bandwidth = measured_bandwidth(target.device)
+    return {
+        "regime": regime(target, draft, context, bandwidth),
+        "bandwidth_bytes_per_s": bandwidth,
+        "cache_bytes": cache_bytes(target.device),
+    }
 
 
-def _table(
+def regime(target: CausalLM, draft: CausalLM, context: int, bandwidth: float | None) -> str:
+    """Whether the weights, keys and values that both read come from memory or stay in a cache."""
+    read = sum(model.forward_bytes() + context * (model.kv_bytes_per_token or 0) for model in (target, draft))
+    cache = cache_bytes(target.device)
+    if cache is not None and read <= cache:
+        return DISPATCH_BOUND
+    return UNKNOWN if bandwidth is None else BANDWIDTH_BOUND
+
+
+def forwards_table(
     model: CausalLM, times: Forwards, context: int, memory: dict[str, Any]
 ) -> list[dict[str, float | int | None]]:
     """t(n), t(n)/t(1) with its interval, and the floor that memory sets."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from spsbench.cli import options, values
 from spsbench.cli.console import out, print_json, say
+from spsbench.cli.contexts import by_context, lengths
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 
@@ -43,7 +44,13 @@ DraftConfig = Annotated[
     str | None, _option("--draft-config", "CONFIG", options.WHAT, "The same for the draft.")
 ]
 K = Annotated[str | None, _option("--k", "LIST", options.WHAT, "Lookaheads from 1. Default: 1..8.")]
-Context = Annotated[str | None, _option("--context", "N", options.WHAT, "Tokens in the cache. Default: 256.")]
+Context = Annotated[
+    str | None,
+    _option(
+        *("--context", "LIST", options.WHAT),
+        "Tokens in the cache: 4k, or 1k,4k,16k for a table by context. Default: 256.",
+    ),
+]
 Seconds = Annotated[
     str | None, _option("--seconds", "S", options.MACHINE, "How long to time forwards. Default: 20.")
 ]
@@ -85,13 +92,15 @@ def bench(
 
 _MILLION, _GB = 1e6, 1e9
 _REGIMES = {
-    "dispatch-bound": "The weights fit in the last-level cache: no floor by memory is known here.",
+    "dispatch-bound": "What is read fits in the last-level cache: no floor by memory is known here.",
     "unknown": "Bandwidth could not be measured: no floor is known here.",
 }
 
 
 def screen(facts: Mapping[str, Any]) -> RenderableType:
     """Models, forwards, floors, the grid, forced acceptance, and one sentence."""
+    if "contexts" in facts:
+        return Group(_models(facts), "", *by_context(facts))
     parts: list[RenderableType] = [_models(facts), "", _forwards(facts), "", _memory(facts)]
     parts += ["", _grid(facts["payoff"]), "", facts["verdict"]]
     if facts["forced"] is not None:
@@ -187,6 +196,7 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     Raises:
         UsageError, UnavailableError: before anything is loaded.
     """
+    from spsbench.bench.contexts import study_contexts
     from spsbench.bench.study import study
     from spsbench.environment import describe_environment
     from spsbench.models.hf_errors import quiet_libraries
@@ -204,12 +214,12 @@ def bench_pair(params: Mapping[str, Any]) -> None:
         import torch
 
         torch.set_num_threads(values.threads(params["threads"]) or suitable_threads(target.parameters))
-    say(f"Timing forwards behind {asked.context} tokens", quiet=quiet)
+    say(f"Timing forwards behind {', '.join(map(str, asked.contexts))} tokens", quiet=quiet)
     facts = {
         "target": _told(names[0], target, random_weights),
         "draft": _told(names[1], draft, random_weights),
         "device": str(device),
-        **study(target, draft, asked),
+        **(study if len(asked.contexts) == 1 else study_contexts)(target, draft, asked),
         "environment": describe_environment(),
     }
     if params["json"]:
@@ -221,12 +231,20 @@ def bench_pair(params: Mapping[str, Any]) -> None:
 def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:
     from spsbench.bench.study import BenchConfig
 
+    contexts = lengths(params["context_tokens"], DEFAULT_CONTEXT)
+    acceptance = _acceptance(params)
+    if acceptance is not None and len(contexts) > 1:
+        raise UsageError(
+            "loops with synthetic acceptance run behind one context.",
+            flag="--context",
+            remedy="Give one number, or leave --alpha and --acceptance-from out.",
+        )
     return BenchConfig(
         ks=values.lookaheads(params["k"] or DEFAULT_KS),
-        context=int(values.number(params["context_tokens"], "--context", 1, DEFAULT_CONTEXT, whole=True)),
+        contexts=contexts,
         budget_s=values.number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS),
         sampling=sampling,
-        acceptance=_acceptance(params),
+        acceptance=acceptance,
         seed=int(values.number(params["seed"], "--seed", 0, 0, whole=True)),
     )
 
@@ -276,7 +294,7 @@ def _loaded(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: t
     from spsbench.models.loading import load
     from spsbench.models.memory import suitable_threads
     from spsbench.models.pair import find_pair, pair_backend
-    from spsbench.models.weights import require_memory
+    from spsbench.models.weights import require_memory, weight_bytes
 
     config = _pair(params)
     source = find_pair(config)
@@ -284,6 +302,9 @@ def _loaded(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: t
     _require_window(source.context_window, asked, apart=source.target.is_encoder_decoder)
     backend, fallback = pair_backend(chosen_backend(params["backend"]), source, (dtype, dtype), device)
     require_memory(source.target, source.draft, (dtype, dtype), device, backend)
+    models = {"--target": source.target, "--draft": source.draft}
+    sizes = [weight_bytes(model, dtype, flag) or 0 for flag, model in models.items()]
+    _require_room([model.config for model in models.values()], sizes, backend, dtype, asked, device)
     _tell(fallback, params)
     names = (source.target.name, source.draft.name)
     threads = values.threads(params["threads"])
@@ -320,7 +341,7 @@ def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: to
     from spsbench.models.backend import choose_backend, config_not_covered
     from spsbench.models.causal_lm import context_window, text_config
     from spsbench.models.memory import suitable_threads
-    from spsbench.models.random_init import random_model, read_config, require_room
+    from spsbench.models.random_init import random_model, read_config, require_room, weights_bytes
 
     for other in ("pair", "target", "draft"):
         if params[other] is not None:
@@ -345,6 +366,8 @@ def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: to
     shared = min(text_config(config).vocab_size for config in configs)
     reasons = [(name, config_not_covered(c, dtype, device)) for name, c in zip(names, configs, strict=True)]
     backend, fallback = choose_backend(chosen_backend(params["backend"]), reasons, [dtype], device)
+    sizes = [weights_bytes(config, dtype) for config in configs]
+    _require_room(configs, sizes, backend, dtype, asked, device)
     _tell(fallback, params)
     threads = values.threads(params["threads"])
     target = random_model(configs[0], dtype, device, shared, backend, threads, asked.seed)
@@ -355,6 +378,12 @@ def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: to
 
 def _require_window(window: int, asked: BenchConfig, *, apart: bool) -> None:
     """``apart``: the context is a source, which does not share a window with what is written."""
+    if apart and len(asked.contexts) > 1:
+        raise UsageError(
+            "an encoder-decoder reads its source as a whole, so that its cache does not grow by steps.",
+            flag="--context",
+            remedy="Give one number.",
+        )
     written = asked.tokens - asked.context
     most = window if apart else window - written
     if asked.context > most:
@@ -364,6 +393,30 @@ def _require_window(window: int, asked: BenchConfig, *, apart: bool) -> None:
             flag="--context",
             remedy=f"Give at most {max(most, 1)}.",
         )
+
+
+def _require_room(
+    configs: Sequence[Any],
+    sizes: Sequence[int],
+    backend: str,
+    dtype: str,
+    asked: BenchConfig,
+    device: torch.device,
+) -> None:
+    """Refuse a context that does not fit beside the weights, whose ``sizes`` are in bytes."""
+    import torch
+
+    from spsbench.bench.room import Held, require_context_room
+    from spsbench.config.models import ONNXRUNTIME
+    from spsbench.models.weights import DTYPES
+
+    def width(config: Any) -> int:
+        own = DTYPES.get(dtype) or getattr(config, "dtype", None) or torch.float32
+        return 4 if backend == ONNXRUNTIME else int(own.itemsize)
+
+    models = [Held(config, size, width(config)) for config, size in zip(configs, sizes, strict=True)]
+    whole = asked.acceptance is not None
+    require_context_room(models, asked.context, asked.tokens, device, whole=whole)
 
 
 def _told(name: str, model: CausalLM, random_weights: bool) -> dict[str, Any]:

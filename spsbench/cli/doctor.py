@@ -81,11 +81,23 @@ def _machine() -> Iterator[Check]:
     yield Check("CPU", "info", f"{cpu['model']}, {threads} threads, load {load:.1f}")
     yield Check("memory", "info", f"{facts['memory_available_bytes'] / 2**30:.1f} GiB available")
     yield Check("GPU", "info", ", ".join(gpu["name"] for gpu in facts["gpus"]) or "none")
+    yield Check("energy", "info", _energy())
     missing = [name for name, version in facts["libraries"].items() if version is None]
     present = [f"{name} {version}" for name, version in facts["libraries"].items() if version]
     yield Check("libraries", "broken" if missing else "ok", ", ".join(present))
     for name in missing:
         yield Check(name, "broken", "not installed")
+
+
+def _energy() -> str:
+    """What counts joules here, for a run on the CPU and for one on a GPU."""
+    from spsbench.energy import find_nvml, find_rapl
+
+    found = [find_rapl(), find_nvml()]
+    counting = [
+        f"{one.meter.source}, every {1e3 * (one.update_s or 0.0):.2g} ms" for one in found if one.meter
+    ]
+    return ", ".join(counting) or f"not known ({', '.join(one.reason for one in found)})"
 
 
 def _pairs() -> Iterator[Check]:

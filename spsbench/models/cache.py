@@ -48,6 +48,10 @@ class RewindLayer(DynamicLayer):  # type: ignore[misc]
         """Keep only the first ``length`` tokens."""
         self.used = min(self.used, length)
 
+    def restore(self, length: int) -> None:
+        """Count the first ``length`` tokens of the buffer again, which a rollback let go of."""
+        self.used = length
+
     def select(self, rows: Tensor) -> None:
         """Keep only these sequences of the batch."""
         if self._key_buffer is not None and self._value_buffer is not None:
@@ -77,6 +81,11 @@ class RewindCache(Cache):  # type: ignore[misc]
         """Keep only the first ``length`` tokens."""
         for layer in self.layers:
             layer.rollback(length)
+
+    def restore(self, length: int) -> None:
+        """Count the first ``length`` tokens again, which a rollback let go of."""
+        for layer in self.layers:
+            layer.restore(length)
 
     def select(self, rows: Tensor) -> None:
         """Keep only these sequences of the batch, by their numbers [n]."""

@@ -80,6 +80,20 @@ class CausalLM(ABC):
         """See ``LanguageModel.rollback``."""
 
     @abstractmethod
+    def restore(self, length: int) -> None:
+        """Undo rollbacks: ``length`` tokens count as read again.
+
+        The cache still holds them as long as nothing else was scored behind a rollback: the same tokens, at
+        the same places, may have been.
+
+        Args:
+            length: in tokens; as many have been in the cache since the sequence began.
+
+        Raises:
+            ValueError: an encoder-decoder, whose source is read as a whole.
+        """
+
+    @abstractmethod
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         """Logits [n, V] of all n tokens in one forward that knows nothing of the cache.
 

@@ -97,6 +97,9 @@ class OnnxLM(CausalLM):
     def rollback(self, length: int) -> None:
         self._length = min(self._length, length)
 
+    def restore(self, length: int) -> None:
+        self._length = length
+
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         n = tokens.shape[0]
         fresh = OnnxForward(self._session, self._plan)

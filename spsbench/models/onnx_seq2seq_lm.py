@@ -101,6 +101,9 @@ class OnnxSeq2SeqLM(CausalLM):
         assert length >= self._read, "the source is read as a whole"
         self._written = min(self._written, length - self._read)
 
+    def restore(self, length: int) -> None:
+        raise ValueError("the source is read as a whole")
+
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         cut = self.border.source_length(tokens.tolist())
         source, written = tokens[:cut], tokens[cut:]

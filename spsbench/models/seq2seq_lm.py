@@ -64,6 +64,9 @@ class Seq2SeqLM(TorchLM):
         assert length >= self._read, "the source is read as a whole"
         self.cache.rollback(length - self._read)
 
+    def restore(self, length: int) -> None:
+        raise ValueError("the source is read as a whole")
+
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         cut = self.border.source_length(tokens.tolist())
         source, written = tokens[:cut].unsqueeze(0), tokens[cut:].unsqueeze(0)

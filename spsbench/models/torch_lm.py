@@ -71,6 +71,9 @@ class TorchLM(CausalLM):
     def rollback(self, length: int) -> None:
         self.cache.rollback(length)
 
+    def restore(self, length: int) -> None:
+        self.cache.restore(length)
+
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         output = self.model(input_ids=tokens.unsqueeze(0), use_cache=False, logits_to_keep=last)
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]

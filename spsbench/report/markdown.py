@@ -14,6 +14,7 @@ from spsbench.axes import label
 from spsbench.report import (
     categories,
     conditions,
+    energy,
     engines,
     gallery,
     judgement,
@@ -204,6 +205,7 @@ SECTIONS: tuple[Section, ...] = (
     engines.section,
     categories.section,
     conditions.section,
+    energy.section,
     gallery.figures,
     _quality,
     _timing,

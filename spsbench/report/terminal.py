@@ -10,7 +10,16 @@ from rich.padding import Padding
 from rich.text import Text
 
 from spsbench.axes import label
-from spsbench.report import categories, conditions, engines, judgement, stopping, surfaces, wording
+from spsbench.report import (
+    categories,
+    conditions,
+    energy,
+    engines,
+    judgement,
+    stopping,
+    surfaces,
+    wording,
+)
 from spsbench.report.naming import fitting, in_full
 from spsbench.report.results import acceptance, results, times
 from spsbench.report.tables import Styled, Table, left
@@ -42,7 +51,7 @@ def screen(summary: Summary) -> RenderableType:
         parts.append(Padding(_text(sentence, style="bold"), _INDENT))
     for sentence in stopping.sentences(summary):
         parts.append(Padding(_text(sentence, style="dim"), _INDENT))
-    parts += [*_surfaces(summary), *_engines(summary)]
+    parts += [*_surfaces(summary), *_engines(summary), *_energy(summary)]
     speculative = [row for row in rows if row["acceptance"]]
     if speculative:
         parts += [Text(), Padding(_acceptance(speculative), _INDENT)]
@@ -88,6 +97,16 @@ def _engines(summary: Summary) -> list[RenderableType]:
         parts += [Text(), Padding(table.as_rich(), _INDENT)]
     lines = [Padding(_text(line, style="dim"), _INDENT) for line in engines.foot(summary)]
     return [*parts, Text(), *lines] if lines else parts
+
+
+def _energy(summary: Summary) -> list[RenderableType]:
+    """Joules per token, where they were counted."""
+    found = energy.measured(summary)
+    if found is None:
+        return []
+    arms, note = found["arms"], _text(energy.note(found), style="dim")
+    table, _ = fitting(arms, partial(energy.table, arms), in_full())
+    return [Text(), Padding(table.as_rich(), _INDENT), Padding(note, _INDENT)]
 
 
 def _acceptance(rows: list[ArmRow]) -> RenderableType:

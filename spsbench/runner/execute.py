@@ -15,6 +15,7 @@ import torch
 
 from spsbench.axes import EAGER
 from spsbench.drafters.registry import DrafterFault
+from spsbench.energy import EnergyMeter
 from spsbench.engines.base import Engine
 from spsbench.engines.threads import torch_threads
 from spsbench.environment import load_1m, taken, taken_since
@@ -36,6 +37,7 @@ from spsbench.runner.conditions import (
     settle,
     with_engines,
 )
+from spsbench.runner.energy import meter_of, metered, noted
 from spsbench.runner.expectation import SPENT, duration, of_earlier_run
 from spsbench.runner.finalize import finalize, peak_memory_bytes, score
 from spsbench.runner.peers import LOGS, PeerArms, require_any
@@ -286,7 +288,10 @@ def _measure_all(
         note(rule, store, ended=False)
         _foretell(plan, store, rule, watcher)
     groups = together(missing)
-    for sample in measure(plan, engines, groups if rule is None else rule.until_over(groups), pair):
+    found = meter_of(plan.device)
+    store.note(energy=noted(found, store.run_info()))
+    due = groups if rule is None else rule.until_over(groups)
+    for sample in measure(plan, engines, due, pair, found.meter):
         sample.condition = condition
         store.append(sample)
         watcher.finished(sample)
@@ -356,7 +361,11 @@ def _memory(device: torch.device, threads: int) -> dict[str, float | None]:
 
 
 def measure(
-    plan: Plan, engines: dict[Arm, Engine], groups: Iterable[list[Turn]], pair: Pair
+    plan: Plan,
+    engines: dict[Arm, Engine],
+    groups: Iterable[list[Turn]],
+    pair: Pair,
+    meter: EnergyMeter | None = None,
 ) -> Iterator[Sample]:
     """Generate the missing sequences, one sample each; a failure is a recorded failure.
 
@@ -365,6 +374,7 @@ def measure(
     Args:
         plan, engines, pair: of the run.
         groups: turns that an engine answers together, see ``schedule.together``.
+        meter: counts joules; without one none are recorded.
     """
     traced = set(plan.everyone[: plan.config.trace])
     for group in groups:
@@ -373,8 +383,8 @@ def measure(
         for _ in group:
             worker, began_s = _worker(engine), time.perf_counter()
             before = taken(worker)
-            place, answer = next(found)
-            lost = _lost(engine, worker, before)
+            (place, answer), joules = metered(partial(next, found), meter)
+            lost = _lost(engine, worker, before) | joules
             sample = _read(group[place], answer, pair)
             sample.conditions |= lost | _since(began_s)
             yield sample

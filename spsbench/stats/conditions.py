@@ -254,6 +254,8 @@ def _without_times(summary: Summary) -> Summary:
     anytime = stopping is not None and stopping["anytime"]
     said, without = (warnings(rows, *rest, anytime=anytime) for rows in (summary["rows"], steady))
     of_drift = set(said) - set(without)
+    if (joules := summary.get("energy")) is not None:
+        summary = {**summary, "energy": {**joules, "arms": [], "reason": "several conditions"}}
     return {
         **summary,
         "rows": [_row_without_times(row) for row in steady],

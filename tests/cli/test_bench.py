@@ -46,6 +46,44 @@ def test_configurations_alone(cli: Cli, tmp_path: Path) -> None:
     assert "Speculation can" in " ".join(result.out.split())
 
 
+def test_several_contexts_give_a_table_by_context(cli: Cli, tmp_path: Path) -> None:
+    sizes = {"max_position_embeddings": 3000}
+    arguments = [*("--target-config", config(tmp_path / "target", **sizes))]
+    arguments += ["--draft-config", config(tmp_path / "draft", **sizes), "--k", "2,4", "--seconds", "0.1"]
+    arguments += ["--threads", "1", "--context", "64,1k"]
+    result = cli("bench", *arguments, "--json")
+    assert result.code == 0, result.err
+    facts = json.loads(result.out)
+    assert [found["context"] for found in facts["contexts"]] == [64, 1024]
+    for found in facts["contexts"]:
+        assert [row["rows"] for row in found["forwards"]["target"]] == list(range(1, 10))
+        assert found["c"]["low"] <= found["c"]["ratio"] <= found["c"]["high"]
+        assert len(found["rounds"]["draft"]["seconds"]) == len(found["rounds"]["target"]["seconds"])
+    shown = cli("bench", *arguments)
+    assert shown.code == 0, shown.err
+    for word in ("Forwards by context", "What they read and allow", "t(3)/t(1)", "t(5)/t(1)", "1k"):
+        assert word in shown.out
+    assert " at alpha 0.8 (best K: " in " ".join(shown.out.split())
+
+
+def test_a_context_too_long_for_the_memory_is_refused_before_loading(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spsbench.models.random_init.random_model", None)
+    wide = config(tmp_path / "wide", max_position_embeddings=1 << 40)
+    result = cli("bench", "--target-config", wide, "--draft-config", wide, "--context", "1k,4000000k")
+    assert result.code == 2
+    said = " ".join(result.err.split())
+    assert "behind 4096000000 tokens the models need" in said
+    assert "but cpu has" in said
+
+
+def test_an_encoder_decoder_takes_one_context(cli: Cli) -> None:
+    result = cli("bench", "--pair", "mini-t5", "--context", "16,32")
+    assert result.code == 2
+    assert "Give one number" in result.err
+
+
 def test_acceptance_of_a_run(cli: Cli, tmp_path: Path) -> None:
     assert cli("run", *SMALL, "--out", tmp_path / "run").code == 0
     result = cli("bench", *QUICK, "--k", "2", "--acceptance-from", tmp_path / "run")
@@ -60,6 +98,9 @@ def test_acceptance_of_a_run(cli: Cli, tmp_path: Path) -> None:
         (("--alpha", "x"), "--alpha"),
         (("--k", "0"), "no lookahead"),
         (("--context", "0"), "--context"),
+        (("--context", "1k,x"), "Give 256, 4k or 1k,4k,16k"),
+        (("--context", "64,1k", "--alpha", "0.5"), "behind one context"),
+        (("--context", "64,99999"), "99999 tokens and 57 after them are needed"),
         (("--context", "99999"), "99999 tokens and 57 after them are needed"),
         (("--seconds", "-1"), "--seconds"),
         (("--dtype", "int4"), "Choose from auto"),

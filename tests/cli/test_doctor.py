@@ -7,6 +7,7 @@ import pytest
 from commandline import Cli
 
 from spsbench.cli import doctor
+from spsbench.energy import FoundMeter, RaplMeter
 from spsbench.paths import mini_dir
 
 
@@ -30,6 +31,18 @@ def test_the_terminal_shows_the_same(cli: Cli) -> None:
     assert result.code == 0
     for word in ("CPU", "torch", "pair mini", "164 problems"):
         assert word in result.out
+
+
+def test_whether_energy_is_known_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(rapl: FoundMeter, nvml: FoundMeter) -> str:
+        monkeypatch.setattr("spsbench.energy.find_rapl", lambda: rapl)
+        monkeypatch.setattr("spsbench.energy.find_nvml", lambda: nvml)
+        return doctor._energy()
+
+    nothing = FoundMeter(None, None, "no RAPL counters"), FoundMeter(None, None, "no NVML")
+    assert said(*nothing) == "not known (no RAPL counters, no NVML)"
+    meter = RaplMeter([])
+    assert said(FoundMeter(meter, 0.001, ""), nothing[1]) == "RAPL (), every 1 ms"
 
 
 def test_a_missing_embedded_model_is_broken_and_3(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from synthetic_run import measured
 
 from spsbench.summary_types import Summary
 
+ENERGY = {"source": "RAPL (package-0)", "update_s": 0.001, "reason": None}
 MODELS = {"target": {"parameters": 8_000_000, "dtype": "float32"}, "draft": {"parameters": 800_000}}
 
 
@@ -69,6 +70,8 @@ def _tables() -> dict[str, tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]]:
         "processes": (pd.concat(halves, ignore_index=True), pd.concat(both, ignore_index=True), {}),
         "conditions": (parted, loops, {"conditions": [{"threads": 1}, {"threads": 2}]}),
         "contention": (samples.assign(conditions=[{"waited_s": 0.5}] * len(samples)), loops, {}),
+        "energy": (samples.assign(conditions=[{"energy_j": 2.0}] * len(samples)), loops, {"energy": ENERGY}),
+        "no energy": (samples, loops, {"energy": {"source": None, "update_s": None, "reason": "no RAPL"}}),
     }
 
 

@@ -1,0 +1,225 @@
+"""Joules, where a machine counts them: RAPL for its processors, NVML for an NVIDIA GPU.
+
+Both count for the whole package or board, whoever works on it and also while nobody does: a difference of
+two readings holds what idles and what other processes draw. Nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+POWERCAP = Path("/sys/class/powercap")
+_COUNTER, _RANGE, _NAME = "energy_uj", "max_energy_range_uj", "name"
+
+# Packages and their memory add up. Core and uncore are parts of a package, and psys contains them all.
+_MAPPED = "intel-rapl-mmio"
+_PACKAGE, _MEMORY = "package", "dram"
+
+PATIENCE_S = 0.5
+"""How long a counter may stand still before it is taken to count nothing. RAPL's move every millisecond,
+NVML's every 20 to 100."""
+_PAUSE_S = 2e-4
+
+
+class EnergyMeter(Protocol):
+    """Counts joules from some moment on.
+
+    Attributes:
+        source: what counts, and of what, e.g. ``RAPL (package-0, dram)``.
+    """
+
+    @property
+    def source(self) -> str: ...
+
+    def joules(self) -> float | None:
+        """Joules since it was opened, never fewer than before; None where it cannot be read now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMeter:
+    """A meter, or why there is none.
+
+    Attributes:
+        meter: None where nothing counts.
+        update_s: seconds between two moves of its counter, as seen when it was opened.
+        reason: a clause on why there is no meter; empty where there is one.
+    """
+
+    meter: EnergyMeter | None
+    update_s: float | None
+    reason: str
+
+    def record(self) -> dict[str, Any]:
+        """As ``run.json`` has it."""
+        if self.meter is None:
+            return {"source": None, "update_s": None, "reason": self.reason}
+        return {"source": self.meter.source, "update_s": self.update_s, "reason": None}
+
+
+def _none(reason: str) -> FoundMeter:
+    return FoundMeter(None, None, reason)
+
+
+def find_rapl(root: Path = POWERCAP) -> FoundMeter:
+    """The counters of this machine's processors, of Intel's and AMD's make.
+
+    Args:
+        root: the kernel's folder of powercap zones.
+    """
+    folders = _zones(root)
+    if not folders:
+        return _none("no RAPL counters")
+    try:
+        zones = [_Zone.open(folder, name) for folder, name in folders]
+    except PermissionError as problem:
+        return _none(f"RAPL's counters may be read by root alone: {problem.filename}")
+    except (OSError, ValueError) as problem:
+        return _none(f"RAPL's counters cannot be read: {problem}")
+    return counting(RaplMeter(zones), "RAPL's counters do not move")
+
+
+def _zones(root: Path) -> list[tuple[Path, str]]:
+    """(folder, name) of the packages and of the memory beside them, each once.
+
+    A processor may be there twice, by its registers and by mapped memory (``intel-rapl-mmio``): the former.
+    """
+    found: dict[str, Path] = {}
+    for folder in sorted(root.glob("intel-rapl*:*"), key=lambda path: (path.name.startswith(_MAPPED), path)):
+        name = _text(folder / _NAME)
+        parent = _text(root / folder.name.rpartition(":")[0] / _NAME)
+        if name.startswith(_PACKAGE):
+            found.setdefault(name, folder)
+        elif name == _MEMORY and parent.startswith(_PACKAGE):
+            found.setdefault(f"{_MEMORY} of {parent}", folder)
+    return [(folder, name) for name, folder in found.items()]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+@dataclass(slots=True)
+class _Zone:
+    """One counter that wraps around at ``range_uj``, and what it has counted since it was opened."""
+
+    name: str
+    counter: Path
+    range_uj: int
+    last_uj: int
+    total_uj: int = 0
+
+    @classmethod
+    def open(cls, folder: Path, name: str) -> _Zone:
+        counter = folder / _COUNTER
+        return cls(name, counter, int((folder / _RANGE).read_text()), int(counter.read_text()))
+
+    def read_uj(self) -> int:
+        """What it has counted; between two calls it may wrap around once, which takes minutes."""
+        now = int(self.counter.read_text())
+        moved = now - self.last_uj
+        self.total_uj += moved if moved >= 0 else moved + self.range_uj
+        self.last_uj = now
+        return self.total_uj
+
+
+class RaplMeter:
+    """The sum of some RAPL zones that do not contain each other."""
+
+    def __init__(self, zones: list[_Zone]) -> None:
+        self._zones = zones
+
+    @property
+    def source(self) -> str:
+        """RAPL, with the zones."""
+        return f"RAPL ({', '.join(zone.name for zone in self._zones)})"
+
+    def joules(self) -> float | None:
+        """See ``EnergyMeter.joules``."""
+        try:
+            return sum(zone.read_uj() for zone in self._zones) / 1e6
+        except (OSError, ValueError):
+            return None
+
+
+def find_nvml(uuid: str | None = None) -> FoundMeter:
+    """The counter of an NVIDIA GPU, by the package nvidia-ml-py if it is installed.
+
+    Args:
+        uuid: of the GPU, ``GPU-...``; the machine's first if not given.
+    """
+    try:
+        nvml = import_module("pynvml")
+    except ImportError:
+        return _none("no NVML")
+    try:
+        nvml.nvmlInit()
+        by_uuid = nvml.nvmlDeviceGetHandleByUUID
+        handle = nvml.nvmlDeviceGetHandleByIndex(0) if uuid is None else by_uuid(uuid)
+        meter = NvmlMeter(nvml, handle)
+    except nvml.NVMLError as problem:
+        return _none(f"NVML: {problem}")
+    return counting(meter, "NVML's counter does not move")
+
+
+class NvmlMeter:
+    """A GPU's board, by its driver's counter.
+
+    Args:
+        nvml: the module ``pynvml``, initialised.
+        handle: of the device.
+
+    Raises:
+        nvml.NVMLError: the device counts no energy (older than Volta, or a part of a GPU).
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+        self._name = str(nvml.nvmlDeviceGetName(handle))
+        self._first_mj: int = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+
+    @property
+    def source(self) -> str:
+        """NVML, with the GPU's name."""
+        return f"NVML ({self._name}, the board alone)"
+
+    def joules(self) -> float | None:
+        """See ``EnergyMeter.joules``."""
+        try:
+            now_mj: int = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+        except self._nvml.NVMLError:
+            return None
+        return (now_mj - self._first_mj) / 1e3
+
+
+def counting(
+    meter: EnergyMeter,
+    otherwise: str,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> FoundMeter:
+    """Wait for two moves of a meter's counter; one that stands still is refused: it would say 0 J.
+
+    Args:
+        meter: just opened.
+        otherwise: the reason to give where it does not move.
+        clock, sleep: of seconds.
+    """
+    moves = []
+    for _ in range(2):
+        before, began = meter.joules(), clock()
+        while (now := meter.joules()) is None or before is None or now <= before:
+            if clock() - began > PATIENCE_S:
+                return _none(otherwise)
+            before = now if before is None else before
+            sleep(_PAUSE_S)
+        moves.append(clock())
+    return FoundMeter(meter, moves[1] - moves[0], "")
