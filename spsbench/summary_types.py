@@ -78,10 +78,10 @@ class RowCounts(TypedDict):
     end_to_end_ms_per_token: float | None
 
 
-class RowWaves(TypedDict, total=False):
+class RowWaves(TypedDict):
     """Of runs with batches: how many waves of prompts the speedup rests on."""
 
-    paired_waves: int
+    paired_waves: NotRequired[int]
 
 
 class RowComparison(RowWaves):
@@ -858,10 +858,10 @@ class Surface(TypedDict):
     pays_up_to: list[PaysUpTo]
 
 
-class Surfaces(TypedDict, total=False):
+class Surfaces(TypedDict):
     """Of runs with several batch sizes."""
 
-    surfaces: list[Surface]
+    surfaces: NotRequired[list[Surface]]
 
 
 class Diagnostics(TypedDict):

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from spsbench.cli import options, values
+from spsbench.cli.batches import USUAL_ALPHA, by_batch, sizes
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.contexts import by_context, lengths
 from spsbench.errors import UsageError
@@ -73,6 +74,7 @@ def bench(
     draft_config: DraftConfig = None,
     k: K = None,
     context_tokens: Context = None,
+    batch: options.Batch = None,
     alpha: Alpha = None,
     acceptance_from: AcceptanceFrom = None,
     seconds: Seconds = None,
@@ -99,6 +101,8 @@ _REGIMES = {
 
 def screen(facts: Mapping[str, Any]) -> RenderableType:
     """Models, forwards, floors, the grid, forced acceptance, and one sentence."""
+    if "step_ms" in facts:
+        return Group(_models(facts), "", *by_batch(facts))
     if "contexts" in facts:
         return Group(_models(facts), "", *by_context(facts))
     parts: list[RenderableType] = [_models(facts), "", _forwards(facts), "", _memory(facts)]
@@ -196,8 +200,6 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     Raises:
         UsageError, UnavailableError: before anything is loaded.
     """
-    from spsbench.bench.contexts import study_contexts
-    from spsbench.bench.study import study
     from spsbench.environment import describe_environment
     from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.memory import suitable_threads
@@ -206,6 +208,7 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     quiet: bool = params["quiet"]
     random_weights = params["target_config"] is not None or params["draft_config"] is not None
     asked = _asked(params, _SHARPENED if random_weights else _SAMPLING)
+    at_once = _at_once(params, asked)
     device, dtype = resolve_device(params["device"] or "auto"), _dtype(params["dtype"])
     say("Checking the models", quiet=quiet)
     quiet_libraries()
@@ -219,13 +222,56 @@ def bench_pair(params: Mapping[str, Any]) -> None:
         "target": _told(names[0], target, random_weights),
         "draft": _told(names[1], draft, random_weights),
         "device": str(device),
-        **(study if len(asked.contexts) == 1 else study_contexts)(target, draft, asked),
+        **(_batches(target, draft, asked, at_once) if at_once else _measured(target, draft, asked)),
         "environment": describe_environment(),
     }
     if params["json"]:
         print_json(facts)
     else:
         out().print(screen(facts))
+
+
+def _measured(target: CausalLM, draft: CausalLM, asked: BenchConfig) -> Mapping[str, Any]:
+    from spsbench.bench.contexts import study_contexts
+    from spsbench.bench.study import study
+
+    return (study if len(asked.contexts) == 1 else study_contexts)(target, draft, asked)
+
+
+def _at_once(params: Mapping[str, Any], asked: BenchConfig) -> tuple[int, ...]:
+    """The batch sizes of ``--batch``; none for a study of one sequence."""
+    found = sizes(params["batch"])
+    if found and len(asked.contexts) > 1:
+        raise UsageError(
+            "batches are measured behind one context.", flag="--context", remedy="Give one number."
+        )
+    return found
+
+
+def _batches(
+    target: CausalLM, draft: CausalLM, asked: BenchConfig, at_once: tuple[int, ...]
+) -> Mapping[str, Any]:
+    """Forwards and loops of several sequences at once."""
+    import torch
+
+    from spsbench.bench.batches import BatchPlan, require_batch_room, study_batches, told
+    from spsbench.bench.forced import SyntheticAcceptance
+
+    acceptance = asked.acceptance or SyntheticAcceptance([USUAL_ALPHA])
+    shares = " ".join(f"{p:.2f}" for p in acceptance.probabilities)
+    plan = BatchPlan(
+        batches=at_once,
+        ks=asked.ks,
+        context=asked.contexts[0],
+        budget_s=asked.budget_s,
+        acceptance=acceptance,
+        loops=asked.acceptance is not None,
+        sampling=asked.sampling,
+        seed=asked.seed,
+    )
+    require_batch_room(target, draft, plan)
+    facts = told(study_batches(target, draft, plan))
+    return {**facts, "assumed": f"acceptance {shares}", "threads": torch.get_num_threads()}
 
 
 def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:

@@ -131,3 +131,36 @@ def test_a_model_too_large_is_refused_with_both_numbers(
     result = cli("bench", "--target-config", huge, "--draft-config", huge)
     assert result.code == 2
     assert "GiB, but cpu has" in " ".join(result.err.split())
+
+
+def test_batches_are_predicted_and_tried(cli: Cli, tmp_path: Path) -> None:
+    folders = [config(tmp_path / role, hidden_size=64) for role in ("target", "draft")]
+    pair = ("--target-config", folders[0], "--draft-config", folders[1])
+    asked = ("bench", *pair, "--batch", "1,3", "--k", "1,2", "--context", "16", "--seconds", "0.1")
+    found = json.loads(cli(*asked, "--alpha", "0.8", "--threads", "1", "--json", "--quiet").out)
+    cells = {(cell["batch"], cell["k"]): cell for cell in found["cells"]}
+    assert set(cells) == {(batch, k) for batch in (1, 3) for k in (1, 2)}
+    for (batch, k), cell in cells.items():
+        assert cell["measured"]["ratio"] > 0
+        step = found["step_ms"][str(batch)]
+        loop = cell["draft_ms"] + cell["verify_ms"]
+        assert cell["predicted"] == pytest.approx(found["tokens_per_loop"][str(k)] * step / loop)
+    assert found["tokens_per_loop"] == {"1": pytest.approx(1.8), "2": pytest.approx(2.44)}
+    shown = cli(*asked, "--threads", "1", "--quiet").out
+    assert "Forwards by batch size" in shown
+    assert "SYNTHETIC" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--batch", "0"), "--batch"),
+        (("--batch", "2,b"), "--batch"),
+        (("--batch", "2", "--context", "16,32"), "--context"),
+    ],
+)
+def test_batches_that_are_refused(cli: Cli, flags: tuple[str, ...], said: str) -> None:
+    result = cli("bench", *flags)
+    assert result.code == 2
+    assert said in result.err
