@@ -206,7 +206,7 @@ def test_no_summary_yet_is_a_usage_error(store: RunStore) -> None:
 KEY = {"example_id", "sample_index", "arm"}
 SAMPLE_COLUMNS = KEY | {"prompt_tokens", "new_tokens", "finish_reason"}
 SAMPLE_COLUMNS |= {"order", "prefill_s", "decode_s", "token_ids", "text", "scores", "losslessness", "error"}
-SAMPLE_COLUMNS |= {"condition", "conditions", "category", "hypotheses"}
+SAMPLE_COLUMNS |= {"condition", "conditions", "category", "hypotheses", "latency_s", "wave"}
 LOOP_COLUMNS = KEY | {"loop", "drafted", "accepted", "emitted", "tested", "beta_sum", "truncated"}
 LOOP_COLUMNS |= {"draft_s", "verify_s", "sample_s", "other_s", "loop_s"}
 TOKEN_COLUMNS = KEY | {"loop", "position", "token_id", "fate", "target_prob", "draft_prob", "u"}
@@ -819,6 +819,7 @@ def test_a_table_says_what_each_arm_is(store: RunStore) -> None:
         "drafter": "model",
         "rule": "modified-rejection",
         "policy": "fixed",
+        "batch": 1,
     }
     assert pq.read_table(made.directory / "arms.parquet").to_pandas().equals(arms)
 

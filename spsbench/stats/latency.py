@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import identity
+from spsbench.axes import axes, identity
 from spsbench.stats.bootstrap import ratio
 from spsbench.stats.speedup import column, finished
 from spsbench.summary_types import ArmPositions, ArmRow, ArmTails, MeanSd, PositionBin, Spread, Tails
@@ -62,7 +62,7 @@ def tails(
             {
                 **identity(row),
                 "sequence_s": _spread(sequence_s(samples)),
-                "until_n_s": None if reached is None else _spread(row["batch"] * reached["seconds"]),
+                "until_n_s": None if reached is None else _spread(axes(row)["batch"] * reached["seconds"]),
                 "sequences_with_n": 0 if reached is None else len(reached["seconds"]),
                 "paper_clock_s": None if reached is None else _paper_clock(reached),
                 "p99_rests_on_few": len(samples) < FEWEST_FOR_P99,
