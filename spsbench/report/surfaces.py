@@ -75,9 +75,24 @@ def _speedup(cell: SurfaceCell | None, *, intervals: bool) -> Cell:
 
 
 def sentences(surface: Surface) -> list[str]:
-    """Up to which batch size each K pays."""
+    """Up to which batch size each K pays, and whether batches write what batch size 1 writes."""
     largest = batches(surface)[-1]
-    return [" ".join(_sentence(line, largest) for line in surface["pays_up_to"])]
+    lines = [" ".join(_sentence(line, largest) for line in surface["pays_up_to"])]
+    return [*lines, *_same_tokens(surface)]
+
+
+def _same_tokens(surface: Surface) -> list[str]:
+    compared = [cell for cell in surface["cells"] if cell["batch"] > 1 and cell["as_alone"] is not None]
+    if not compared:
+        return []
+    same = sum(cell["as_alone"] or 0 for cell in compared)
+    of = sum(cell["outputs"] for cell in compared)
+    if same == of:
+        return [f"Outputs of batches are identical to those of batch size 1 on all {of:,}."]
+    return [
+        f"{of - same:,} of {of:,} outputs of batches differ from those of batch size 1: forwards of more "
+        "rows round otherwise, and a near tie falls another way. Every decision was derived once more."
+    ]
 
 
 def _sentence(line: PaysUpTo, largest: int) -> str:

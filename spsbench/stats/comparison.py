@@ -444,11 +444,12 @@ def _greedy(arm: Mapping[str, Any], identity: Mapping[str, Any]) -> bool:
 
 
 def _baselines(arms: Mapping[str, ArmIdentity], arm: str) -> list[str]:
-    """The ArS arms that an arm is measured against: those of its sampling, none for ArS itself."""
+    """The ArS arms that an arm is measured against: of its sampling and batch, none for ArS itself."""
     if arms[arm]["method"] == "ars":
         return []
-    sampling = arms[arm]["sampling"]
-    return [name for name, other in arms.items() if (other["method"], other["sampling"]) == ("ars", sampling)]
+    ground = arms[arm]["sampling"], arms[arm]["batch"]
+    plain = {name: other for name, other in arms.items() if other["method"] == "ars"}
+    return [name for name, other in plain.items() if (other["sampling"], other["batch"]) == ground]
 
 
 def _speedup(arm: str, side: Mapping[str, pd.DataFrame], baselines: Collection[str]) -> float | None:

@@ -38,6 +38,9 @@ def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]) -> Surfa
     baselines = {str(row["baseline"]): row["batch"] for row in own}
     cells = [_cell(arm, batch, 0, None, by_arm) for arm, batch in baselines.items()]
     cells += [_cell(row["arm"], row["batch"], row["k"], row, by_arm) for row in own]
+    alone = {cell["k"]: by_arm[cell["arm"]] for cell in cells if cell["batch"] == 1}
+    for cell in cells:
+        cell["as_alone"] = _as_alone(by_arm[cell["arm"]], alone.get(cell["k"]))
     ks = sorted({row["k"] for row in own})
     axes = series_axes(own[0])
     return {
@@ -58,9 +61,21 @@ def _cell(
         "k": k,
         "tokens_per_s": float(tokens / seconds),
         "latency_ms_per_token": float(1e3 * sequence_s(done).sum() / tokens),
+        "outputs": len(done),
+        "as_alone": None,
         "tokens_per_loop": None if row is None else row["tokens_per_loop"],
         "speedup": None if row is None else row["speedup"],
     }
+
+
+def _as_alone(samples: pd.DataFrame, alone: pd.DataFrame | None) -> int | None:
+    """How many outputs have the tokens of the same sequence at batch size 1."""
+    if alone is None:
+        return None
+    key = ["example_id", "sample_index"]
+    sides = (finished(frame)[[*key, "token_ids"]] for frame in (samples, alone))
+    both = next(sides).merge(next(sides), on=key)
+    return sum(list(one) == list(other) for one, other in both[["token_ids_x", "token_ids_y"]].to_numpy())
 
 
 def _line(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]) -> PaysUpTo:

@@ -75,16 +75,16 @@ class Timings:
     def compared(self, arms: Iterable[Arm]) -> list[ComparedTimes]:
         """Every SpS arm that finished a sequence together with its baseline.
 
-        The baseline is that of every table: the fastest ArS arm of the same sampling.
+        The baseline is that of every table: the fastest ArS arm of the same sampling and batch.
         """
         arms = tuple(arms)
-        paces = {arm.name: self._pace(arm.name) for arm in arms if arm.method == "ars"}
+        paces = {arm: self._pace(arm.name) for arm in arms if arm.method == "ars"}
         found = []
         for arm in arms:
             own = {
                 other.name: pace
-                for other in arms
-                if other.sampling_name == arm.sampling_name and (pace := paces.get(other.name)) is not None
+                for other, pace in paces.items()
+                if pace is not None and (other.sampling_name, other.batch) == (arm.sampling_name, arm.batch)
             }
             if arm.method == "sps" and own:
                 baseline = min(own, key=own.__getitem__)

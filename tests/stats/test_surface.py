@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from spsbench.records import Arm, SamplingParams
+from spsbench.report.surfaces import sentences
 from spsbench.stats.crossing import pays_up_to
 from spsbench.stats.surface import surfaces
 from spsbench.summary import summarise
@@ -78,6 +79,7 @@ def test_a_cell_has_what_was_planted() -> None:
     assert cells[4, 0]["tokens_per_s"] == pytest.approx(40)
     assert cells[4, 0]["latency_ms_per_token"] == pytest.approx(100)
     assert cells[1, 0]["latency_ms_per_token"] == pytest.approx(100)
+    assert (cells[4, 0]["outputs"], cells[4, 0]["as_alone"]) == (WAVES * PROMPTS, WAVES * PROMPTS)
     found = cells[4, 2]["speedup"]
     assert found is not None
     assert found["ratio"] == pytest.approx(0.9)
@@ -110,6 +112,16 @@ def test_intervals_are_over_waves_and_not_over_rows() -> None:
     )
     narrow = by_prompt["speedup"]["high"] - by_prompt["speedup"]["low"]  # type: ignore[index,operator]
     assert wide > 2 * narrow
+
+
+def test_outputs_that_differ_from_batch_size_1_are_counted() -> None:
+    told = samples({1: 1.5, 4: 1.2})
+    of_fours = told.index[told["arm"] == FOURS]
+    told.at[of_fours[5], "token_ids"] = [1] * 9 + [2]
+    info = {"arms": [{"arm": arm.name, **arm.axes()} for arm in arms((1, 4))]}
+    (surface,) = summarise(told, pd.DataFrame(), info)["surfaces"]
+    assert {cell["arm"]: cell["as_alone"] for cell in surface["cells"]}[FOURS] == WAVES * PROMPTS - 1
+    assert any(text.startswith("1 of 192 outputs") for text in sentences(surface))
 
 
 def test_one_batch_size_has_no_surface() -> None:
