@@ -120,6 +120,6 @@ def quiet_libraries() -> None:
     their_logging.set_verbosity_error()
     their_logging.disable_progress_bar()
     disable_progress_bars()
-    # Where torchao is installed transformers imports it, which says what it does not use on this machine.
-    for name in ("torchao", "torch.utils._pytree"):
+    # Where torchao is installed transformers imports it, and it says what it does not use on this machine.
+    for name in ("torchao", "torch.utils._pytree", "accelerate"):
         logging.getLogger(name).setLevel(logging.ERROR)

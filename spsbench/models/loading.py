@@ -17,7 +17,7 @@ from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import suitable_threads
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.onnx_seq2seq_lm import OnnxSeq2SeqLM
-from spsbench.models.placement import Placement, place, placed_lm
+from spsbench.models.placement import Placement, offload_folder, placed_lm
 from spsbench.models.quantised import loading_settings, mark, quantise_built
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.shared_lm import onnx_under, torch_under
@@ -103,9 +103,10 @@ def load_placed(
     Raises:
         UnavailableError: a file is damaged, or weights are missing.
     """
-    settings, folder = place(placement, reserved_bytes, device)
-    model = _from_pretrained(source, dtype, device, "--target", settings)
-    return placed_lm(model.eval(), source, vocab_size, device, folder)
+    with offload_folder() as folder:
+        settings = placement.settings(source, reserved_bytes, device, folder)
+        model = _from_pretrained(source, dtype, device, "--target", settings)
+        return placed_lm(model.eval(), source, vocab_size, device, folder)
 
 
 def _from_pretrained(

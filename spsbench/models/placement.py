@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shutil
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -136,16 +139,20 @@ class Placement:
                     remedy='Put more modules elsewhere, "disk" at worst, or use --dtype bfloat16.',
                 )
 
-    def settings(self, reserved_bytes: int, device: torch.device, folder: str) -> dict[str, Any]:
+    def settings(
+        self, target: ModelSource, reserved_bytes: int, device: torch.device, folder: str
+    ) -> dict[str, Any]:
         """What ``from_pretrained`` is told.
 
         Args:
+            target: the model.
             reserved_bytes: that a strategy leaves free on ``device``, for the draft.
             device: of the draft.
             folder: for weights on disk.
         """
         if self.modules is not None:
-            return {"device_map": dict(self.modules), "offload_folder": folder}
+            plain = _disjoint(self.modules, skeleton(target.config))
+            return {"device_map": plain, "offload_folder": folder}
         from accelerate.utils import get_max_memory
 
         memory = _less(get_max_memory(), reserved_bytes, device)
@@ -164,7 +171,6 @@ class PlacedLM(TorchLM):
         device: of ids and logits.
         placed: device by module, as transformers resolved it.
         parameters: number of weights; of what is on disk the model itself no longer knows what is tied.
-        folder: that holds weights on disk; it is removed with the model.
     """
 
     def __init__(
@@ -174,12 +180,11 @@ class PlacedLM(TorchLM):
         device: torch.device,
         placed: Mapping[str, str],
         parameters: int,
-        folder: TemporaryDirectory[str] | None = None,
     ) -> None:
         super().__init__(model, vocab_size)
         self.device = device
         self.placed = placed
-        self._parameters, self._folder = parameters, folder
+        self._parameters = parameters
 
     @property
     def parameters(self) -> int:
@@ -192,9 +197,7 @@ class PlacedLM(TorchLM):
         return super().score_uncached(tokens, last).to(self.device)
 
     def twin(self) -> PlacedLM:
-        other = PlacedLM(
-            self.model, self.vocab_size, self.device, self.placed, self._parameters, self._folder
-        )
+        other = PlacedLM(self.model, self.vocab_size, self.device, self.placed, self._parameters)
         other.attached = self.attached
         return other
 
@@ -216,34 +219,33 @@ def _whole_only(flag: str) -> UsageError:
     )
 
 
-def place(
-    placement: Placement, reserved_bytes: int, device: torch.device
-) -> tuple[dict[str, Any], TemporaryDirectory[str]]:
-    """Settings to load a target with, and the folder for what goes to disk.
-
-    Args:
-        placement: checked by its ``require``.
-        reserved_bytes, device: see ``Placement.settings``.
-    """
-    folder: TemporaryDirectory[str] = TemporaryDirectory(prefix="spsbench-offload-")
-    return placement.settings(reserved_bytes, device, folder.name), folder
+@contextmanager
+def offload_folder() -> Iterator[str]:
+    """A folder for weights on disk; it is removed unless ``placed_lm`` made a model of them."""
+    folder = mkdtemp(prefix="spsbench-offload-")
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def placed_lm(
-    model: Any, source: ModelSource, vocab_size: int, device: torch.device, folder: TemporaryDirectory[str]
+    model: Any, source: ModelSource, vocab_size: int, device: torch.device, folder: str
 ) -> PlacedLM:
     """The loaded target.
 
     Args:
-        model: loaded with what ``place`` gave.
+        model: loaded with ``Placement.settings``.
         source: that it was loaded from.
-        vocab_size, device, folder: see ``PlacedLM``.
+        vocab_size, device: see ``PlacedLM``.
+        folder: of ``offload_folder``; it is removed with the model.
     """
+    weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
     resolved = getattr(model, "hf_device_map", None) or {"": model.device}
     count = sum(part.numel() for part in skeleton(source.config).parameters())
-    return PlacedLM(
-        model, vocab_size, device, {name: str(where) for name, where in resolved.items()}, count, folder
-    )
+    placed = {name: str(where) for name, where in resolved.items()}
+    return PlacedLM(model, vocab_size, device, placed, count)
 
 
 def _read_map(path: Path) -> Modules:
@@ -311,6 +313,28 @@ def _device_of(name: str, modules: Modules) -> int | str | None:
     """Of a weight: that of the longest module's name which it begins with."""
     fitting = [part for part in modules if not part or name == part or name.startswith(f"{part}.")]
     return modules[max(fitting, key=len)] if fitting else None
+
+
+def _disjoint(modules: Modules, model: Any) -> dict[str, int | str]:
+    """The same map with no module inside of another, as accelerate wants it."""
+    found: dict[str, int | str] = {}
+
+    def walk(part: Any, name: str) -> None:
+        inside = f"{name}." if name else ""
+        own = modules.get(name, _device_of(name, modules))
+        within = {where for key, where in modules.items() if key.startswith(inside) and key != name}
+        if own is not None and within <= {own}:
+            found[name] = own
+            return
+        for child, module in part.named_children():
+            walk(module, inside + child)
+        for child, _ in [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]:
+            where = _device_of(inside + child, modules)
+            assert where is not None, "every weight was given a device"
+            found[inside + child] = where
+
+    walk(model, "")
+    return found
 
 
 def _sizes(modules: Modules, model: Any) -> dict[torch.device, int]:

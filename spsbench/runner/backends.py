@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION
 from spsbench.config.models import TORCH
 from spsbench.config.precision import Precision
 from spsbench.decode.batch import (
@@ -79,15 +79,29 @@ def require_own_weights(arms: Sequence[Arm], dtypes: tuple[str, str], backend: s
     if backend == TORCH:
         return
     roles = stock_roles(arms)
-    flags = {"target": "--quantise", "draft": "--draft-quantise"}
-    for (role, flag), dtype in zip(flags.items(), dtypes, strict=True):
+    for role, dtype in zip(("target", "draft"), dtypes, strict=True):
         if role in roles and Precision.read(dtype).quantise is not None:
             one = next(arm for arm in arms if stock_roles([arm]))
             what = "a beam search" if one.sampling.beam is not None else one.engine
             raise UsageError(
                 f"{what} runs over torch, and the {role}'s weights are rounded to {dtype} by onnxruntime.",
-                flag=flag,
-                remedy="Add --backend torch, where torchao quantises them, or leave one of the two out.",
+                flag="--backend",
+                remedy="Use --backend torch, where torchao quantises them, or leave one of the two out.",
+            )
+
+
+def require_spreadable(arms: Sequence[Arm]) -> None:
+    """Refuse arms whose engine cannot use a target on several devices.
+
+    Raises:
+        UsageError: naming the engine.
+    """
+    for arm in arms:
+        if arm.engine not in (EAGER, GRAPHED, GENERATE):  # a graphed arm falls back to the engine eager
+            raise UsageError(
+                f"{arm.engine} knows one device.",
+                flag="--device-map",
+                remedy=f"Leave it out, or use the engines {EAGER} and {GENERATE}.",
             )
 
 

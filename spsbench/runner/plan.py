@@ -25,7 +25,7 @@ from spsbench.models.quantised import LIBRARY, described
 from spsbench.models.source import ModelSource
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
 from spsbench.runner.arms import arms_of, is_peer, require_stoppable
-from spsbench.runner.backends import require_own_weights, stock_roles
+from spsbench.runner.backends import require_own_weights, require_spreadable, stock_roles
 from spsbench.runner.batches import require_batchable, require_batchable_models, require_room
 from spsbench.runner.beams import require_searchable
 from spsbench.tasks import answers
@@ -293,6 +293,7 @@ def plan(config: RunConfig) -> Plan:
     backend, fallback = pair_backend(asked, source, dtypes, device)
     if placement is not None:
         placement.require(source.target, dtypes[0])
+        require_spreadable(arms)
     require_own_weights(arms, dtypes, backend)
     draft = None if source.is_one(dtypes) else source.draft
     require_pair_fits(source, dtypes, device, backend, placement, _stock(source, draft, arms))
