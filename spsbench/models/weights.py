@@ -67,7 +67,9 @@ def _head_bytes(source: ModelSource, width: int | None) -> int:
 
 def computed_width(source: ModelSource, dtype: str) -> int:
     """Bytes of a number that a model computes with once it is loaded in a dtype; see ``weight_bytes``."""
-    wanted = DTYPES.get("float32" if dtype in ROUNDED else dtype) or getattr(source.config, "dtype", None)
+    asked = Precision.read(dtype)
+    own = torch.float32 if asked.quantise is not None else getattr(source.config, "dtype", None)
+    wanted = DTYPES.get(asked.dtype) or own
     return wanted.itemsize if isinstance(wanted, torch.dtype) else 4
 
 

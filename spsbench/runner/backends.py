@@ -94,9 +94,15 @@ def require_spreadable(arms: Sequence[Arm]) -> None:
     """Refuse arms whose engine cannot use a target on several devices.
 
     Raises:
-        UsageError: naming the engine.
+        UsageError: naming the engine, or its batch.
     """
     for arm in arms:
+        if arm.batch > 1:
+            raise UsageError(
+                f"a batch of {arm.batch} is decoded on one device.",
+                flag="--device-map",
+                remedy="Leave it out, or give --batch 1.",
+            )
         if arm.engine not in (EAGER, GRAPHED, GENERATE):  # a graphed arm falls back to the engine eager
             raise UsageError(
                 f"{arm.engine} knows one device.",

@@ -324,6 +324,7 @@ def test_a_spread_target_is_recorded(cli: Cli, tmp_path: Path) -> None:
         (("--draft-quantise", "int3"), "--draft-quantise: 'int3' is not valid. Give int8, int4 or none."),
         (("--quantise", "int8", "--engine", "hf-generate"), "--backend: hf-generate runs over torch"),
         (("--device-map", "auto", "--backend", "onnxruntime"), "--device-map: auto spreads a model"),
+        (("--device-map", "auto", "--batch", "2"), "--device-map: a batch of 2 is decoded on one device"),
         (("--device-map", "gone.json"), "--device-map: 'gone.json' is no strategy"),
         (("--device-map", "auto", "--engine", "hf-generate,hf-assisted"), "--device-map: hf-assisted knows"),
     ],
