@@ -239,7 +239,7 @@ def _fits(part: nn.Linear, quantise: str, device: torch.device) -> bool:
 
 
 def _scheme(quantise: str, device: torch.device) -> Any:
-    """torchao's name for it. Its settings for compilation would change how float32 is multiplied."""
+    """torchao's name for it, without its settings for compilation, which are of the whole process."""
     from torchao.quantization import Int8WeightOnlyConfig
 
     if quantise == "int8":
