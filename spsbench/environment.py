@@ -33,6 +33,8 @@ LIBRARIES = (
     "numpy",
     "onnx",
     "onnxruntime",
+    "torchao",
+    "accelerate",
     "scipy",
     "statsmodels",
     "pandas",

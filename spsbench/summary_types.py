@@ -734,6 +734,8 @@ class Conditions(TypedDict, total=False):
     tokenizers: str | None
     numpy: str | None
     onnxruntime: str | None
+    torchao: str | None  # where it quantised weights
+    device_map: str  # where the target was spread over devices
     engines: dict[str, str]  # name and version of engines of others, where there are any
 
 

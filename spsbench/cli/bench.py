@@ -411,7 +411,7 @@ def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: to
     require_room(dict(zip(flags, configs, strict=True)), dtype, device)
     shared = min(text_config(config).vocab_size for config in configs)
     reasons = [(name, config_not_covered(c, dtype, device)) for name, c in zip(names, configs, strict=True)]
-    backend, fallback = choose_backend(chosen_backend(params["backend"]), reasons, [dtype], device)
+    backend, fallback = choose_backend(chosen_backend(params["backend"]), reasons, device)
     sizes = [weights_bytes(config, dtype) for config in configs]
     _require_room(configs, sizes, backend, dtype, asked, device)
     _tell(fallback, params)

@@ -87,12 +87,17 @@ def _loaded(directory: Path) -> Pair | str:
 
     from spsbench.config import resolve
     from spsbench.config.models import TORCH
-    from spsbench.models.pair import find_pair, load_pair
+    from spsbench.config.precision import Precision
+    from spsbench.models.pair import find_pair, load_pair, pair_backend
 
     try:
         config = resolve({}, directory / "config.yaml")
         dtypes = config.model_dtype, config.draft_model_dtype
-        return load_pair(find_pair(config.pair), dtypes, torch.device("cpu"), TORCH)
+        source, cpu = find_pair(config.pair), torch.device("cpu")
+        # Quantised weights are those of the run's own backend.
+        floats = all(Precision.read(dtype).quantise is None for dtype in dtypes)
+        backend = TORCH if floats else pair_backend(config.backend, source, dtypes, cpu)[0]
+        return load_pair(source, dtypes, cpu, backend)
     except SpsbenchError as problem:
         return problem.message.rstrip(".")
 

@@ -164,7 +164,7 @@ def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
     from spsbench.models.loading import load
 
     reason = model_not_covered(source, "float32", device, "--target")
-    backend, _ = choose_backend("auto", [(source.name, reason)], ["float32"], device)
+    backend, _ = choose_backend("auto", [(source.name, reason)], device)
     model = load(source, "float32", device, source.tokenizer.size, "--target", backend)
     rows = (1, *(k + 1 for k in KS))
     timed = time_forwards(model, rows, min(_FORECAST_CONTEXT, model.context_window // 2), _FORECAST_S)

@@ -204,6 +204,23 @@ Threads = Annotated[
 DraftDtype = Annotated[
     str | None, _option("--draft-dtype", "NAME", MACHINE, "Of the draft alone. Default: as --dtype.")
 ]
+Quantise = Annotated[
+    str | None,
+    _option("--quantise", "BITS", MACHINE, "Weights of int8 or int4; --dtype is what is computed in."),
+]
+DraftQuantise = Annotated[
+    str | None,
+    _option(
+        "--draft-quantise", "BITS", MACHINE, "int8, int4 or none, of the draft alone. Default: as --quantise."
+    ),
+]
+DeviceMap = Annotated[
+    str | None,
+    _option(
+        *("--device-map", "MAP", MACHINE),
+        "A target larger than one device: auto, balanced, sequential, or a JSON file of modules and devices.",
+    ),
+]
 Backend = Annotated[
     str | None,
     _option(

@@ -92,6 +92,8 @@ def verify(
     seed: options.Seed = None,
     device: options.Device = None,
     dtype: options.Dtype = None,
+    quantise: options.Quantise = None,
+    draft_quantise: options.DraftQuantise = None,
     threads: options.Threads = None,
     backend: options.Backend = None,
     json: options.Json = False,

@@ -80,6 +80,7 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
     """
     from spsbench.config import ModelRef
     from spsbench.models.pair import find_pair, load_pair, pair_backend, resolve_device
+    from spsbench.models.placement import Placement
 
     config, named = written.config, params["draft"] or ()
     wanted = {
@@ -90,13 +91,15 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
     for source in sources.values():
         _require_writer(written, source)
     device = resolve_device(config.device)
+    placement = None if config.device_map is None else Placement.read(config.device_map)
     dtypes = config.model_dtype, config.draft_model_dtype
     threads = values.threads(params["threads"] or str(config.threads))
     pairs: list[tuple[str, Pair]] = []
     for name, source in sources.items():
-        backend, _ = pair_backend(config.backend, source, dtypes, device)
+        asked = config.backend if placement is None else placement.backend(config.backend)
+        backend, _ = pair_backend(asked, source, dtypes, device)
         beside = pairs[0][1] if pairs else None
-        loaded = load_pair(source, dtypes, device, backend, threads, beside)
+        loaded = load_pair(source, dtypes, device, backend, threads, beside, placement)
         pairs.append((name if len(sources) > 1 else "", loaded))
     return pairs
 

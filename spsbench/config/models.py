@@ -15,6 +15,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from spsbench.axes import EAGER, Method
+from spsbench.config.precision import QUANTISED, Precision, draft_precision_of, precision_of
 from spsbench.errors import UsageError
 
 MAX_K = 64
@@ -324,6 +325,11 @@ class RunConfig(Limits):
     )
     dtype: Dtype = Field(default="auto", description=_DTYPES)
     draft_dtype: Dtype = Field(default="auto", description=_DTYPES)
+    quantise: Literal["int8", "int4"] | None = Field(default=None, description="int8 or int4")
+    draft_quantise: Literal["int8", "int4", "none"] | None = Field(
+        default=None, description="int8, int4 or none"
+    )
+    device_map: Name | None = Field(default=None, description="auto, balanced, sequential or a JSON file")
     threads: Literal["auto"] | Count = Field(default="auto", description="auto or a whole number from 1")
     backend: Literal["auto", "onnxruntime", "torch"] = Field(
         default="auto", description="auto, onnxruntime or torch"
@@ -361,13 +367,18 @@ class RunConfig(Limits):
 
     @property
     def model_dtype(self) -> str:
-        """The dtype to load the target in: the run's, else the pair's; ``auto`` is the checkpoint's."""
-        return self.pair.dtype if self.dtype == "auto" else self.dtype
+        """What to load the target in: the run's dtype, else the pair's, and ``quantise``; a ``Precision``."""
+        return str(precision_of(self._own_dtype, self.quantise))
 
     @property
     def draft_model_dtype(self) -> str:
-        """The dtype to load the draft in: its own if one is given, else the target's."""
-        return self.model_dtype if self.draft_dtype == "auto" else self.draft_dtype
+        """What to load the draft in: what is said of it alone, else as the target; a ``Precision``."""
+        target, short = Precision.read(self.model_dtype), self._own_dtype in QUANTISED
+        return str(draft_precision_of(target, short, self.draft_dtype, self.draft_quantise))
+
+    @property
+    def _own_dtype(self) -> str:
+        return self.pair.dtype if self.dtype == "auto" else self.dtype
 
     def to_yaml(self) -> str:
         """The text of ``config.yaml``; given to ``--config`` it yields this configuration again."""

@@ -10,7 +10,8 @@ import yaml
 
 from spsbench.axes import FIXED
 from spsbench.config.files import load_pair, load_protocol, read_yaml, validate
-from spsbench.config.models import ModelRef, PairConfig, RunConfig, chosen_backend
+from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, chosen_backend
+from spsbench.config.precision import require_one_spelling
 from spsbench.errors import UsageError
 
 DEFAULT_PAIR = "mini"
@@ -70,7 +71,11 @@ def resolve(
     overridden = {path[0] for path, _ in assignments}
     defaults = _defaults(settings)
     settings = defaults | _adaptive(settings, defaults["ks"], typed={*given, *overridden})
-    return validate(RunConfig, settings, _Origin(overridden, set(given), config_file).label)
+    config = validate(RunConfig, settings, _Origin(overridden, set(given), config_file).label)
+    dtype = config.pair.dtype if config.dtype == AUTO else config.dtype
+    require_one_spelling("--quantise", dtype, config.quantise)
+    require_one_spelling("--draft-quantise", config.draft_dtype, config.draft_quantise)
+    return config
 
 
 def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class HFGenerateEngine:
         self, name: str, target: TorchLM, draft: TorchLM | None, k: int, decoder: TextDecoder
     ) -> None:
         self.name, self._k, self._decoder = name, k, decoder
-        self._target = target.model
+        self._target, self._device = target.model, target.device
         self._draft = None if draft is None else draft.model
 
     def generate(self, request: Request) -> Generation:
@@ -53,7 +53,7 @@ class HFGenerateEngine:
         self._set_defaults()
         stop = StopRule.of(request, self._decoder)
         watcher = _Watcher(stop, len(request.prompt_ids))
-        prompt = torch.tensor([request.prompt_ids], device=self._target.device)
+        prompt = torch.tensor([request.prompt_ids], device=self._device)
         torch.manual_seed(request.seed)
         with torch.inference_mode(), ExitStack() as stack:
             seen = [stack.enter_context(_timed(model)) for model in self._models()]

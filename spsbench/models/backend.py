@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH
+from spsbench.config.precision import Precision
 from spsbench.errors import UsageError
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
@@ -17,13 +18,13 @@ from spsbench.models.hf_errors import typed_errors
 from spsbench.models.onnx_seq2seq_lm import EMBEDDING as SHARED
 from spsbench.models.source import ModelSource
 from spsbench.models.t5_plan import t5_plan
-from spsbench.models.weights import DTYPES, ROUNDED
+from spsbench.models.weights import DTYPES
 
 COVERED = f"onnxruntime computes {', '.join(FAMILIES)} and t5 in float32, int8 or int4 on a CPU"
 
 
 def choose_backend(
-    asked: str, reasons: Iterable[tuple[str, str | None]], dtypes: Iterable[str], device: torch.device
+    asked: str, reasons: Iterable[tuple[str, str | None]], device: torch.device
 ) -> tuple[str, str | None]:
     """(backend of all models, why it is torch on a CPU where nobody asked for torch).
 
@@ -32,25 +33,20 @@ def choose_backend(
     Args:
         asked: ``auto``, ``onnxruntime`` or ``torch``.
         reasons: a model's name and why ONNX Runtime cannot compute it; None if it can; names may repeat.
-        dtypes: asked for.
         device: to run on.
 
     Raises:
         UsageError: what was asked for is not covered.
     """
-    rounded = next((dtype for dtype in dtypes if dtype in ROUNDED), None)
     first = next((f"{name}: {reason}" for name, reason in reasons if reason), None)
-    if asked == TORCH and rounded:
-        raise UsageError(
-            f"torch has no {rounded} weights.", flag="--dtype", remedy="Use --backend auto, or a float dtype."
-        )
     if asked == TORCH:
         return TORCH, None
     if first is None:
         return ONNXRUNTIME, None
-    if asked == ONNXRUNTIME or rounded:
-        flag = "--backend" if asked == ONNXRUNTIME else "--dtype"
-        raise UsageError(f"{first}.", flag=flag, remedy=f"{COVERED}. For anything else use --backend torch.")
+    if asked == ONNXRUNTIME:
+        raise UsageError(
+            f"{first}.", flag="--backend", remedy=f"{COVERED}. For anything else use --backend torch."
+        )
     return TORCH, first if device.type == "cpu" else None
 
 
@@ -73,7 +69,10 @@ def model_not_covered(source: ModelSource, dtype: str, device: torch.device, fla
 
 def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | None:
     """As ``model_not_covered``, of a configuration without weights."""
-    own = getattr(config, "dtype", None) if dtype == AUTO else DTYPES.get(dtype, torch.float32)
+    asked = Precision.read(dtype)
+    # What is quantised without a dtype of its own is computed in float32 there, whatever the checkpoint's.
+    named = torch.float32 if asked.quantise is not None else getattr(config, "dtype", None)
+    own = named if asked.dtype == AUTO else DTYPES.get(asked.dtype, torch.float32)
     if device.type != "cpu":
         return f"the device is {device.type}"
     if find_spec("onnxruntime") is None or find_spec("onnx") is None:

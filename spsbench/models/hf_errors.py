@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -114,8 +115,11 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def quiet_libraries() -> None:
     """Disable progress bars and warnings; failures are still raised."""
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
-    from transformers.utils import logging
+    from transformers.utils import logging as their_logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    their_logging.set_verbosity_error()
+    their_logging.disable_progress_bar()
     disable_progress_bars()
+    # Where torchao is installed transformers imports it, and it says what it does not use on this machine.
+    for name in ("torchao", "torch.utils._pytree", "accelerate"):
+        logging.getLogger(name).setLevel(logging.ERROR)

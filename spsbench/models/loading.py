@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from spsbench.config.models import ONNXRUNTIME
+from spsbench.config.precision import Precision
 from spsbench.errors import UnavailableError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.checkpoint import Checkpoint
@@ -16,11 +17,13 @@ from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import suitable_threads
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.onnx_seq2seq_lm import OnnxSeq2SeqLM
+from spsbench.models.placement import Placement, offload_folder, placed_lm
+from spsbench.models.quantised import loading_settings, mark, quantise_built
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.shared_lm import onnx_under, torch_under
 from spsbench.models.source import ModelSource, Sharing, embedding_of
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.weights import DTYPES, ROUNDED
+from spsbench.models.weights import DTYPES
 
 _SHOWN = 3
 
@@ -39,7 +42,8 @@ def load(
 
     Args:
         source: the model, as ``find`` returned it.
-        dtype: ``auto`` for the checkpoint's own, or a name in ``DTYPES`` or ``ROUNDED``.
+        dtype: ``auto`` for the checkpoint's own, a name in ``DTYPES``, ``int8`` or ``int4``, or both as
+            ``Precision`` writes them, e.g. ``bfloat16+int8``.
         device: to load it onto.
         vocab_size: number of logits that target and draft share.
         flag: the command-line flag that named the model.
@@ -63,45 +67,90 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
     """Load a model over transformers' own forward; a quantised checkpoint as its configuration says.
 
     Args:
-        source, dtype, device, vocab_size, flag: see ``load``.
+        source, dtype, device, vocab_size, flag: see ``load``; what is quantised was let pass by
+            ``require_quantisable``.
 
     Raises:
         UnavailableError: a file is damaged, or weights or a required package are missing.
     """
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
-    kind = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM
     # Quantised weights cannot be moved after loading: transformers places them, by means of accelerate.
-    place = source.quantization is not None and device.type != "cpu"
-    placed: dict[str, Any] = {"device_map": {"": device}} if place else {}
+    placed = source.quantization is not None and device.type != "cpu"
+    model = _from_pretrained(source, dtype, device, flag, {"device_map": {"": device}} if placed else {})
+    packed = source.quantization or Precision.read(dtype).quantise
     with typed_errors(source.name, flag):
-        model, report = kind.from_pretrained(
-            source.location,
-            revision=source.commit,
-            dtype=DTYPES.get(dtype, "auto"),
-            trust_remote_code=False,
-            output_loading_info=True,
-            **placed,
-        )
-        _require_complete(sorted(report["missing_keys"]), source.name, flag)
-        model = model if source.quantization else model.to(device)
+        model = model if packed else model.to(device)
     if (border := source.tokenizer.border) is not None:
         return Seq2SeqLM(model.eval(), border, vocab_size)
     return TorchLM(model.eval(), vocab_size)
 
 
+def load_placed(
+    source: ModelSource,
+    dtype: str,
+    device: torch.device,
+    vocab_size: int,
+    placement: Placement,
+    reserved_bytes: int,
+) -> TorchLM:
+    """Load a target over several devices.
+
+    Args:
+        source, dtype, vocab_size: see ``load``.
+        device: of ids and logits.
+        placement: checked by its ``require``.
+        reserved_bytes: that a strategy leaves free on ``device``, for the draft.
+
+    Raises:
+        UnavailableError: a file is damaged, or weights are missing.
+    """
+    with offload_folder() as folder:
+        settings = placement.settings(source, reserved_bytes, device, folder)
+        model = _from_pretrained(source, dtype, device, "--target", settings)
+        return placed_lm(model.eval(), source, vocab_size, device, folder)
+
+
+def _from_pretrained(
+    source: ModelSource, dtype: str, device: torch.device, flag: str, placed: dict[str, Any]
+) -> Any:
+    """The model, complete and, where it is asked for, quantised; ``placed`` says where it goes."""
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    kind = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM
+    asked = Precision.read(dtype)
+    with typed_errors(source.name, flag):
+        quantised = {} if asked.quantise is None else loading_settings(source.config, asked, device)
+        model, report = kind.from_pretrained(
+            source.location,
+            revision=source.commit,
+            dtype=DTYPES.get(asked.dtype, "auto"),
+            trust_remote_code=False,
+            output_loading_info=True,
+            **quantised | placed,
+        )
+        _require_complete(sorted(report["missing_keys"]), source.name, flag)
+        if asked.quantise is not None:
+            mark(model, asked.quantise)
+    return model
+
+
 def _load_sharing(
     source: ModelSource, sharing: Sharing, dtype: str, vocab_size: int, flag: str, target: CausalLM
 ) -> CausalLM:
+    asked = Precision.read(dtype)
     count, hidden = target.embedding_shape
     embedding = embedding_of(sharing.target, "--target") or target.embedding_fingerprint()
     sharing.draft.require_target(hidden, count, embedding, flag)
     with typed_errors(source.name, flag):
         try:
             if isinstance(target, OnnxLM):
-                return onnx_under(target, sharing.draft, source.config, vocab_size, ROUNDED.get(dtype))
+                return onnx_under(target, sharing.draft, source.config, vocab_size, asked.bits)
             assert isinstance(target, TorchLM)
-            return torch_under(target, sharing.draft, source.config, vocab_size, DTYPES.get(dtype), flag)
+            draft = torch_under(
+                target, sharing.draft, source.config, vocab_size, DTYPES.get(asked.dtype), flag
+            )
+            if asked.quantise is not None:
+                quantise_built(draft.model, asked, draft.device)
+            return draft
         except KeyError as missing:
             _require_complete([str(missing.args[0])], source.name, flag)
             raise
@@ -115,7 +164,7 @@ def _load_onnx(
     reference = cache(partial(load_torch, source, "float32", cpu, vocab_size, flag))
     with typed_errors(source.name, flag):
         stored = Checkpoint(weights_folder(source))
-        size, bits = threads or suitable_threads(stored.parameters), ROUNDED.get(dtype)
+        size, bits = threads or suitable_threads(stored.parameters), Precision.read(dtype).bits
         try:
             if (border := source.tokenizer.border) is not None:
                 return OnnxSeq2SeqLM(source.config, border, stored, vocab_size, size, reference, bits)

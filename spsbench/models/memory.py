@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spsbench.decode.theory import union_share
 from spsbench.models.causal_lm import text_config
+from spsbench.models.quantised import stored_bytes
 
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
@@ -50,7 +51,7 @@ def forward_bytes(model: Any, rows: int = 1) -> int:
         model: a loaded ``PreTrainedModel``.
         rows: tokens scored at once.
     """
-    total = sum(parameter.nbytes for parameter in model.parameters())
+    total = sum(map(stored_bytes, model.parameters()))
     inner, outer = model.get_input_embeddings(), model.get_output_embeddings()
     tied = outer is None or inner is None or outer.weight is inner.weight
     total = total if tied else total - inner.weight.nbytes
@@ -65,7 +66,7 @@ def experts_of(model: Any) -> Experts | None:
     config = text_config(model.config)
     count = _first(config, _EXPERT_COUNTS)
     per_token = _first(config, _EXPERTS_PER_TOKEN)
-    size = sum(parameter.nbytes for name, parameter in model.named_parameters() if ".experts." in name)
+    size = sum(stored_bytes(part) for name, part in model.named_parameters() if ".experts." in name)
     return Experts(size, count, per_token) if count and per_token and size else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,17 +10,20 @@ import torch
 
 from spsbench.config import PairConfig
 from spsbench.config.models import TORCH
+from spsbench.config.precision import Precision
 from spsbench.errors import UsageError
 from spsbench.models.backend import choose_backend, model_not_covered
 from spsbench.models.causal_lm import CausalLM, context_window, text_config
 from spsbench.models.hf_errors import quiet_libraries
-from spsbench.models.loading import load
+from spsbench.models.loading import load, load_placed
 from spsbench.models.memory import experts_of, suitable_threads
+from spsbench.models.placement import PlacedLM, Placement
+from spsbench.models.quantised import quantised_of, require_quantisable
 from spsbench.models.selftest import require_exact_rollback
 from spsbench.models.source import ModelSource, find
 from spsbench.models.tokenizer import Tokenizer, check_same
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.weights import require_memory
+from spsbench.models.weights import require_memory, weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,21 +181,27 @@ def resolve_device(name: str) -> torch.device:
 def pair_backend(
     asked: str, source: PairSource, dtypes: tuple[str, str], device: torch.device
 ) -> tuple[str, str | None]:
-    """See ``choose_backend``.
+    """See ``choose_backend``; what it chooses can quantise the weights that are to be.
 
     Args:
         asked: ``auto``, ``onnxruntime`` or ``torch``.
         source: the pair, as ``find_pair`` returned it.
-        dtypes: of target and draft.
+        dtypes: of target and draft, see ``load``.
         device: to run on.
 
     Raises:
-        UsageError: what was asked for is not covered.
-        UnavailableError: a file is damaged.
+        UsageError: what was asked for is not covered, or weights cannot be quantised as asked.
+        UnavailableError: a file is damaged, or a package is missing.
     """
     parts = zip((source.target, source.draft), dtypes, ("--target", "--draft"), strict=True)
     reasons = [(part.name, model_not_covered(part, dtype, device, flag)) for part, dtype, flag in parts]
-    return choose_backend(asked, reasons, dtypes, device)
+    backend, fallback = choose_backend(asked, reasons, device)
+    if backend == TORCH:
+        flags = ("--quantise", "--draft-quantise")
+        for part, dtype, flag in zip((source.target, source.draft), dtypes, flags, strict=True):
+            precision = Precision.read(dtype)
+            require_quantisable(part.config, part.quantization, precision, device, part.name, flag)
+    return backend, fallback
 
 
 def load_pair(
@@ -201,6 +211,7 @@ def load_pair(
     backend: str,
     threads: int | None = None,
     beside: Pair | None = None,
+    placement: Placement | None = None,
 ) -> Pair:
     """Load both models and run the self-test of each.
 
@@ -211,13 +222,14 @@ def load_pair(
         backend: of ``choose_backend``.
         threads: of the CPU; None for as many as suit the target's size.
         beside: a loaded pair of the same target, which is not loaded again.
+        placement: of a target that is spread over devices, checked by its ``require``.
 
     Raises:
         UsageError: the weights do not fit on the device, or a model fails its self-test.
         UnavailableError: a checkpoint is damaged or incomplete, or a package is missing.
     """
-    require_memory(source.target, None if source.is_one(dtypes) else source.draft, dtypes, device, backend)
-    target, told = _target(source, dtypes[0], device, backend, threads, beside)
+    require_pair_fits(source, dtypes, device, backend, placement)
+    target, told = _target(source, dtypes, device, backend, threads, beside, placement)
     if device.type == "cpu":
         threads = threads or suitable_threads(target.parameters)  # the draft runs on the target's
         # Over ONNX Runtime nothing large is left to torch, whose threads would wait for that pool's.
@@ -234,18 +246,49 @@ def load_pair(
     return Pair(target, draft, source.tokenizer, device, info, source.is_one(dtypes))
 
 
+def require_pair_fits(
+    source: PairSource,
+    dtypes: tuple[str, str],
+    device: torch.device,
+    backend: str,
+    placement: Placement | None,
+    stock: Sequence[ModelSource] = (),
+) -> None:
+    """Refuse a pair whose weights do not fit where they go: on the device, or as a device map says.
+
+    Args:
+        source, dtypes, device, backend, placement: see ``load_pair``.
+        stock: see ``require_memory``.
+
+    Raises:
+        UsageError: with both numbers.
+        UnavailableError: a file is damaged.
+    """
+    draft = None if source.is_one(dtypes) else source.draft
+    if placement is None:
+        require_memory(source.target, draft, dtypes, device, backend, stock)
+    else:
+        placement.require_room(source.target, draft, dtypes, device)
+
+
 def _target(
     source: PairSource,
-    dtype: str,
+    dtypes: tuple[str, str],
     device: torch.device,
     backend: str,
     threads: int | None,
     beside: Pair | None,
+    placement: Placement | None,
 ) -> tuple[CausalLM, dict[str, Any] | None]:
     """The target, and what is known of it if it was loaded already."""
     if beside is not None and beside.target.vocab_size == source.vocab_size:
         return beside.target, beside.info["target"]
-    return load(source.target, dtype, device, source.vocab_size, "--target", backend, threads), None
+    if placement is not None:
+        alone = source.is_one(dtypes)
+        reserved = 0 if alone else weight_bytes(source.draft, dtypes[1], "--draft", device) or 0
+        placed = load_placed(source.target, dtypes[0], device, source.vocab_size, placement, reserved)
+        return placed, None
+    return load(source.target, dtypes[0], device, source.vocab_size, "--target", backend, threads), None
 
 
 def _tested(model: CausalLM, part: ModelSource) -> dict[str, Any]:
@@ -262,9 +305,16 @@ def _tested(model: CausalLM, part: ModelSource) -> dict[str, Any]:
         "forward_bytes": model.forward_bytes(),
         "kv_bytes_per_token": model.kv_bytes_per_token,
         **_experts(model),
+        **_quantised(model),
+        **({"device_map": dict(model.placed)} if isinstance(model, PlacedLM) else {}),
         **({} if model.vocabulary is None else {"vocabulary": len(model.vocabulary)}),
         "self_test": asdict(test),
     }
+
+
+def _quantised(model: CausalLM) -> dict[str, Any]:
+    found = quantised_of(model.model) if isinstance(model, TorchLM) else None
+    return {} if found is None else {"quantised": asdict(found)}
 
 
 def _experts(model: CausalLM) -> dict[str, Any]:

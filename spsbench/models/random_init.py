@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from spsbench.config.models import TORCH
+from spsbench.config.precision import Precision
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.border import Border
 from spsbench.models.causal_lm import CausalLM
@@ -16,10 +17,12 @@ from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import suitable_threads
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.onnx_seq2seq_lm import OnnxSeq2SeqLM
+from spsbench.models.quantised import quantise_built
 from spsbench.models.seq2seq_lm import Seq2SeqLM
+from spsbench.models.skeleton import built, skeleton
 from spsbench.models.source import decoder_start, require_generative
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.weights import DTYPES, ROUNDED, available_bytes
+from spsbench.models.weights import DTYPES, available_bytes
 
 _GIB = 1 << 30
 
@@ -52,9 +55,7 @@ def weights_bytes(config: Any, dtype: str) -> int:
         config: from ``read_config``.
         dtype: ``auto`` for the configuration's own (float32 if it names none), or a name in ``DTYPES``.
     """
-    with torch.device("meta"):
-        model = _built(config, dtype)
-    return sum(parameter.nbytes for parameter in model.parameters())
+    return sum(parameter.nbytes for parameter in skeleton(config, _dtype(dtype)).parameters())
 
 
 def require_room(models: dict[str, Any], dtype: str, device: torch.device) -> None:
@@ -101,7 +102,10 @@ def random_model(
     """
     with torch.random.fork_rng(devices=[]), device:
         torch.manual_seed(seed)
-        model = _built(config, dtype)
+        model = built(config, _dtype(dtype))
+    precision = Precision.read(dtype)
+    if backend == TORCH and precision.quantise is not None:
+        quantise_built(model, precision, device)
     if config.is_encoder_decoder:
         end = config.eos_token_id
         start = decoder_start(config, None, config.model_type, "--target-config")
@@ -111,17 +115,14 @@ def random_model(
         border, over_torch = None, TorchLM(model.eval(), vocab_size)
     if backend == TORCH:
         return over_torch
-    stored, bits = LoadedWeights(model), ROUNDED.get(dtype)
+    stored, bits = LoadedWeights(model), precision.bits
     size = threads or suitable_threads(stored.parameters)
     if border is not None:
         return OnnxSeq2SeqLM(config, border, stored, vocab_size, size, lambda: over_torch, bits)
     return OnnxLM(config, stored, vocab_size, size, lambda: over_torch, bits=bits)
 
 
-def _built(config: Any, dtype: str) -> Any:
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
-    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    named = DTYPES.get("float32" if dtype in ROUNDED else dtype)
-    wanted = named or getattr(config, "dtype", None) or torch.float32
-    return kind.from_config(config, dtype=wanted)
+def _dtype(dtype: str) -> torch.dtype | None:
+    """That the weights are made in; what is quantised is made in float32 unless a dtype is named."""
+    asked = Precision.read(dtype)
+    return DTYPES.get(asked.dtype) or (torch.float32 if asked.quantise is not None else None)

@@ -12,6 +12,7 @@ from spsbench.errors import UsageError
 from spsbench.models.border import Border
 from spsbench.models.causal_lm import decoder_layers
 from spsbench.models.encoded import Encoded
+from spsbench.models.quantised import stored_bytes
 from spsbench.models.torch_lm import TorchLM
 
 _CROSS = ("EncDecAttention", "encoder_attn")
@@ -99,7 +100,7 @@ class Seq2SeqLM(TorchLM):
         for name, weights in self.model.get_decoder().named_parameters():
             kept = any(part in name for part in _CROSS) and any(part in name for part in _PRECOMPUTED)
             if not kept and id(weights) != table:
-                parts[id(weights)] = weights.nbytes
+                parts[id(weights)] = stored_bytes(weights)
         return sum(parts.values())
 
     @property

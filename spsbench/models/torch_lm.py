@@ -15,6 +15,7 @@ from spsbench.models.cache import RewindCache
 from spsbench.models.causal_lm import CausalLM, text_config
 from spsbench.models.features import FeatureRows
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token
+from spsbench.models.quantised import quantised_of
 from spsbench.models.trained import table_fingerprint
 from spsbench.models.twin import truncated
 
@@ -41,7 +42,8 @@ class TorchLM(CausalLM):
 
     @property
     def weights(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
+        quantised = quantised_of(self.model)
+        return str(self.dtype).removeprefix("torch.") if quantised is None else quantised.bits
 
     @property
     def parameters(self) -> int:

@@ -7,28 +7,31 @@ from collections.abc import Sequence
 import torch
 
 from spsbench.config.models import ONNXRUNTIME
+from spsbench.config.precision import Precision
 from spsbench.errors import UsageError
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
+from spsbench.models.quantised import saved_bytes
 from spsbench.models.source import ModelSource, files_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-ROUNDED = {"int8": 8, "int4": 4}
-"""Bits of rounded weights, by the name of the dtype."""
 
 _WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2}  # others: one byte
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _GIB = 1 << 30
 
 
-def weight_bytes(source: ModelSource, dtype: str, flag: str) -> int | None:
+def weight_bytes(
+    source: ModelSource, dtype: str, flag: str, packed_on: torch.device | None = None
+) -> int | None:
     """Size in bytes of a model's weights once loaded; None if unknown (not downloaded, no safetensors).
 
     Args:
         source: the model; a hub model is looked up in the cache only.
-        dtype: ``auto`` (the checkpoint's own) or the dtype it will be loaded in; weights that are rounded
-            are read in float32 first.
+        dtype: ``auto`` (the checkpoint's own) or what it will be loaded in, see ``load``.
         flag: the command-line flag that named the model.
+        packed_on: the device that torch quantises it for, matrix by matrix as they are read; None where
+            all weights are read in the dtype first, as for ONNX Runtime in float32.
 
     Raises:
         UnavailableError: a file is damaged.
@@ -36,7 +39,9 @@ def weight_bytes(source: ModelSource, dtype: str, flag: str) -> int | None:
     folder = files_of(source.location, source.commit)
     if folder is None:
         return None
-    wanted = DTYPES.get("float32" if dtype in ROUNDED else dtype) or getattr(source.config, "dtype", None)
+    asked = Precision.read(dtype)
+    whole = asked.quantise is not None and packed_on is None
+    wanted = DTYPES.get("float32" if whole else asked.dtype) or getattr(source.config, "dtype", None)
     # Quantised weights keep the size that they have on disk.
     width = None if source.quantization or not isinstance(wanted, torch.dtype) else wanted.itemsize
     with typed_errors(source.name, flag):
@@ -47,6 +52,8 @@ def weight_bytes(source: ModelSource, dtype: str, flag: str) -> int | None:
         tensor.size * (width if width and tensor.kind in _FLOATS else _WIDTHS.get(tensor.kind, 1))
         for tensor in tensors
     )
+    if asked.quantise is not None and packed_on is not None and width:
+        own -= saved_bytes(source.config, asked, packed_on, width)
     return own + _head_bytes(source, width)
 
 
@@ -60,7 +67,9 @@ def _head_bytes(source: ModelSource, width: int | None) -> int:
 
 def computed_width(source: ModelSource, dtype: str) -> int:
     """Bytes of a number that a model computes with once it is loaded in a dtype; see ``weight_bytes``."""
-    wanted = DTYPES.get("float32" if dtype in ROUNDED else dtype) or getattr(source.config, "dtype", None)
+    asked = Precision.read(dtype)
+    own = torch.float32 if asked.quantise is not None else getattr(source.config, "dtype", None)
+    wanted = DTYPES.get(asked.dtype) or own
     return wanted.itemsize if isinstance(wanted, torch.dtype) else 4
 
 
@@ -98,8 +107,9 @@ def require_memory(
         UnavailableError: a file is damaged.
     """
     models = {"--target": target} | ({} if draft is None else {"--draft": draft})
+    packed_on = None if backend == ONNXRUNTIME else device
     sizes = [
-        weight_bytes(model, dtype, flag) or 0
+        weight_bytes(model, dtype, flag, packed_on) or 0
         for (flag, model), dtype in zip(models.items(), dtypes, strict=False)
     ]
     needed, when = sum(sizes), ""
@@ -116,5 +126,5 @@ def require_memory(
             f"the weights of {' and '.join(model.name for model in models.values())} need "
             f"{needed / _GIB:.3g} GiB{when}, but {device.type} has {available / _GIB:.3g} GiB free.",
             flag="--target",
-            remedy="Choose smaller models, --dtype bfloat16, or another --device.",
+            remedy="Choose smaller models, --dtype bfloat16, --quantise int8 or another --device.",
         )

@@ -8,7 +8,9 @@ from typing import Literal
 
 import torch
 
-from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.config.models import TORCH
+from spsbench.config.precision import Precision
 from spsbench.decode.batch import (
     Batch,
     BatchArS,
@@ -32,10 +34,12 @@ from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, G
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.engines.threads import ThreadedEngine
+from spsbench.errors import UsageError
 from spsbench.models.batched import batched
 from spsbench.models.beam_lm import BeamLM, require_exact_tree
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
+from spsbench.models.placement import PlacedLM
 from spsbench.models.static import NotStatic, StaticLM, require_same_answers
 from spsbench.models.static_batch import StaticBatchLM
 from spsbench.models.torch_lm import TorchLM
@@ -57,6 +61,54 @@ def stock_roles(arms: Sequence[Arm]) -> set[Literal["target", "draft"]]:
         if arm.engine == ASSISTED or (searches and arm.method == "sps"):
             roles.add("draft")
     return roles
+
+
+def require_own_weights(arms: Sequence[Arm], dtypes: tuple[str, str], backend: str) -> None:
+    """Refuse arms over transformers' own forward where ONNX Runtime has rounded the weights of a model.
+
+    Transformers would compute with the unrounded ones: another law than that of the run's target.
+
+    Args:
+        arms: of the run.
+        dtypes: of target and draft, see ``load``.
+        backend: of ``choose_backend``.
+
+    Raises:
+        UsageError: naming the arm's engine or sampling.
+    """
+    if backend == TORCH:
+        return
+    roles = stock_roles(arms)
+    for role, dtype in zip(("target", "draft"), dtypes, strict=True):
+        if role in roles and Precision.read(dtype).quantise is not None:
+            one = next(arm for arm in arms if stock_roles([arm]))
+            what = "a beam search" if one.sampling.beam is not None else one.engine
+            raise UsageError(
+                f"{what} runs over torch, and the {role}'s weights are rounded to {dtype} by onnxruntime.",
+                flag="--backend",
+                remedy="Use --backend torch, where torchao quantises them, or leave one of the two out.",
+            )
+
+
+def require_spreadable(arms: Sequence[Arm]) -> None:
+    """Refuse arms whose engine cannot use a target on several devices.
+
+    Raises:
+        UsageError: naming the engine, or its batch.
+    """
+    for arm in arms:
+        if arm.batch > 1:
+            raise UsageError(
+                f"a batch of {arm.batch} is decoded on one device.",
+                flag="--device-map",
+                remedy="Leave it out, or give --batch 1.",
+            )
+        if arm.engine not in (EAGER, GRAPHED, GENERATE):  # a graphed arm falls back to the engine eager
+            raise UsageError(
+                f"{arm.engine} knows one device.",
+                flag="--device-map",
+                remedy=f"Leave it out, or use the engines {EAGER} and {GENERATE}.",
+            )
 
 
 class Backends:
@@ -220,6 +272,8 @@ class Backends:
         return self._references[id(model)]
 
     def _fixed(self, model: CausalLM) -> StaticLM:
+        if isinstance(model, PlacedLM):
+            raise NotStatic("its modules lie on several devices")
         if not isinstance(model, TorchLM):
             raise NotStatic(f"its forward is {model.backend}'s")
         if id(model) not in self._static:

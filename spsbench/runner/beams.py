@@ -9,7 +9,6 @@ from spsbench.config import RunConfig
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import attention_window
 from spsbench.models.pair import PairSource
-from spsbench.models.weights import ROUNDED
 from spsbench.records import Arm, BeamParams, SamplingParams, Spec
 
 USUAL_BEAMS = 4
@@ -73,30 +72,20 @@ def refuse_beams(config: RunConfig, command: str) -> None:
     require_beams_used(config)
 
 
-def require_searchable(
-    arms: Sequence[Arm], source: PairSource, dtypes: tuple[str, str], longest: int
-) -> None:
+def require_searchable(arms: Sequence[Arm], source: PairSource, longest: int) -> None:
     """Refuse searches that the models cannot make.
 
     Args:
         arms: of the run.
         source: the pair.
-        dtypes: of target and draft.
         longest: tokens of the longest prompt and output.
 
     Raises:
-        UsageError: rounded weights, more beams than tokens in the vocabulary, or windowed attention.
+        UsageError: more beams than tokens in the vocabulary, or windowed attention.
     """
     searched = [params for arm in arms if (params := arm.sampling.beam) is not None]
     if not searched:
         return
-    for flag, dtype in zip(("--dtype", "--draft-dtype"), dtypes, strict=True):
-        if dtype in ROUNDED:
-            raise UsageError(
-                f"a beam search runs over torch, which has no {dtype} weights.",
-                flag=flag,
-                remedy=f"Use a float dtype, or leave the sampling {BEAM} out.",
-            )
     for params in searched:
         for flag, beams in (("--beams", params.width), ("--draft-beams", params.draft_width)):
             if beams > source.vocab_size:

@@ -28,7 +28,7 @@ def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
         environment: of ``describe_environment``.
     """
     libraries, git = environment["libraries"], environment["git"] or {}
-    return {
+    found: Conditions = {
         "threads": plan.config.threads,
         "backend": plan.backend,
         "cpu": environment["cpu"]["model"],
@@ -43,6 +43,11 @@ def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
         "numpy": libraries.get("numpy"),
         "onnxruntime": libraries.get("onnxruntime"),
     }
+    if plan.quantiser is not None:
+        found["torchao"] = libraries.get("torchao")
+    if plan.placement is not None:
+        found["device_map"] = plan.placement.asked
+    return found
 
 
 def require_unchanged(

@@ -335,7 +335,7 @@ def load(plan: Plan, *, threads: int | None = None) -> Pair:
     """
     asked = plan.config.threads
     threads = threads or (None if asked == AUTO else int(asked))
-    return load_pair(plan.source, plan.dtypes, plan.device, plan.backend, threads)
+    return load_pair(plan.source, plan.dtypes, plan.device, plan.backend, threads, placement=plan.placement)
 
 
 def _modes(engines: Mapping[Arm, Engine], pair: Pair) -> dict[str, dict[str, str]]:

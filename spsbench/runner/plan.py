@@ -10,7 +10,8 @@ import torch
 
 from spsbench.axes import EAGER, MODIFIED_REJECTION
 from spsbench.config import RunConfig
-from spsbench.config.models import AUTO
+from spsbench.config.models import AUTO, TORCH
+from spsbench.config.precision import Precision
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines.hf import RULES
@@ -18,12 +19,13 @@ from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.execution import sandbox_level
 from spsbench.metrics.registry import records
-from spsbench.models.pair import PairSource, find_pair, pair_backend, resolve_device
+from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits, resolve_device
+from spsbench.models.placement import Placement
+from spsbench.models.quantised import LIBRARY, described
 from spsbench.models.source import ModelSource
-from spsbench.models.weights import ROUNDED, require_memory
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
 from spsbench.runner.arms import arms_of, is_peer, require_stoppable
-from spsbench.runner.backends import stock_roles
+from spsbench.runner.backends import require_own_weights, require_spreadable, stock_roles
 from spsbench.runner.batches import require_batchable, require_batchable_models, require_room
 from spsbench.runner.beams import require_searchable
 from spsbench.tasks import answers
@@ -51,6 +53,7 @@ class Plan:
         backend: what will compute their forwards.
         fallback: why that is torch on a CPU where nobody asked for torch.
         sandbox: the layers around generated programs; None if none are run.
+        placement: of a target that is spread over devices; None on one.
     """
 
     config: RunConfig
@@ -66,11 +69,17 @@ class Plan:
     backend: str
     fallback: str | None
     sandbox: str | None
+    placement: Placement | None = None
 
     @property
     def dtypes(self) -> tuple[str, str]:
         """To load target and draft in."""
         return self.config.model_dtype, self.config.draft_model_dtype
+
+    @property
+    def quantiser(self) -> str | None:
+        """What quantises weights over torch, other values than ONNX Runtime's; None where nothing does."""
+        return _quantiser(self.dtypes, self.backend)
 
     @property
     def slots(self) -> int:
@@ -97,7 +106,8 @@ class Plan:
             "stop": list(self.stop),
             "fixed_length": self.config.fixed_length,
             "dtype": self.config.model_dtype,
-            **({} if self.config.draft_dtype == AUTO else {"draft_dtype": self.config.draft_dtype}),
+            **_draft_identity(self.config),
+            **({} if self.quantiser is None else {"quantiser": self.quantiser}),
             "device": self.device.type,
             "seed": self.config.seed,
             **answers.extraction_identity(self.extract, self.chat_template),
@@ -127,7 +137,7 @@ class Plan:
         """
         made = self.config.pair.synthetic and not self.data.synthetic
         label = f"{self.data.label} (synthetic pair)" if made else self.data.label
-        return ", ".join([label, *_about_weights(self.source, self.dtypes)])
+        return ", ".join([label, *about_weights(self.source, self.dtypes, self.backend)])
 
     def info(self) -> dict[str, Any]:
         """What ``run.json`` tells besides the identity."""
@@ -153,7 +163,18 @@ class Plan:
         }
 
 
-def _about_weights(source: PairSource, dtypes: tuple[str, str]) -> list[str]:
+def _draft_identity(config: RunConfig) -> dict[str, str]:
+    """What the draft is loaded in, where something is said of it alone."""
+    own = config.draft_dtype != AUTO or config.draft_quantise is not None
+    return {"draft_dtype": config.draft_model_dtype} if own else {}
+
+
+def _quantiser(dtypes: tuple[str, str], backend: str) -> str | None:
+    quantised = any(Precision.read(dtype).quantise for dtype in dtypes)
+    return LIBRARY if quantised and backend == TORCH else None
+
+
+def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> list[str]:
     """What the weights of target and draft went through; said once where it holds for the same model."""
     undone = [part.dequantised for part in (source.target, source.draft)]
     same = source.target.location == source.draft.location
@@ -161,8 +182,15 @@ def _about_weights(source: PairSource, dtypes: tuple[str, str]) -> list[str]:
     said = [
         f"{role} {kind} dequantised to float32" for role, kind in zip(roles, undone, strict=False) if kind
     ]
-    rounded = zip(("target", "draft"), dtypes, strict=True)
-    return said + [f"{role} rounded to {dtype}" for role, dtype in rounded if dtype in ROUNDED]
+    kept = [Precision.read(dtype).quantise for dtype in dtypes]
+    if backend != TORCH:
+        return said + [
+            f"{role} rounded to {bits}" for role, bits in zip(("target", "draft"), kept, strict=True) if bits
+        ]
+    if kept[0] == kept[1]:
+        return said + [f"target and draft quantised to {described(bits)}" for bits in kept[:1] if bits]
+    roles_kept = zip(("target", "draft"), kept, strict=True)
+    return said + [f"{role} quantised to {described(bits)}" for role, bits in roles_kept if bits]
 
 
 def _arm_record(arm: Arm) -> dict[str, Any]:
@@ -193,9 +221,9 @@ def _require_shareable(config: RunConfig, source: PairSource, arms: Sequence[Arm
         return
     engine = peers[0].engine
     for flag, dtype in (("--dtype", config.model_dtype), ("--draft-dtype", config.draft_model_dtype)):
-        if dtype in ROUNDED:
+        if Precision.read(dtype).quantise is not None:
             raise UsageError(
-                f"{dtype} rounds weights as only spsbench does, and {engine} would run others.",
+                f"{dtype} quantises weights as only spsbench does, and {engine} would run others.",
                 flag=flag,
                 remedy="Measure it with the checkpoint's own dtype, or without that engine.",
             )
@@ -260,9 +288,15 @@ def plan(config: RunConfig) -> Plan:
     _require_own_loops(source, arms)
     require_batchable_models(arms, source)
     dtypes = config.model_dtype, config.draft_model_dtype
-    backend, fallback = pair_backend(config.backend, source, dtypes, device)
+    placement = None if config.device_map is None else Placement.read(config.device_map)
+    asked = config.backend if placement is None else placement.backend(config.backend)
+    backend, fallback = pair_backend(asked, source, dtypes, device)
+    if placement is not None:
+        placement.require(source.target, dtypes[0])
+        require_spreadable(arms)
+    require_own_weights(arms, dtypes, backend)
     draft = None if source.is_one(dtypes) else source.draft
-    require_memory(source.target, draft, dtypes, device, backend, _stock(source, draft, arms))
+    require_pair_fits(source, dtypes, device, backend, placement, _stock(source, draft, arms))
     data = task.load(config.data, config.limit, config.seed)
     max_new_tokens = config.max_new_tokens or task.max_new_tokens
     # The last loop may score K tokens beyond the limit.
@@ -273,7 +307,7 @@ def plan(config: RunConfig) -> Plan:
         task.prompt(example, data, source.tokenizer, window, reserve, chat) for example in data.examples
     )
     longest = max(len(prompt.ids) for prompt in prompts)
-    require_searchable(arms, source, dtypes, longest + max_new_tokens)
+    require_searchable(arms, source, longest + max_new_tokens)
     require_room(arms, source, dtypes, device, longest + reserve)
     return Plan(
         config,
@@ -289,6 +323,7 @@ def plan(config: RunConfig) -> Plan:
         backend,
         fallback,
         sandbox,
+        placement,
     )
 
 

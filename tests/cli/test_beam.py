@@ -151,7 +151,7 @@ def test_an_encoder_decoder_searches_too(cli: Cli, architecture: str) -> None:
         (("--sampling", "beam", "--engine", "hf-generate"), "--engine: hf-generate cannot search with beams"),
         (
             ("--sampling", "beam", "--dtype", "int8"),
-            "--dtype: a beam search runs over torch, which has no int8",
+            "--backend: a beam search runs over torch, and the target's weights are rounded to int8",
         ),
         (("--beams", "4"), "--beams: 4 is of a beam search, and no sampling is beam"),
         (("--set", "early_stopping=never"), "--set early_stopping: never is of a beam search"),

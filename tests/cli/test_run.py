@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def test_ctrl_c_tells_how_to_continue_and_the_continued_run_is_whole(
 def test_ctrl_c_before_anything_was_measured_leaves_nothing(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "load_pair", interrupted)
@@ -279,6 +280,13 @@ def test_a_directory_of_another_run_is_left_alone(cli: Cli, finished: tuple[Path
     [
         (("--dtype", "int8"), "target rounded to int8, draft rounded to int8"),
         (("--draft-dtype", "int4"), ", draft rounded to int4"),
+        (("--quantise", "int4", "--draft-quantise", "none"), ", target rounded to int4"),
+        (
+            ("--draft-quantise", "int8", "--backend", "torch"),
+            ", draft quantised to int8 by torchao "
+            + metadata.version("torchao")
+            + " (weight-only, one scale a row)",
+        ),
     ],
 )
 def test_rounded_weights_are_named_wherever_a_result_is(
@@ -292,3 +300,36 @@ def test_rounded_weights_are_named_wherever_a_result_is(
     summary = json.loads((directory / "summary.json").read_text())
     assert summary["task_label"].endswith(said)
     assert summary["losslessness"]["verdict"] != "alarm"
+    identity = json.loads((directory / "run.json").read_text())["identity"]
+    assert identity.get("quantiser") == ("torchao" if "torchao" in said else None)
+
+
+def test_a_spread_target_is_recorded(cli: Cli, tmp_path: Path) -> None:
+    directory, modules = tmp_path / "run", tmp_path / "map.json"
+    modules.write_text(json.dumps({"": "cpu", "model.layers.5": "disk"}))
+    done = cli("run", "xsum", "--k", "4", *SMALL, "--device-map", modules, "--out", directory)
+    assert done.code == 0, done.err
+    run = json.loads((directory / "run.json").read_text())
+    assert run["models"]["target"]["device_map"]["model.layers.5"] == "disk"
+    assert run["models"]["target"]["backend"] == "torch"
+    assert run["conditions"][-1]["device_map"] == str(modules)
+    assert json.loads((directory / "summary.json").read_text())["losslessness"]["verdict"] != "alarm"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--quantise", "int8", "--dtype", "int8"), "--quantise: int8 is given together with the dtype int8"),
+        (("--quantise", "int3"), "--quantise: 'int3' is not valid. Give int8 or int4."),
+        (("--draft-quantise", "int3"), "--draft-quantise: 'int3' is not valid. Give int8, int4 or none."),
+        (("--quantise", "int8", "--engine", "hf-generate"), "--backend: hf-generate runs over torch"),
+        (("--device-map", "auto", "--backend", "onnxruntime"), "--device-map: auto spreads a model"),
+        (("--device-map", "auto", "--batch", "2"), "--device-map: a batch of 2 is decoded on one device"),
+        (("--device-map", "gone.json"), "--device-map: 'gone.json' is no strategy"),
+        (("--device-map", "auto", "--engine", "hf-generate,hf-assisted"), "--device-map: hf-assisted knows"),
+    ],
+)
+def test_wrong_memory_settings_are_refused(cli: Cli, flags: tuple[str, ...], said: str) -> None:
+    result = cli("run", "xsum", "--k", "4", *SMALL, *flags)
+    assert result.code == 2
+    assert said in " ".join(result.err.split())

@@ -88,17 +88,17 @@ def test_rounded_weights_are_named_in_the_record(folder: Path, dtypes: tuple[str
 
 
 def test_rounded_weights_do_not_fall_back_in_silence(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="torch has no int8 weights"):
-        pair_backend(TORCH, pair_of(folder), ("int8", "int8"), CPU)
-    other = save(make(config_of("gpt2")), tmp_path / "gpt2")
-    with pytest.raises(UsageError, match="gpt2 is not covered") as caught:
-        pair_backend(AUTO, pair_of(other), ("int8", "int8"), CPU)
-    assert caught.value.flag == "--dtype"
+    other = save(make(config_of("opt")), tmp_path / "opt")
+    backend, reason = pair_backend(AUTO, pair_of(other), ("int8", "int8"), CPU)
+    assert (backend, reason) == (TORCH, f"{other}: the architecture opt is not covered")
+    with pytest.raises(UsageError, match="opt is not covered") as caught:
+        pair_backend(ONNXRUNTIME, pair_of(other), ("int8", "int8"), CPU)
+    assert caught.value.flag == "--backend"
 
 
 def test_a_gpu_is_torchs_and_nothing_is_said() -> None:
     reasons = [("model", "the device is cuda")]
-    assert choose_backend(AUTO, reasons, EXACT, torch.device("cuda")) == (TORCH, None)
+    assert choose_backend(AUTO, reasons, torch.device("cuda")) == (TORCH, None)
 
 
 def test_missing_weights_are_refused(folder: Path) -> None:

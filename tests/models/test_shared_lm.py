@@ -15,6 +15,7 @@ from tiny_models import TOKENS, config_of, make, pair_of, save
 from torch import Tensor
 
 from spsbench.config.models import ONNXRUNTIME, TORCH
+from spsbench.config.precision import QUANTISED
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.checkpoint import LoadedWeights
@@ -24,7 +25,7 @@ from spsbench.models.selftest import require_exact_rollback, self_test
 from spsbench.models.source import find
 from spsbench.models.static import StaticLM, require_same_answers
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.weights import ROUNDED, weight_bytes
+from spsbench.models.weights import weight_bytes
 
 CPU = torch.device("cpu")
 BACKENDS = (ONNXRUNTIME, TORCH)
@@ -146,7 +147,7 @@ def test_a_rounded_draft_of_a_float32_target(tmp_path: Path, dtype: str) -> None
     assert torch.equal(rows.isneginf(), expected.isneginf())
     assert not torch.equal(rows, expected)
     # As where the whole model is rounded and its first layers are taken: blocks are within a row.
-    whole = OnnxLM(model.config, LoadedWeights(model), TOKENS, 1, lambda: TorchLM(model), 2, ROUNDED[dtype])
+    whole = OnnxLM(model.config, LoadedWeights(model), TOKENS, 1, lambda: TorchLM(model), 2, QUANTISED[dtype])
     assert torch.allclose(rows[:, SOME], whole.score_uncached(IDS)[:, SOME], atol=1e-4)
     assert isinstance(plain.draft, OnnxLM)
     if dtype == "int8":

@@ -1,0 +1,364 @@
+"""A target that is larger than one device: its modules on several, by accelerate's device maps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spsbench.config.models import ONNXRUNTIME, TORCH
+from spsbench.config.precision import Precision
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.models.quantised import EXTRA
+from spsbench.models.skeleton import skeleton
+from spsbench.models.source import ModelSource
+from spsbench.models.torch_lm import TorchLM
+from spsbench.models.weights import DTYPES, available_bytes, weight_bytes
+
+FLAG = "--device-map"
+STRATEGIES = ("auto", "balanced", "sequential")
+"""Of accelerate, which fills devices by what is free on them; anything else names a file."""
+
+DISK = "disk"
+_GIB = 1 << 30
+_FORM = 'Write {"MODULE": DEVICE, ...} with a GPU\'s number, "cpu" or "disk" for each, as model.layers.0.'
+
+Modules = Mapping[str, "int | str"]
+"""Device by the name of a module: a GPU's number, ``cpu`` or ``disk``; the longest name that fits counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What ``--device-map`` asks for.
+
+    Attributes:
+        asked: a strategy, or the file's name.
+        modules: of a file.
+    """
+
+    asked: str
+    modules: Modules | None = None
+
+    @classmethod
+    def read(cls, asked: str) -> Placement:
+        """A strategy by name, or a map in a JSON file.
+
+        Raises:
+            UsageError: neither, or a file of another form.
+            UnavailableError: accelerate is not installed.
+        """
+        if find_spec("accelerate") is None:
+            raise UnavailableError(
+                f"{asked} needs accelerate, which is not installed.",
+                flag=FLAG,
+                remedy=f"pip install '{EXTRA}'.",
+            )
+        return cls(asked) if asked in STRATEGIES else cls(asked, _read_map(Path(asked)))
+
+    def backend(self, asked: str) -> str:
+        """torch, which alone can be spread over devices.
+
+        Args:
+            asked: of ``--backend``.
+
+        Raises:
+            UsageError: onnxruntime was asked for.
+        """
+        if asked == ONNXRUNTIME:
+            raise UsageError(
+                f"{self.asked} spreads a model over devices, and onnxruntime computes on one CPU.",
+                flag=FLAG,
+                remedy="Leave it out, or use --backend torch.",
+            )
+        return TORCH
+
+    def require(self, target: ModelSource, dtype: str) -> None:
+        """Refuse a target that cannot be placed so, and a map that does not fit it; nothing is loaded.
+
+        Args:
+            target: the model.
+            dtype: to load it in, see ``load``.
+
+        Raises:
+            UsageError: naming the module or the device.
+        """
+        if target.is_encoder_decoder:
+            raise UsageError(
+                f"{target.name} is an encoder-decoder, and only decoders are spread over devices.",
+                flag=FLAG,
+                remedy="Leave it out.",
+            )
+        if self.modules is None:
+            return
+        if Precision.read(dtype).quantise is not None and {"cpu", DISK} & {*self.modules.values()}:
+            raise UsageError(
+                f"{self.asked} puts modules on cpu or disk, where quantised weights cannot be left.",
+                flag=FLAG,
+                remedy="Use GPUs only, or leave --quantise out.",
+            )
+        _require_devices(self.modules)
+        _require_modules(self.modules, skeleton(target.config))
+
+    def require_room(
+        self, target: ModelSource, draft: ModelSource | None, dtypes: tuple[str, str], device: torch.device
+    ) -> None:
+        """Refuse a map of which a device cannot hold its part; a strategy never overfills one.
+
+        Args:
+            target, draft: the models; the draft lies on ``device`` as a whole.
+            dtypes: of target and draft, see ``load``.
+            device: of the draft.
+
+        Raises:
+            UsageError: with both numbers.
+            UnavailableError: a file is damaged.
+        """
+        needed: dict[torch.device, int] = {}
+        if draft is not None:
+            needed[_indexed(device)] = weight_bytes(draft, dtypes[1], "--draft", device) or 0
+        if self.modules is not None:
+            for place, size in _sizes(self.modules, skeleton(target.config, _dtype(dtypes[0]))).items():
+                needed[place] = needed.get(place, 0) + size
+        for place, size in needed.items():
+            available = available_bytes(place)
+            if available is not None and size > available:
+                raise UsageError(
+                    f"{self.asked} puts {size / _GIB:.3g} GiB on {place}, which has "
+                    f"{available / _GIB:.3g} GiB free.",
+                    flag=FLAG,
+                    remedy='Put more modules elsewhere, "disk" at worst, or use --dtype bfloat16.',
+                )
+
+    def settings(
+        self, target: ModelSource, reserved_bytes: int, device: torch.device, folder: str
+    ) -> dict[str, Any]:
+        """What ``from_pretrained`` is told.
+
+        Args:
+            target: the model.
+            reserved_bytes: that a strategy leaves free on ``device``, for the draft.
+            device: of the draft.
+            folder: for weights on disk.
+        """
+        if self.modules is not None:
+            plain = _disjoint(self.modules, skeleton(target.config))
+            return {"device_map": plain, "offload_folder": folder}
+        from accelerate.utils import get_max_memory
+
+        memory = _less(get_max_memory(), reserved_bytes, device)
+        return {"device_map": self.asked, "max_memory": memory, "offload_folder": folder}
+
+
+class PlacedLM(TorchLM):
+    """A model whose modules lie on several devices.
+
+    accelerate moves what is passed between its modules. Token ids come from one device, that of the draft
+    and of the sampling, and logits go back there, whichever device the head is on.
+
+    Args:
+        model: loaded with ``Placement.settings``.
+        vocab_size: number of logits used; the rest pads the embedding.
+        device: of ids and logits.
+        placed: device by module, as transformers resolved it.
+        parameters: number of weights; of what is on disk the model itself no longer knows what is tied.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        vocab_size: int,
+        device: torch.device,
+        placed: Mapping[str, str],
+        parameters: int,
+    ) -> None:
+        super().__init__(model, vocab_size)
+        self.device = device
+        self.placed = placed
+        self._parameters = parameters
+
+    @property
+    def parameters(self) -> int:
+        return self._parameters
+
+    def _scored(self, tokens: Tensor, last: int) -> Tensor:
+        return super()._scored(tokens, last).to(self.device)
+
+    def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
+        return super().score_uncached(tokens, last).to(self.device)
+
+    def twin(self) -> PlacedLM:
+        other = PlacedLM(self.model, self.vocab_size, self.device, self.placed, self._parameters)
+        other.attached = self.attached
+        return other
+
+    def with_features(self, flag: str) -> PlacedLM:
+        raise _whole_only(flag)
+
+    def truncated(self, layers: int, flag: str) -> PlacedLM:
+        raise _whole_only(flag)
+
+    def embedding_fingerprint(self) -> str:
+        raise _whole_only("--draft")
+
+
+def _whole_only(flag: str) -> UsageError:
+    return UsageError(
+        "a drafter that reads layers, states or the embedding of its target needs it on one device.",
+        flag=flag,
+        remedy=f"Draft with a model, lookup, suffix or ngram, or leave {FLAG} out.",
+    )
+
+
+@contextmanager
+def offload_folder() -> Iterator[str]:
+    """A folder for weights on disk; it is removed unless ``placed_lm`` made a model of them."""
+    folder = mkdtemp(prefix="spsbench-offload-")
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def placed_lm(
+    model: Any, source: ModelSource, vocab_size: int, device: torch.device, folder: str
+) -> PlacedLM:
+    """The loaded target.
+
+    Args:
+        model: loaded with ``Placement.settings``.
+        source: that it was loaded from.
+        vocab_size, device: see ``PlacedLM``.
+        folder: of ``offload_folder``; it is removed with the model.
+    """
+    weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+    resolved = getattr(model, "hf_device_map", None) or {"": model.device}
+    count = sum(part.numel() for part in skeleton(source.config).parameters())
+    placed = {name: str(where) for name, where in resolved.items()}
+    return PlacedLM(model, vocab_size, device, placed, count)
+
+
+def _read_map(path: Path) -> Modules:
+    """The device map in a file.
+
+    Raises:
+        UsageError: there is none, or it is of another form.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{str(path)!r} is no strategy, and no file that can be read.",
+            flag=FLAG,
+            remedy=f"Choose from {', '.join(STRATEGIES)}, or name a JSON file.",
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not JSON.", flag=FLAG, remedy=_FORM) from error
+    if not isinstance(content, dict) or not content or not all(map(_is_device, content.values())):
+        raise UsageError(f"{path} is no device map.", flag=FLAG, remedy=_FORM)
+    return content
+
+
+def _is_device(value: Any) -> bool:
+    return value in ("cpu", DISK) if isinstance(value, str) else type(value) is int and value >= 0
+
+
+def _require_devices(modules: Modules) -> None:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for name, where in modules.items():
+        if isinstance(where, int) and where >= count:
+            raise UsageError(
+                f"{name} is put on GPU {where}, and there are {count} here.",
+                flag=FLAG,
+                remedy=f"Use numbers below {count}." if count else 'Use "cpu" and "disk".',
+            )
+
+
+def _require_modules(modules: Modules, model: Any) -> None:
+    """Every name is a module of the model, every weight has a device, and tied weights have one in common."""
+    known = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
+    for name in modules:
+        if name not in known:
+            raise UsageError(
+                f"{type(model).__name__} has no module {name!r}.",
+                flag=FLAG,
+                remedy=f"It has {', '.join(sorted(name for name in known if name)[:4])}, ...",
+            )
+    for name, _ in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
+        if _device_of(name, modules) is None:
+            raise UsageError(
+                f"no device is given for {name}.", flag=FLAG, remedy='Add it, or "" for all others.'
+            )
+    for one, other in model.all_tied_weights_keys.items():
+        if _device_of(one, modules) != _device_of(other, modules):
+            raise UsageError(
+                f"{one} and {other} are one tensor, and are put on {_device_of(one, modules)} and "
+                f"{_device_of(other, modules)}.",
+                flag=FLAG,
+                remedy="Put both on one device.",
+            )
+
+
+def _device_of(name: str, modules: Modules) -> int | str | None:
+    """Of a weight: that of the longest module's name which it begins with."""
+    fitting = [part for part in modules if not part or name == part or name.startswith(f"{part}.")]
+    return modules[max(fitting, key=len)] if fitting else None
+
+
+def _disjoint(modules: Modules, model: Any) -> dict[str, int | str]:
+    """The same map with no module inside of another, as accelerate wants it."""
+    found: dict[str, int | str] = {}
+
+    def walk(part: Any, name: str) -> None:
+        inside = f"{name}." if name else ""
+        own = modules.get(name, _device_of(name, modules))
+        within = {where for key, where in modules.items() if key.startswith(inside) and key != name}
+        if own is not None and within <= {own}:
+            found[name] = own
+            return
+        for child, module in part.named_children():
+            walk(module, inside + child)
+        for child, _ in [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]:
+            where = _device_of(inside + child, modules)
+            assert where is not None, "every weight was given a device"
+            found[inside + child] = where
+
+    walk(model, "")
+    return found
+
+
+def _sizes(modules: Modules, model: Any) -> dict[torch.device, int]:
+    """Bytes of weights on each device; what is on disk takes none."""
+    sizes: dict[torch.device, int] = {}
+    for name, part in model.named_parameters():
+        where = _device_of(name, modules)
+        if where not in (None, DISK):
+            place = torch.device("cpu") if where == "cpu" else torch.device("cuda", int(str(where)))
+            sizes[place] = sizes.get(place, 0) + part.nbytes
+    return sizes
+
+
+def _less(memory: dict[Any, int], reserved_bytes: int, device: torch.device) -> dict[Any, int]:
+    """Free memory by device without what is reserved on one."""
+    place = _indexed(device)
+    key = place.index if place.type == "cuda" else place.type
+    return {name: max(size - reserved_bytes, 0) if name == key else size for name, size in memory.items()}
+
+
+def _indexed(device: torch.device) -> torch.device:
+    """``cuda`` as the GPU that it means."""
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
+def _dtype(dtype: str) -> torch.dtype | None:
+    return DTYPES.get(Precision.read(dtype).dtype)

@@ -1,0 +1,259 @@
+"""Weights of 8 or 4 bits over torch: torchao's weight-only quantisation, through transformers.
+
+Linear layers are quantised. The input embedding and the output head stay as they are, as transformers
+leaves them, and so do the few modules that an architecture keeps in float32. Activations stay floats, so
+that a row hardly depends on how many are computed with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+from spsbench.config.precision import Precision
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.models.skeleton import skeleton
+
+LIBRARY = "torchao"
+EXTRA = "spsbench[large]"
+"""What installs torchao and accelerate."""
+
+GROUP = 32
+"""Neighbours in a row of a matrix that share a scale and an offset at 4 bits."""
+
+_ROWS_OF_INT4 = 16  # torch's packing on a CPU takes matrices of whole blocks of so many rows
+_SCHEMES = {"int8": "weight-only, one scale a row", "int4": f"weight-only, groups of {GROUP}"}
+_MARK = "spsbench_quantised"
+_SCALE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """How the matrices of a loaded model were quantised.
+
+    Attributes:
+        bits: ``int8`` or ``int4``.
+        by: the library and its version.
+        scheme: what shares a scale.
+        layers: how many matrices.
+        share: of the model's weights that lie in them.
+    """
+
+    bits: str
+    by: str
+    scheme: str
+    layers: int
+    share: float
+
+
+def described(quantise: str) -> str:
+    """As tables say it: ``int8 by torchao 0.18.0 (weight-only, one scale a row)``."""
+    return f"{quantise} by {_library()} ({_SCHEMES[quantise]})"
+
+
+def quantised_of(model: Any) -> Quantised | None:
+    """How a model was quantised here; None if it was not."""
+    found: Quantised | None = getattr(model, _MARK, None)
+    return found
+
+
+def stored_bytes(parameter: torch.Tensor) -> int:
+    """Bytes that a weight takes: of a quantised one its packed values, scales and offsets."""
+    if not hasattr(type(parameter), "__tensor_flatten__"):
+        return parameter.nbytes
+    names, _ = parameter.__tensor_flatten__()  # type: ignore[attr-defined]
+    return sum(stored_bytes(getattr(parameter, name)) for name in names)
+
+
+def require_quantisable(
+    config: Any, prequantised: str | None, precision: Precision, device: torch.device, name: str, flag: str
+) -> None:
+    """Refuse what torchao cannot quantise here; nothing is loaded.
+
+    Args:
+        config: the model's configuration.
+        prequantised: how its checkpoint is quantised already; None if it is not.
+        precision: asked for; nothing is refused of one that is not quantised.
+        device: to load it onto.
+        name: of the model, as the user wrote it.
+        flag: the command-line flag that asked for it.
+
+    Raises:
+        UsageError: the checkpoint, the device, the dtype or the architecture does not allow it.
+        UnavailableError: torchao, or accelerate on a GPU, is not installed.
+    """
+    if precision.quantise is None:
+        return
+    if prequantised is not None:
+        raise UsageError(
+            f"{name} is quantised by {prequantised} already.",
+            flag=flag,
+            remedy="Leave it out, or choose a checkpoint that is not quantised.",
+        )
+    _require_packages(precision.quantise, device, flag)
+    _require_kernel(config, precision, device, flag)
+    if not _layers(skeleton(config), precision.quantise, device):
+        raise UsageError(
+            f"{name} ({config.model_type}) has no linear layer that torchao can quantise to "
+            f"{precision.quantise}.",
+            flag=flag,
+            remedy="Leave it out, or choose a model like Llama or Qwen.",
+        )
+
+
+def _require_packages(quantise: str, device: torch.device, flag: str) -> None:
+    needed = [LIBRARY] if device.type == "cpu" else [LIBRARY, "accelerate"]
+    missing = [package for package in needed if find_spec(package) is None]
+    if missing:
+        raise UnavailableError(
+            f"{quantise} over torch needs {' and '.join(missing)}, which is not installed.",
+            flag=flag,
+            remedy=f"pip install '{EXTRA}', or on a CPU use a model that onnxruntime computes in float32.",
+        )
+
+
+def _require_kernel(config: Any, precision: Precision, device: torch.device, flag: str) -> None:
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(
+            f"{precision.quantise} over torch runs on cpu and cuda, not on {device.type}.",
+            flag=flag,
+            remedy="Leave it out, or use another --device.",
+        )
+    dtype = getattr(torch, precision.dtype, None) or getattr(config, "dtype", None)
+    if precision.quantise == "int4" and device.type == "cuda" and dtype is not torch.bfloat16:
+        raise UsageError(
+            f"int4 over CUDA computes in bfloat16 alone, not in {str(dtype).removeprefix('torch.')}.",
+            flag=flag,
+            remedy="Add --dtype bfloat16, or use int8.",
+        )
+
+
+def loading_settings(config: Any, precision: Precision, device: torch.device) -> dict[str, Any]:
+    """What ``from_pretrained`` is told, so that each matrix is quantised as it is read.
+
+    Args:
+        config: the model's configuration.
+        precision: quantised.
+        device: to load it onto; a GPU is where it is quantised, since packed weights do not move.
+    """
+    assert precision.quantise is not None
+    from transformers import TorchAoConfig
+
+    model = skeleton(config)
+    kept = _kept(model)
+    quantised = _layers(model, precision.quantise, device)
+    others = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+    left = [name for name in others if name not in quantised]
+    asked = TorchAoConfig(_scheme(precision.quantise, device), modules_to_not_convert=[*kept, *left])
+    placed = {} if device.type == "cpu" else {"device_map": {"": device}}
+    return {"quantization_config": asked, **placed}
+
+
+def quantise_built(model: Any, precision: Precision, device: torch.device) -> None:
+    """Quantise a model that is built already, in place; the same values as ``loading_settings`` gives.
+
+    Args:
+        model: a ``PreTrainedModel`` on ``device``.
+        precision: quantised.
+        device: where the model is.
+    """
+    assert precision.quantise is not None
+    from torchao.quantization import quantize_
+
+    chosen = _layers(model, precision.quantise, device)
+    with torch.no_grad():
+        quantize_(model, _scheme(precision.quantise, device), filter_fn=lambda part, name: name in chosen)
+    mark(model, precision.quantise)
+
+
+def mark(model: Any, quantise: str) -> None:
+    """Note on a model that was quantised how it was.
+
+    Raises:
+        RuntimeError: no weight of it is quantised.
+    """
+    packed = [part for part in model.parameters() if hasattr(type(part), "__tensor_flatten__")]
+    if not packed:
+        raise RuntimeError(f"torchao left every weight as it was, asked for {quantise}")
+    share = sum(part.numel() for part in packed) / sum(part.numel() for part in model.parameters())
+    found = Quantised(quantise, _library(), _SCHEMES[quantise], len(packed), round(share, 4))
+    setattr(model, _MARK, found)
+
+
+def saved_bytes(config: Any, precision: Precision, device: torch.device, width: int) -> int:
+    """How much smaller a model's weights are quantised than in a dtype of so many bytes; by arithmetic.
+
+    Args:
+        config: of the model.
+        precision: quantised.
+        device: to load it onto.
+        width: bytes of one unquantised weight.
+    """
+    assert precision.quantise is not None
+    layers = _layers(skeleton(config), precision.quantise, device).values()
+    return sum(
+        part.weight.numel() * width - _packed_bytes(part, precision.quantise, width) for part in layers
+    )
+
+
+def _packed_bytes(part: nn.Linear, quantise: str, width: int) -> int:
+    rows, columns = part.weight.shape
+    if quantise == "int8":
+        return rows * columns + rows * (_SCALE_BYTES + 1)  # a scale and an offset a row
+    return rows * columns // 2 + 2 * rows * (columns // GROUP) * width  # a scale and an offset a group
+
+
+def _layers(model: Any, quantise: str, device: torch.device) -> Mapping[str, nn.Linear]:
+    """The linear layers that are quantised, by name."""
+    from transformers.quantizers.quantizers_utils import should_convert_module
+
+    kept = _kept(model)
+    return {
+        name: part
+        for name, part in model.named_modules()
+        if isinstance(part, nn.Linear)
+        and should_convert_module(f"{name}.weight", kept)
+        and _fits(part, quantise, device)
+    }
+
+
+def _kept(model: Any) -> list[str]:
+    """Modules that transformers leaves unquantised: embedding, head, what must stay in float32."""
+    from transformers.quantizers.base import HfQuantizer
+
+    kept: list[str] = HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules)
+    return kept
+
+
+def _fits(part: nn.Linear, quantise: str, device: torch.device) -> bool:
+    """Whether a matrix consists of whole groups; at 8 bits every one does."""
+    rows, columns = part.weight.shape
+    whole = columns % GROUP == 0 and (device.type != "cpu" or rows % _ROWS_OF_INT4 == 0)
+    return quantise == "int8" or whole
+
+
+def _scheme(quantise: str, device: torch.device) -> Any:
+    """torchao's name for it, without its settings for compilation, which are of the whole process."""
+    from torchao.quantization import Int8WeightOnlyConfig
+
+    if quantise == "int8":
+        return Int8WeightOnlyConfig(set_inductor_config=False)
+    if device.type == "cpu":
+        from torchao.prototype.quantization.int4 import PrototypeInt4WeightOnlyConfig
+
+        return PrototypeInt4WeightOnlyConfig(group_size=GROUP, set_inductor_config=False)
+    from torchao.quantization import Int4WeightOnlyConfig
+    from torchao.quantization.quantize_.workflows import Int4PackingFormat
+
+    packing = Int4PackingFormat.TILE_PACKED_TO_4D
+    return Int4WeightOnlyConfig(group_size=GROUP, int4_packing_format=packing, set_inductor_config=False)
+
+
+def _library() -> str:
+    return f"{LIBRARY} {metadata.version(LIBRARY)}"
