@@ -83,7 +83,7 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
             output_loading_info=True,
             **placed,
         )
-        _require_complete(sorted(report["missing_keys"]), source.name, flag)
+        require_complete(sorted(report["missing_keys"]), source.name, flag)
         model = model if source.quantization else model.to(device)
     if (border := source.tokenizer.border) is not None:
         return Seq2SeqLM(model.eval(), border, vocab_size)
@@ -103,7 +103,7 @@ def _load_sharing(
             assert isinstance(target, TorchLM)
             return torch_under(target, sharing.draft, source.config, vocab_size, DTYPES.get(dtype), flag)
         except KeyError as missing:
-            _require_complete([str(missing.args[0])], source.name, flag)
+            require_complete([str(missing.args[0])], source.name, flag)
             raise
 
 
@@ -121,7 +121,7 @@ def _load_onnx(
                 return OnnxSeq2SeqLM(source.config, border, stored, vocab_size, size, reference, bits)
             return OnnxLM(source.config, stored, vocab_size, size, reference, bits=bits)
         except KeyError as missing:
-            _require_complete([str(missing.args[0])], source.name, flag)
+            require_complete([str(missing.args[0])], source.name, flag)
             raise
 
 
@@ -135,7 +135,7 @@ def weights_folder(source: ModelSource) -> Path:
     return Path(snapshot_download(source.location, revision=source.commit, allow_patterns=wanted))
 
 
-def _require_complete(missing: list[str], name: str, flag: str) -> None:
+def require_complete(missing: list[str], name: str, flag: str) -> None:
     """Refuse a checkpoint with missing weights: transformers would initialise them at random."""
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")

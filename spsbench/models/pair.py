@@ -15,8 +15,10 @@ from spsbench.models.causal_lm import CausalLM, context_window, text_config
 from spsbench.models.hf_errors import quiet_libraries
 from spsbench.models.loading import load
 from spsbench.models.memory import experts_of, suitable_threads
+from spsbench.models.ranks import Ranks
 from spsbench.models.selftest import require_exact_rollback
 from spsbench.models.source import ModelSource, find
+from spsbench.models.tensor_parallel import load_split
 from spsbench.models.tokenizer import Tokenizer, check_same
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.weights import require_memory
@@ -201,6 +203,7 @@ def load_pair(
     backend: str,
     threads: int | None = None,
     beside: Pair | None = None,
+    ranks: Ranks | None = None,
 ) -> Pair:
     """Load both models and run the self-test of each.
 
@@ -211,18 +214,25 @@ def load_pair(
         backend: of ``choose_backend``.
         threads: of the CPU; None for as many as suit the target's size.
         beside: a loaded pair of the same target, which is not loaded again.
+        ranks: the processes that the target is split over; the draft is whole in this one.
 
     Raises:
         UsageError: the weights do not fit on the device, or a model fails its self-test.
         UnavailableError: a checkpoint is damaged or incomplete, or a package is missing.
     """
-    require_memory(source.target, None if source.is_one(dtypes) else source.draft, dtypes, device, backend)
-    target, told = _target(source, dtypes[0], device, backend, threads, beside)
+    shared = source.is_one(dtypes) and ranks is None
+    size = 1 if ranks is None else ranks.size
+    require_memory(source.target, None if shared else source.draft, dtypes, device, backend, split=size)
+    if ranks is None:
+        target, told = _target(source, dtypes[0], device, backend, threads, beside)
+    else:
+        told = None
+        target = load_split(source.target, dtypes[0], source.vocab_size, "--target", ranks, threads)
     if device.type == "cpu":
         threads = threads or suitable_threads(target.parameters)  # the draft runs on the target's
         # Over ONNX Runtime nothing large is left to torch, whose threads would wait for that pool's.
         torch.set_num_threads(threads if backend == TORCH else 1)
-    if source.is_one(dtypes):
+    if shared:
         draft = target.twin()
     else:
         draft = load(source.draft, dtypes[1], device, source.vocab_size, "--draft", backend, threads, target)

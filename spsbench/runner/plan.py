@@ -26,6 +26,7 @@ from spsbench.runner.arms import arms_of, is_peer, require_stoppable
 from spsbench.runner.backends import stock_roles
 from spsbench.runner.batches import require_batchable, require_batchable_models, require_room
 from spsbench.runner.beams import require_searchable
+from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.catalogue import load_task
@@ -99,6 +100,7 @@ class Plan:
             "dtype": self.config.model_dtype,
             **({} if self.config.draft_dtype == AUTO else {"draft_dtype": self.config.draft_dtype}),
             "device": self.device.type,
+            **split_over(self.config),
             "seed": self.config.seed,
             **answers.extraction_identity(self.extract, self.chat_template),
             **({} if self.config.shard is None else {"shard": self.config.shard}),
@@ -127,7 +129,9 @@ class Plan:
         """
         made = self.config.pair.synthetic and not self.data.synthetic
         label = f"{self.data.label} (synthetic pair)" if made else self.data.label
-        return ", ".join([label, *_about_weights(self.source, self.dtypes)])
+        count = self.config.tensor_parallel
+        split = [f"target split over {count} processes"] if count > 1 else []
+        return ", ".join([label, *_about_weights(self.source, self.dtypes), *split])
 
     def info(self) -> dict[str, Any]:
         """What ``run.json`` tells besides the identity."""
@@ -138,6 +142,7 @@ class Plan:
             "metrics": records(self.task.metrics),
             "synthetic": self.data.synthetic or self.config.pair.synthetic,
             "pair": self.config.pair.name,
+            **split_over(self.config),
             "shard": self.config.shard,
             "data": self.data.provenance,
             "bos": self.source.tokenizer.bos,
@@ -259,10 +264,12 @@ def plan(config: RunConfig) -> Plan:
     _require_shareable(config, source, arms)
     _require_own_loops(source, arms)
     require_batchable_models(arms, source)
+    require_split_arms(config, source, arms)
     dtypes = config.model_dtype, config.draft_model_dtype
-    backend, fallback = pair_backend(config.backend, source, dtypes, device)
+    backend, fallback = pair_backend(backend_asked(config), source, dtypes, device)
     draft = None if source.is_one(dtypes) else source.draft
-    require_memory(source.target, draft, dtypes, device, backend, _stock(source, draft, arms))
+    stock = _stock(source, draft, arms)
+    require_memory(source.target, draft, dtypes, device, backend, stock, config.tensor_parallel)
     data = task.load(config.data, config.limit, config.seed)
     max_new_tokens = config.max_new_tokens or task.max_new_tokens
     # The last loop may score K tokens beyond the limit.
