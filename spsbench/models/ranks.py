@@ -32,6 +32,8 @@ _PATIENCE = timedelta(days=7)
 _GONE = ("connection closed", "connection reset", "broken pipe", "connection refused")
 """What gloo says of another process that has ended."""
 
+FLAG = "--tensor-parallel"
+
 _FIELDS = 4
 _INLINE = MAX_K + 1
 """Tokens that travel with an order: as many as a loop scores. A prompt follows in a message of its own."""
@@ -181,9 +183,10 @@ class Ranks:
             raise
         except Exception as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
-            said = f"{what} failed in process {self.rank} of {self.size} ({reason})."
-            kind = RankGone if any(sign in reason.lower() for sign in _GONE) else RanksFault
-            raise kind(said, flag="--tensor-parallel") from error
+            failed = f"{what} failed in process {self.rank} of {self.size}"
+            if any(sign in reason.lower() for sign in _GONE):
+                raise RankGone(f"{failed}: another process has ended.", flag=FLAG) from error
+            raise RanksFault(f"{failed} ({reason}).", flag=FLAG) from error
         self._busy = before
 
     def tell(self, order: Order, number: int = 0, last: int = 0, tokens: Tensor | None = None) -> None:

@@ -18,8 +18,8 @@ from spsbench.drafters.kind import HIDDEN, WEIGHTS
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.models.pair import PairSource, resolve_device
-from spsbench.models.ranks import Ranks, join, joined
-from spsbench.models.tensor_parallel import FLAG, require_splittable
+from spsbench.models.ranks import FLAG, Ranks, join, joined
+from spsbench.models.tensor_parallel import require_splittable
 from spsbench.records import Arm
 
 INTERRUPTED = 130
