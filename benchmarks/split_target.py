@@ -2,8 +2,9 @@
 
     python -m benchmarks.split_target [--limit 8]
 
-Runs the embedded pair over torch in one process, and split over two with the draft in the first or in each, in
-three rounds of changing order. All print the same hash of tokens. No test: times are this machine's.
+Runs the embedded pair over torch in one process, and split over two with the draft in the first or in each,
+in three rounds of changing order. All must write the same tokens. No test: times are this machine's.
+On GPUs the same command lines hold without --threads: one process a GPU, NCCL in place of gloo, no comm_ms.
 """
 
 from __future__ import annotations
@@ -30,8 +31,21 @@ _PHASES = ("draft_ms", "verify_ms", "sample_ms", "other_ms", "comm_ms", "loop_ms
 
 def _summary(way: tuple[str, ...], limit: str, directory: Path) -> dict[str, Any]:
     """Of a run in processes of its own."""
-    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m") if way[0] in _SPLIT else ()
-    command = [sys.executable, "-m", *launcher, "spsbench", *_RUN, *way, "--limit", limit, "--out", str(directory)]
+    launcher = (
+        ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m") if way[0] in _SPLIT else ()
+    )
+    command = [
+        sys.executable,
+        "-m",
+        *launcher,
+        "spsbench",
+        *_RUN,
+        *way,
+        "--limit",
+        limit,
+        "--out",
+        str(directory),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     found: dict[str, Any] = json.loads((directory / "summary.json").read_text())
     return found

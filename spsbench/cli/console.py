@@ -31,10 +31,14 @@ def say(message: str, *, quiet: bool = False) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
+def speaks() -> bool:
+    """Whether this process speaks for the command: of several that torchrun started the first one does."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def complain(message: str) -> None:
-    """An error on stderr; of several processes that torchrun started, the first one speaks."""
-    if os.environ.get("RANK", "0") == "0":
-        print(f"error: {message}", file=sys.stderr, flush=True)
+    """An error on stderr."""
+    print(f"error: {message}", file=sys.stderr, flush=True)
 
 
 def print_json(content: Any) -> None:

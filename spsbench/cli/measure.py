@@ -176,7 +176,7 @@ def among_processes(config: RunConfig, lead: Callable[[], None]) -> None:
 
     Raises:
         UsageError: torchrun did not start that many.
-        typer.Exit: in the processes that follow, with the code of the first one.
+        typer.Exit: in a process that follows, if it failed.
     """
     import typer
 
@@ -188,8 +188,8 @@ def among_processes(config: RunConfig, lead: Callable[[], None]) -> None:
             return
         from spsbench.runner.follower import follow
 
-        code = follow(config, ranks)
-    raise typer.Exit(code)
+        if code := follow(config, ranks):
+            raise typer.Exit(code)
 
 
 def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
@@ -68,8 +68,7 @@ class Message:
 
     Attributes:
         order: what to do.
-        number: of ``END`` the exit code, of ``LOAD`` the CPU threads (0: as suits the size), of ``SCORE`` how
-            many tokens are cached.
+        number: of ``LOAD`` the CPU threads (0: as suits the size), of ``SCORE`` how many tokens are cached.
         last: rows of logits, see ``LanguageModel.score``.
         tokens: [n] to be read; empty where there are none.
     """
@@ -239,11 +238,11 @@ class Ranks:
                 remedy=f"Use --draft-placement {FIRST}, in which one process decides for all.",
             )
 
-    def end(self, code: int) -> None:
-        """Let the others end with this exit code; nothing where they wait for this process in a collective,
-        since they end when it is gone."""
+    def end(self) -> None:
+        """Let the others end. Those that wait in a collective for this process end when it is gone."""
         if self.leads and not self._busy:
-            self.tell(Order.END, code)
+            with suppress(RuntimeError):  # one is gone already: what happened is being told
+                self.tell(Order.END)
 
 
 def checksum(numbers: Sequence[int]) -> int:

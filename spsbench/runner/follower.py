@@ -31,20 +31,22 @@ def follow(config: RunConfig, ranks: Ranks) -> int:
     It prints nothing but what went wrong here alone, and leaves Ctrl-C to the first process.
 
     Returns:
-        the exit code.
+        the exit code: 0 whatever the first process came to, since torchrun ends all others when one fails,
+        and that one is to have said why.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        return _answer(config, ranks)
-    except (OutOfStep, RankGone) as error:
-        return error.exit_code  # the first process says it, or is no more
+        _answer(config, ranks)
+        return 0
+    except (OutOfStep, RankGone):
+        return 0  # the first process says it, or is no more
     except SpsbenchError as error:
         print(f"error: process {ranks.rank}: {error}", file=sys.stderr, flush=True)
         return error.exit_code
 
 
-def _answer(config: RunConfig, ranks: Ranks) -> int:
-    """One order after another; the exit code that the last of them names."""
+def _answer(config: RunConfig, ranks: Ranks) -> None:
+    """One order after another until there are no more."""
     pair: Pair | None = None
     backends: Backends | None = None
     while True:
@@ -52,7 +54,7 @@ def _answer(config: RunConfig, ranks: Ranks) -> int:
             message = ranks.hear()
         match message.order:
             case Order.END:
-                return message.number
+                return
             case Order.LOAD:
                 pair = _load(config, ranks, message.number or None)
             case Order.PREPARE:

@@ -16,13 +16,11 @@ from spsbench.config import RunConfig
 from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.drafters.kind import HIDDEN, WEIGHTS
 from spsbench.drafters.registry import drafter_kind
-from spsbench.errors import SpsbenchError, UsageError
+from spsbench.errors import UsageError
 from spsbench.models.pair import PairSource, resolve_device
 from spsbench.models.ranks import FLAG, Ranks, join, joined
 from spsbench.models.tensor_parallel import require_splittable
 from spsbench.records import Arm
-
-INTERRUPTED = 130
 
 
 def split_over(config: RunConfig) -> dict[str, Any]:
@@ -110,16 +108,8 @@ def among_ranks(config: RunConfig) -> Iterator[Ranks | None]:
     ranks = join(_device(config.device), config.draft_placement)
     try:
         yield ranks
-    except BaseException as error:
-        ranks.end(_code(error))
-        raise
-    ranks.end(0)
-
-
-def _code(error: BaseException) -> int:
-    if isinstance(error, SpsbenchError):
-        return error.exit_code
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    finally:
+        ranks.end()
 
 
 def _require_started(count: int) -> None:
@@ -161,10 +151,10 @@ def _device(name: str) -> torch.device:
             flag="--device",
             remedy="Use auto, or hide them: CUDA_VISIBLE_DEVICES= before the command.",
         )
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    if device.type == "cuda" and local >= torch.cuda.device_count():
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if device.type == "cuda" and here > torch.cuda.device_count():
         raise UsageError(
-            f"more processes were started here than there are GPUs ({torch.cuda.device_count()}).",
+            f"{here} processes were started on a machine with {torch.cuda.device_count()} GPUs.",
             flag=FLAG,
             remedy="Start as many as there are GPUs.",
         )

@@ -187,7 +187,10 @@ def test_only_the_first_process_speaks(made: Made) -> None:
     for name, (first, second) in made.results.items():
         assert second.out == ""
         assert name == "cache" or not re.search("error|spsbench", second.err)
-        assert first.code == second.code
+        assert second.code == (1 if name == "cache" else 0), (
+            "torchrun names the first process as the one that failed"
+        )
+        assert first.code == 0 or "error: " in first.err
 
 
 def test_ctrl_c_keeps_what_was_finished_and_resume_completes_it(
@@ -214,8 +217,8 @@ def test_verify_finds_the_law_of_a_split_target() -> None:
 
 
 def test_a_process_that_draws_other_numbers_is_found(made: Made) -> None:
-    first, second = made.results["numbers"]
-    assert (first.code, second.code) == (1, 1)
+    first, _ = made.results["numbers"]
+    assert first.code == 1
     assert "out of step in loop" in first.err
     assert not (made.folder / "numbers" / "samples.jsonl").read_text()
 
