@@ -290,7 +290,7 @@ def _measure_all(
         note(rule, store, ended=False)
         _foretell(plan, store, rule, watcher)
     groups = together(missing)
-    found = meter_of(plan.device)
+    found = meter_of(plan.device, plan.config.tensor_parallel)
     store.note(energy=noted(found, store.run_info()))
     due = groups if rule is None else rule.until_over(groups)
     for sample in measure(plan, engines, due, pair, found.meter):

@@ -62,6 +62,8 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
     for arm in arms:
         if arm.sampling.beam is not None:
             raise _whole("a beam search builds a tree over the target", "--sampling")
+        if arm.batch > 1:
+            raise _whole("a batch has a forward of its own", "--batch")
         if arm.engine != EAGER:
             raise _whole(f"the engine {arm.engine} runs a model of its own", "--engine")
         if arm.method == "sps" and drafter_kind(arm.drafter.name).needs_of(arm.drafter) & {WEIGHTS, HIDDEN}:

@@ -150,7 +150,7 @@ def test_tokens_leave_something_to_chance_and_to_the_draft(made: Made) -> None:
 
 
 @pytest.mark.parametrize("placement", ["first", "replicated"])
-def test_every_loop_tells_its_time_within_collectives(made: Made, placement: str) -> None:
+def test_every_loop_tells_its_time_within_collectives(made: Made, whole: object, placement: str) -> None:
     for row in made.journal(placement):
         loops = row["loops"]
         phases = [loops[name] for name in ("draft_s", "verify_s", "sample_s", "other_s", "comm_s")]

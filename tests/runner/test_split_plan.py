@@ -16,6 +16,7 @@ from spsbench.models import ranks
 from spsbench.models.ranks import Meter, Ranks, checksum
 from spsbench.models.tensor_parallel import require_splittable
 from spsbench.runner import plan
+from spsbench.runner.energy import meter_of
 from spsbench.runner.ranks import among_ranks
 
 
@@ -44,6 +45,7 @@ def test_a_split_run_is_over_torch_and_says_so_in_its_identity(joined: None) -> 
         ({"engine": "hf-generate"}, "--engine"),
         ({"engine": "graphed"}, "--engine"),
         ({"sampling": "beam"}, "--sampling"),
+        ({"batch": "1,2"}, "--batch"),
         ({"drafter": "early-exit"}, "--drafter"),
         ({"drafter": "quantised"}, "--drafter"),
         ({"dtype": "int8"}, "--dtype"),
@@ -135,3 +137,9 @@ def test_checksums_tell_sequences_apart() -> None:
     sums = {checksum(numbers) for numbers in ([], [0], [0, 0], [1, 2], [2, 1], [1 << 40])}
     assert len(sums) == 6
     assert all(0 <= found < 1 << 62 for found in sums)
+
+
+def test_the_energy_of_one_board_is_not_that_of_all() -> None:
+    found = meter_of(torch.device("cuda"), processes=2)
+    assert found.meter is None
+    assert "one alone is counted" in str(found.record())
