@@ -231,8 +231,9 @@ class Loop:
         tested: drafted tokens that met the test: ``accepted`` + 1 if one was rejected.
         beta_sum: sum over tested positions of sum_x min(target(x), draft(x)) (Leviathan, Th. 3.5).
         truncated: tokens cut off the end of this loop by EOS, stop string or length.
-        draft_s, verify_s, sample_s, other_s: seconds; the four add up to the loop. None where an
-            engine cannot see them.
+        draft_s, verify_s, sample_s, other_s: seconds; the four add up to the loop, together with ``comm_s``
+            where there is one. None where an engine cannot see them.
+        comm_s: seconds within collectives, of a target that is split over processes; None of any other.
     """
 
     drafted: int
@@ -246,6 +247,7 @@ class Loop:
     sample_s: float | None
     other_s: float | None
     loop_s: float
+    comm_s: float | None = None
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from spsbench.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.metrics.kind import MetricKind
@@ -139,6 +139,9 @@ def _annotate(rows: Sequence[ArmRow], predicted: Prediction | None) -> None:
 
 
 PHASES = ("draft", "verify", "sample", "other", "loop")
+COMM = "comm"
+"""A phase more, of a target that is split over processes."""
+
 _METHOD_ORDER = {"ars": 0, "sps": 1, "draft": 2}
 
 
@@ -459,9 +462,20 @@ def _from_loops(loops: pd.DataFrame, arm: ArmIdentity) -> RowLoops:
             "verify_ms": _mean(loops, "verify_s", 1e3),
             "sample_ms": _mean(loops, "sample_s", 1e3),
             "other_ms": _mean(loops, "other_s", 1e3),
+            **_communication(loops),
             "loop_ms": _mean(loops, "loop_s", 1e3),
         },
     }
+
+
+class _Communication(TypedDict, total=False):
+    comm_ms: float | None
+
+
+def _communication(loops: pd.DataFrame) -> _Communication:
+    """A phase more where the target is split over processes, and nothing of any other."""
+    spent = _mean(loops, "comm_s", 1e3) if "comm_s" in loops else None
+    return {} if spent is None else {"comm_ms": spent}
 
 
 def _acceptance(loops: pd.DataFrame, arm: ArmIdentity) -> Acceptance | None:

@@ -49,12 +49,13 @@ class Acceptance(AcceptanceNames):
 
 
 class LoopTime(TypedDict):
-    """Mean milliseconds of a loop and of its phases."""
+    """Mean milliseconds of a loop and of its phases; ``comm_ms`` where the target is split over processes."""
 
     draft_ms: float | None
     verify_ms: float | None
     sample_ms: float | None
     other_ms: float | None
+    comm_ms: NotRequired[float | None]
     loop_ms: float | None
 
 

@@ -15,7 +15,7 @@ from spsbench.cli.advise import advise
 from spsbench.cli.audit import audit
 from spsbench.cli.bench import bench
 from spsbench.cli.compare import compare
-from spsbench.cli.console import broken_pipe, complain
+from spsbench.cli.console import broken_pipe, complain, speaks
 from spsbench.cli.distill import distill
 from spsbench.cli.doctor import doctor
 from spsbench.cli.formula import theory
@@ -125,6 +125,10 @@ def _explain(error: BaseException, *, debug: bool) -> int:
     if debug and isinstance(error, Exception):
         traceback.print_exception(error)
     match error:
+        case SpsbenchError() | typer.TyperException() if not speaks():
+            return (
+                0  # the first process says the same; torchrun would end it for another's code before it can
+            )
         case SpsbenchError():
             complain(str(error))
             return error.exit_code

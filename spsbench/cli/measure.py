@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ _ABOUT_THE_COMMAND = {
     ),
 }
 _NUMBERS = (
-    *("limit", "samples", "max_new_tokens", "seed", "trace", "threads"),
+    *("limit", "samples", "max_new_tokens", "seed", "trace", "threads", "tensor_parallel"),
     *("temperature", "top_p", "top_k"),
     *("beams", "draft_beams", "length_penalty"),
 )
@@ -145,6 +146,10 @@ def gates_of(text: str | None) -> list[str]:
 
 def resume_command(directory: Path) -> str:
     """The command that continues a run, as it can be typed here."""
+    if (started := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+        from spsbench.runner.ranks import launch_command
+
+        return launch_command(started, ["run", "--resume", str(directory)])
     program = Path(sys.argv[0])
     typed = program.stem == "spsbench" and shutil.which("spsbench") != str(program)
     return shlex.join([str(program) if typed else "spsbench", "run", "--resume", str(directory)])
@@ -156,12 +161,42 @@ def measure(params: Mapping[str, Any]) -> None:
     Raises:
         IncompleteError: some sequences failed; the results are shown all the same.
     """
-    from spsbench.cli.progress import watching
-    from spsbench.store import fresh_directory
-
     config = read_settings(params)
     expected = _expected(params["expect"])
     _require_fixed_prompts(config, expected)
+    among_processes(config, lambda: _measure(params, config, expected))
+
+
+def among_processes(config: RunConfig, lead: Callable[[], None]) -> None:
+    """Do something in the first process of a split target while the others follow it; alone, just do it.
+
+    Args:
+        config: says over how many processes.
+        lead: what the first process does.
+
+    Raises:
+        UsageError: torchrun did not start that many.
+        typer.Exit: in a process that follows, if it failed.
+    """
+    import typer
+
+    from spsbench.runner.ranks import among_ranks
+
+    with among_ranks(config) as ranks:
+        if ranks is None or ranks.leads:
+            lead()
+            return
+        from spsbench.runner.follower import follow
+
+        if code := follow(config, ranks):
+            raise typer.Exit(code)
+
+
+def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None) -> None:
+    """Plan, carry out and judge a run in this process."""
+    from spsbench.cli.progress import watching
+    from spsbench.store import fresh_directory
+
     quiet: bool = params["quiet"]
     say("Checking task, data and models", quiet=quiet)
     from spsbench.runner import execute, plan

@@ -229,6 +229,21 @@ Backend = Annotated[
     ),
 ]
 
+TensorParallel = Annotated[
+    str | None,
+    _option(
+        *("--tensor-parallel", "N", MACHINE),
+        "Split the target over N processes: torchrun --nproc-per-node N -m spsbench run ...",
+    ),
+]
+DraftPlacement = Annotated[
+    str | None,
+    _option(
+        *("--draft-placement", "first|replicated", MACHINE),
+        "Of a split target: the draft in the first process, or in each. Default: first.",
+    ),
+]
+
 Processes = Annotated[
     str | None,
     _option("--processes", "N", MACHINE, "Repeat in N fresh processes; one interval over all of them."),

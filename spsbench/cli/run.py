@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from spsbench.cli import options
+from spsbench.errors import UsageError
 
 _PASSED_ON = ("processes", "concurrency")
 """Options that decide who measures."""
@@ -64,6 +65,8 @@ def run(
     device_map: options.DeviceMap = None,
     threads: options.Threads = None,
     backend: options.Backend = None,
+    tensor_parallel: options.TensorParallel = None,
+    draft_placement: options.DraftPlacement = None,
     processes: options.Processes = None,
     resume: options.Resume = None,
     trace: options.Trace = None,
@@ -81,8 +84,24 @@ def run(
     start(context.params)
 
 
+def _require_one_way(params: Mapping[str, Any]) -> None:
+    """Refuse to split a target in processes or servers that others start.
+
+    Raises:
+        UsageError: naming both.
+    """
+    for name in _PASSED_ON:
+        if params["tensor_parallel"] is not None and params[name] is not None:
+            raise UsageError(
+                f"{params['tensor_parallel']} is given together with --{name}.",
+                flag="--tensor-parallel",
+                remedy="Leave one of the two out.",
+            )
+
+
 def start(params: Mapping[str, Any]) -> None:
     """Measure as the options of ``run`` or ``sweep-k`` say, in this process or in several, or servers."""
+    _require_one_way(params)
     if params["concurrency"] is not None:
         from spsbench.cli.load import measure_load
 

@@ -96,6 +96,7 @@ def verify(
     draft_quantise: options.DraftQuantise = None,
     threads: options.Threads = None,
     backend: options.Backend = None,
+    tensor_parallel: options.TensorParallel = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -108,10 +109,19 @@ def verify(
         from spsbench.cli.verify_engine import verify_engine
 
         verify_engine(context.params)
-    elif controls:
-        verify_controls(context.params)
     else:
-        verify_sampler(context.params)
+        verify_here(context.params)
+
+
+def verify_here(params: Mapping[str, Any]) -> None:
+    """Test a sampler or the planted ones, over as many processes as the target is split over."""
+    work, effort = (verify_controls, "reduced") if params["controls"] else (verify_sampler, "full")
+    if params["tensor_parallel"] is None:
+        work(params)
+        return
+    from spsbench.cli.measure import among_processes
+
+    among_processes(_settings(params, _effort(params, effort)), lambda: work(params))
 
 
 _NOT_OFFERED = {

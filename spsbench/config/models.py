@@ -273,6 +273,9 @@ class RunConfig(Limits):
         proof: draw some sequences at temperature 1 for the proof of losslessness alone.
         extract: how code is taken from an answer; auto begins the answers of a chat, so that they are code.
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
+        tensor_parallel: over how many processes, started by torchrun, the target is split.
+        draft_placement: of a split target: ``first``, the draft runs in the first process, which decides and
+            tells the others its tokens; ``replicated``, every process drafts and decides alike.
         until: ``ci=X%``: stop when every speedup is known to X% of its value.
         budget_s: stop after so many seconds of measuring.
     """
@@ -333,6 +336,10 @@ class RunConfig(Limits):
     threads: Literal["auto"] | Count = Field(default="auto", description="auto or a whole number from 1")
     backend: Literal["auto", "onnxruntime", "torch"] = Field(
         default="auto", description="auto, onnxruntime or torch"
+    )
+    tensor_parallel: Count = Field(default=1, description="a whole number from 1")
+    draft_placement: Literal["first", "replicated"] = Field(
+        default="first", description="first or replicated"
     )
     seed: int = Field(default=0, ge=0, lt=2**63, strict=True, description="a whole number from 0 to 2**63-1")
     trace: int = Field(default=8, ge=0, strict=True, description="a whole number, 0 for none")

@@ -7,7 +7,7 @@ that works asynchronously brings a clock of its own whose ``now`` first waits fo
 from __future__ import annotations
 
 import time
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 Phase = Literal["draft", "verify", "sample", "other"]
 PHASES: tuple[Phase, ...] = ("draft", "verify", "sample", "other")
@@ -18,6 +18,15 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Seconds since an arbitrary moment."""
+        ...
+
+
+@runtime_checkable
+class CommunicatingClock(Clock, Protocol):
+    """A clock that also knows how long this process was within collectives, where a model is split."""
+
+    def communicated(self) -> float:
+        """Seconds within collectives since it was last asked."""
         ...
 
 
@@ -51,38 +60,54 @@ class FakeClock:
 class Stopwatch:
     """Divides the time since ``start`` into phases; each moment belongs to exactly one of them.
 
+    Under a ``CommunicatingClock`` there is a phase more, ``comm``, which is taken out of the others.
+
     Attributes:
         seconds: seconds per phase since ``start`` or the last ``take``.
     """
 
-    __slots__ = ("_mark", "_now", "seconds")
+    __slots__ = ("_communicated", "_mark_s", "_now", "seconds")
+
+    _mark_s: float
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.now
+        self._communicated = clock.communicated if isinstance(clock, CommunicatingClock) else None
         self.start()
 
     def start(self) -> None:
         """Zero the phases and measure from this moment on."""
-        self.seconds = _zeros()
-        self._mark = self._now()
+        self.seconds = self._zeros()
+        self._from(self._now())
 
     def lap(self, phase: Phase) -> None:
         """Book the time since the last lap (or ``start``) on ``phase``."""
         now = self._now()
-        self.seconds[phase] += now - self._mark
-        self._mark = now
+        self.seconds[phase] += now - self._mark_s
+        self._mark_s = now
+        if self._communicated is not None:
+            comm_s = self._communicated()
+            self.seconds[phase] -= comm_s
+            self.seconds["comm"] += comm_s
 
     def skip(self) -> float:
         """Leave the time since the last lap out of every phase; returns how many seconds that were."""
         now = self._now()
-        skipped_s, self._mark = now - self._mark, now
+        skipped_s = now - self._mark_s
+        self._from(now)
         return skipped_s
+
+    def _from(self, now: float) -> None:
+        """Measure from a moment of the clock on; what was communicated until then is in no phase."""
+        self._mark_s = now
+        if self._communicated is not None:
+            self._communicated()
 
     def take(self) -> dict[str, float]:
         """The phases' seconds up to the last lap, e.g. those of a loop; the next loop begins at that lap."""
-        seconds, self.seconds = self.seconds, _zeros()
+        seconds, self.seconds = self.seconds, self._zeros()
         return seconds
 
-
-def _zeros() -> dict[str, float]:
-    return {"draft": 0.0, "verify": 0.0, "sample": 0.0, "other": 0.0}
+    def _zeros(self) -> dict[str, float]:
+        zeros = {"draft": 0.0, "verify": 0.0, "sample": 0.0, "other": 0.0}
+        return zeros if self._communicated is None else zeros | {"comm": 0.0}

@@ -85,6 +85,7 @@ def _loop_record(loop: TruncatedLoop, beta_sum: float, phases: bool) -> Loop:
         sample_s=seconds["sample"] if phases else None,
         other_s=seconds["other"] if phases else None,
         loop_s=sum(seconds.values()),
+        comm_s=seconds.get("comm") if phases else None,
     )
 
 

@@ -127,7 +127,7 @@ def _from_pretrained(
             output_loading_info=True,
             **quantised | placed,
         )
-        _require_complete(sorted(report["missing_keys"]), source.name, flag)
+        require_complete(sorted(report["missing_keys"]), source.name, flag)
         if asked.quantise is not None:
             mark(model, asked.quantise)
     return model
@@ -152,7 +152,7 @@ def _load_sharing(
                 quantise_built(draft.model, asked, draft.device)
             return draft
         except KeyError as missing:
-            _require_complete([str(missing.args[0])], source.name, flag)
+            require_complete([str(missing.args[0])], source.name, flag)
             raise
 
 
@@ -170,7 +170,7 @@ def _load_onnx(
                 return OnnxSeq2SeqLM(source.config, border, stored, vocab_size, size, reference, bits)
             return OnnxLM(source.config, stored, vocab_size, size, reference, bits=bits)
         except KeyError as missing:
-            _require_complete([str(missing.args[0])], source.name, flag)
+            require_complete([str(missing.args[0])], source.name, flag)
             raise
 
 
@@ -184,7 +184,7 @@ def weights_folder(source: ModelSource) -> Path:
     return Path(snapshot_download(source.location, revision=source.commit, allow_patterns=wanted))
 
 
-def _require_complete(missing: list[str], name: str, flag: str) -> None:
+def require_complete(missing: list[str], name: str, flag: str) -> None:
     """Refuse a checkpoint with missing weights: transformers would initialise them at random."""
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")

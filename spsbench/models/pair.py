@@ -19,8 +19,10 @@ from spsbench.models.loading import load, load_placed
 from spsbench.models.memory import experts_of, suitable_threads
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import quantised_of, require_quantisable
+from spsbench.models.ranks import Ranks
 from spsbench.models.selftest import require_exact_rollback
 from spsbench.models.source import ModelSource, find
+from spsbench.models.tensor_parallel import load_split
 from spsbench.models.tokenizer import Tokenizer, check_same
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.weights import require_memory, weight_bytes
@@ -212,6 +214,7 @@ def load_pair(
     threads: int | None = None,
     beside: Pair | None = None,
     placement: Placement | None = None,
+    ranks: Ranks | None = None,
 ) -> Pair:
     """Load both models and run the self-test of each.
 
@@ -223,18 +226,20 @@ def load_pair(
         threads: of the CPU; None for as many as suit the target's size.
         beside: a loaded pair of the same target, which is not loaded again.
         placement: of a target that is spread over devices, checked by its ``require``.
+        ranks: the processes that the target is split over; the draft is whole in this one.
 
     Raises:
         UsageError: the weights do not fit on the device, or a model fails its self-test.
         UnavailableError: a checkpoint is damaged or incomplete, or a package is missing.
     """
-    require_pair_fits(source, dtypes, device, backend, placement)
-    target, told = _target(source, dtypes, device, backend, threads, beside, placement)
+    split = 1 if ranks is None else ranks.size
+    require_pair_fits(source, dtypes, device, backend, placement, split=split)
+    target, told = _target(source, dtypes, device, backend, threads, beside, placement, ranks)
     if device.type == "cpu":
         threads = threads or suitable_threads(target.parameters)  # the draft runs on the target's
         # Over ONNX Runtime nothing large is left to torch, whose threads would wait for that pool's.
         torch.set_num_threads(threads if backend == TORCH else 1)
-    if source.is_one(dtypes):
+    if source.is_one(dtypes) and ranks is None:
         draft = target.twin()
     else:
         draft = load(source.draft, dtypes[1], device, source.vocab_size, "--draft", backend, threads, target)
@@ -253,20 +258,21 @@ def require_pair_fits(
     backend: str,
     placement: Placement | None,
     stock: Sequence[ModelSource] = (),
+    split: int = 1,
 ) -> None:
     """Refuse a pair whose weights do not fit where they go: on the device, or as a device map says.
 
     Args:
         source, dtypes, device, backend, placement: see ``load_pair``.
-        stock: see ``require_memory``.
+        stock, split: see ``require_memory``.
 
     Raises:
         UsageError: with both numbers.
         UnavailableError: a file is damaged.
     """
-    draft = None if source.is_one(dtypes) else source.draft
+    draft = None if source.is_one(dtypes) and split == 1 else source.draft
     if placement is None:
-        require_memory(source.target, draft, dtypes, device, backend, stock)
+        require_memory(source.target, draft, dtypes, device, backend, stock, split)
     else:
         placement.require_room(source.target, draft, dtypes, device)
 
@@ -279,10 +285,13 @@ def _target(
     threads: int | None,
     beside: Pair | None,
     placement: Placement | None,
+    ranks: Ranks | None,
 ) -> tuple[CausalLM, dict[str, Any] | None]:
     """The target, and what is known of it if it was loaded already."""
     if beside is not None and beside.target.vocab_size == source.vocab_size:
         return beside.target, beside.info["target"]
+    if ranks is not None:
+        return load_split(source.target, dtypes[0], source.vocab_size, "--target", ranks, threads), None
     if placement is not None:
         alone = source.is_one(dtypes)
         reserved = 0 if alone else weight_bytes(source.draft, dtypes[1], "--draft", device) or 0

@@ -9,6 +9,7 @@ import torch
 
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, attention_window
+from spsbench.models.ranks import RanksFault
 
 _PROMPT = 24
 _BLOCK = 5
@@ -84,7 +85,7 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
     for seed in range(_SEEDS):
         try:
             result = self_test(model, seed)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, RanksFault):
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"

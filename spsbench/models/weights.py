@@ -91,6 +91,7 @@ def require_memory(
     device: torch.device,
     backend: str,
     stock: Sequence[ModelSource] = (),
+    split: int = 1,
 ) -> None:
     """Refuse a pair, or a target alone, whose weights do not fit on the device.
 
@@ -101,6 +102,7 @@ def require_memory(
         backend: of ``choose_backend``; ONNX Runtime holds a model twice while it packs its weights.
         stock: those of them that run by transformers' own forward too, for which float32 weights lie beside
             ONNX Runtime's.
+        split: processes that share the target, each with a device of its own unless that is a CPU.
 
     Raises:
         UsageError: with both numbers.
@@ -112,6 +114,8 @@ def require_memory(
         weight_bytes(model, dtype, flag, packed_on) or 0
         for (flag, model), dtype in zip(models.items(), dtypes, strict=False)
     ]
+    if device.type != "cpu":
+        sizes[0] //= split
     needed, when = sum(sizes), ""
     if backend == ONNXRUNTIME:
         loading = max(sum(sizes[:number]) + sizes[number - 1] for number in range(1, len(sizes) + 1))

@@ -24,6 +24,7 @@ from spsbench.summary_types import (
     ArmRow,
     Estimate,
     LoopLine,
+    LoopTime,
     Prediction,
     SeriesPrediction,
 )
@@ -94,7 +95,7 @@ def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | Non
     ars = next((other for other in group if other["method"] == "ars"), None)
     draft = next((other for other in group if other["method"] == "draft"), None)
     drafting = row["loop_time"]["draft_ms"] if row["loop_time"] else None
-    target = ars["loop_time"]["verify_ms"] if ars and ars["loop_time"] else None
+    target = _forward_ms(ars["loop_time"]) if ars and ars["loop_time"] else None
     drafted = row.get("drafted_per_loop") or row["k"]
     if drafting is not None and target and drafted:
         return drafting / drafted / target, "loops"
@@ -102,6 +103,12 @@ def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | Non
     if runs_it and ars and draft and ars["ms_per_token"] and draft["ms_per_token"]:
         return draft["ms_per_token"] / ars["ms_per_token"], "draft alone"
     return None, "not measured"
+
+
+def _forward_ms(times: LoopTime) -> float | None:
+    """A pass of the target, with what the processes of a split one say to each other in it."""
+    verifying = times["verify_ms"]
+    return None if verifying is None else verifying + (times.get("comm_ms") or 0.0)
 
 
 _MOST_K = 16

@@ -30,7 +30,7 @@ from spsbench.report.results import acceptance, results
 from spsbench.report.tables import Table, left, right
 from spsbench.report.wording import escape, fence
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
-from spsbench.summary import PHASES
+from spsbench.summary import COMM, PHASES
 from spsbench.summary_types import ArmRow, Summary
 
 Run = Mapping[str, Any]
@@ -125,11 +125,13 @@ def _loops(summary: Summary, run: Run) -> list[str]:
     rows = [row for row in summary["rows"] if row["loop_time"]]
     if not rows:
         return []
-    columns = [*(right(f"{phase} ms") for phase in PHASES), left("target mode"), left("draft mode")]
+    split = any("comm_ms" in (row["loop_time"] or {}) for row in rows)
+    phases = (*PHASES[:-1], COMM, PHASES[-1]) if split else PHASES
+    columns = [*(right(f"{phase} ms") for phase in phases), left("target mode"), left("draft mode")]
 
     def cells(row: ArmRow) -> list[str]:
         return [
-            *(wording.milliseconds(wording.phase_ms(row["loop_time"], phase)) for phase in PHASES),
+            *(wording.milliseconds(wording.phase_ms(row["loop_time"], phase)) for phase in phases),
             *(row[mode] or wording.NOTHING for mode in ("target_mode", "draft_mode")),
         ]
 

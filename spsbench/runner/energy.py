@@ -13,10 +13,17 @@ from spsbench.stats.energy import ENERGY
 T = TypeVar("T")
 
 
-def meter_of(device: torch.device) -> FoundMeter:
-    """What counts the energy of a device: of a GPU its own board, of a CPU the packages and their memory."""
+def meter_of(device: torch.device, processes: int = 1) -> FoundMeter:
+    """What counts the energy of a device: of a GPU its own board, of a CPU the packages and their memory.
+
+    Args:
+        device: of this process.
+        processes: that share the target; of several boards only this process's would be counted.
+    """
     if device.type == "cpu":
         return find_rapl()
+    if processes > 1:
+        return FoundMeter(None, None, f"the target is split over {processes} boards; one alone is counted")
     if device.type != "cuda":
         return FoundMeter(None, None, f"nothing counts for a device of the kind {device.type}")
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)

@@ -27,7 +27,7 @@ from spsbench.peers.peer import PeerError
 from spsbench.records import Arm, Generation, Request, Sample
 from spsbench.runner.answering import FAILURES, Answer, answers, reason_of
 from spsbench.runner.arms import is_peer
-from spsbench.runner.backends import GRAPHED, Backends
+from spsbench.runner.backends import GRAPHED
 from spsbench.runner.conditions import (
     AUTO,
     conditions_of,
@@ -40,9 +40,11 @@ from spsbench.runner.conditions import (
 from spsbench.runner.energy import meter_of, metered, noted
 from spsbench.runner.expectation import SPENT, duration, of_earlier_run
 from spsbench.runner.finalize import finalize, peak_memory_bytes, score
+from spsbench.runner.follower import backends_of
 from spsbench.runner.peers import LOGS, PeerArms, require_any
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import prove, read_again
+from spsbench.runner.ranks import ranks_of
 from spsbench.runner.schedule import Turn, together, turns
 from spsbench.runner.stopping import StoppingRule, note, stopping_rule
 from spsbench.stats.anytime import EXPECTABLE
@@ -191,7 +193,7 @@ def _generate(
             now = _with_peers(plan, store, peers, due, watcher, now, allow_mixed=allow_mixed)
         due -= peers.left_out.keys()
         corpus = tuple(prompt.ids for prompt in plan.prompts)
-        backends = Backends(pair, plan.slots, corpus=corpus, peer=peers.engine)
+        backends = backends_of(pair, plan.slots, corpus, peers.engine)
         engines = backends.all([arm for arm in plan.arms if arm in due or not is_peer(arm)])
         _note_engines(plan, store, engines, pair, backends.fallbacks, watcher)
         if due:
@@ -288,7 +290,7 @@ def _measure_all(
         note(rule, store, ended=False)
         _foretell(plan, store, rule, watcher)
     groups = together(missing)
-    found = meter_of(plan.device)
+    found = meter_of(plan.device, plan.config.tensor_parallel)
     store.note(energy=noted(found, store.run_info()))
     due = groups if rule is None else rule.until_over(groups)
     for sample in measure(plan, engines, due, pair, found.meter):
@@ -335,7 +337,15 @@ def load(plan: Plan, *, threads: int | None = None) -> Pair:
     """
     asked = plan.config.threads
     threads = threads or (None if asked == AUTO else int(asked))
-    return load_pair(plan.source, plan.dtypes, plan.device, plan.backend, threads, placement=plan.placement)
+    return load_pair(
+        plan.source,
+        plan.dtypes,
+        plan.device,
+        plan.backend,
+        threads,
+        placement=plan.placement,
+        ranks=ranks_of(plan.config),
+    )
 
 
 def _modes(engines: Mapping[Arm, Engine], pair: Pair) -> dict[str, dict[str, str]]:

@@ -28,6 +28,7 @@ from spsbench.runner.arms import arms_of, is_peer, require_stoppable
 from spsbench.runner.backends import require_own_weights, require_spreadable, stock_roles
 from spsbench.runner.batches import require_batchable, require_batchable_models, require_room
 from spsbench.runner.beams import require_searchable
+from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.catalogue import load_task
@@ -109,6 +110,7 @@ class Plan:
             **_draft_identity(self.config),
             **({} if self.quantiser is None else {"quantiser": self.quantiser}),
             "device": self.device.type,
+            **split_over(self.config),
             "seed": self.config.seed,
             **answers.extraction_identity(self.extract, self.chat_template),
             **({} if self.config.shard is None else {"shard": self.config.shard}),
@@ -137,7 +139,9 @@ class Plan:
         """
         made = self.config.pair.synthetic and not self.data.synthetic
         label = f"{self.data.label} (synthetic pair)" if made else self.data.label
-        return ", ".join([label, *about_weights(self.source, self.dtypes, self.backend)])
+        count = self.config.tensor_parallel
+        split = [f"target split over {count} processes"] if count > 1 else []
+        return ", ".join([label, *about_weights(self.source, self.dtypes, self.backend), *split])
 
     def info(self) -> dict[str, Any]:
         """What ``run.json`` tells besides the identity."""
@@ -148,6 +152,7 @@ class Plan:
             "metrics": records(self.task.metrics),
             "synthetic": self.data.synthetic or self.config.pair.synthetic,
             "pair": self.config.pair.name,
+            **split_over(self.config),
             "shard": self.config.shard,
             "data": self.data.provenance,
             "bos": self.source.tokenizer.bos,
@@ -287,16 +292,18 @@ def plan(config: RunConfig) -> Plan:
     _require_shareable(config, source, arms)
     _require_own_loops(source, arms)
     require_batchable_models(arms, source)
+    require_split_arms(config, source, arms)
     dtypes = config.model_dtype, config.draft_model_dtype
     placement = None if config.device_map is None else Placement.read(config.device_map)
-    asked = config.backend if placement is None else placement.backend(config.backend)
+    asked = backend_asked(config) if placement is None else placement.backend(config.backend)
     backend, fallback = pair_backend(asked, source, dtypes, device)
     if placement is not None:
         placement.require(source.target, dtypes[0])
         require_spreadable(arms)
     require_own_weights(arms, dtypes, backend)
     draft = None if source.is_one(dtypes) else source.draft
-    require_pair_fits(source, dtypes, device, backend, placement, _stock(source, draft, arms))
+    stock = _stock(source, draft, arms)
+    require_pair_fits(source, dtypes, device, backend, placement, stock, config.tensor_parallel)
     data = task.load(config.data, config.limit, config.seed)
     max_new_tokens = config.max_new_tokens or task.max_new_tokens
     # The last loop may score K tokens beyond the limit.

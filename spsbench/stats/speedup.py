@@ -159,7 +159,8 @@ class ArmSums:
         seconds, tokens: decoding time and output tokens, from the samples.
         loops: number of target calls.
         drafted, accepted, tested, beta: as in ``Loop``, summed.
-        draft_s, verify_s, sample_s: seconds of the phases, summed.
+        draft_s, verify_s, sample_s: seconds of the phases, summed; communication of a split target, which is
+            part of what its forward costs, with ``verify_s``.
     """
 
     seconds: float
@@ -226,8 +227,17 @@ def arm_sums(samples: pd.DataFrame, loops: pd.DataFrame) -> ArmSums | None:
         loops=float(len(loops)),
         **{name: float(column(loops, name).sum()) for name in ("drafted", "accepted", "tested")},
         beta=float(column(loops, "beta_sum").sum()),
-        **{f"{phase}_s": float(column(loops, f"{phase}_s").sum()) for phase in PHASES},
+        **{
+            f"{phase}_s": float(column(loops, f"{phase}_s").sum()) + _comm_s(loops, phase) for phase in PHASES
+        },
     )
+
+
+def _comm_s(loops: pd.DataFrame, phase: str) -> float:
+    """Seconds within collectives that count with a phase; only a split target has any."""
+    if phase != "verify" or "comm_s" not in loops:
+        return 0.0
+    return float(np.nansum(column(loops, "comm_s")))
 
 
 def column(frame: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:

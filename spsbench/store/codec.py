@@ -113,6 +113,9 @@ def _little(values: array[Any]) -> array[Any]:
 
 LOOP_COUNTS = ("drafted", "accepted", "emitted", "tested", "truncated")
 LOOP_COLUMNS = tuple(field.name for field in dataclasses.fields(Loop))
+LATER_LOOP_COLUMNS = frozenset({"comm_s"})
+"""What only loops of a split target have; a line of the journal without any of it does not name it."""
+
 TRACE_COLUMNS = tuple(field.name for field in dataclasses.fields(TracedToken))
 
 _NAMES = ("example_id", "arm")
@@ -252,20 +255,22 @@ def _columns(records: list[Any], names: tuple[str, ...]) -> dict[str, list[Any] 
         values = [getattr(record, name) for record in records]
         if name.endswith("_s"):
             values = [None if value is None else round(float(value), _DIGITS) for value in values]
-        columns[name] = None if values and all(value is None for value in values) else values
+        empty = all(value is None for value in values)
+        if not (empty and name in LATER_LOOP_COLUMNS):
+            columns[name] = None if values and empty else values
     return columns
 
 
 def _records(columns: dict[str, list[Any] | None], names: tuple[str, ...]) -> zip[tuple[Any, ...]]:
     count = len(next(values for values in columns.values() if values is not None))
-    filled = ([None] * count if columns[name] is None else columns[name] or [] for name in names)
+    filled = ([None] * count if columns.get(name) is None else columns[name] or [] for name in names)
     return zip(*filled, strict=True)
 
 
 def _check_columns(columns: Any, names: tuple[str, ...]) -> None:
     if columns is None:
         return
-    values = [columns[name] for name in names]
+    values = [columns.get(name) if name in LATER_LOOP_COLUMNS else columns[name] for name in names]
     lengths = {len(column) for column in values if column is not None}
     _require(
         len(lengths) == 1 and all(column is None or isinstance(column, list) for column in values), "columns"

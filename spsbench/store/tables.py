@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench import axes
 from spsbench.errors import SpsbenchError
 from spsbench.store import codec
-from spsbench.store.codec import LOOP_COLUMNS, LOOP_COUNTS, TRACE_COLUMNS
+from spsbench.store.codec import LATER_LOOP_COLUMNS, LOOP_COLUMNS, LOOP_COUNTS, TRACE_COLUMNS
 from spsbench.store.files import replacing
 from spsbench.store.journal import Row
 
@@ -52,6 +52,7 @@ _LATER: dict[str, Any] = {
     "condition": 0,
     **dict.fromkeys(("conditions", "category", codec.HYPOTHESES, codec.LATENCY, codec.WAVE)),
 }
+_OPTIONAL = _LATER.keys() | LATER_LOOP_COLUMNS
 # What samples of the first schema repeat of their arm.
 _EARLIER = ["method", "engine", "sampling", "k"]
 _KEY = ("example_id", "sample_index", "arm")
@@ -71,7 +72,8 @@ class Frames:
             lists, ``scores`` and ``losslessness`` dictionaries (``losslessness`` None if not kept).
             ``hypotheses`` is what a beam search finished, as JSON (``Hypothesis``), best first. ``latency_s``
             and ``wave`` are of batches, see ``Generation`` and ``Sample``.
-        loops: one row per loop, in order within each sample; NaN where an engine cannot see a phase.
+        loops: one row per loop, in order within each sample; NaN where an engine cannot see a phase, and in
+            ``comm_s`` where the target was not split over processes.
         tokens: one row per drafted or emitted token of the traced examples.
         evidence: one row per emitted token that was read again, see ``TokenEvidence``; NaN where a row is
             not known. ``position`` counts in the output.
@@ -159,7 +161,7 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
             return None
         if stamp is not None and (table.schema.metadata or {}).get(_STAMP) != stamp.encode():
             return None
-        if not _is_whole(name, table, optional=set() if stamp is not None else _LATER.keys()):
+        if not _is_whole(name, table, optional=set() if stamp is not None else _OPTIONAL):
             return None
         tables[name] = table
     return tables
@@ -212,6 +214,8 @@ def to_frames(tables: dict[str, Any], arms: Sequence[Row]) -> Frames:
         samples[name] = _objects(list(samples[name]), samples.index)
     evidence = tables["evidence"] if "evidence" in tables else _empty("evidence")
     loops, tokens = tables["loops"].to_pandas(), tables["tokens"].to_pandas()
+    for name in LATER_LOOP_COLUMNS - set(loops.columns):
+        loops[name] = float("nan")
     return Frames(arms_table(arms).to_pandas(), samples, loops, tokens, evidence.to_pandas())
 
 
@@ -238,7 +242,7 @@ class _Blocks:
             return
         length = len(next(values for values in columns.values() if values is not None))
         for name, kind in self._kinds.items():
-            values = columns[name]
+            values = columns.get(name)
             dtype = object if kind == "string" else kind
             block = np.full(length, np.nan) if values is None else np.asarray(values, dtype=dtype)
             self._blocks[name].append(block)

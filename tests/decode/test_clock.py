@@ -52,3 +52,33 @@ def test_skipped_time_belongs_to_no_phase() -> None:
     assert watch.skip() == 101.0
     watch.lap("verify")
     assert watch.take() == {"draft": 1.0, "verify": 1.0, "sample": 0.0, "other": 0.0}
+
+
+class _Collectives(FakeClock):
+    """A clock of a split target, whose collectives take as long as they are told."""
+
+    spent_s = 0.0
+
+    def communicated(self) -> float:
+        spent_s, self.spent_s = self.spent_s, 0.0
+        return spent_s
+
+    def collective(self, seconds: float) -> None:
+        self.advance(seconds)
+        self.spent_s += seconds
+
+
+def test_time_within_collectives_is_a_phase_of_its_own() -> None:
+    clock = _Collectives(tick_s=0.0)
+    clock.collective(9.0)
+    watch = Stopwatch(clock)  # that of the prompt is no loop's
+    clock.advance(2.0)
+    clock.collective(3.0)
+    watch.lap("verify")
+    clock.collective(1.0)
+    watch.lap("other")
+    assert watch.take() == {"draft": 0.0, "verify": 2.0, "sample": 0.0, "other": 0.0, "comm": 4.0}
+    clock.collective(5.0)
+    assert watch.skip() == 5.0
+    watch.lap("other")
+    assert sum(watch.take().values()) == 0.0

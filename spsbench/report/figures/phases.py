@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PARTS = ("verify", "draft", "sample", "other")
+COMM = "comm"
+"""A part more where the target is split over processes."""
 
 
 def draw(measured: Measured) -> Drawing:
@@ -30,8 +32,20 @@ def draw(measured: Measured) -> Drawing:
     for axes in panels:
         axes.set_ylim(0, top)
     panels[0].set_ylabel("ms per loop")
-    style.legend(figure, [_patch(part, tone) for part, tone in zip(PARTS, style.TONES, strict=True)])
-    return Drawing("loop_time", "Where a loop's time goes", _CAPTION, figure)
+    parts = _parts([row for series in shown for row in _told(series)])
+    style.legend(figure, [_patch(part, _TONES[part]) for part in parts])
+    split = f"{_CAPTION[:-1]}; comm, collectives between the processes that share the target."
+    caption = split if COMM in parts else _CAPTION
+    return Drawing("loop_time", "Where a loop's time goes", caption, figure)
+
+
+_TONES = {**dict(zip(PARTS, style.TONES, strict=True)), COMM: style.SERIES[4]}
+
+
+def _parts(rows: list[ArmRow]) -> tuple[str, ...]:
+    """The parts that the loops of these arms have."""
+    split = any(phase_ms(row["loop_time"], COMM) is not None for row in rows)
+    return (*PARTS, COMM) if split else PARTS
 
 
 _CAPTION = (
@@ -52,9 +66,9 @@ def _panel(axes: Axes, series: Series) -> None:
     rows = _told(series)
     x = np.arange(len(rows))
     bottom = np.zeros(len(rows))
-    for part, tone in zip(PARTS, style.TONES, strict=True):
-        heights = np.asarray([phase_ms(row["loop_time"], part) for row in rows], dtype=np.float64)
-        axes.bar(x, heights, 0.7, bottom, color=tone, edgecolor=style.PAPER, linewidth=0.6)
+    for part in _parts(rows):
+        heights = np.asarray([phase_ms(row["loop_time"], part) or 0.0 for row in rows], dtype=np.float64)
+        axes.bar(x, heights, 0.7, bottom, color=_TONES[part], edgecolor=style.PAPER, linewidth=0.6)
         bottom += heights
     style.places(axes, [row["k"] for row in rows])
     axes.set_title(f"Loop time, {series.label}")
