@@ -735,6 +735,7 @@ class Conditions(TypedDict, total=False):
     numpy: str | None
     onnxruntime: str | None
     engines: dict[str, str]  # name and version of engines of others, where there are any
+    workers_per_machine: int  # processes of the run that measured on one machine at once, where several did
 
 
 class ConditionPart(TypedDict):

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from spsbench.cli import options
+from spsbench.errors import UsageError
 
 _PASSED_ON = ("processes", "concurrency")
 """Options that decide who measures."""
@@ -62,6 +63,7 @@ def run(
     threads: options.Threads = None,
     backend: options.Backend = None,
     processes: options.Processes = None,
+    on: options.On = None,
     resume: options.Resume = None,
     trace: options.Trace = None,
     fail_on: options.FailOn = None,
@@ -80,6 +82,13 @@ def run(
 
 def start(params: Mapping[str, Any]) -> None:
     """Measure as the options of ``run`` or ``sweep-k`` say, in this process or in several, or servers."""
+    for other in _PASSED_ON:
+        if params["on"] is not None and params[other] is not None:
+            raise UsageError(
+                f"{params['on']} is given together with --{other}.",
+                flag="--on",
+                remedy="Leave one of the two out.",
+            )
     if params["concurrency"] is not None:
         from spsbench.cli.load import measure_load
 
