@@ -105,9 +105,7 @@ def cut(run: Path, to: Path, lines: int) -> Path:
     return to
 
 
-def test_a_killed_worker_changes_no_token_and_no_score(
-    alone: Path, spread: tuple[Path, Result, int]
-) -> None:
+def test_a_killed_worker_changes_no_token_and_no_score(alone: Path, spread: tuple[Path, Result, int]) -> None:
     directory, done, killed = spread
     assert done.code == 0, done.err
     assert f":{killed} was lost" in done.err
@@ -147,9 +145,7 @@ def test_workers_are_recorded_and_all_arms_of_a_prompt_are_one_workers(
     assert "## Workers" in (directory / "report.md").read_text()
 
 
-def test_what_one_process_began_workers_finish(
-    alone: Path, cluster: None, cli: Cli, tmp_path: Path
-) -> None:
+def test_what_one_process_began_workers_finish(alone: Path, cluster: None, cli: Cli, tmp_path: Path) -> None:
     directory = cut(alone, tmp_path / "run", 5)
     done = cli("run", "--resume", directory, "--on", "ray", "--quiet")
     assert done.code == 0, done.err

@@ -130,7 +130,7 @@ def test_without_any_worker_left_it_says_how_to_go_on() -> None:
 
 
 def test_an_item_that_ends_workers_does_not_end_all_of_them() -> None:
-    pool = FakePool({worker: 1 for worker in range(6)}, dies_after=dict.fromkeys(range(6), 0))
+    pool = FakePool(dict.fromkeys(range(6), 1), dies_after=dict.fromkeys(range(6), 0))
     with pytest.raises(SpsbenchError, match=f"{MOST_LOST} workers were lost over p0 0"):
         done(pool, blocks(1))
     assert len(pool.begun) == MOST_LOST
