@@ -84,7 +84,8 @@ class Pool(Protocol):
 def measuring(turns: Iterable[Turn]) -> list[Block]:
     """A block for every prompt, or wave of them: all of its samples and arms, in the order of the turns.
 
-    They are compared with each other, so one worker measures them. Larger blocks would gain nothing, since a block costs a message, and would leave workers idle at the end.
+    They are compared with each other, so one worker measures them. Larger blocks would gain nothing, since a
+    block costs a message, and would leave workers idle at the end.
     """
     units = groupby(turns, key=lambda turn: turn.unit)
     return [Block("measure", tuple(Item(turn.key) for turn in unit)) for _, unit in units]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -152,3 +152,14 @@ def test_however_workers_die_everything_is_done_once(seed: int) -> None:
     answers = done(pool, due)
     assert Counter(answer.key for answer in answers) == Counter(keys(due))
     assert max(Counter(key for _, key in pool.made).values()) == 1
+
+
+def test_with_batches_a_block_is_a_wave_of_whole_prompts() -> None:
+    asked = [Prompt(f"p{index}", "text", (1, 2), "reference") for index in range(6)]
+    arms = (*ARMS, replace(ARMS[1], batch=2))
+    found = measuring(turns(asked, 1, arms, 0))
+    assert [{item.key[0] for item in block.items} for block in found] == [
+        {"p0", "p1", "p2", "p3"},
+        {"p4", "p5"},
+    ]
+    assert [len(block.items) for block in found] == [12, 6]
