@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +48,10 @@ def _measured(workers: int, out: Path, options: argparse.Namespace) -> str:
     command = ["run", "xsum", *limits, "--no-score", "--no-proof", "--quiet", "--out", str(out)]
     began_s = time.perf_counter()
     if workers:
-        ray.init(address="local", num_cpus=workers, include_dashboard=False, log_to_driver=False)
-    code = spsbench([*command, *(["--on", "ray"] if workers else [])])
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        ray.init(address="local", num_cpus=workers, include_dashboard=False, **quiet)
+    with redirect_stdout(StringIO()):
+        code = spsbench([*command, *(["--on", "ray"] if workers else [])])
     whole_s = time.perf_counter() - began_s
     if workers:
         ray.shutdown()

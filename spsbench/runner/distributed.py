@@ -32,7 +32,7 @@ from spsbench.runner.execute import Outcome, Watcher, due_turns, note_facts
 from spsbench.runner.finalize import Scores, finalize, score
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import announce_proof, note_proof
-from spsbench.runner.ray_pool import RayPool, ray_pool
+from spsbench.runner.ray_pool import START_S, RayPool, ray_pool
 from spsbench.runner.schedule import Turn
 from spsbench.runner.spread import Block, Item, hand_out, measuring
 from spsbench.runner.worker import Introduction
@@ -170,7 +170,10 @@ def _prepared(pool: RayPool, plan: Plan, watcher: Watcher) -> Staff:
         UsageError: one has other versions, or would measure something else.
         UnavailableError: one lacks data or a model; or none is left.
     """
-    known: dict[int, Introduction] = pool.ask("introduce")
+    hired = len(pool.workers)
+    known: dict[int, Introduction] = pool.ask("introduce", within_s=START_S)
+    if len(known) < hired:
+        watcher.warned(f"Of {hired} workers {hired - len(known)} did not begin; the others measure.")
     here = software_of(plan.info()["environment"])
     require_same_software(here, known.values())
     alone: dict[int, Conditions] = pool.ask("prepare", plain(plan.identity()))

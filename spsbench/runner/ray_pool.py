@@ -21,7 +21,7 @@ from spsbench.runner.worker import Worker
 Told = TypeVar("Told")
 
 START_S = 120.0
-"""How long the workers may take to begin: Ray has to start a process for each, and each imports torch."""
+"""How long workers may take to begin: Ray starts a process for each where CPUs are free."""
 
 _OBJECT_STORE_BYTES = 100 * 2**20
 """Of a cluster of our own; what travels are keys and single samples."""
@@ -65,21 +65,26 @@ class RayPool:
         self._to_ask = worker
         return Answer(worker, *found)
 
-    def ask(self, method: str, *given: Any) -> dict[int, Any]:
+    def ask(self, method: str, *given: Any, within_s: float | None = None) -> dict[int, Any]:
         """What each worker answers to a call; those that are gone are left out.
+
+        Args:
+            method: of ``Worker``.
+            given: its arguments.
+            within_s: who has not answered by then is sent away; without it all are waited for.
 
         Raises:
             SpsbenchError: what one of them raised.
             UnavailableError: none answered.
         """
         asked = {getattr(actor, method).remote(*given): worker for worker, actor in self._actors.items()}
-        ready = _within(list(asked), START_S)
+        ready = _all_of(list(asked), within_s)
         found: dict[int, Any] = {}
         reasons = []
         for answer, worker in asked.items():
             if answer not in ready:
                 self._dismiss(worker)
-                reasons.append(f"it did not answer within {START_S:g} s")
+                reasons.append(f"it did not answer within {within_s:g} s.")
                 continue
             try:
                 found[worker] = _got(answer)
@@ -193,10 +198,13 @@ def _first(pending: list[Any]) -> list[Any]:
         raise _cut_off(error) from error
 
 
-def _within(pending: list[Any], seconds: float) -> list[Any]:
+def _all_of(pending: list[Any], within_s: float | None) -> list[Any]:
     import ray
 
-    return list(ray.wait(pending, num_returns=len(pending), timeout=seconds)[0])
+    try:
+        return list(ray.wait(pending, num_returns=len(pending), timeout=within_s)[0])
+    except ConnectionError as error:
+        raise _cut_off(error) from error
 
 
 def _got(answer: Any) -> Any:
