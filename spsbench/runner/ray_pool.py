@@ -58,7 +58,7 @@ class RayPool:
         try:
             found = _got(answer)
         except _Gone as gone:
-            del self._actors[worker]
+            self._dismiss(worker)
             return Lost(worker, str(gone))
         if found is None:
             return Free(worker)
@@ -89,7 +89,7 @@ class RayPool:
             try:
                 found[worker] = _got(answer)
             except _Gone as gone:
-                del self._actors[worker]
+                self._dismiss(worker)
                 reasons.append(str(gone))
         if not found:
             raise UnavailableError(
@@ -107,6 +107,7 @@ class RayPool:
             ray.kill(actor)
 
     def _dismiss(self, worker: int) -> None:
+        """Have nothing more to do with a worker; one that is only cut off must not compute beside the others."""
         import ray
 
         ray.kill(self._actors.pop(worker))
