@@ -107,7 +107,7 @@ class RayPool:
             ray.kill(actor)
 
     def _dismiss(self, worker: int) -> None:
-        """Have nothing more to do with a worker; one that is only cut off must not compute beside the others."""
+        """Have nothing more to do with a worker; one that is only cut off must not compute on."""
         import ray
 
         ray.kill(self._actors.pop(worker))
