@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.progress import watching
+from spsbench.cluster import require_cluster
 from spsbench.config import RunConfig, resolve
 from spsbench.paths import results_dir
 from spsbench.store import RunStore, fresh_directory, read_frames, read_summary
@@ -77,6 +78,7 @@ def run(
     *,
     out: Path | str | None = None,
     quiet: bool = True,
+    on: str | None = None,
     **settings: Any,
 ) -> Run:
     """Measure; what ``spsbench run`` does.
@@ -85,19 +87,21 @@ def run(
         config: settings, or fields of ``RunConfig`` as in ``config.yaml``.
         out: run directory; a fresh one in ``results/`` unless named. One that is there already is continued.
         quiet: no progress on stderr.
+        on: spread over workers, as ``--on``: ``ray``, or ``ray://HOST:PORT``.
         settings: further fields, under the command line's names too: ``task="xsum", k="2,4",
             drafter="model,lookup", limit=20``.
 
     Raises:
         UsageError, UnavailableError: see ``spsbench.errors``; before anything is loaded.
     """
-    from spsbench.runner import execute, plan
+    from spsbench.runner import execute, execute_on, plan
 
+    carry_out = execute if on is None else partial(execute_on, require_cluster(on))
     if not isinstance(config, RunConfig):
         given = dict(config or {}) | settings
         config = resolve(given, pair=given.pop("pair", None), protocol=given.pop("protocol", None))
     ready = plan(config)
     directory = Path(out) if out else fresh_directory(results_dir(), config.task, config.pair.name)
     with watching(quiet=quiet) as watcher:
-        execute(ready, directory, resume=out is not None, watcher=watcher)
+        carry_out(ready, directory, resume=out is not None, watcher=watcher)
     return Run(directory)

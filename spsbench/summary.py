@@ -17,6 +17,7 @@ from spsbench.predict.recommend import hindsight, recommendation
 from spsbench.predict.replayed import replayed
 from spsbench.predict.roofline import ceiling
 from spsbench.records import SCHEMA_VERSION, Speedup
+from spsbench.stats import workers
 from spsbench.stats.acceptance import acceptance, disagreement
 from spsbench.stats.bootstrap import finite, plain, ratio
 from spsbench.stats.categories import by_category
@@ -229,6 +230,7 @@ def _summarise(
         "warnings": [
             *_fallbacks(info),
             *_left_out(info),
+            *workers.sentences(info),
             *_cut(info),
             *_tokens_differ(samples),
             *without_figure(finished(samples), corpora),

@@ -738,6 +738,7 @@ class Conditions(TypedDict, total=False):
     torchao: str | None  # where it quantised weights
     device_map: str  # where the target was spread over devices
     engines: dict[str, str]  # name and version of engines of others, where there are any
+    workers_per_machine: int  # processes of the run that measured on one machine at once, where several did
 
 
 class ConditionPart(TypedDict):

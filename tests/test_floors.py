@@ -23,6 +23,7 @@ FLOORS: dict[str, float] = {
     "config": 1,
     "environment": 1,
     "energy": 1,
+    "cluster": 1,  # whose machines measure
     "fetch": 1.5,
     "decode": 1,
     "models": 2,

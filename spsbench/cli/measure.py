@@ -9,11 +9,13 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.values import seconds
+from spsbench.cluster import require_cluster
 from spsbench.errors import GateFailed, IncompleteError, UsageError
 from spsbench.paths import results_dir
 from spsbench.records import number
@@ -39,6 +41,7 @@ _ABOUT_THE_COMMAND = {
         "expect",
         "allow_mixed",
         "budget",
+        "on",
     ),
 }
 _NUMBERS = (
@@ -198,15 +201,17 @@ def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None)
     from spsbench.store import fresh_directory
 
     quiet: bool = params["quiet"]
+    address = None if (on := params["on"]) is None else require_cluster(on)
     say("Checking task, data and models", quiet=quiet)
-    from spsbench.runner import execute, plan
+    from spsbench.runner import execute, execute_on, plan
 
     ready = plan(config)
+    carry_out = execute if address is None else partial(execute_on, address)
     _require_lossless_rules(ready, gates_of(params["fail_on"]))
     named: Path | None = params["resume"] or params["out"]
     directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
     with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
-        outcome = execute(
+        outcome = carry_out(
             ready,
             directory,
             resume=named is not None,

@@ -249,6 +249,11 @@ Processes = Annotated[
     _option("--processes", "N", MACHINE, "Repeat in N fresh processes; one interval over all of them."),
 ]
 
+On = Annotated[
+    str | None,
+    _option("--on", "WHERE", MACHINE, "Spread over workers: ray, on this machine; or ray://HOST:PORT."),
+]
+
 Out = Annotated[
     Path | None,
     _option("--out", "DIR", FIRST, "Run directory. Default: a fresh one in results/."),

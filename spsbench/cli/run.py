@@ -68,6 +68,7 @@ def run(
     tensor_parallel: options.TensorParallel = None,
     draft_placement: options.DraftPlacement = None,
     processes: options.Processes = None,
+    on: options.On = None,
     resume: options.Resume = None,
     trace: options.Trace = None,
     fail_on: options.FailOn = None,
@@ -85,18 +86,19 @@ def run(
 
 
 def _require_one_way(params: Mapping[str, Any]) -> None:
-    """Refuse to split a target in processes or servers that others start.
+    """Refuse two answers to who measures: processes, servers, workers, or processes that share a target.
 
     Raises:
         UsageError: naming both.
     """
-    for name in _PASSED_ON:
-        if params["tensor_parallel"] is not None and params[name] is not None:
-            raise UsageError(
-                f"{params['tensor_parallel']} is given together with --{name}.",
-                flag="--tensor-parallel",
-                remedy="Leave one of the two out.",
-            )
+    given = [name for name in (*_PASSED_ON, "on", "tensor_parallel") if params[name] is not None]
+    if len(given) > 1:
+        one, other = given[-1].replace("_", "-"), given[0].replace("_", "-")
+        raise UsageError(
+            f"{params[given[-1]]} is given together with --{other}.",
+            flag=f"--{one}",
+            remedy="Leave one of the two out.",
+        )
 
 
 def start(params: Mapping[str, Any]) -> None:

@@ -62,6 +62,8 @@ class DrafterKind:
             loaded; None where they name none. Runs are continued with the same content alone.
         suits: refuses a target that it was not made for, before its weights are loaded; None if any will do.
         forwards: how many forwards of the draft model a loop costs, as a function of K; none by default.
+        remembers: whether, by its options, what it proposes depends on earlier sequences: tokens are then
+            those of one order of prompts, which several workers do not keep. By default it does not.
     """
 
     name: str
@@ -75,6 +77,7 @@ class DrafterKind:
     content: Callable[[Options], str | None] | None = None
     suits: Callable[[Options, ModelSource], None] | None = None
     forwards: Callable[[int], int] = lambda k: 0
+    remembers: Callable[[Options], bool] = lambda options: False
 
     def settled(self, spec: Spec, flag: str = "--drafter") -> dict[str, OptionValue]:
         """Every option, as given or by default; see ``plugins.settled`` and ``content``."""
@@ -90,6 +93,10 @@ class DrafterKind:
     def content_of(self, spec: Spec) -> str | None:
         """See ``content``."""
         return None if self.content is None else self.content(self._options(spec))
+
+    def outlives(self, spec: Spec) -> bool:
+        """See ``remembers``."""
+        return self.remembers(self._options(spec))
 
     def require_target(self, spec: Spec, target: ModelSource) -> None:
         """Refuse a target that the drafter does not suit (``suits``), before a weight is loaded.

@@ -203,4 +203,5 @@ KIND = DrafterKind(
     build=_build,
     options={"min_length": 1, "across": False},
     point_mass=True,
+    remembers=lambda options: bool(options["across"]),
 )

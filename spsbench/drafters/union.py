@@ -116,6 +116,7 @@ KIND = DrafterKind(
     needs_by=_needs,
     content=_content,
     suits=_suits,
+    remembers=lambda options: any(kind.outlives(spec) for spec, kind in _members(options)),
     # At most: a loop in which an earlier member proposed costs none.
     forwards=lambda k: k,
 )

@@ -24,6 +24,7 @@ from spsbench.report import (
     stopping,
     surfaces,
     wording,
+    workers,
 )
 from spsbench.report.naming import in_full
 from spsbench.report.results import acceptance, results
@@ -219,6 +220,7 @@ SECTIONS: tuple[Section, ...] = (
     *sections_why.SECTIONS,
     *sections_latency.SECTIONS,
     _caveats,
+    workers.section,
     _environment,
     _reproduce,
 )

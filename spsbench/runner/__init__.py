@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from spsbench.runner.distributed import execute_on
 from spsbench.runner.execute import Outcome, Watcher, execute, require_continuable
 from spsbench.runner.finalize import finalize, score
 from spsbench.runner.plan import Plan, plan
 
-__all__ = ["Outcome", "Plan", "Watcher", "execute", "finalize", "plan", "require_continuable", "score"]
+__all__ = [
+    "Outcome",
+    "Plan",
+    "Watcher",
+    "execute",
+    "execute_on",
+    "finalize",
+    "plan",
+    "require_continuable",
+    "score",
+]

@@ -6,9 +6,9 @@ times. A run that goes on under others would pool the speeds of two configuratio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from spsbench.errors import UsageError
 from spsbench.runner.plan import Plan
@@ -18,6 +18,7 @@ from spsbench.summary_types import Conditions
 
 AUTO = "auto"
 FLAG = "--allow-mixed"
+SHARED: Literal["workers_per_machine"] = "workers_per_machine"
 
 
 def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
@@ -27,13 +28,25 @@ def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
         plan: the run.
         environment: of ``describe_environment``.
     """
-    libraries, git = environment["libraries"], environment["git"] or {}
     found: Conditions = {
         "threads": plan.config.threads,
         "backend": plan.backend,
         "cpu": environment["cpu"]["model"],
         "cores": environment["cpu"]["usable_threads"],
         "gpus": [gpu.get("name") for gpu in environment["gpus"]],
+        **software_of(environment),
+    }
+    if plan.quantiser is not None:
+        found["torchao"] = environment["libraries"].get("torchao")
+    if plan.placement is not None:
+        found["device_map"] = plan.placement.asked
+    return found
+
+
+def software_of(environment: Mapping[str, Any]) -> Conditions:
+    """The part of the conditions that may be the same on all machines: every version that counts."""
+    libraries, git = environment["libraries"], environment["git"] or {}
+    return {
         "python": environment["python"],
         "spsbench": environment["spsbench"],
         "commit": git.get("commit"),
@@ -43,11 +56,6 @@ def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
         "numpy": libraries.get("numpy"),
         "onnxruntime": libraries.get("onnxruntime"),
     }
-    if plan.quantiser is not None:
-        found["torchao"] = libraries.get("torchao")
-    if plan.placement is not None:
-        found["device_map"] = plan.placement.asked
-    return found
 
 
 def require_unchanged(
@@ -67,15 +75,37 @@ def require_unchanged(
     Raises:
         UsageError: with one line per difference, and the flag that allows it.
     """
+    if known := _to_be_kept(directory, plan, due):
+        _refuse(directory, _changes(now, known[-1]))
+
+
+def require_known(
+    directory: Path, plan: Plan, due: Callable[[RunStore], Sequence[Turn]], workers: Iterable[Conditions]
+) -> None:
+    """As ``require_unchanged``, for several workers: each under any of the conditions that the run has.
+
+    Raises:
+        UsageError: see ``require_unchanged``; the differences are those to the nearest conditions.
+    """
+    known = _to_be_kept(directory, plan, due)
+    for now in workers if known else ():
+        _refuse(directory, min((_changes(now, before) for before in known), key=len))
+
+
+def _to_be_kept(directory: Path, plan: Plan, due: Callable[[RunStore], Sequence[Turn]]) -> list[Conditions]:
+    """The conditions of a run that is to go on; empty where nothing was measured or nothing is due."""
     if not (directory / "run.json").is_file():
-        return
+        return []
     with RunStore.open(directory) as store:
         info = store.run_info()
         same_run = not differences(info.get("identity"), plain(plan.identity()))
         if not same_run or not store.done() or not due(store):
-            return
-    before = _last(info.get("conditions"))
-    _refuse(directory, differences(before, plain(_resolved(now, before))))
+            return []
+    return info.get("conditions") or [{}]
+
+
+def _changes(now: Conditions, before: Conditions) -> list[str]:
+    return differences(before, plain(_resolved(now, before)))
 
 
 def with_engines(store: RunStore, now: Conditions, versions: Mapping[str, str]) -> Conditions:
@@ -127,18 +157,40 @@ def settle(store: RunStore, now: Conditions) -> int:
         store: open for writing.
         now: of ``conditions_of``, with the number of threads.
     """
+    return settle_all(store, [now])[0]
+
+
+def settle_all(store: RunStore, workers: Sequence[Conditions]) -> list[int]:
+    """``settle`` for workers that measure at the same time; the index of each one's conditions."""
     known = list(store.run_info().get("conditions") or []) if store.done() else []
     if store.done() and not known:
         known = [{}]  # a run of a version that kept none
-    found = plain(now)
+    found = [_settled(known, plain(now)) for now in workers]
+    store.note(conditions=known)
+    return found
+
+
+def _settled(known: list[Conditions], found: Conditions) -> int:
+    """The place of conditions in the list, which they are added to if they are new."""
     for index, other in enumerate(known):
         if not differences(other | {"engines": {}}, found | {"engines": {}}) and _agree(other, found):
             # An engine that could not be started before has measured nothing under other conditions.
             known[index] = found
-            store.note(conditions=known)
             return index
-    store.note(conditions=[*known, found])
-    return len(known)
+    known.append(found)
+    return len(known) - 1
+
+
+def with_sharing(now: Conditions, workers: int) -> Conditions:
+    """The conditions of a process beside which others of the same run measure on its machine.
+
+    Args:
+        now: of one that is alone.
+        workers: how many there are, with this one.
+    """
+    alone: Conditions = {**now}
+    alone.pop(SHARED, None)
+    return {**alone, SHARED: workers} if workers > 1 else alone
 
 
 def _agree(one: Conditions, other: Conditions) -> bool:
@@ -150,8 +202,10 @@ def _agree(one: Conditions, other: Conditions) -> bool:
 def _resolved(now: Conditions, before: Conditions) -> Conditions:
     """``auto`` is decided once for a run: what was recorded is used again.
 
-    Engines of others tell their versions when they are started, see ``require_same_engines``.
+    Engines of others tell their versions when they are started, see ``require_same_engines``. How many
+    workers share a machine is no reason to refuse: a run goes on with others or without, its times apart.
     """
+    now = with_sharing(now, before.get(SHARED, 1))
     if "engines" in before:
         now = {**now, "engines": before["engines"]}
     if now["threads"] == AUTO and "threads" in before:

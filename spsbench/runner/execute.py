@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -126,12 +126,12 @@ def execute(
     settings, info = plan.config.model_dump(mode="json"), plan.info()
     now = conditions_of(plan, info["environment"])
     if resume and not allow_mixed:
-        require_unchanged(directory, plan, partial(_due, plan), now)
+        require_unchanged(directory, plan, partial(due_turns, plan), now)
     with opener(
         directory, identity=plan.identity(), config=settings, info=info, prompts=plan.prompts
     ) as store:
         rule = stopping_rule(plan, store)
-        missing = _due(plan, store, rule)
+        missing = due_turns(plan, store, rule)
         if missing or store.run_info().get("proof", "none was begun") is None:
             _generate(plan, store, missing, watcher, now, rule, allow_mixed=allow_mixed)
         if rule is not None:
@@ -155,13 +155,13 @@ def require_continuable(plan: Plan, directory: Path) -> None:
     if (directory / RUN_FILE).is_file():
         check_identity(directory, read_run(directory).get("identity"), plain(plan.identity()))
         now = conditions_of(plan, plan.info()["environment"])
-        require_unchanged(directory, plan, partial(_due, plan), now)
+        require_unchanged(directory, plan, partial(due_turns, plan), now)
 
 
-def _due(plan: Plan, store: RunStore, rule: StoppingRule | None = None) -> list[Turn]:
+def due_turns(plan: Plan, store: RunStore, rule: StoppingRule | None = None) -> list[Turn]:
     """The turns that a run still lacks."""
     done = store.done()
-    missing = [turn for turn in _turns(plan) if turn.key not in done]
+    missing = [turn for turn in all_turns(plan) if turn.key not in done]
     rule = rule or stopping_rule(plan, store)
     return missing if rule is None else rule.due(missing)
 
@@ -216,9 +216,21 @@ def _note_engines(
     """Tell run.json what computes; arms that are not built this time keep what was told of them."""
     for arm, reason in fallbacks.items():
         watcher.warned(f"{arm} runs with the engine eager: {reason}.")
-    modes = {key: (store.run_info().get(key) or {}) | mode for key, mode in _modes(engines, pair).items()}
+    note_facts(store, facts_of(plan, engines, pair, fallbacks))
+
+
+def facts_of(
+    plan: Plan, engines: Mapping[Arm, Engine], pair: Pair, fallbacks: Mapping[str, str]
+) -> dict[str, Any]:
+    """What run.json keeps of loaded models and the engines over them."""
     memory = _memory(plan.device, pair.info["threads"])
-    store.note(models=pair.info, **modes, **memory, engine_fallbacks=fallbacks)
+    return {"models": pair.info, **_modes(engines, pair), **memory, "engine_fallbacks": dict(fallbacks)}
+
+
+def note_facts(store: RunStore, facts: Mapping[str, Any]) -> None:
+    """Put ``facts_of`` into run.json; modes of arms that are not built this time stay."""
+    modes = {key: (store.run_info().get(key) or {}) | facts[key] for key in ("target_mode", "draft_mode")}
+    store.note(**{**facts, **modes})
 
 
 def _with_peers(
@@ -284,7 +296,7 @@ def _measure_all(
 ) -> None:
     """Warm up, and write every missing sequence into the store, or as many as ``rule`` lets be run."""
     watcher.started(plan.total, plan.total - len(missing), plan.arms)
-    _warm_up(plan, engines, missing[0])
+    warm_up(plan, engines, missing[0])
     store.note(proof=None)
     if rule is not None:
         note(rule, store, ended=False)
@@ -426,7 +438,8 @@ def _since(began_s: float) -> dict[str, float]:
     return {SPENT: time.perf_counter() - began_s}
 
 
-def _turns(plan: Plan) -> Iterator[Turn]:
+def all_turns(plan: Plan) -> Iterator[Turn]:
+    """Every turn of a run, in its order."""
     return turns(plan.prompts, plan.samples, plan.arms, plan.config.seed)
 
 
@@ -457,7 +470,7 @@ def _sample(turn: Turn, generation: Generation, error: str | None) -> Sample:
     )
 
 
-def _warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> None:
+def warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> None:
     """Some tokens of every arm, thrown away: the first of a shape is slow and no arm should pay it."""
     if plan.config.warmup:
         for arm, engine in engines.items():

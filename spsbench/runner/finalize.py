@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spsbench.metrics.kind import MetricKind
@@ -18,7 +18,7 @@ from spsbench.stats.corpus import (
     shared_prompts,
 )
 from spsbench.stats.speedup import finished
-from spsbench.store import RunStore, read_frames, write_summary
+from spsbench.store import Key, RunStore, read_frames, write_summary
 from spsbench.summary import summarise
 from spsbench.summary_types import Summary
 from spsbench.tasks.task import Task
@@ -54,8 +54,29 @@ def token_texts(ids: Iterable[int], tokenizer: TokenReader) -> dict[str, str]:
 _BATCH = 256
 
 
-def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again: bool = False) -> None:
-    """Score every finished sample that has no score yet, in batches that are kept as they come.
+Scores = Iterator[tuple[Key, dict[str, float]]]
+Scorer = Callable[[Task, Sequence[Sample], Mapping[str, Prompt]], Scores]
+"""Scores samples, given the prompts by example, and yields the scores of each by its key."""
+
+
+def score_here(task: Task, samples: Sequence[Sample], prompts: Mapping[str, Prompt]) -> Scores:
+    """Score in this process, in batches; see ``Scorer``."""
+    for start in range(0, len(samples), _BATCH):
+        batch = samples[start : start + _BATCH]
+        asked = [prompts[sample.example_id] for sample in batch]
+        scores = task.score(asked, [sample.generation.text for sample in batch])
+        yield from zip((sample.key for sample in batch), scores, strict=True)
+
+
+def score(
+    task: Task,
+    store: RunStore,
+    announce: Callable[[int], None],
+    *,
+    again: bool = False,
+    scorer: Scorer = score_here,
+) -> None:
+    """Score every finished sample that has no score yet; what comes is kept at once.
 
     Figures of a whole corpus that no sums give are computed last, and noted for each arm.
 
@@ -64,6 +85,7 @@ def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again
         store: open for writing.
         announce: told how many there are.
         again: score those anew that have scores.
+        scorer: where it is done.
     """
     references = {prompt.example_id: prompt for prompt in store.prompts()}
     done = [sample for sample in store.samples() if sample.error is None]
@@ -73,13 +95,8 @@ def score(task: Task, store: RunStore, announce: Callable[[int], None], *, again
     unscored = [sample for sample in due if again or not sample.scores]
     if unscored:
         announce(len(unscored))
-    for start in range(0, len(unscored), _BATCH):
-        batch: list[Sample] = unscored[start : start + _BATCH]
-        prompts = [references[sample.example_id] for sample in batch]
-        for sample, scores in zip(
-            batch, task.score(prompts, [s.generation.text for s in batch]), strict=True
-        ):
-            store.append_scores(sample.key, scores)
+        for key, scores in scorer(task, unscored, references):
+            store.append_scores(key, scores)
     _note_figures(store, _corpus_figures(task, done, references))
 
 

@@ -132,13 +132,29 @@ def proof_prompts(plan: Plan) -> tuple[Prompt, ...]:
 
 def prove(plan: Plan, store: RunStore, pair: Pair, backends: Backends, watcher: Listener) -> None:
     """``draw_proof`` into run.json under ``proof``. Should it fail, the run is none the worse for it."""
+    announce_proof(plan, watcher)
+    note_proof(store, proven(plan, pair, backends), watcher)
+
+
+def announce_proof(plan: Plan, watcher: Listener) -> None:
+    """Tell how many sequences are to be drawn, if any."""
     if due := len(proof_prompts(plan)) * len(proof_arms(plan.arms)):
         watcher.proving(due)
+
+
+def proven(plan: Plan, pair: Pair, backends: Backends) -> Proof:
+    """``draw_proof``, or its failure under ``error``."""
     try:
-        found = draw_proof(plan, pair, backends)
+        return draw_proof(plan, pair, backends)
     except FAILURES as error:
-        found = {"error": f"{type(error).__name__}: {error}"}
-        watcher.warned(f"No sequences were drawn for the proof of losslessness: {error}")
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def note_proof(store: RunStore, found: Proof, watcher: Listener) -> None:
+    """Put a proof, or its failure, into run.json."""
+    if "error" in found:
+        reason = found["error"].partition(": ")[2]
+        watcher.warned(f"No sequences were drawn for the proof of losslessness: {reason}")
     store.note(proof=found)
 
 

@@ -236,10 +236,14 @@ def _of(
     return summarise(own, kept, {**info, "arms": arms, "expected_sequences": None, "corpus_figures": None})
 
 
+_UNSAID = {"workers_per_machine": 1}
+"""What conditions mean that do not tell it."""
+
+
 def _differing(settings: Conditions, known: Sequence[Conditions]) -> Conditions:
     names = dict.fromkeys(name for other in known for name in other)
     differ = {
-        name: settings.get(name)
+        name: settings.get(name, _UNSAID.get(name))
         for name in names
         if any(other.get(name) != known[0].get(name) for other in known)
     }

@@ -23,7 +23,7 @@ MIXED = "mixed"
 _PER_ARM = ("target_mode", "draft_mode")
 _OWN = (
     *("environment", "models", "target_mode", "draft_mode", "peak_memory_bytes", "bandwidth_bytes_per_s"),
-    "proof",
+    *("proof", "workers"),
 )
 
 
@@ -162,7 +162,7 @@ def _told(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) -> dic
     texts: dict[str, str] = {}
     for info in infos:
         texts |= info.get("token_texts", {})
-    for of_one_shard in ("proof", "corpus_figures"):
+    for of_one_shard in ("proof", "corpus_figures", "workers"):
         told.pop(of_one_shard, None)
     told |= {key: _common([info.get(key, {}) for info in infos]) for key in _PER_ARM}
     told |= {"shard": None, "token_texts": texts}

@@ -158,6 +158,25 @@ class _Metric(_Told):
     margin: FiniteFloat = Field(default=0.01, gt=0)
 
 
+class _Condition(_Told):
+    workers_per_machine: int = Field(default=1, ge=1)
+
+
+class _Cpu(_Told):
+    model: str | None
+    usable_threads: int | None
+
+
+class _WorkersEnvironment(_Told):
+    cpu: _Cpu
+
+
+class _Worker(_Told):
+    machine: str
+    condition: int = Field(ge=0)
+    environment: _WorkersEnvironment
+
+
 class _Run(_Told):
     created_utc: str | None = None
     task: str | None = None
@@ -178,7 +197,8 @@ class _Run(_Told):
     models: _Models | None = None
     bandwidth_bytes_per_s: FiniteFloat | None = Field(default=None, gt=0)
     cache_bytes: int | None = Field(default=None, ge=0)
-    conditions: list[dict[str, Any]] | None = None
+    conditions: list[_Condition] | None = None
+    workers: list[_Worker] | None = None
     stolen_share: FiniteFloat | None = None
     environment: dict[str, Any] | None = None
     token_texts: dict[str, str] | None = None

@@ -1,0 +1,76 @@
+"""Whose machines measure a run: what ``--on`` may say, and whether anybody is there to be asked.
+
+Nothing heavy is imported, and Ray itself is only looked for: what is wrong is said before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from importlib.util import find_spec
+
+from spsbench.errors import UnavailableError, UsageError
+
+RAY = "ray"
+FLAG = "--on"
+
+LOCAL = "local"
+"""The address of a cluster that Ray starts on this machine for the run, and ends with it."""
+
+_ADDRESS = re.compile(r"(?:ray://)?(?P<host>\[[^\]]+\]|[^:/\s\[\]]+):(?P<port>[0-9]{1,5})/?")
+_VARIABLE = "RAY_ADDRESS"
+_ANSWER_S = 5.0
+
+
+def cluster_of(text: str) -> str:
+    """The address that ``--on`` stands for, as ``ray.init`` takes it.
+
+    Args:
+        text: ``ray``, which is the cluster of ``RAY_ADDRESS`` or else one of this machine alone; or
+            ``ray://HOST:PORT``.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if text == RAY:
+        return os.environ.get(_VARIABLE) or LOCAL
+    if text.startswith(f"{RAY}://") and _ADDRESS.fullmatch(text):
+        return text
+    raise UsageError(
+        f"{text!r} is unknown.",
+        flag=FLAG,
+        remedy="Write ray for this machine or ray://HOST:PORT for a cluster; with Slurm take --shard, see "
+        "docs/clusters.md.",
+    )
+
+
+def require_cluster(text: str) -> str:
+    """``cluster_of``, once Ray is installed and somebody answers at the address.
+
+    Raises:
+        UsageError: see ``cluster_of``.
+        UnavailableError: no Ray here, or nobody there; known after a few seconds.
+    """
+    address = cluster_of(text)
+    if find_spec("ray") is None:
+        raise UnavailableError(
+            f"{text} needs Ray, which is not installed.", flag=FLAG, remedy="pip install 'spsbench[ray]'"
+        )
+    if match := _ADDRESS.fullmatch(address):
+        _require_answer(address, match["host"].strip("[]"), int(match["port"]))
+    return address
+
+
+def _require_answer(address: str, host: str, port: int) -> None:
+    """Ray itself would go on trying for minutes."""
+    try:
+        socket.create_connection((host, port), timeout=_ANSWER_S).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
+        raise UnavailableError(
+            f"nobody answers at {address}: {reason}.",
+            flag=FLAG,
+            remedy="Start the cluster with `ray start --head`; the port of ray:// addresses is 10001 unless "
+            "it was started with another --ray-client-server-port.",
+        ) from error
