@@ -17,10 +17,9 @@ from spsbench.decode.batch import BatchArS, BatchModel, BatchSpS, ModelBatchDraf
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.batch import BatchedEngine
 from spsbench.engines.local import EagerEngine
-from spsbench.errors import UsageError
 from spsbench.models.batched import batched
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.weights import available_bytes
+from spsbench.models.weights import require_free
 from spsbench.records import Request, SamplingParams
 from spsbench.stats.crossing import crossing
 from spsbench.stats.speedup import PairedTimes, speedup
@@ -32,7 +31,6 @@ Shape = tuple[int, int]
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 100
 _FORCED_TOKENS = 32
 _FORCED_ROUNDS = 8
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +119,8 @@ def require_batch_room(target: CausalLM, draft: CausalLM, plan: BatchPlan) -> No
     models = (target, draft)
     caches = sum(rows * plan.slots * (model.kv_bytes_per_token or 0) for model in models)
     needed = caches + packed * sum(model.forward_bytes() for model in models)
-    available = available_bytes(target.device)
-    if available is not None and needed > available:
-        raise UsageError(
-            f"batches of {', '.join(map(str, plan.batches))} need {needed / _GIB:.3g} GiB beside the models, "
-            f"but {target.device.type} has {available / _GIB:.3g} GiB free.",
-            flag="--batch",
-            remedy="Give fewer or smaller batches.",
-        )
+    what = f"beside the models, batches of {', '.join(map(str, plan.batches))}"
+    require_free(needed, target.device, what, "--batch", "Give fewer or smaller batches.")
 
 
 def study_batches(target: CausalLM, draft: CausalLM, plan: BatchPlan) -> BatchFacts:

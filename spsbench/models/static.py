@@ -23,23 +23,24 @@ class NotStatic(Exception):
 
 
 class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values of one attention layer, [1, heads, slots, width] each.
+    """Keys and values of one attention layer, [B, heads, slots, width] each.
 
     Args:
-        slots: capacity in tokens.
+        slots: capacity of a sequence, in tokens.
+        batch: B.
 
     Attributes:
         positions: [n], the slots of the next n keys and values.
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, batch: int = 1) -> None:
         super().__init__()
-        self._slots = slots
+        self._slots, self._batch = slots, batch
         self.positions = torch.empty(0, dtype=torch.int64)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate all slots as zeros: masked values are multiplied too, by 0."""
-        shape = (*key_states.shape[:2], self._slots)
+        shape = (self._batch, key_states.shape[1], self._slots)
         self.keys = key_states.new_zeros((*shape, key_states.shape[-1]))
         self.values = value_states.new_zeros((*shape, value_states.shape[-1]))
         self.is_initialized = True

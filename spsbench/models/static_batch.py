@@ -26,17 +26,9 @@ class _BatchLayer(FixedLayer):
         row: the one row that is written and read; None for all.
     """
 
-    def __init__(self, batch: int, slots: int) -> None:
-        super().__init__(slots)
-        self._batch = batch
+    def __init__(self, slots: int, batch: int) -> None:
+        super().__init__(slots, batch)
         self.row: int | None = None
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate all slots of all rows as zeros."""
-        shape = (self._batch, key_states.shape[1], self._slots)
-        self.keys = key_states.new_zeros((*shape, key_states.shape[-1]))
-        self.values = value_states.new_zeros((*shape, value_states.shape[-1]))
-        self.is_initialized = True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -74,7 +66,7 @@ class StaticBatchLM:
         self.wide = torch.promote_types(model.dtype, torch.float32)
         self._model = model.model
         count = text_config(model.config).num_hidden_layers
-        self._layers = [_BatchLayer(batch, slots) for _ in range(count)]
+        self._layers = [_BatchLayer(slots, batch) for _ in range(count)]
         self._cache = Cache(layers=self._layers)
         self._slot_numbers = torch.arange(slots, device=model.device)
 

@@ -124,11 +124,30 @@ def require_memory(
             (loading, " while they are loaded"),
             (sum(sizes) + beside, " over ONNX Runtime and torch together"),
         )
+    names = " and ".join(model.name for model in models.values())
+    remedy = "Choose smaller models, --dtype bfloat16, --quantise int8 or another --device."
+    require_free(needed, device, f"the weights of {names}", "--target", remedy, when)
+
+
+def require_free(
+    needed_bytes: int, device: torch.device, what: str, flag: str, remedy: str, when: str = ""
+) -> None:
+    """Refuse what does not fit into the free memory of a device; nothing where that is not known.
+
+    Args:
+        needed_bytes: by arithmetic.
+        device: where it is to be.
+        what, when: the sentence's subject, and what it says of the moment.
+        flag, remedy: of the error.
+
+    Raises:
+        UsageError: with both numbers.
+    """
     available = available_bytes(device)
-    if available is not None and needed > available:
+    if available is not None and needed_bytes > available:
         raise UsageError(
-            f"the weights of {' and '.join(model.name for model in models.values())} need "
-            f"{needed / _GIB:.3g} GiB{when}, but {device.type} has {available / _GIB:.3g} GiB free.",
-            flag="--target",
-            remedy="Choose smaller models, --dtype bfloat16, --quantise int8 or another --device.",
+            f"{what} need {needed_bytes / _GIB:.3g} GiB{when}, but {device.type} has "
+            f"{available / _GIB:.3g} GiB free.",
+            flag=flag,
+            remedy=remedy,
         )

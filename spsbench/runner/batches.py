@@ -12,14 +12,12 @@ from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError
 from spsbench.models.memory import cache_bytes_per_token
 from spsbench.models.pair import PairSource
-from spsbench.models.weights import available_bytes, computed_width
+from spsbench.models.weights import computed_width, require_free
 from spsbench.records import Arm
 from spsbench.runner.backends import GRAPHED
 
 BATCHED = (EAGER, GRAPHED)
 """Engines that decode several sequences at once."""
-
-_GIB = 1 << 30
 
 
 def require_batchable(arms: Sequence[Arm], config: RunConfig) -> None:
@@ -86,22 +84,16 @@ def require_room(
         UsageError: with both numbers.
     """
     rows = sum({arm.batch for arm in arms if arm.batch > 1})
-    available = available_bytes(device)
-    if not rows or available is None:
+    if not rows:
         return
     models = [source.target] if all(arm.method == "ars" for arm in arms) else [source.target, source.draft]
     per_token = sum(
         cache_bytes_per_token(model.config, computed_width(model, dtype))
         for model, dtype in zip(models, dtypes, strict=False)
     )
-    needed = rows * slots * per_token
-    if needed > available:
-        raise UsageError(
-            f"the caches of batches of {rows} rows in all, {slots} tokens each, need "
-            f"{needed / _GIB:.3g} GiB, but {device.type} has {available / _GIB:.3g} GiB free.",
-            flag="--batch",
-            remedy="Give smaller batches, or --max-new-tokens.",
-        )
+    what = f"the caches of batches of {rows} rows in all, {slots} tokens each,"
+    remedy = "Give smaller batches, or --max-new-tokens."
+    require_free(rows * slots * per_token, device, what, "--batch", remedy)
 
 
 def _refused(config: RunConfig, reason: str, remedy: str) -> UsageError:

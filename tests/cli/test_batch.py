@@ -143,9 +143,9 @@ def test_what_is_refused(cli: Cli, tmp_path: Path, flags: tuple[str, ...], said:
 def test_caches_beyond_memory_are_refused_by_arithmetic(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.runner.batches.available_bytes", lambda device: 64 << 20)
-    result = cli("run", "xsum", "--batch", "1,64", "--limit", "2", "--out", tmp_path / "run")
+    monkeypatch.setattr("spsbench.models.weights.available_bytes", lambda device: 1 << 30)
+    result = cli("run", "xsum", "--batch", "1,1024", "--limit", "2", "--out", tmp_path / "run")
     assert result.code == 2
     assert "need" in result.err
-    assert "0.0625 GiB free" in result.err
+    assert "batches of 1024 rows" in " ".join(result.err.split())
     assert not (tmp_path / "run").exists()
