@@ -8,7 +8,7 @@ tokens of all rows. A row without a sequence goes on writing to its first slots 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.batch import Batch
 from spsbench.decode.clock import Stopwatch
-from spsbench.decode.rejection import Draft, accept_drafts
+from spsbench.decode.rejection import Draft, Verdict, accept_drafts
 from spsbench.decode.rows import TensorRows
 from spsbench.decode.sampling import draw, warp
 from spsbench.decode.uniforms import Uniforms
@@ -132,7 +132,7 @@ class StageBatchArS(StageBatch):
 
 
 class StageBatchSpS(StageBatch):
-    """Algorithm 2 for B sequences, in three stages: draft, verify, accept by modified rejection.
+    """Algorithm 2 for B sequences, in three stages: draft, verify, accept.
 
     The draft always reads the last two tokens of every row again, see ``StaticSpS``.
 
@@ -141,12 +141,20 @@ class StageBatchSpS(StageBatch):
         k: lookahead, at least 1.
         sampling: of both.
         capture: makes each stage into what is replayed.
+        accept: judges the drafts of all rows, see ``accept_drafts``; modified rejection unless given.
     """
 
     def __init__(
-        self, target: StaticBatchLM, draft: StaticBatchLM, k: int, sampling: SamplingParams, capture: Capture
+        self,
+        target: StaticBatchLM,
+        draft: StaticBatchLM,
+        k: int,
+        sampling: SamplingParams,
+        capture: Capture,
+        accept: Callable[[Tensor, Tensor, Tensor, Tensor], Verdict] = accept_drafts,
     ) -> None:
         super().__init__(target, sampling, 2 * k + 1)
+        self._judge = accept
         self._model, self._draft, self._k = target, draft, k
         size, width, device = target.batch, target.vocab_size, target.device
         self._offsets = torch.arange(k + 1, device=device)
@@ -198,7 +206,7 @@ class StageBatchSpS(StageBatch):
         self._q.copy_(warp(logits.flatten(0, 1), self.sampling).view_as(self._q))
 
     def _accept(self) -> None:
-        verdict = accept_drafts(self._q, self._drafted, self._p, self.state.u[:, self._k :])
+        verdict = self._judge(self._q, self._drafted, self._p, self.state.u[:, self._k :])
         token, accepted = verdict.token.unsqueeze(1), verdict.accepted.unsqueeze(1)
         longer = torch.cat([self._drafted, token], dim=1)
         self._answer.copy_(torch.cat([longer, accepted], dim=1))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import gpu, loop, neighbours, speed
+from benchmarks import gpu, gpu_batches, loop, neighbours, speed
 from benchmarks.pairs import build
 from spsbench.engines.cuda_graph import GraphedEngine
+from spsbench.engines.local import EagerEngine
 
 
 def test_the_script_of_idle_neighbours(
@@ -40,6 +42,33 @@ def test_the_gpu_script_on_a_cpu(
     for name in ("ArS eager", "ArS graphed", "ArS hf-generate", "SpS graphed", "SpS hf-assisted"):
         assert f"| {name} |" in text
     assert capsys.readouterr().out == text + "\n"
+
+
+def test_the_script_of_gpu_batches_on_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "batches.md"
+    flags = ["--tiny", "--device", "cpu", "--batches", "1,3", "--rounds", "2", "--tokens", "8"]
+    monkeypatch.setattr(sys, "argv", ["gpu_batches", *flags, "--context", "16", "--out", str(out)])
+    assert gpu_batches.main() == 0
+    text = out.read_text()
+    assert "every row == eager for K = 0, 1, 4" in text
+    assert "synthetic" in text
+    assert re.search(r"^\| 3 \| [\d,]+ \| [\d,]+ \| \d\.\d\dx \[", text, re.MULTILINE)
+    assert capsys.readouterr().out == text + "\n"
+
+
+def test_it_stops_where_rows_and_eager_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = EagerEngine.generate
+
+    def wrong(self: EagerEngine, request: object) -> object:
+        found = real(self, request)  # type: ignore[arg-type]
+        found.tokens[-1] += 1
+        return found
+
+    monkeypatch.setattr(EagerEngine, "generate", wrong)
+    with pytest.raises(SystemExit, match="disagree"):
+        list(gpu_batches._agreement(torch.device("cpu")))
 
 
 def test_it_stops_where_graphs_and_eager_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
