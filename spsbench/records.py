@@ -273,6 +273,9 @@ class TracedToken:
     u: float
 
 
+ELAPSED = "elapsed_s"
+"""Of ``Sample.conditions``, in a batch: seconds from the answer before to this one, of all rows together."""
+
 UNRANKED = -1
 """The rank of a token where the draft's row is not known."""
 

@@ -30,6 +30,7 @@ from spsbench.stats.parity import metrics, parity
 from spsbench.stats.processes import paired_speedup
 from spsbench.stats.speedup import (
     PairedTimes,
+    by_prompt,
     drifted,
     finished,
     halves,
@@ -224,7 +225,7 @@ def _summarise(
         "losslessness": judged,
         **_explained(by_arm, loops_of, rows, info, evidence, trusted=taken["trusted"]),
         "contention": plain(taken),
-        **_surfaces(by_arm, rows),
+        **_surfaces(by_arm, rows, trusted=taken["trusted"]),
         "token_sha256": token_hash(samples),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
         "warnings": [
@@ -240,8 +241,8 @@ def _summarise(
     }
 
 
-def _surfaces(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> Surfaces:
-    found = plain(surfaces(by_arm, rows))
+def _surfaces(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], *, trusted: bool) -> Surfaces:
+    found = plain(surfaces(by_arm, rows, trusted=trusted))
     return {"surfaces": found} if found else {}
 
 
@@ -384,7 +385,7 @@ def _compared(
         "speedup": _interval(decode),
         "end_to_end_speedup": _interval(whole),
         "speedup_halves": [*halves(times)],
-        "share_slower": share_slower(times),
+        "share_slower": share_slower(by_prompt(*sides)),
         "paired_prompts": int(in_both(*sides)[1]["example_id"].nunique()),
         **_waves(own, times),
         "drifted": fixed is not None and drifted(times, fixed),

@@ -826,7 +826,7 @@ class SurfaceCell(TypedDict):
     """One arm of a surface; k 0 is ArS at its batch size, which has no speedup.
 
     ``tokens_per_s`` is of the whole batch while it is full, ``latency_ms_per_token`` what a sequence waits;
-    ``as_alone`` of its ``outputs`` are, token for token, those of batch size 1 (null: it was not measured).
+    ``as_alone`` of the ``compared`` outputs are, token for token, those of batch size 1 (null: not measured).
     """
 
     arm: str
@@ -834,7 +834,7 @@ class SurfaceCell(TypedDict):
     k: int
     tokens_per_s: float
     latency_ms_per_token: float
-    outputs: int
+    compared: int
     as_alone: int | None
     tokens_per_loop: float | None
     speedup: RatioInterval | None

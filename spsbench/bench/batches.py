@@ -199,8 +199,10 @@ def _cell(
     measured: Mapping[Shape, RatioInterval | None],
 ) -> BatchCell:
     step, verify = times[0, size, 1], times[0, size, k + 1]
-    # In a batch some row was accepted whole, nearly always: then all read their last two tokens again.
-    first = times[1, size, 1 if size == 1 else 2]
+    # Where some row of a batch was accepted whole all read their last two tokens again.
+    kept_whole = float(np.prod([acceptance.at(position) for position in range(k)]))
+    again = 0.0 if size == 1 else 1.0 - (1.0 - kept_whole) ** size
+    first = again * times[1, size, 2] + (1.0 - again) * times[1, size, 1]
     drafting = first + (k - 1) * times[1, size, 1]
     return {
         "batch": size,

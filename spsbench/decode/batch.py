@@ -94,13 +94,21 @@ class Batch(ABC):
         self.live: dict[int, BatchRow] = {}
 
     def begin(self, row: int, prompt: Sequence[int], uniforms: Uniforms) -> None:
-        """Give a row a sequence: every model reads its prompt but the last token."""
-        self.target.begin(row, prompt)
-        self.live[row] = BatchRow(list(prompt), uniforms)
+        """Give a row a sequence: every model reads its prompt but the last token.
+
+        Should one of them fail, the row stays without a sequence.
+        """
+        found = BatchRow(list(prompt), uniforms)
+        self._read(row, found)
+        self.live[row] = found
+
+    def _read(self, number: int, row: BatchRow) -> None:
+        """Have every model read a row's prompt."""
+        self.target.begin(number, row.tokens)
 
     def end(self, row: int) -> None:
-        """The row's output is over."""
-        del self.live[row]
+        """The row's output is over; no effect where it has no sequence."""
+        self.live.pop(row, None)
 
     @abstractmethod
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
@@ -176,9 +184,9 @@ class BatchSpS(Batch):
         super().__init__(target, sampling)
         self._drafter, self._k, self._rule = drafter, k, rule or accept_draft
 
-    def begin(self, row: int, prompt: Sequence[int], uniforms: Uniforms) -> None:
-        super().begin(row, prompt, uniforms)
-        self._drafter.begin(row, self.live[row])
+    def _read(self, number: int, row: BatchRow) -> None:
+        super()._read(number, row)
+        self._drafter.begin(number, row)
 
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
         live, k = self._rows(), self._k

@@ -15,7 +15,7 @@ from spsbench.decode.clock import Clock, Stopwatch
 from spsbench.decode.rules import Rule, expected_acceptance
 from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.decode.uniforms import UniformStream
-from spsbench.engines.buffer import LoopBuffer
+from spsbench.engines.buffer import MOST_BYTES, LoopBuffer
 from spsbench.engines.recording import TruncatedLoop
 from spsbench.records import FinishReason, Generation, Request
 
@@ -35,6 +35,7 @@ class _Sequence:
     decode_s: float = 0.0
     latency_s: float = 0.0
     reason: FinishReason | None = None
+    error: FloatingPointError | None = None
 
 
 class BatchedEngine:
@@ -98,8 +99,8 @@ class BatchedEngine:
                 yield self._answer(self._live.pop(row))
 
     def _clear(self) -> None:
-        """Forget what an abandoned call left behind."""
-        for row in [*self._live]:
+        """Forget what an abandoned or failed call left behind."""
+        for row in range(self.size):
             self._batch.end(row)
         self._live, self._elapsed_s = {}, 0.0
 
@@ -118,6 +119,7 @@ class BatchedEngine:
                 trace=request.trace,
                 seed=request.seed,
                 expected=self._expected,
+                most_bytes=MOST_BYTES // self.size,
             )
             stop = StopRule.of(request, self._decoder)
             self._live[row] = _Sequence(place, stop, buffer, prefill_s, self._elapsed_s)
@@ -131,8 +133,13 @@ class BatchedEngine:
         watch.lap("other")
         seconds = watch.take()
         self._elapsed_s += sum(seconds.values())
-        share = {phase: value / self.size for phase, value in seconds.items()}
+        share = self._share(seconds, len(decoded))
         return [row for row, loop in decoded.items() if self._kept(row, loop, *cut[row], share)]
+
+    def _share(self, seconds: dict[str, float], live: int) -> dict[str, float]:
+        """A row's part of a loop: forwards are of all rows, whoever is in them, the rest of the live ones."""
+        rows = {"draft": self.size, "verify": self.size}
+        return {phase: value / rows.get(phase, live) for phase, value in seconds.items()}
 
     @staticmethod
     def _cut(sequence: _Sequence, loop: DecodedLoop) -> tuple[int, FinishReason | None]:
@@ -146,7 +153,7 @@ class BatchedEngine:
         sequence.buffer.add(TruncatedLoop(loop, kept, reason, share))
         sequence.decode_s += sum(share.values())
         if sequence.buffer.is_full:
-            sequence.buffer.flush()
+            reason = self._flush(sequence) or reason
         if reason is None:
             return False
         sequence.reason = reason
@@ -154,14 +161,24 @@ class BatchedEngine:
         self._batch.end(row)
         return True
 
-    def _answer(self, sequence: _Sequence) -> Answer:
-        buffer, reason = sequence.buffer, sequence.reason
-        assert reason is not None
+    @staticmethod
+    def _flush(sequence: _Sequence) -> FinishReason | None:
+        """Reduce open loops to records; a row whose numbers are none fails alone."""
         try:
-            with torch.inference_mode():
-                buffer.flush()
+            sequence.buffer.flush()
         except FloatingPointError as error:
-            return sequence.place, error
+            sequence.error = error
+            return "error"
+        return None
+
+    def _answer(self, sequence: _Sequence) -> Answer:
+        with torch.inference_mode():
+            if sequence.error is None:
+                self._flush(sequence)
+        buffer, reason = sequence.buffer, sequence.reason
+        if sequence.error is not None:
+            return sequence.place, sequence.error
+        assert reason is not None
         return sequence.place, Generation(
             tokens=buffer.tokens,
             text=sequence.stop.text(buffer.tokens),

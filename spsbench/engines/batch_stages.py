@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.algorithms import DecodedLoop
-from spsbench.decode.batch import Batch
+from spsbench.decode.batch import Batch, BatchRow
 from spsbench.decode.clock import Stopwatch
 from spsbench.decode.rejection import Draft, Verdict, accept_drafts
 from spsbench.decode.rows import TensorRows
@@ -164,9 +164,9 @@ class StageBatchSpS(StageBatch):
         self._answer = torch.zeros(size, k + 2, dtype=torch.int64, device=device)
         self.stages = tuple(map(capture, (self._propose, self._score, self._accept)))
 
-    def begin(self, row: int, prompt: Sequence[int], uniforms: Uniforms) -> None:
-        super().begin(row, prompt, uniforms)
-        self._draft.begin(row, prompt)
+    def _read(self, number: int, row: BatchRow) -> None:
+        super()._read(number, row)
+        self._draft.begin(number, row.tokens)
 
     def _staged(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
         propose, score, accept = self.stages

@@ -11,7 +11,8 @@ from spsbench.engines.rescore import own_evidence
 from spsbench.records import Loop, TracedToken
 
 # K+1 target rows and K draft rows a loop: at 152,000 tokens and K = 4 a loop takes 5.5 MB as tensors.
-_MOST_BYTES = 256 << 20
+MOST_BYTES = 256 << 20
+"""Of rows that a sequence keeps before it is reduced to records."""
 
 
 class LoopBuffer:
@@ -42,7 +43,7 @@ class LoopBuffer:
         trace: bool,
         seed: int,
         expected: Expected = expected_acceptance,
-        most_bytes: int = _MOST_BYTES,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._expected = expected
         self.tokens: list[int] = []

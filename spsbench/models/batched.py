@@ -38,21 +38,28 @@ def batched(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchMo
             found = StaticBatchLM(model, batch, slots)
     except NotStatic as reason:
         raise _refused(model, batch, str(reason)) from reason
-    if (worst := difference(model, found, blocks=blocks)) > tolerance(model.dtype):
+    tested = (1, _BLOCK) if blocks else (1,)
+    if (worst := max(difference(model, found, n) for n in tested)) > tolerance(model.dtype):
         raise _refused(model, batch, f"its logits differ by {worst:.3g} of their scale from those of one")
     return found
 
 
 @torch.inference_mode()
-def difference(model: CausalLM, batch: BatchModel, *, blocks: bool) -> float:
+def difference(model: CausalLM, batch: BatchModel, block: int) -> float:
     """The largest difference of logits between a batch and its sequences alone, over the logits' scale.
 
-    The rows hold prompts of unlike lengths, behind what other sequences left in their slots.
+    The rows hold prompts of unlike lengths, one of them of one token, behind what other sequences left in
+    their slots.
+
+    Args:
+        model: its cache is used.
+        batch: over the same weights.
+        block: tokens of each row that are scored at once.
     """
     generator = torch.Generator().manual_seed(0)
-    size, block = batch.batch, _BLOCK if blocks else 1
+    size = batch.batch
     drawn = torch.randint(model.vocab_size, (size, _PROMPT + block), generator=generator)
-    prompts = [row[: 2 + number % (_PROMPT - 2)].tolist() for number, row in enumerate(drawn)]
+    prompts = [row[: 1 + number % (_PROMPT - 1)].tolist() for number, row in enumerate(drawn)]
     tokens = drawn[:, -block:].to(model.device)
     for number, row in enumerate(drawn):
         batch.begin(number, row.flip(0)[:_PROMPT].tolist())

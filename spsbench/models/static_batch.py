@@ -30,6 +30,12 @@ class _BatchLayer(FixedLayer):
         super().__init__(slots, batch)
         self.row: int | None = None
 
+    def clear(self, row: int) -> None:
+        """Zeros in all slots of a row."""
+        if self.is_initialized:
+            self.keys[row].zero_()
+            self.values[row].zero_()
+
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
@@ -71,7 +77,9 @@ class StaticBatchLM:
         self._slot_numbers = torch.arange(slots, device=model.device)
 
     def begin(self, row: int, prompt: Sequence[int]) -> None:
-        """See ``BatchModel.begin``."""
+        """See ``BatchModel.begin``; slots are masked and not skipped, so that NaN in one would stay."""
+        for layer in self._layers:
+            layer.clear(row)
         if len(prompt) > 1:
             tokens = torch.tensor(prompt[:-1], device=self.device).unsqueeze(0)
             self._forward(tokens, self._slot_numbers[: len(prompt) - 1].unsqueeze(0), 1, row)

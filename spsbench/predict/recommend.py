@@ -140,7 +140,7 @@ def recommendation(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -
     for group in series(rows):
         if not all(row.get("lossless", True) for row in group):
             continue  # its speed is bought with another distribution
-        if any(row["batch"] > 1 for row in group):
+        if any(row.get("paired_waves") is not None for row in group):
             continue  # waves are too few to choose on some and judge on others
         arms = {row["k"]: row["arm"] for row in group if row["method"] in ("ars", "sps")}
         tables = {k: _per_prompt(by_arm[arm]) for k, arm in sorted(arms.items()) if arm in by_arm}

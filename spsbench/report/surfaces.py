@@ -86,12 +86,12 @@ def _same_tokens(surface: Surface) -> list[str]:
     if not compared:
         return []
     same = sum(cell["as_alone"] or 0 for cell in compared)
-    of = sum(cell["outputs"] for cell in compared)
+    of = sum(cell["compared"] for cell in compared)
     if same == of:
         return [f"Outputs of batches are identical to those of batch size 1 on all {of:,}."]
     return [
-        f"{of - same:,} of {of:,} outputs of batches differ from those of batch size 1: forwards of more "
-        "rows round otherwise, and a near tie falls another way. Every decision was derived once more."
+        f"{of - same:,} of {of:,} outputs of batches differ from those of batch size 1. Forwards of more "
+        "rows may round otherwise; what the evidence says of each arm stands under losslessness."
     ]
 
 

@@ -142,7 +142,8 @@ class Backends:
         self._static: dict[int, StaticLM] = {}
         self._references: dict[int, TorchLM] = {}
         self._trees: dict[int, BeamLM] = {}
-        self._several: dict[tuple[int, int], tuple[BatchModel, bool]] = {}
+        self._several: dict[tuple[int, int], BatchModel] = {}
+        self._blocks = True
         self._keeping: CausalLM | None = None
         self.fallbacks: dict[str, str] = {}
 
@@ -176,23 +177,22 @@ class Backends:
 
     def _batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None) -> Batch:
         """How the rows of an arm with a batch decode; models are shared by arms of one batch size."""
-        several = self._batched(target, arm.batch, blocks=draft is not None)
+        several = self._batched(target, arm.batch)
         if draft is None:
             return BatchArS(several, arm.sampling)
         drafter: BatchDrafter
         if arm.drafter.name == MODEL:
-            drafter = ModelBatchDrafter(self._batched(draft, arm.batch, blocks=True), arm.sampling)
+            drafter = ModelBatchDrafter(self._batched(draft, arm.batch), arm.sampling)
         else:
             drafter = RowDrafters(partial(self._drafter, arm, arm.sampling))
         return BatchSpS(several, arm.sampling, drafter, arm.k, None if rule is None else rule.accept)
 
-    def _batched(self, model: CausalLM, batch: int, *, blocks: bool) -> BatchModel:
-        """The model for so many sequences; made anew with blocks where it was made without."""
+    def _batched(self, model: CausalLM, batch: int) -> BatchModel:
+        """The model for so many sequences, of several tokens each where any arm speculates."""
         key = (id(model), batch)
-        made = self._several.get(key)
-        if made is None or (blocks and not made[1]):
-            made = self._several[key] = batched(model, batch, self._slots, blocks=blocks), blocks
-        return made[0]
+        if key not in self._several:
+            self._several[key] = batched(model, batch, self._slots, blocks=self._blocks)
+        return self._several[key]
 
     def _beam(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> ThreadedEngine:
         searching = self._tree(target), None if draft is None else self._tree(draft)
@@ -235,6 +235,7 @@ class Backends:
 
     def all(self, arms: Sequence[Arm]) -> dict[Arm, Engine]:
         """The engines of several arms."""
+        self._blocks = any(arm.method == "sps" for arm in arms)
         return {arm: self.build(arm) for arm in arms}
 
     def _graphed(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> GraphedEngine:
@@ -255,7 +256,7 @@ class Backends:
         return BatchedEngine(batch, self._pair.tokenizer, self._pair.device, self._clock, name=GRAPHED)
 
     def _static_batch(self, model: CausalLM, batch: int) -> StaticBatchLM:
-        found = self._batched(model, batch, blocks=True)
+        found = self._batched(model, batch)
         if not isinstance(found, StaticBatchLM):
             raise NotStatic(f"its forward is {model.backend}'s")
         return found

@@ -24,7 +24,7 @@ from spsbench.models.pair import Pair, load_pair
 from spsbench.paths import results_dir
 from spsbench.peers.engine import PeerEngine
 from spsbench.peers.peer import PeerError
-from spsbench.records import Arm, Generation, Request, Sample
+from spsbench.records import ELAPSED, Arm, Generation, Request, Sample
 from spsbench.runner.answering import FAILURES, Answer, answers, reason_of
 from spsbench.runner.arms import is_peer
 from spsbench.runner.backends import GRAPHED
@@ -406,7 +406,7 @@ def measure(
             worker, began_s = _worker(engine), time.perf_counter()
             before = taken(worker)
             (place, answer), joules = metered(partial(next, found), meter)
-            lost = _lost(engine, worker, before) | joules
+            lost = _lost(engine, worker, before) | joules | _elapsed(group[place].arm, began_s)
             sample = _read(group[place], answer, pair)
             sample.conditions |= lost | _since(began_s)
             yield sample
@@ -421,6 +421,11 @@ def _read(turn: Turn, answer: Answer, pair: Pair) -> Sample:
         except FAILURES as error:
             answer = error
     return _sample(turn, Generation([], "", None, 0.0, 0.0, "error"), reason_of(answer))
+
+
+def _elapsed(arm: Arm, began_s: float) -> dict[str, float]:
+    """What passed until an answer came, where a row is not charged with all of it."""
+    return {ELAPSED: time.perf_counter() - began_s} if arm.batch > 1 else {}
 
 
 def _worker(engine: Engine) -> int | None:

@@ -26,7 +26,12 @@ from spsbench.models.source import ModelSource
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
 from spsbench.runner.arms import arms_of, is_peer, require_stoppable
 from spsbench.runner.backends import require_own_weights, require_spreadable, stock_roles
-from spsbench.runner.batches import require_batchable, require_batchable_models, require_room
+from spsbench.runner.batches import (
+    require_batchable,
+    require_batchable_models,
+    require_filled,
+    require_room,
+)
 from spsbench.runner.beams import require_searchable
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
 from spsbench.tasks import answers
@@ -315,14 +320,16 @@ def plan(config: RunConfig) -> Plan:
     )
     longest = max(len(prompt.ids) for prompt in prompts)
     require_searchable(arms, source, longest + max_new_tokens)
-    require_room(arms, source, dtypes, device, longest + reserve)
+    kept = _shard(prompts, config)
+    require_filled(arms, len(kept) * (config.samples or 1))
+    require_room(arms, source, dtypes, device, backend, longest + reserve)
     return Plan(
         config,
         task,
         data,
         source,
         arms,
-        _shard(prompts, config),
+        kept,
         tuple(prompt.example_id for prompt in prompts),
         max_new_tokens,
         config.samples or 1,

@@ -49,12 +49,13 @@ def turns(prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_see
 
     Interleaving makes a drift of the machine hit all arms alike; the shuffle keeps one arm from
     always running on what another left in the caches. With batches the arms take turns by waves of whole
-    prompts, which fill the largest batch ``_FILLS`` times; every arm then has the same waves, so that
+    prompts, which fill the largest batch about ``_FILLS`` times; every arm then has the same waves, so that
     batches can be compared, too.
     """
     widest = max(arm.batch for arm in arms)
     if widest > 1:
-        yield from _by_waves(prompts, samples, arms, root_seed, -(-_FILLS * widest // samples))
+        size = -(-_FILLS * widest // samples)
+        yield from _by_waves(prompts, samples, arms, root_seed, size)
         return
     for prompt in prompts:
         for index in range(samples):
@@ -65,9 +66,12 @@ def turns(prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_see
 def _by_waves(
     prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_seed: int, size: int
 ) -> Iterator[Turn]:
-    """``turns`` by waves of so many prompts."""
-    for start in range(0, len(prompts), size):
-        wave = prompts[start : start + size]
+    """``turns`` by waves of so many prompts; what is less than half a wave at the end goes with the last."""
+    starts = [
+        start for start in range(0, len(prompts), size) if not start or 2 * (len(prompts) - start) >= size
+    ]
+    for start, end in zip(starts, [*starts[1:], len(prompts)], strict=True):
+        wave = prompts[start:end]
         for order, arm in enumerate(_shuffled(arms, root_seed, wave[0], 0)):
             for prompt, index in product(wave, range(samples)):
                 seed = _seed(root_seed, prompt, index, arm)

@@ -37,6 +37,7 @@ class StoppingRule:
         self._plan, self._config = plan, plan.config
         self._planned = {prompt.example_id for prompt in plan.prompts}
         self._timings = Timings(plan.samples * len(plan.arms))
+        self._begun: set[str] = set()
         self._spent_s: dict[tuple[str, int, str], float] = {}
         self._condition = 0
         self._compared: list[ComparedTimes] | None = None
@@ -53,6 +54,7 @@ class StoppingRule:
         made, tokens = sample.generation, len(sample.generation.tokens)
         timing = Timing(made.decode_s, tokens) if sample.error is None and tokens else None
         self._timings.add(*sample.key, timing)
+        self._begun.add(sample.wave or sample.example_id)
         self._spent_s[sample.key] = spent(sample.conditions, made.prefill_s, made.decode_s)
         self._compared = None
 
@@ -99,8 +101,7 @@ class StoppingRule:
             yield group
 
     def _is_begun(self, turn: Turn) -> bool:
-        """A wave has the name of its first prompt, with which each arm begins."""
-        return turn.unit in self._timings
+        return turn.unit in self._begun
 
     def expectation(self) -> Expectation | None:
         """How many prompts the run will take; None while too few are there to say."""

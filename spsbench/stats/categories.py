@@ -10,7 +10,7 @@ from spsbench.stats.bootstrap import finite, ratio
 from spsbench.stats.corpus import CorpusMetric
 from spsbench.stats.parity import metrics
 from spsbench.stats.processes import paired_speedup
-from spsbench.stats.speedup import column, finished, loops_of
+from spsbench.stats.speedup import column, finished, loops_of, pair
 from spsbench.summary_types import ArmRow, CategoryPart, CategoryRow, RatioInterval
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ def _speedup(
     found = paired_speedup(baseline, samples, anytime=anytime)
     if found is None:
         return None
-    paired = set(finished(baseline)["example_id"]) & set(finished(samples)["example_id"])
-    if not trusted or len(paired) < FEWEST:
+    if not trusted or len(pair(baseline, samples)) < FEWEST:
         return {"ratio": found.ratio, "low": None, "high": None}
     return {"ratio": found.ratio, "low": found.low, "high": found.high}
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from spsbench.axes import label
+from spsbench.records import ELAPSED
 from spsbench.stats.speedup import finished
 from spsbench.store.conditions import condition
 from spsbench.summary_types import (
@@ -149,6 +150,15 @@ _TITLES = {
 }
 
 
+def _measured_s(done: pd.DataFrame) -> float:
+    """Seconds of the machine that sequences took: in a batch not those that they are charged with."""
+    charged_s = done["prefill_s"] + done["decode_s"]
+    if "conditions" not in done:
+        return float(charged_s.sum())
+    told = zip(done["conditions"], charged_s, strict=True)
+    return float(sum((found or {}).get(ELAPSED, own_s) for found, own_s in told))
+
+
 def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
     """How much of the measured time others took.
 
@@ -161,7 +171,7 @@ def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
         tell, whether the times are ``trusted``, and ``reasons``: sentences, empty if they are.
     """
     done = finished(samples)
-    measured_s = float(done["prefill_s"].sum() + done["decode_s"].sum())
+    measured_s = _measured_s(done)
     shares = {name: _share(done, name, measured_s) for name in _TITLES}
     if shares["stolen_s"] is None:
         shares["stolen_s"] = info.get("stolen_share")
@@ -258,6 +268,8 @@ def _without_times(summary: Summary) -> Summary:
     anytime = stopping is not None and stopping["anytime"]
     said, without = (warnings(rows, *rest, anytime=anytime) for rows in (summary["rows"], steady))
     of_drift = set(said) - set(without)
+    if "surfaces" in summary:
+        summary = {**summary, "surfaces": []}
     if (joules := summary.get("energy")) is not None:
         summary = {**summary, "energy": {**joules, "arms": [], "reason": "several conditions"}}
     return {

@@ -48,7 +48,7 @@ def pays_up_to(
         together: whether all sizes had the same waves, which are then resampled with all of them.
 
     Returns:
-        None where a size has no speedup.
+        None where a size has no speedup; without ends where a size has one wave alone.
     """
     points, drawn = [], []
     generator = np.random.default_rng(SEED)
@@ -63,7 +63,7 @@ def pays_up_to(
     if not np.isfinite(points).all():
         return None
     point = crossing(sizes, points)
-    if not np.isfinite(drawn).all():
+    if not np.isfinite(drawn).all() or min(own.shape[1] for own in data) < 2:
         return Interval(point, None, None)
     found = np.sort([crossing(sizes, list(each)) for each in zip(*drawn, strict=True)])
     low, high = (float(found[_place(share)]) for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))

@@ -57,12 +57,14 @@ def tails(
     arms: list[ArmTails] = []
     for row in (row for row in rows if row["arm"] in done):
         samples = done[row["arm"]]
-        reached = _until(loops_by_arm.get(row["arm"]), samples, n)
+        # Loops of a batch have shares of seconds, and what passed between them is of other rows.
+        alone = axes(row)["batch"] == 1
+        reached = _until(loops_by_arm.get(row["arm"]), samples, n) if alone else None
         arms.append(
             {
                 **identity(row),
                 "sequence_s": _spread(sequence_s(samples)),
-                "until_n_s": None if reached is None else _spread(axes(row)["batch"] * reached["seconds"]),
+                "until_n_s": None if reached is None else _spread(reached["seconds"]),
                 "sequences_with_n": 0 if reached is None else len(reached["seconds"]),
                 "paper_clock_s": None if reached is None else _paper_clock(reached),
                 "p99_rests_on_few": len(samples) < FEWEST_FOR_P99,

@@ -59,7 +59,15 @@ def finished(samples: pd.DataFrame) -> pd.DataFrame:
 
 def pair(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> PairedTimes:
     """``paired_sums`` as arrays."""
-    prompts = paired_sums(baseline, arm, prefill=prefill)
+    return _arrays(paired_sums(baseline, arm, prefill=prefill))
+
+
+def by_prompt(baseline: pd.DataFrame, arm: pd.DataFrame) -> PairedTimes:
+    """The same for each prompt, also where waves are resampled."""
+    return _arrays(paired_sums(baseline.drop(columns="wave", errors="ignore"), arm))
+
+
+def _arrays(prompts: pd.DataFrame) -> PairedTimes:
     return PairedTimes(*(prompts[name].to_numpy(dtype=np.float64) for name in prompts))
 
 

@@ -23,30 +23,39 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def surfaces(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[Surface]:
-    """One for each place of the speculative arms but batch and K; none without two batch sizes."""
+def surfaces(
+    by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], *, trusted: bool = True
+) -> list[Surface]:
+    """One for each place of the speculative arms but batch and K; none without two batch sizes.
+
+    Args:
+        by_arm: rows of ``samples`` of each arm.
+        rows: of the summary.
+        trusted: whether there may be intervals.
+    """
     keys = dict.fromkeys(place(row, "batch", "k") for row in rows if row["method"] == "sps")
     found = []
     for key in keys:
         own = [row for row in rows if place(row, "batch", "k") == key and row["speedup"] is not None]
         if len({row["batch"] for row in own}) > 1:
-            found.append(_surface(own, by_arm))
+            found.append(_surface(own, by_arm, trusted=trusted))
     return found
 
 
-def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]) -> Surface:
+def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, trusted: bool) -> Surface:
     baselines = {str(row["baseline"]): row["batch"] for row in own}
     cells = [_cell(arm, batch, 0, None, by_arm) for arm, batch in baselines.items()]
     cells += [_cell(row["arm"], row["batch"], row["k"], row, by_arm) for row in own]
     alone = {cell["k"]: by_arm[cell["arm"]] for cell in cells if cell["batch"] == 1}
     for cell in cells:
-        cell["as_alone"] = _as_alone(by_arm[cell["arm"]], alone.get(cell["k"]))
+        same = _as_alone(by_arm[cell["arm"]], alone.get(cell["k"]))
+        cell["compared"], cell["as_alone"] = (0, None) if same is None else same
     ks = sorted({row["k"] for row in own})
     axes = series_axes(own[0])
     return {
         **{name: axes[name] for name in ("sampling", "engine", "drafter", "rule", "policy")},  # type: ignore[typeddict-item]
         "cells": sorted(cells, key=lambda cell: (cell["batch"], cell["k"])),
-        "pays_up_to": [_line(k, [row for row in own if row["k"] == k], by_arm) for k in ks],
+        "pays_up_to": [_line(k, [row for row in own if row["k"] == k], by_arm, trusted) for k in ks],
     }
 
 
@@ -61,32 +70,39 @@ def _cell(
         "k": k,
         "tokens_per_s": float(tokens / seconds),
         "latency_ms_per_token": float(1e3 * sequence_s(done).sum() / tokens),
-        "outputs": len(done),
+        "compared": 0,
         "as_alone": None,
         "tokens_per_loop": None if row is None else row["tokens_per_loop"],
         "speedup": None if row is None else row["speedup"],
     }
 
 
-def _as_alone(samples: pd.DataFrame, alone: pd.DataFrame | None) -> int | None:
-    """How many outputs have the tokens of the same sequence at batch size 1."""
+def _as_alone(samples: pd.DataFrame, alone: pd.DataFrame | None) -> tuple[int, int] | None:
+    """(how many outputs finished at batch size 1 as well, how many of these have the same tokens)."""
     if alone is None:
         return None
-    key = ["example_id", "sample_index"]
-    sides = (finished(frame)[[*key, "token_ids"]] for frame in (samples, alone))
-    both = next(sides).merge(next(sides), on=key)
-    return sum(list(one) == list(other) for one, other in both[["token_ids_x", "token_ids_y"]].to_numpy())
+    key = [name for name in ("example_id", "sample_index", "process") if name in samples and name in alone]
+    one, other = (finished(frame)[[*key, "token_ids"]] for frame in (samples, alone))
+    both = one.merge(other, on=key)
+    same = [
+        list(left) == list(right)
+        for left, right in zip(both["token_ids_x"], both["token_ids_y"], strict=True)
+    ]
+    return len(same), sum(same)
 
 
-def _line(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]) -> PaysUpTo:
+def _line(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], trusted: bool) -> PaysUpTo:
     ordered = sorted(rows, key=lambda row: row["batch"])
     sums = [paired_sums(by_arm[str(row["baseline"])], by_arm[row["arm"]]) for row in ordered]
     shared = sorted(set.intersection(*(set(frame.index) for frame in sums)))
     data = [frame.loc[shared].to_numpy(dtype=np.float64).T for frame in sums]
     sizes = [row["batch"] for row in ordered]
     found = pays_up_to(sizes, data, _speedup, together=True) if shared else None
+    several = any(row["processes"] > 1 for row in ordered)
     ends = (None, None, None) if found is None else (found.estimate, found.low, found.high)
     batch, low, high = (None if end is None or math.isinf(end) else end for end in ends)
+    if several or not trusted:
+        low = high = None
     beyond = found is not None and math.isinf(found.estimate)
     return {"k": k, "batch": batch, "low": low, "high": high, "beyond": beyond}
 

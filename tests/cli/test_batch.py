@@ -69,7 +69,7 @@ def test_a_row_of_a_batch_has_its_share_and_its_latency(done: tuple[Path, Result
         else:
             shares = sum(line["loops"]["loop_s"])
             assert line["decode_s"] == pytest.approx(shares, rel=1e-6)
-            assert line["latency_s"] >= batch * shares * (1 - 1e-6)
+            assert line["latency_s"] > line["decode_s"]
 
 
 def test_the_baseline_is_the_arm_of_the_same_batch(done: tuple[Path, Result]) -> None:
@@ -131,6 +131,8 @@ def test_a_drafter_that_looks_at_tokens_and_another_rule(cli: Cli, tmp_path: Pat
         (("--batch", "2", "--k", "adaptive"), "--policy"),
         (("--batch", "2", "--sampling", "beam"), "beam search takes one prompt"),
         (("--batch", "2", "--pair", "mini-t5"), "encoder-decoder"),
+        (("--batch", "2", "--drafter", "suffix:across=true"), "remembers"),
+        (("--batch", "1,3"), "never full with 2 sequences"),
     ],
 )
 def test_what_is_refused(cli: Cli, tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
@@ -143,9 +145,9 @@ def test_what_is_refused(cli: Cli, tmp_path: Path, flags: tuple[str, ...], said:
 def test_caches_beyond_memory_are_refused_by_arithmetic(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.models.weights.available_bytes", lambda device: 1 << 30)
-    result = cli("run", "xsum", "--batch", "1,1024", "--limit", "2", "--out", tmp_path / "run")
+    monkeypatch.setattr("spsbench.models.weights.available_bytes", lambda device: 600 << 20)
+    result = cli("run", "xsum", "--batch", "1,40", "--limit", "40", "--out", tmp_path / "run")
     assert result.code == 2
     assert "need" in result.err
-    assert "batches of 1024 rows" in " ".join(result.err.split())
+    assert "caches of 40 rows" in " ".join(result.err.split())
     assert not (tmp_path / "run").exists()

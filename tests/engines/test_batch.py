@@ -26,7 +26,7 @@ from fixed_shapes import (
 from tiny_models import make_pair, over_onnx
 
 from spsbench.decode.algorithms import DecodedLoop
-from spsbench.decode.batch import Batch, BatchArS, BatchSpS, ModelBatchDrafter, RowDrafters
+from spsbench.decode.batch import Batch, BatchArS, BatchRow, BatchSpS, ModelBatchDrafter, RowDrafters
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.rejection import Draft, accept_draft, accept_drafts
 from spsbench.decode.rules import build_rule
@@ -175,6 +175,25 @@ def test_after_a_failure_what_was_done_stays_and_the_next_wave_begins_anew() -> 
     assert isinstance(found[0], Generation)
     assert all(isinstance(found[place], MemoryError) for place in (1, 2))
     assert [len(one.tokens) for one in in_order(engine, requests)] == [2, 5, 8]
+
+
+class _Refusing(BatchArS):
+    """A batch whose models fail at the third prompt."""
+
+    reads = 0
+
+    def _read(self, number: int, row: BatchRow) -> None:
+        self.reads += 1
+        if self.reads == 3:
+            raise RuntimeError("no room")
+        super()._read(number, row)
+
+
+def test_a_prompt_that_cannot_be_read_leaves_no_row_behind() -> None:
+    engine = engine_of(_Refusing(batched(pair_over("onnxruntime")[0], 3, SLOTS, blocks=False), GREEDY))
+    requests = [request(9, GREEDY, n, fixed_length=True) for n in range(3)]
+    assert all(isinstance(answer, RuntimeError) for _, answer in answers(engine, requests))
+    assert [len(one.tokens) for one in in_order(engine, requests[:1])] == [NEW]
 
 
 def test_a_row_with_nan_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spsbench.records import Arm, SamplingParams
+from spsbench.records import Arm, Interval, SamplingParams
 from spsbench.report.surfaces import sentences
 from spsbench.stats.crossing import pays_up_to
 from spsbench.stats.surface import surfaces
@@ -64,6 +64,10 @@ def summary_of(speedups: dict[int, float], **given: float) -> Summary:
     return summarise(samples(speedups, **given), pd.DataFrame(), info)
 
 
+def _over(sums: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    return np.asarray(sums[0] / sums[1])
+
+
 def width(summary: Summary) -> float:
     """Of the interval of SpS at B = 4."""
     (found,) = (row["speedup"] for row in summary["rows"] if row["arm"] == FOURS)
@@ -79,7 +83,7 @@ def test_a_cell_has_what_was_planted() -> None:
     assert cells[4, 0]["tokens_per_s"] == pytest.approx(40)
     assert cells[4, 0]["latency_ms_per_token"] == pytest.approx(100)
     assert cells[1, 0]["latency_ms_per_token"] == pytest.approx(100)
-    assert (cells[4, 0]["outputs"], cells[4, 0]["as_alone"]) == (WAVES * PROMPTS, WAVES * PROMPTS)
+    assert (cells[4, 0]["compared"], cells[4, 0]["as_alone"]) == (WAVES * PROMPTS, WAVES * PROMPTS)
     found = cells[4, 2]["speedup"]
     assert found is not None
     assert found["ratio"] == pytest.approx(0.9)
@@ -124,6 +128,21 @@ def test_outputs_that_differ_from_batch_size_1_are_counted() -> None:
     assert any(text.startswith("1 of 192 outputs") for text in sentences(surface))
 
 
+def test_one_wave_has_no_interval() -> None:
+    found = pays_up_to([1, 8], [np.ones((2, 1)) * [[2.0], [1.0]], np.ones((2, 1))], _over, together=True)
+    assert found == Interval(8.0, None, None)
+
+
+def test_untrusted_times_have_no_interval() -> None:
+    told = samples({1: 1.5, 4: 0.8})
+    told["conditions"] = [{"waited_s": 50.0}] * len(told)
+    info = {"arms": [{"arm": arm.name, **arm.axes()} for arm in arms((1, 4))]}
+    (surface,) = summarise(told, pd.DataFrame(), info)["surfaces"]
+    (line,) = surface["pays_up_to"]
+    assert line["batch"] is not None
+    assert (line["low"], line["high"]) == (None, None)
+
+
 def test_one_batch_size_has_no_surface() -> None:
     assert "surfaces" not in summary_of({4: 1.2})
     assert surfaces({}, []) == []
@@ -131,7 +150,7 @@ def test_one_batch_size_has_no_surface() -> None:
 
 def test_sizes_that_had_their_own_waves_are_drawn_apart() -> None:
     data = [np.array([[2.0, 2.2, 1.8], [1.0, 1.0, 1.0]]), np.array([[0.5, 0.6], [1.0, 1.0]])]
-    found = pays_up_to([1, 8], data, lambda sums: sums[0] / sums[1], together=False)
+    found = pays_up_to([1, 8], data, _over, together=False)
     assert found is not None
     assert found.low is not None
     assert found.high is not None
