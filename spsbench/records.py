@@ -25,7 +25,10 @@ BEAM_CLOSEST, BEAM_LOG_PROB = "beam_closest", "beam_log_prob"
 """Of ``Generation.losslessness`` of a beam search: ``BeamSearch.closest``, and the best hypothesis'
 log-probability."""
 
-RESCORED_BEAM_LOG_PROB = f"rescored_{BEAM_LOG_PROB}"
+RESCORED = "rescored_"
+"""Before the name of what an uncached forward gives for the same text."""
+
+RESCORED_BEAM_LOG_PROB = RESCORED + BEAM_LOG_PROB
 """The same log-probability by an uncached forward."""
 
 VERIFICATION_RULE = "modified rejection (Chen et al. 2023), both distributions warped"

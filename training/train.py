@@ -162,6 +162,11 @@ def optimizers(model: LlamaForCausalLM, rate_share: float) -> list[torch.optim.O
 def update(steppers: list[torch.optim.Optimizer], loss: torch.Tensor, share: float) -> None:
     """One update from a loss, at a share of the optimizers' rates."""
     torch.autograd.backward(loss)
+    step(steppers, share)
+
+
+def step(steppers: list[torch.optim.Optimizer], share: float) -> None:
+    """One update from the gradients that are there, at a share of the optimizers' rates."""
     for optimizer in steppers:
         group = optimizer.param_groups[0]
         group["lr"] = group["full_rate"] * share

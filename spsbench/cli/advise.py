@@ -11,7 +11,7 @@ import typer
 
 from spsbench.cli import options, values
 from spsbench.cli.console import out, print_json, say
-from spsbench.cli.options import _option
+from spsbench.cli.options import option
 from spsbench.cli.written import pairs_of, sought_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
@@ -25,26 +25,24 @@ if TYPE_CHECKING:
     from spsbench.runner import Plan
     from spsbench.summary_types import RatioInterval
 
-Ks = Annotated[str | None, _option("--k", "LIST", options.FIRST, "Lookaheads to choose from. Default: 1..8.")]
+Ks = Annotated[str | None, option("--k", "LIST", options.FIRST, "Lookaheads to choose from. Default: 1..8.")]
 Drafters = Annotated[
     str | None,
-    _option("--drafter", "LIST", options.FIRST, "Drafters to choose from. Default: all that this pair has."),
+    option("--drafter", "LIST", options.FIRST, "Drafters to choose from. Default: all that this pair has."),
 ]
 Drafts = Annotated[
     list[str] | None,
-    _option("--draft", "MODEL", options.FIRST, "Draft; given more than once, the best is chosen."),
+    option("--draft", "MODEL", options.FIRST, "Draft; given more than once, the best is chosen."),
 ]
 Budget = Annotated[
-    str | None, _option("--budget", "TIME", options.FIRST, "For timing loops, e.g. 5min. Default: 60.")
+    str | None, option("--budget", "TIME", options.FIRST, "For timing loops, e.g. 5min. Default: 60.")
 ]
 Objective = Annotated[
     str | None,
-    _option("--objective", "NAME", options.FIRST, "mean: time a token (default). p99: of slow sequences."),
+    option("--objective", "NAME", options.FIRST, "mean: time a token (default). p99: of slow sequences."),
 ]
-Memory = Annotated[
-    str | None, _option("--memory", "SIZE", options.FIRST, "For weights and caches, e.g. 4GB.")
-]
-NoCheck = Annotated[bool, _option("--no-check", "", options.WHAT, "Do not run what is advised.")]
+Memory = Annotated[str | None, option("--memory", "SIZE", options.FIRST, "For weights and caches, e.g. 4GB.")]
+NoCheck = Annotated[bool, option("--no-check", "", options.WHAT, "Do not run what is advised.")]
 
 _PROMPTS, _CHECKED = 24, 8
 _SHORTLIST = 3

@@ -34,44 +34,41 @@ Samples = Annotated[
 ]
 Temperature = Annotated[
     str | None,
-    typer.Option(
-        "--temperature", metavar="T", rich_help_panel=SAMPLED, help="Default: 1.", show_default=False
-    ),
+    options.option("--temperature", "T", SAMPLED, "Default: 1."),
 ]
 TopP = Annotated[
     str | None,
-    typer.Option("--top-p", metavar="P", rich_help_panel=SAMPLED, help="Default: 1.", show_default=False),
+    options.option("--top-p", "P", SAMPLED, "Default: 1."),
 ]
 TopK = Annotated[
     str | None,
-    typer.Option("--top-k", metavar="N", rich_help_panel=SAMPLED, help="Default: all.", show_default=False),
+    options.option("--top-k", "N", SAMPLED, "Default: all."),
 ]
 Greedy = Annotated[
     bool, typer.Option("--greedy", rich_help_panel=SAMPLED, help="Each token was the most probable one.")
 ]
 SamplesDtype = Annotated[
     str | None,
-    typer.Option(
+    options.option(
         "--samples-dtype",
-        metavar="NAME",
-        rich_help_panel=SAMPLED,
-        help="Precision of the engine that wrote them. Default: that of the target here.",
-        show_default=False,
+        "NAME",
+        SAMPLED,
+        "Precision of the engine that wrote them. Default: that of the target here.",
     ),
 ]
 Engine = Annotated[
     str | None,
-    typer.Option(
+    options.option(
         "--engine",
-        metavar="NAME",
-        help='Draw texts from an engine instead: a name of `spsbench list engines`, or worker:"COMMAND".',
-        show_default=False,
+        "NAME",
+        options.FIRST,
+        'Draw texts from an engine instead: a name of `spsbench list engines`, or worker:"COMMAND".',
     ),
 ]
 
 
 def _drawn(flag: str, metavar: str, help: str) -> Any:
-    return typer.Option(flag, metavar=metavar, rich_help_panel=DRAWN, help=help, show_default=False)
+    return options.option(flag, metavar, DRAWN, help)
 
 
 Bound = Annotated[

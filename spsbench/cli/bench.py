@@ -14,6 +14,7 @@ from spsbench.cli import options, values
 from spsbench.cli.batches import USUAL_ALPHA, by_batch, sizes
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.contexts import by_context, lengths
+from spsbench.cli.options import option as _option
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
 
 
 ACCEPTANCE = "Forced acceptance (recorded as synthetic)"
-
-
-def _option(flag: str, metavar: str, panel: str, text: str) -> Any:
-    return typer.Option(flag, metavar=metavar, rich_help_panel=panel, help=text, show_default=False)
 
 
 TargetConfig = Annotated[

@@ -12,6 +12,7 @@ import typer
 
 from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say
+from spsbench.cli.options import option
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,47 +27,41 @@ _KERNELS_KEPT = "16"
 _FORECAST_CONTEXT, _FORECAST_S = 256, 10.0
 
 
-def _option(flag: str, metavar: str, panel: str | None, text: str) -> Any:
-    return typer.Option(flag, metavar=metavar, rich_help_panel=panel, help=text, show_default=False)
-
-
 Target = Annotated[
-    str | None, _option("--target", "MODEL", None, "The target: a hub id, a folder or a GGUF file.")
+    str | None, option("--target", "MODEL", None, "The target: a hub id, a folder or a GGUF file.")
 ]
-Out = Annotated[
-    Path | None, _option("--out", "FOLDER", None, "Where the draft goes; goes on if it is begun.")
-]
+Out = Annotated[Path | None, option("--out", "FOLDER", None, "Where the draft goes; goes on if it is begun.")]
 Kind = Annotated[
     str | None,
-    _option("--kind", "KIND", None, "model, eagle or medusa. Default: model."),
+    option("--kind", "KIND", None, "model, eagle or medusa. Default: model."),
 ]
-Layers = Annotated[str | None, _option("--layers", "N", None, "Of a draft model. Default: 2.")]
-Heads = Annotated[str | None, _option("--heads", "N", TRAINING, "Of medusa: tokens ahead. Default: 4.")]
+Layers = Annotated[str | None, option("--layers", "N", None, "Of a draft model. Default: 2.")]
+Heads = Annotated[str | None, option("--heads", "N", TRAINING, "Of medusa: tokens ahead. Default: 4.")]
 Vocabulary = Annotated[
     str | None,
-    _option("--vocabulary", "N", None, "Tokens that it can propose, 0 for all. Default: 8000."),
+    option("--vocabulary", "N", None, "Tokens that it can propose, 0 for all. Default: 8000."),
 ]
 Data = Annotated[
     str | None,
-    _option("--data", "LIST", None, "Of own, python and prompts files. Default: own,python."),
+    option("--data", "LIST", None, "Of own, python and prompts files. Default: own,python."),
 ]
-Tokens = Annotated[str | None, _option("--tokens", "N", None, "Of text. Default: 2000000.")]
+Tokens = Annotated[str | None, option("--tokens", "N", None, "Of text. Default: 2000000.")]
 Minutes = Annotated[
-    str | None, _option("--minutes", "M", None, "Cut text and training short to fit. Default: no limit.")
+    str | None, option("--minutes", "M", None, "Cut text and training short to fit. Default: no limit.")
 ]
-Epochs = Annotated[str | None, _option("--epochs", "N", TRAINING, "Times that text is learnt. Default: 2.")]
+Epochs = Annotated[str | None, option("--epochs", "N", TRAINING, "Times that text is learnt. Default: 2.")]
 BatchTokens = Annotated[
-    str | None, _option("--batch-tokens", "N", TRAINING, "Of an update, padding included. Default: 2048.")
+    str | None, option("--batch-tokens", "N", TRAINING, "Of an update, padding included. Default: 2048.")
 ]
-Revision = Annotated[str | None, _option("--revision", "REV", TEXT, "Revision of the target.")]
-Threads = Annotated[str | None, _option("--threads", "N", options.MACHINE, "CPU threads. Default: all.")]
+Revision = Annotated[str | None, option("--revision", "REV", TEXT, "Revision of the target.")]
+Threads = Annotated[str | None, option("--threads", "N", options.MACHINE, "CPU threads. Default: all.")]
 Corpus = Annotated[
     Path | None,
-    _option("--corpus", "FOLDER", TEXT, "Where the text is kept, for several drafts. Default: OUT/corpus."),
+    option("--corpus", "FOLDER", TEXT, "Where the text is kept, for several drafts. Default: OUT/corpus."),
 ]
 Evaluated = Annotated[
     list[str] | None,
-    _option("--evaluated", "TASK", TEXT, "A further task or prompts file to keep out of the text."),
+    option("--evaluated", "TASK", TEXT, "A further task or prompts file to keep out of the text."),
 ]
 
 

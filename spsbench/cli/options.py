@@ -24,7 +24,8 @@ MACHINE = "On what machine"
 OUTPUT = "Output"
 
 
-def _option(flag: str, metavar: str, panel: str | None, text: str, *, hidden: bool = False) -> Any:
+def option(flag: str, metavar: str, panel: str | None, text: str, *, hidden: bool = False) -> Any:
+    """An option whose help says its default itself; ``metavar`` is empty of a switch."""
     return typer.Option(
         flag, metavar=metavar, rich_help_panel=panel, help=text, show_default=False, hidden=hidden
     )
@@ -40,7 +41,7 @@ Task = Annotated[
     ),
 ]
 Prompts = Annotated[
-    str | None, _option("--prompts", "FILE", WHAT, "A prompts file; the same as giving it as TASK.")
+    str | None, option("--prompts", "FILE", WHAT, "A prompts file; the same as giving it as TASK.")
 ]
 Run = Annotated[
     Path | None,
@@ -51,127 +52,123 @@ Run = Annotated[
 
 Pair = Annotated[
     str | None,
-    _option("--pair", "NAME", FIRST, "Both models by name, see `spsbench list pairs`. Default: mini."),
+    option("--pair", "NAME", FIRST, "Both models by name, see `spsbench list pairs`. Default: mini."),
 ]
-Target = Annotated[str | None, _option("--target", "MODEL", FIRST, "Target: a hub id, folder or GGUF file.")]
-Draft = Annotated[str | None, _option("--draft", "MODEL", FIRST, "Draft: a hub id, folder or GGUF file.")]
-Revision = Annotated[str | None, _option("--revision", "REV", WHAT, "Revision of the target.")]
-DraftRevision = Annotated[str | None, _option("--draft-revision", "REV", WHAT, "Revision of the draft.")]
+Target = Annotated[str | None, option("--target", "MODEL", FIRST, "Target: a hub id, folder or GGUF file.")]
+Draft = Annotated[str | None, option("--draft", "MODEL", FIRST, "Draft: a hub id, folder or GGUF file.")]
+Revision = Annotated[str | None, option("--revision", "REV", WHAT, "Revision of the target.")]
+DraftRevision = Annotated[str | None, option("--draft-revision", "REV", WHAT, "Revision of the draft.")]
 Protocol = Annotated[
     str | None,
-    _option("--protocol", "NAME", WHAT, "Limits by name, see `spsbench list protocols`. Default: quick."),
+    option("--protocol", "NAME", WHAT, "Limits by name, see `spsbench list protocols`. Default: quick."),
 ]
 Data = Annotated[
     str | None,
-    _option("--data", "SOURCE", FIRST, "official, mini or a file. Default: mini with the mini pair."),
+    option("--data", "SOURCE", FIRST, "official, mini or a file. Default: mini with the mini pair."),
 ]
-Limit = Annotated[
-    str | None, _option("--limit", "N", FIRST, "Only so many prompts. Default: the protocol's.")
-]
-Samples = Annotated[str | None, _option("--samples", "N", WHAT, "Sequences per prompt and arm.")]
+Limit = Annotated[str | None, option("--limit", "N", FIRST, "Only so many prompts. Default: the protocol's.")]
+Samples = Annotated[str | None, option("--samples", "N", WHAT, "Sequences per prompt and arm.")]
 Shard = Annotated[
     str | None,
-    _option("--shard", "I/N", WHAT, "Only the I-th of N parts; `spsbench merge` puts them together."),
+    option("--shard", "I/N", WHAT, "Only the I-th of N parts; `spsbench merge` puts them together."),
 ]
 Until = Annotated[
     str | None,
-    _option(
+    option(
         *("--until", "ci=X%", WHAT),
         "Stop when the 95% interval of every speedup is within X% of it; valid although the run looks on.",
     ),
 ]
 Budget = Annotated[
     str | None,
-    _option(
+    option(
         *("--budget", "TIME", WHAT),
         "Stop after so much measuring, behind a whole prompt: 300, 90s, 5min, 2h.",
     ),
 ]
-Arms = Annotated[str | None, _option("--arms", "LIST", WHAT, "Of ars, sps, draft. Default: ars,sps.")]
+Arms = Annotated[str | None, option("--arms", "LIST", WHAT, "Of ars, sps, draft. Default: ars,sps.")]
 K = Annotated[
     str | None,
-    _option(
+    option(
         *("--k", "LIST", FIRST),
         "Lookahead: 4, 0,2,4 or 0..7; 0 is ArS, adaptive is up to a policy. Default: 4; sweep-k: 0..7.",
     ),
 ]
 Config = Annotated[
     Path | None,
-    _option("--config", "FILE", WHAT, "Settings from YAML, e.g. an earlier run's config.yaml."),
+    option("--config", "FILE", WHAT, "Settings from YAML, e.g. an earlier run's config.yaml."),
 ]
 Set = Annotated[
-    list[str] | None, _option("--set", "KEY=VALUE", WHAT, "One setting of config.yaml; may be repeated.")
+    list[str] | None, option("--set", "KEY=VALUE", WHAT, "One setting of config.yaml; may be repeated.")
 ]
-NoScore = Annotated[bool, _option("--no-score", "", WHAT, "Generate only, compute no metric.")]
+NoScore = Annotated[bool, option("--no-score", "", WHAT, "Generate only, compute no metric.")]
 NoProof = Annotated[
-    bool, _option("--no-proof", "", WHAT, "Draw no sequences for the proof of losslessness alone.")
+    bool, option("--no-proof", "", WHAT, "Draw no sequences for the proof of losslessness alone.")
 ]
 AllowCodeExec = Annotated[
-    bool, _option("--allow-code-exec", "", WHAT, "Without effect: programs are sandboxed.", hidden=True)
+    bool, option("--allow-code-exec", "", WHAT, "Without effect: programs are sandboxed.", hidden=True)
 ]
 UnsafeExec = Annotated[
-    bool, _option("--unsafe-exec", "", WHAT, "Run programs even where no sandbox holds; it is recorded.")
+    bool, option("--unsafe-exec", "", WHAT, "Run programs even where no sandbox holds; it is recorded.")
 ]
 Extract = Annotated[
     str | None,
-    _option(
+    option(
         *("--extract", "auto|none|fence", WHAT),
         "In a chat: a free answer, and the code in its fence, or as it is. Default: auto, begin the answer.",
     ),
 ]
 
 Sampling = Annotated[
-    str | None, _option("--sampling", "LIST", FIRST, "The task's samplings by name: nucleus,greedy; or beam.")
+    str | None, option("--sampling", "LIST", FIRST, "The task's samplings by name: nucleus,greedy; or beam.")
 ]
-Temperature = Annotated[
-    str | None, _option("--temperature", "T", SAMPLING, "In place of the sampling's own.")
-]
-TopP = Annotated[str | None, _option("--top-p", "P", SAMPLING, "In place of the sampling's own.")]
-TopK = Annotated[str | None, _option("--top-k", "N", SAMPLING, "In place of the sampling's own.")]
+Temperature = Annotated[str | None, option("--temperature", "T", SAMPLING, "In place of the sampling's own.")]
+TopP = Annotated[str | None, option("--top-p", "P", SAMPLING, "In place of the sampling's own.")]
+TopK = Annotated[str | None, option("--top-k", "N", SAMPLING, "In place of the sampling's own.")]
 Beams = Annotated[
     str | None,
-    _option("--beams", "N", SAMPLING, "Width of --sampling beam, an exact beam search. Default: 4."),
+    option("--beams", "N", SAMPLING, "Width of --sampling beam, an exact beam search. Default: 4."),
 ]
 DraftBeams = Annotated[
     str | None,
-    _option("--draft-beams", "N", SAMPLING, "Width of the draft's own beam search. Default: beams + 2."),
+    option("--draft-beams", "N", SAMPLING, "Width of the draft's own beam search. Default: beams + 2."),
 ]
 LengthPenalty = Annotated[
     str | None,
-    _option(
+    option(
         *("--length-penalty", "P", SAMPLING),
         "Outputs of a beam search are ranked by log-probability / length^P. Default: 1.",
     ),
 ]
-MaxNewTokens = Annotated[str | None, _option("--max-new-tokens", "N", SAMPLING, "Length limit of an output.")]
+MaxNewTokens = Annotated[str | None, option("--max-new-tokens", "N", SAMPLING, "Length limit of an output.")]
 FixedLength = Annotated[
-    bool, _option("--fixed-length", "", SAMPLING, "Ignore EOS and stop strings: all outputs equally long.")
+    bool, option("--fixed-length", "", SAMPLING, "Ignore EOS and stop strings: all outputs equally long.")
 ]
 ChatTemplate = Annotated[
-    str | None, _option("--chat-template", "auto|none", SAMPLING, "Whether to use the models' template.")
+    str | None, option("--chat-template", "auto|none", SAMPLING, "Whether to use the models' template.")
 ]
-Seed = Annotated[str | None, _option("--seed", "N", FIRST, "Root of every random draw. Default: 0.")]
+Seed = Annotated[str | None, option("--seed", "N", FIRST, "Root of every random draw. Default: 0.")]
 
 DRAFTING = "How it drafts and accepts"
 
 Drafter = Annotated[
     str | None,
-    _option("--drafter", "LIST", FIRST, "What proposes tokens, e.g. model,lookup. Default: model."),
+    option("--drafter", "LIST", FIRST, "What proposes tokens, e.g. model,lookup. Default: model."),
 ]
 Rule = Annotated[
     str | None,
-    _option("--rule", "LIST", DRAFTING, "What decides which stand. Default: modified-rejection."),
+    option("--rule", "LIST", DRAFTING, "What decides which stand. Default: modified-rejection."),
 ]
 Policy = Annotated[
     str | None,
-    _option(
+    option(
         "--policy", "LIST", DRAFTING, "What decides how many are drafted, up to K. Default: fixed, K always."
     ),
 ]
 
 Engine = Annotated[
     str | None,
-    _option(
+    option(
         *("--engine", "LIST", MACHINE),
         "eager, graphed (CUDA graphs), hf-generate, hf-assisted, hf-prompt-lookup, or any program as "
         'worker:"COMMAND". Default: eager.',
@@ -179,51 +176,51 @@ Engine = Annotated[
 ]
 Batch = Annotated[
     str | None,
-    _option(
+    option(
         *("--batch", "LIST", MACHINE),
         "Sequences in a forward, each arm at each size: 1,2,4,8. Default: 1.",
     ),
 ]
 Concurrency = Annotated[
     str | None,
-    _option(
+    option(
         *("--concurrency", "LIST", MACHINE),
         "Load on servers, requests in flight: 1,2,4,8. With --engine openai:PLAIN,openai:SPECULATING or one.",
     ),
 ]
-Device = Annotated[str | None, _option("--device", "NAME", MACHINE, "auto, cpu, cuda, cuda:N or mps.")]
+Device = Annotated[str | None, option("--device", "NAME", MACHINE, "auto, cpu, cuda, cuda:N or mps.")]
 Dtype = Annotated[
-    str | None, _option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16, float16, int8 or int4.")
+    str | None, option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16, float16, int8 or int4.")
 ]
 UnroundedDtype = Annotated[
-    str | None, _option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16 or float16.")
+    str | None, option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16 or float16.")
 ]
 Threads = Annotated[
-    str | None, _option("--threads", "auto|N", MACHINE, "CPU threads. Default: auto, by the target's size.")
+    str | None, option("--threads", "auto|N", MACHINE, "CPU threads. Default: auto, by the target's size.")
 ]
 DraftDtype = Annotated[
-    str | None, _option("--draft-dtype", "NAME", MACHINE, "Of the draft alone. Default: as --dtype.")
+    str | None, option("--draft-dtype", "NAME", MACHINE, "Of the draft alone. Default: as --dtype.")
 ]
 Quantise = Annotated[
     str | None,
-    _option("--quantise", "BITS", MACHINE, "Weights of int8 or int4; --dtype is what is computed in."),
+    option("--quantise", "BITS", MACHINE, "Weights of int8 or int4; --dtype is what is computed in."),
 ]
 DraftQuantise = Annotated[
     str | None,
-    _option(
+    option(
         "--draft-quantise", "BITS", MACHINE, "int8, int4 or none, of the draft alone. Default: as --quantise."
     ),
 ]
 DeviceMap = Annotated[
     str | None,
-    _option(
+    option(
         *("--device-map", "MAP", MACHINE),
         "A target larger than one device: auto, balanced, sequential, or a JSON file of modules and devices.",
     ),
 ]
 Backend = Annotated[
     str | None,
-    _option(
+    option(
         *("--backend", "NAME", MACHINE),
         "auto, onnxruntime or torch. Default: onnxruntime on a CPU where it covers the models.",
     ),
@@ -231,14 +228,14 @@ Backend = Annotated[
 
 TensorParallel = Annotated[
     str | None,
-    _option(
+    option(
         *("--tensor-parallel", "N", MACHINE),
         "Split the target over N processes: torchrun --nproc-per-node N -m spsbench run ...",
     ),
 ]
 DraftPlacement = Annotated[
     str | None,
-    _option(
+    option(
         *("--draft-placement", "first|replicated", MACHINE),
         "Of a split target: the draft in the first process, or in each. Default: first.",
     ),
@@ -246,34 +243,34 @@ DraftPlacement = Annotated[
 
 Processes = Annotated[
     str | None,
-    _option("--processes", "N", MACHINE, "Repeat in N fresh processes; one interval over all of them."),
+    option("--processes", "N", MACHINE, "Repeat in N fresh processes; one interval over all of them."),
 ]
 
 On = Annotated[
     str | None,
-    _option("--on", "WHERE", MACHINE, "Spread over workers: ray, on this machine; or ray://HOST:PORT."),
+    option("--on", "WHERE", MACHINE, "Spread over workers: ray, on this machine; or ray://HOST:PORT."),
 ]
 
 Out = Annotated[
     Path | None,
-    _option("--out", "DIR", FIRST, "Run directory. Default: a fresh one in results/."),
+    option("--out", "DIR", FIRST, "Run directory. Default: a fresh one in results/."),
 ]
 Resume = Annotated[
-    Path | None, _option("--resume", "DIR", OUTPUT, "Continue the run in DIR with its own settings.")
+    Path | None, option("--resume", "DIR", OUTPUT, "Continue the run in DIR with its own settings.")
 ]
-Trace = Annotated[str | None, _option("--trace", "N", OUTPUT, "Keep every token of N prompts. Default: 8.")]
+Trace = Annotated[str | None, option("--trace", "N", OUTPUT, "Keep every token of N prompts. Default: 8.")]
 FailOn = Annotated[
     str | None,
-    _option("--fail-on", "LIST", OUTPUT, "Exit 4 unless passed: lossless, parity. Incomplete exits 5."),
+    option("--fail-on", "LIST", OUTPUT, "Exit 4 unless passed: lossless, parity. Incomplete exits 5."),
 ]
 Expect = Annotated[
     str | None,
-    _option("--expect", "HASH", OUTPUT, "Exit 4 unless the hash of all token ids begins so."),
+    option("--expect", "HASH", OUTPUT, "Exit 4 unless the hash of all token ids begins so."),
 ]
 AllowMixed = Annotated[
     bool,
-    _option("--allow-mixed", "", OUTPUT, "Continue under other threads, backends, versions or hardware."),
+    option("--allow-mixed", "", OUTPUT, "Continue under other threads, backends, versions or hardware."),
 ]
-Json = Annotated[bool, _option("--json", "", OUTPUT, "Print JSON alone on stdout.")]
-Quiet = Annotated[bool, _option("--quiet", "", OUTPUT, "No progress and no messages.")]
-Debug = Annotated[bool, _option("--debug", "", OUTPUT, "Show the traceback of an error.")]
+Json = Annotated[bool, option("--json", "", OUTPUT, "Print JSON alone on stdout.")]
+Quiet = Annotated[bool, option("--quiet", "", OUTPUT, "No progress and no messages.")]
+Debug = Annotated[bool, option("--debug", "", OUTPUT, "Show the traceback of an error.")]

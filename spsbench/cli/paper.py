@@ -18,15 +18,14 @@ from spsbench.cli.paper_parts import (
     SCHEMA_VERSION,
     Part,
     keep_options,
+    keep_page,
     measure_part,
     options_before,
     options_of,
     paper_directory,
     refuse_options,
     settings_of,
-    show_page,
     telling_how_to_go_on,
-    write_page,
 )
 from spsbench.errors import UsageError
 
@@ -39,52 +38,41 @@ WHAT = options.WHAT
 
 Of = Annotated[
     str | None,
-    typer.Option(
+    options.option(
         "--of",
-        metavar="PAPER",
-        help="chen, leviathan, or a YAML file like configs/papers/leviathan.yaml. Default: chen.",
-        show_default=False,
+        "PAPER",
+        options.FIRST,
+        "chen, leviathan, or a YAML file like configs/papers/leviathan.yaml. Default: chen.",
     ),
 ]
 Drafts = Annotated[
     list[str] | None,
-    typer.Option(
+    options.option(
         "--draft",
-        metavar="[NAME=]MODEL",
-        help="A draft of leviathan's tables, e.g. small=MODEL; may be repeated.",
-        show_default=False,
+        "[NAME=]MODEL",
+        options.FIRST,
+        "A draft of leviathan's tables, e.g. small=MODEL; may be repeated.",
     ),
 ]
 Tasks = Annotated[
     list[str] | None,
-    typer.Option(
-        "--task",
-        metavar="[NAME=]TASK",
-        rich_help_panel=WHAT,
-        help="A task of leviathan's tables, e.g. ende=TASK; may be repeated.",
-        show_default=False,
+    options.option(
+        "--task", "[NAME=]TASK", WHAT, "A task of leviathan's tables, e.g. ende=TASK; may be repeated."
     ),
 ]
 Limit = Annotated[
     str | None,
-    typer.Option(
+    options.option(
         "--limit",
-        metavar="N|all",
-        rich_help_panel=WHAT,
-        help="Prompts of every run, or all. Default: for chen what the pair mini does within 20 minutes, for "
+        "N|all",
+        WHAT,
+        "Prompts of every run, or all. Default: for chen what the pair mini does within 20 minutes, for "
         "leviathan the limit of its YAML file (40).",
-        show_default=False,
     ),
 ]
 Samples = Annotated[
     str | None,
-    typer.Option(
-        "--samples",
-        metavar="N",
-        rich_help_panel=WHAT,
-        help="Programs per HumanEval problem; 100 in the paper. Default: 10.",
-        show_default=False,
-    ),
+    options.option("--samples", "N", WHAT, "Programs per HumanEval problem; 100 in the paper. Default: 10."),
 ]
 
 
@@ -206,8 +194,7 @@ def reproduce(params: Mapping[str, Any]) -> None:
     page = _gather(summaries, directory)
     from spsbench.report.paper import render, screen
 
-    write_page(page, render(page), directory)
-    show_page(page, screen(page), directory, as_json=params["json"], quiet=quiet)
+    keep_page(page, render(page), screen(page), directory, params)
 
 
 def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:

@@ -185,27 +185,30 @@ def telling_how_to_go_on(directory: Path) -> Iterator[None]:
         raise
 
 
-def write_page(page: Mapping[str, Any], text: str, directory: Path) -> None:
-    """Write ``paper.json`` and ``paper.md``."""
+def keep_page(
+    page: Mapping[str, Any], text: str, screen: RenderableType, directory: Path, params: Mapping[str, Any]
+) -> None:
+    """Write ``paper.json`` and ``paper.md``, and print the page as tables or as JSON.
+
+    Args:
+        page: of ``paper.json``.
+        text: of ``paper.md``.
+        screen: the tables for the terminal.
+        directory: of the paper.
+        params: every option by its name in Python, as typed.
+
+    Raises:
+        IncompleteError: sequences failed; what there is was written and shown.
+    """
     from spsbench.store.files import write_json, write_text
 
     write_json(directory / SUMMARY_FILE, page)
     write_text(directory / PAGE_FILE, text)
-
-
-def show_page(
-    page: Mapping[str, Any], screen: RenderableType, directory: Path, *, as_json: bool, quiet: bool
-) -> None:
-    """Print a page as tables or as JSON.
-
-    Raises:
-        IncompleteError: sequences failed; what there is was shown.
-    """
-    if as_json:
+    if params["json"]:
         print_json(page)
     else:
         out().print(screen)
-    say(f"Everything is in {directory / PAGE_FILE}", quiet=quiet)
+    say(f"Everything is in {directory / PAGE_FILE}", quiet=params["quiet"])
     if not page["complete"]:
         raise IncompleteError(
             "some sequences failed or are missing.",

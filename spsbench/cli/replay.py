@@ -13,7 +13,7 @@ from rich.console import Group
 from spsbench.cli import options, policies, values
 from spsbench.cli.audit import Greedy, Temperature, TopK, TopP
 from spsbench.cli.console import out, print_json, say
-from spsbench.cli.options import _option
+from spsbench.cli.options import option
 from spsbench.cli.written import pairs_of, sought_of, times_of, written_of
 from spsbench.errors import UsageError
 
@@ -33,18 +33,18 @@ Source = Annotated[
         show_default=False,
     ),
 ]
-Ks = Annotated[str | None, _option("--k", "LIST", options.FIRST, "Lookahead: 4, 2,4 or 1..8. Default: 1..8.")]
+Ks = Annotated[str | None, option("--k", "LIST", options.FIRST, "Lookahead: 4, 2,4 or 1..8. Default: 1..8.")]
 Name = Annotated[
     str | None,
-    _option("--sampling", "NAME", options.FIRST, "Of the texts. Default: the run's first."),
+    option("--sampling", "NAME", options.FIRST, "Of the texts. Default: the run's first."),
 ]
 Drafts = Annotated[
     list[str] | None,
-    _option("--draft", "MODEL", options.FIRST, "Draft; given more than once, they are compared."),
+    option("--draft", "MODEL", options.FIRST, "Draft; given more than once, they are compared."),
 ]
 Budget = Annotated[
     str | None,
-    _option(
+    option(
         "--budget",
         "TIME",
         options.FIRST,
@@ -53,7 +53,7 @@ Budget = Annotated[
 ]
 Times = Annotated[
     Path | None,
-    _option("--times", "FILE", options.FIRST, "Another machine's, of `spsbench bench --json` there."),
+    option("--times", "FILE", options.FIRST, "Another machine's, of `spsbench bench --json` there."),
 ]
 
 

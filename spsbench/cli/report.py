@@ -36,12 +36,11 @@ Csv = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
+    options.option(
         "--out",
-        metavar="FILE",
-        rich_help_panel=options.OUTPUT,
-        help="Where --html writes. Default: report.html in the run, comparison.html for several.",
-        show_default=False,
+        "FILE",
+        options.OUTPUT,
+        "Where --html writes. Default: report.html in the run, comparison.html for several.",
     ),
 ]
 

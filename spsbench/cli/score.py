@@ -24,11 +24,11 @@ def score(
     unsafe_exec: judge.UnsafeExec = False,
     extract: Annotated[
         str | None,
-        typer.Option(
+        options.option(
             "--extract",
-            metavar="auto|none|fence",
-            help="Code from an answer's fence, or the answer as it is. Default: the run's own setting.",
-            show_default=False,
+            "auto|none|fence",
+            options.FIRST,
+            "Code from an answer's fence, or the answer as it is. Default: the run's own setting.",
         ),
     ] = None,
     json: options.Json = False,

@@ -12,14 +12,11 @@ from spsbench.cli import formula as by_formula
 from spsbench.cli import options, values
 from spsbench.cli.console import out as console
 from spsbench.cli.console import print_json, say
-from spsbench.cli.options import _option
+from spsbench.cli.options import option
+from spsbench.cli.simulate_question import ALPHA, FAULTS, cost_of, question_of
 from spsbench.errors import UsageError
-from spsbench.plugins import unknown
 
 if TYPE_CHECKING:
-    from spsbench.records import SamplingParams, Spec
-    from spsbench.simulate.loops import Sampler
-    from spsbench.simulate.sources import Source
     from spsbench.simulate.study import Question, World
 
 FACTS_FILE = "simulation.json"
@@ -28,90 +25,81 @@ FACTS_FILE = "simulation.json"
 CLOSENESS = "How close the draft is, in place of --alpha"
 TARGET = "What the target is like"
 
-ALPHA, COST, OPERATIONS = 0.8, 1.8 / 14.1, 4.0 / 70.0
-"""c and c^ of Chen et al. 2023: 1.8 and 14.1 ms a token, 4 and 70 billion parameters. Alpha is round."""
-
-FAULTS = (
-    *("lecture-test", "inverted-ratio", "no-residual", "unscaled-residual", "bonus-from-draft"),
-    *("row-off-by-one", "residual-row", "one-uniform", "constant-uniform", "lenience"),
-)
-"""Wrong samplers of ``verify --controls`` that are wrong on tables, too, which have no caches."""
-
 Alpha = Annotated[
     str | None,
-    _option("--alpha", "A", options.FIRST, "Solve for the closeness that gives this alpha. Default: 0.8."),
+    option("--alpha", "A", options.FIRST, "Solve for the closeness that gives this alpha. Default: 0.8."),
 ]
 Cost = Annotated[
     str | None,
-    _option(
+    option(
         *("--cost", "C", options.FIRST),
         "c, time of one draft run over one target run. Default: 1.8/14.1, the paper's.",
     ),
 ]
 Operations = Annotated[
     str | None,
-    _option(
+    option(
         *("--operations", "C", TARGET),
         "c^, operations of one draft run over one target run. Default: 4/70, the paper's parameters.",
     ),
 ]
 Ks = Annotated[
     str | None,
-    _option("--k", "LIST", options.FIRST, "Lookahead: 4, 2,4 or 1..8. Default: 1..8; with --formula 0..7."),
+    option("--k", "LIST", options.FIRST, "Lookahead: 4, 2,4 or 1..8. Default: 1..8; with --formula 0..7."),
 ]
 SourceOption = Annotated[
     str | None,
-    _option("--source", "NAME", options.FIRST, "dirichlet, temperature or ngram. Default: dirichlet."),
+    option("--source", "NAME", options.FIRST, "dirichlet, temperature or ngram. Default: dirichlet."),
 ]
 Concentration = Annotated[
     str | None,
-    _option("--concentration", "X", CLOSENESS, "dirichlet: larger draws draft rows closer to the target's."),
+    option("--concentration", "X", CLOSENESS, "dirichlet: larger draws draft rows closer to the target's."),
 ]
 DraftTemperature = Annotated[
     str | None,
-    _option("--draft-temperature", "T", CLOSENESS, "temperature: 1 is the target itself."),
+    option("--draft-temperature", "T", CLOSENESS, "temperature: 1 is the target itself."),
 ]
 Dependence = Annotated[
     str | None,
-    _option(
+    option(
         "--dependence", "X", CLOSENESS, "ngram: share of the target's row that depends on two tokens, 0 to 1."
     ),
 ]
-Vocabulary = Annotated[str | None, _option("--vocabulary", "V", TARGET, "Tokens. Default: 32.")]
+Vocabulary = Annotated[str | None, option("--vocabulary", "V", TARGET, "Tokens. Default: 32.")]
 ContextsOption = Annotated[
     str | None,
-    _option(
+    option(
         *("--contexts", "LIST", TARGET),
         "Classes of tokens that a row depends on; 1 is the same row everywhere. Default: 1,32; ngram: 8.",
     ),
 ]
 Sharpness = Annotated[
-    str | None, _option("--sharpness", "X", TARGET, "Standard deviation of the logits. Default: 2.")
+    str | None, option("--sharpness", "X", TARGET, "Standard deviation of the logits. Default: 2.")
 ]
 Variation = Annotated[
     str | None,
-    _option("--variation", "X", TARGET, "How unequal easy and hard contexts are, 0 to 0.99. Default: 0.9."),
+    option("--variation", "X", TARGET, "How unequal easy and hard contexts are, 0 to 0.99. Default: 0.9."),
 ]
 Stay = Annotated[
     str | None,
-    _option("--stay", "X", TARGET, "Chance that easy stays easy and hard stays hard. Default: 0.95."),
+    option("--stay", "X", TARGET, "Chance that easy stays easy and hard stays hard. Default: 0.95."),
 ]
 Tokens = Annotated[
-    str | None, _option("--tokens", "N", options.FIRST, "For each K, in sequences of 128. Default: 6400.")
+    str | None, option("--tokens", "N", options.FIRST, "For each K, in sequences of 128. Default: 6400.")
 ]
 RuleOption = Annotated[
     str | None,
-    _option("--rule", "NAME", options.FIRST, "What decides which draft tokens stand. Lossy ones show."),
+    option("--rule", "NAME", options.FIRST, "What decides which draft tokens stand. Lossy ones show."),
 ]
 Fault = Annotated[
     str | None,
-    _option("--fault", "NAME", options.FIRST, f"Plant a wrong sampler: {', '.join(FAULTS)}."),
+    option("--fault", "NAME", options.FIRST, f"Plant a wrong sampler: {', '.join(FAULTS)}."),
 ]
 Folder = Annotated[
-    Path | None, _option("--out", "DIR", options.FIRST, "Write figures, page and JSON there. Default: none.")
+    Path | None, option("--out", "DIR", options.FIRST, "Write figures, page and JSON there. Default: none.")
 ]
 Formula = Annotated[
-    bool, _option("--formula", "", options.FIRST, "Only what the formula predicts; nothing is simulated.")
+    bool, option("--formula", "", options.FIRST, "Only what the formula predicts; nothing is simulated.")
 ]
 
 
@@ -162,7 +150,7 @@ def _formula(params: Mapping[str, Any]) -> None:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{value} is for a simulation.", flag=flag, remedy="Leave it or --formula out.")
     alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
-    by_formula.show(alpha, _cost(params), params["k"], json=params["json"])
+    by_formula.show(alpha, cost_of(params), params["k"], json=params["json"])
 
 
 def simulate_loops(params: Mapping[str, Any]) -> None:
@@ -183,166 +171,6 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
         _write(question, worlds, folder)
         say(f"Figures, page and JSON are in {folder}", quiet=quiet)
     _show(question, worlds, as_json=params["json"])
-
-
-def question_of(params: Mapping[str, Any]) -> Question:
-    """What was typed, checked.
-
-    Raises:
-        UsageError: it is no question.
-    """
-    from spsbench.simulate.sources import Language
-    from spsbench.simulate.study import Question
-
-    source = _source(params["source"])
-    alpha, distance = _closeness(params, source)
-    language = Language(
-        vocabulary=int(values.number(params["vocabulary"], "--vocabulary", 2, 32, whole=True)),
-        sharpness=values.between(params["sharpness"], "--sharpness", 0, 50, 2.0),
-        variation=values.between(params["variation"], "--variation", 0, 0.99, 0.9),
-        stay=values.between(params["stay"], "--stay", 0, 1, 0.95),
-        seed=int(values.number(params["seed"], "--seed", 0, 0, whole=True)),
-    )
-    return Question(
-        source=source,
-        language=language,
-        classes=_classes(params["contexts"], source, language.vocabulary),
-        alpha=alpha,
-        distance=distance,
-        ks=_ks(params["k"]),
-        cost=_cost(params),
-        operations=values.number(params["operations"], "--operations", 0, OPERATIONS),
-        tokens=int(values.number(params["tokens"], "--tokens", 1, 6400, whole=True)),
-        sampler=_sampler(params, language.seed),
-    )
-
-
-def _cost(params: Mapping[str, Any]) -> float:
-    return values.number(params["cost"], "--cost", 0, COST)
-
-
-def _ks(text: str | None) -> tuple[int, ...]:
-    from spsbench.config import parse_ks
-
-    ks = parse_ks(text or "1..8")
-    if 0 in ks:
-        raise UsageError(
-            "a simulated loop drafts at least one token, got 0.",
-            flag="--k",
-            remedy="Give a K from 1 on, e.g. 1..8; 0 is ArS, one token a loop.",
-        )
-    return tuple(sorted(ks))
-
-
-def _source(name: str | None) -> Source:
-    from spsbench.simulate.sources import SOURCES
-
-    found = SOURCES.get(name or "dirichlet")
-    if found is None:
-        raise unknown(str(name), SOURCES, "--source")
-    return found
-
-
-def _closeness(params: Mapping[str, Any], source: Source) -> tuple[float | None, float | None]:
-    """(alpha, None) or (None, distance), whichever was asked for.
-
-    Raises:
-        UsageError: both, or what belongs to another source, or no such value.
-    """
-    from spsbench.simulate.sources import SOURCES
-
-    names = {each.option: each.option.removeprefix("--").replace("-", "_") for each in SOURCES.values()}
-    given = {flag: params[name] for flag, name in names.items() if params[name] is not None}
-    for flag in given:
-        if flag != source.option:
-            raise UsageError(
-                f"--source {source.name} has no such closeness.", flag=flag, remedy=f"Give {source.option}."
-            )
-    if not given:
-        return _alpha(params["alpha"]), None
-    if params["alpha"] is not None:
-        raise UsageError(
-            "both say how close the draft is.", flag="--alpha", remedy=f"Leave it or {source.option} out."
-        )
-    return None, source.distance(_chosen(given[source.option], source))
-
-
-def _alpha(text: str | None) -> float:
-    alpha = values.between(text, "--alpha", 0, 1, ALPHA)
-    if alpha in (0.0, 1.0):
-        raise UsageError(
-            f"no draft is solved for at {text}, where {'everything' if alpha else 'nothing'} is accepted.",
-            flag="--alpha",
-            remedy="Give a number above 0 and below 1, or --formula.",
-        )
-    return alpha
-
-
-_LIMITS = {
-    "--concentration": (1e-6, 1e7, 20.0),
-    "--draft-temperature": (1e-3, 1e3, 0.5),
-    "--dependence": (0.0, 1.0, 0.3),
-}
-"""The least, the most, and an example."""
-
-
-def _chosen(text: str, source: Source) -> float:
-    return values.between(text, source.option, *_LIMITS[source.option])
-
-
-def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ...]:
-    if text is None:
-        return (min(8, vocabulary),) if source.order == 2 else tuple(dict.fromkeys((1, min(32, vocabulary))))
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise UsageError(
-            f"it must be whole numbers from 1, got {text}.",
-            flag="--contexts",
-            remedy="Give one or several: 1,32.",
-        )
-    return tuple(dict.fromkeys(map(int, parts)))
-
-
-def _sampler(params: Mapping[str, Any], seed: int) -> Sampler:
-    from spsbench.simulate.loops import PAPERS_RULE, Sampler
-
-    rule, fault = _rule(params["rule"]), params["fault"]
-    if fault is not None:
-        if fault not in FAULTS:
-            raise unknown(fault, FAULTS, "--fault")
-        if rule != PAPERS_RULE:
-            raise UsageError(
-                f"{fault} is planted in {PAPERS_RULE}, and the rule is {rule}.",
-                flag="--fault",
-                remedy="Leave --rule out.",
-            )
-    return Sampler(_sampling(params), rule, fault, seed)
-
-
-def _rule(text: str | None) -> Spec:
-    from spsbench.decode.rules import build_rule, rule_kind
-    from spsbench.records import Spec
-    from spsbench.simulate.loops import PAPERS_RULE
-
-    if text in FAULTS and text != "lenience":
-        raise UsageError(
-            f"{text} is a planted fault, not a rule.", flag="--rule", remedy=f"Give --fault {text}."
-        )
-    rule = PAPERS_RULE if text is None else Spec.parse(text)
-    rule_kind(rule.name)
-    build_rule(rule)
-    return rule
-
-
-def _sampling(params: Mapping[str, Any]) -> SamplingParams:
-    sampling = values.sampling({**params, "greedy": False})
-    if sampling.greedy:
-        raise UsageError(
-            "a greedy target leaves nothing to chance, got 0.",
-            flag="--temperature",
-            remedy="Give a temperature above 0.",
-        )
-    return sampling
 
 
 def _folder(out: Path | None) -> Path | None:

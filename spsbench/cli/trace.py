@@ -27,22 +27,12 @@ Prompt = Annotated[
 ]
 K = Annotated[
     str | None,
-    typer.Option(
-        "--k",
-        metavar="K",
-        rich_help_panel=options.WHAT,
-        help="Lookahead, from 1 on. Default: 4.",
-        show_default=False,
-    ),
+    options.option("--k", "K", options.WHAT, "Lookahead, from 1 on. Default: 4."),
 ]
 Sampling = Annotated[
     str | None,
-    typer.Option(
-        "--sampling",
-        metavar="NAME",
-        rich_help_panel=options.SAMPLING,
-        help="nucleus (top-p 0.8) or greedy. Default: nucleus.",
-        show_default=False,
+    options.option(
+        "--sampling", "NAME", options.SAMPLING, "nucleus (top-p 0.8) or greedy. Default: nucleus."
     ),
 ]
 
@@ -79,7 +69,8 @@ _WARM_UP_TOKENS = 8
 _NOT_OFFERED: dict[str, Any] = {
     **dict.fromkeys(("out", "resume", "config", "fail_on", "set", "protocol")),
     "no_score": True,
-    # The plan wants a task; its prompts are not used.
+    # The plan wants a task; of this one only the samplings are used, whatever the pair's own task is: it has
+    # those that --sampling names, and synthetic data that lie here.
     "task": "xsum",
     "data": "mini",
     "limit": "1",

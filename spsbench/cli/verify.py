@@ -30,12 +30,8 @@ TESTED = "What is tested"
 
 Control = Annotated[
     str | None,
-    typer.Option(
-        "--control",
-        metavar="NAME",
-        rich_help_panel=TESTED,
-        help="Plant a sampler that is known to be wrong; the tests must fail.",
-        show_default=False,
+    options.option(
+        "--control", "NAME", TESTED, "Plant a sampler that is known to be wrong; the tests must fail."
     ),
 ]
 Controls = Annotated[
@@ -46,22 +42,17 @@ Controls = Annotated[
 ]
 EffortName = Annotated[
     str | None,
-    typer.Option(
-        "--effort",
-        metavar="full|reduced",
-        rich_help_panel=TESTED,
-        help="How much is drawn. Default: full, with --controls reduced.",
-        show_default=False,
+    options.option(
+        "--effort", "full|reduced", TESTED, "How much is drawn. Default: full, with --controls reduced."
     ),
 ]
 Engine = Annotated[
     str | None,
-    typer.Option(
+    options.option(
         "--engine",
-        metavar="NAME",
-        rich_help_panel=TESTED,
-        help='Test the answers of an engine of others instead, e.g. worker:"python my_engine.py".',
-        show_default=False,
+        "NAME",
+        TESTED,
+        'Test the answers of an engine of others instead, e.g. worker:"python my_engine.py".',
     ),
 ]
 

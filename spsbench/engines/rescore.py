@@ -22,9 +22,7 @@ from spsbench.decode.sampling import warp
 from spsbench.drafters.policy import Policy, lookaheads
 from spsbench.engines.recording import TruncatedLoop
 from spsbench.models.causal_lm import CausalLM
-from spsbench.records import UNRANKED, Generation, SamplingParams, TokenEvidence
-
-RESCORED = "rescored_"
+from spsbench.records import RESCORED, UNRANKED, Generation, SamplingParams, TokenEvidence
 
 # How far rounding may move the nucleus (in mass) or the best logit (in units of the logits' spread).
 _SLACK = {torch.float32: 1e-4, torch.float64: 1e-9}

@@ -7,16 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from spsbench.config.models import ONNXRUNTIME
 from spsbench.models.blueprint import Blueprint, blueprint_of
-from spsbench.models.causal_lm import CausalLM
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
 from spsbench.models.features import FeatureRows
 from spsbench.models.onnx_forward import OnnxForward
 from spsbench.models.onnx_graph import Graph, build_graph
+from spsbench.models.onnx_model import OnnxModel
 from spsbench.models.onnx_threads import session_options
 from spsbench.models.pages import trim_heap
 from spsbench.models.trained import embedding_fingerprint
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from spsbench.models.torch_lm import TorchLM
 
 
-class OnnxLM(CausalLM):
+class OnnxLM(OnnxModel):
     """Owns a session, which other models may share, and a KV cache; batch size 1.
 
     Args:
@@ -42,7 +40,7 @@ class OnnxLM(CausalLM):
         vocabulary: [m] what the rows of its head stand for; None where they stand for every token.
     """
 
-    backend = ONNXRUNTIME
+    embedding = EMBEDDING
 
     def __init__(
         self,
@@ -55,31 +53,19 @@ class OnnxLM(CausalLM):
         bits: int | None = None,
         vocabulary: Tensor | None = None,
     ) -> None:
-        # Activations of 8 bits round as coarsely as bfloat16, and its tolerances are theirs.
-        dtype = torch.float32 if bits is None else torch.bfloat16
-        super().__init__(config, vocab_size, torch.device("cpu"), dtype)
+        super().__init__(config, stored, vocab_size, reference, bits)
         plan = blueprint_of(config)
         self._plan = plan if layers is None else replace(plan, layers=layers)
         self.vocabulary = vocabulary
         if vocabulary is not None:
             self._plan = replace(self._plan, vocab_size=len(vocabulary))
         self.layers = self._plan.layers
-        self.bits = bits
-        self._stored, self._threads, self._reference = stored, threads, reference
+        self._threads = threads
         self._session, self._weight_bytes = _session(self._plan, stored, threads, bits)
         self._forward = OnnxForward(self._session, self._plan)
         self._spread = self.new_spread()
         self._length = 0
         self._variants: dict[tuple[int | None, int | None], OnnxLM] = {}
-
-    @property
-    def weights(self) -> str:
-        """``float32``, or how the matrices are rounded."""
-        return "float32" if self.bits is None else f"int{self.bits}"
-
-    @property
-    def parameters(self) -> int:
-        return self._stored.parameters
 
     @property
     def length(self) -> int:
@@ -142,19 +128,8 @@ class OnnxLM(CausalLM):
         return embedding_fingerprint(self._stored)
 
     @property
-    def embedding_shape(self) -> tuple[int, int]:
-        rows, width = self._stored.shape(EMBEDDING)
-        return rows, width
-
-    def forward_bytes(self, rows: int = 1) -> int:
-        return self._weight_bytes
-
-    @property
     def kv_bytes_per_token(self) -> int:
         return self._plan.kv_bytes_per_token
-
-    def reference(self) -> TorchLM:
-        return self._reference()
 
     def truncated(self, layers: int, flag: str) -> OnnxLM:
         self._require_layers(layers, flag)
@@ -186,7 +161,7 @@ class OnnxLM(CausalLM):
 
     def embed(self, tokens: Tensor, out: Floats) -> None:
         """Write the embeddings of tokens [n] into ``out`` [n, width]."""
-        self._stored.rows(EMBEDDING, tokens.numpy(), out)
+        self._stored.rows(self.embedding, tokens.numpy(), out)
         if self._plan.embedding_scale != 1.0:
             out *= self._plan.embedding_scale
 

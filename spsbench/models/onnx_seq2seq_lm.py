@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.config.models import ONNXRUNTIME
 from spsbench.models.border import Border
-from spsbench.models.causal_lm import CausalLM
 from spsbench.models.checkpoint import Floats, StoredWeights
 from spsbench.models.onnx_forward import OnnxForward
 from spsbench.models.onnx_lm import session_of
+from spsbench.models.onnx_model import OnnxModel
 from spsbench.models.onnx_t5 import crossed_names, decoder_graph, encoder_graph
 from spsbench.models.seq2seq_lm import decoders_only
 from spsbench.models.t5_plan import t5_plan
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 EMBEDDING = "shared.weight"
 
 
-class OnnxSeq2SeqLM(CausalLM):
+class OnnxSeq2SeqLM(OnnxModel):
     """Owns a session of the encoder, one of the decoder, and a KV cache; batch size 1.
 
     Args:
@@ -39,10 +38,10 @@ class OnnxSeq2SeqLM(CausalLM):
         bits: 8 or 4 to round its matrices; None keeps float32.
 
     Attributes:
-        border, bits: as given.
+        border: as given.
     """
 
-    backend = ONNXRUNTIME
+    embedding = EMBEDDING
 
     def __init__(
         self,
@@ -54,25 +53,14 @@ class OnnxSeq2SeqLM(CausalLM):
         reference: Callable[[], TorchLM],
         bits: int | None = None,
     ) -> None:
-        # Activations of 8 bits round as coarsely as bfloat16, and its tolerances are theirs.
-        dtype = torch.float32 if bits is None else torch.bfloat16
-        super().__init__(config, vocab_size, torch.device("cpu"), dtype)
+        super().__init__(config, stored, vocab_size, reference, bits)
         self.border: Border = border
-        self.bits = bits
-        self._plan, self._stored, self._reference = t5_plan(config), stored, reference
+        self._plan = t5_plan(config)
         self.layers = self._plan.decoder.layers
         self._encoder, _ = session_of(encoder_graph(self._plan, stored, bits), threads)
         self._session, self._weight_bytes = session_of(decoder_graph(self._plan, stored, bits), threads)
         self._forward = OnnxForward(self._session, self._plan.decoder)
         self._read = self._written = 0
-
-    @property
-    def weights(self) -> str:
-        return "float32" if self.bits is None else f"int{self.bits}"
-
-    @property
-    def parameters(self) -> int:
-        return self._stored.parameters
 
     @property
     def length(self) -> int:
@@ -135,20 +123,9 @@ class OnnxSeq2SeqLM(CausalLM):
         return self.reference().embedding_fingerprint()
 
     @property
-    def embedding_shape(self) -> tuple[int, int]:
-        rows, width = self._stored.shape(EMBEDDING)
-        return rows, width
-
-    def forward_bytes(self, rows: int = 1) -> int:
-        return self._weight_bytes
-
-    @property
     def kv_bytes_per_token(self) -> int:
         """Of a token of the source as of one of the output: each layer attends to both."""
         return self._plan.decoder.kv_bytes_per_token
-
-    def reference(self) -> TorchLM:
-        return self._reference()
 
     def _attend(self, forward: OnnxForward, source: Tensor) -> None:
         """Run the encoder, and let a forward read what it gives."""
@@ -163,4 +140,4 @@ class OnnxSeq2SeqLM(CausalLM):
         forward.attend(dict(zip(names, binding.get_outputs(), strict=True)))
 
     def _embed(self, tokens: Tensor, out: Floats) -> None:
-        self._stored.rows(EMBEDDING, tokens.numpy(), out)
+        self._stored.rows(self.embedding, tokens.numpy(), out)

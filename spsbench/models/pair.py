@@ -49,11 +49,6 @@ class PairSource:
         """The shared tokenizer."""
         return self.target.tokenizer
 
-    @property
-    def longest(self) -> int:
-        """See ``ModelSource.longest``; of both."""
-        return min(self.target.longest, self.draft.longest)
-
     def window_for(self, output: int, flag: str = "--max-new-tokens") -> int:
         """Longest sequence with some tokens behind the prompt.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.fetch.catalogue import PREFIX as PACKAGE
-from spsbench.models.causal_lm import context_window, text_config
+from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import folder_of_gguf, folder_of_package
 from spsbench.models.gguf import SUFFIX as GGUF
@@ -144,11 +144,6 @@ class ModelSource:
     def is_encoder_decoder(self) -> bool:
         """Whether an encoder reads the prompt, and a decoder begins behind it."""
         return bool(self.config.is_encoder_decoder)
-
-    @property
-    def longest(self) -> int:
-        """Longest sequence, prompt and output, in tokens; an encoder-decoder has a window for each."""
-        return (2 if self.is_encoder_decoder else 1) * context_window(self.config)
 
     @property
     def is_local(self) -> bool:

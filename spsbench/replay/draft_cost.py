@@ -27,7 +27,6 @@ def draft_costs(
     pairs: Mapping[str, Pair],
     sampling: SamplingParams,
     seed: int,
-    window: int,
     rounds: int | None = None,
 ) -> dict[str, float]:
     """Measure c of every draft, in turns with the target alone.
@@ -40,19 +39,19 @@ def draft_costs(
         pairs: the same target with each draft, by the draft's name; at least one.
         sampling: of all models.
         seed: of prompts and turns.
-        window: the longest sequence of all models, in tokens.
         rounds: at least 1; ``ROUNDS`` if not given.
 
     Returns:
         by draft the median over rounds of its seconds over the target's in the same round.
     """
-    engines = _engines(pairs, sampling, window)
+    engines = _engines(pairs, sampling)
     shuffler, order = random.Random(seed), list(engines)
     seconds: dict[str, list[float]] = {name: [] for name in engines}
-    target = next(iter(pairs.values())).target
+    models = [model for pair in pairs.values() for model in (pair.target, pair.draft)]
     for number in range(-1, rounds or ROUNDS):
         prompt = shuffler.choice(texts).prompt
-        limit = max(1, min(TOKENS, window - len(prompt) - _K - 1))
+        room = min(model.room_behind(prompt) for model in models) - _K - 1
+        limit = max(1, min(TOKENS, room))
         shuffler.shuffle(order)
         for name in order:
             request = Request(prompt, limit, (), sampling, seed=seed + number + 1, fixed_length=True)
@@ -60,14 +59,15 @@ def draft_costs(
             if number >= 0:
                 seconds[name].append(_run_s(made))
             # As in a run, so that the next model finds the caches as it does there.
-            teacher_force(target, None, prompt, made.tokens, sampling)
+            teacher_force(models[0], None, prompt, made.tokens, sampling)
     base = np.array(seconds[_TARGET])
     return {name: float(np.median(np.array(seconds[name]) / base)) for name in pairs}
 
 
-def _engines(pairs: Mapping[str, Pair], sampling: SamplingParams, window: int) -> dict[str, Engine]:
+def _engines(pairs: Mapping[str, Pair], sampling: SamplingParams) -> dict[str, Engine]:
     """The target's, and one of every draft."""
     first = next(iter(pairs.values()))
+    window = first.target.context_window  # no engine here has a fixed shape
     engines = {_TARGET: Backends(first, window).build(Arm("ars", 0, EAGER, "timed", sampling))}
     for name, pair in pairs.items():
         in_loops = Arm("sps", _K, EAGER, "timed", sampling)

@@ -270,7 +270,7 @@ def render(page: Mapping[str, Any], figures: Sequence[Mapping[str, str]] = ()) -
         lines.append(f"* [{escape(part['title'])}]({part['name']}/report.md): {task}")
         lines += [f"  * {escape(text)}" for text in part["notes"]]
     if page["synthetic"]:
-        lines += ["", "Synthetic data, or a pair trained on it: these numbers say nothing about real text."]
+        lines += ["", wording.SYNTHETIC]
     return "\n".join(lines) + "\n"
 
 

@@ -75,7 +75,7 @@ def _heading(summary: Summary, run: Run) -> list[str]:
     told = [f"{name}: {escape(value)}" for name, value in facts if value] + [f"Prompts: {prompts}"]
     lines += ["", ". ".join(told) + "."]
     if summary.get("synthetic"):
-        lines += ["", "Synthetic data, or a pair trained on it: these numbers say nothing about real text."]
+        lines += ["", wording.SYNTHETIC]
     return lines
 
 

@@ -69,7 +69,7 @@ def render(page: Mapping[str, Any]) -> str:
         lines.append(f"* [{escape(part['title'])}]({part['name']}/report.md), {part['prompts']} prompts")
         lines += [f"  * {escape(text)}" for text in part["told"]]
     if page["synthetic"]:
-        lines += ["", "Synthetic data, or a pair trained on it: these numbers say nothing about real text."]
+        lines += ["", wording.SYNTHETIC]
     return "\n".join(lines) + "\n"
 
 

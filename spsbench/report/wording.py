@@ -19,6 +19,8 @@ from spsbench.summary_types import (
     Summary,
 )
 
+SYNTHETIC = "Synthetic data, or a pair trained on it: these numbers say nothing about real text."
+
 # An underscore within a word is no markup on GitHub and reads better bare.
 _SPECIAL = re.compile(r"([\\`*\[\]|~$#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 

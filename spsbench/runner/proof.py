@@ -25,6 +25,7 @@ from spsbench.engines.rescore import token_evidence
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.records import (
+    RESCORED,
     RESCORED_BEAM_LOG_PROB,
     Arm,
     FinishReason,
@@ -38,7 +39,7 @@ from spsbench.runner.arms import is_peer
 from spsbench.runner.backends import GRAPHED, Backends
 from spsbench.runner.plan import Plan
 from spsbench.runner.schedule import derive_seed
-from spsbench.stats.losslessness import RESCORED, decisions_of, evidence_of, is_precise
+from spsbench.stats.losslessness import decisions_of, evidence_of, is_precise
 from spsbench.store import RunStore
 from spsbench.summary_types import ArmProof, Proof
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from spsbench import axes
-from spsbench.records import Interval
+from spsbench.records import RESCORED, Interval
 from spsbench.stats import evidence_stats
 from spsbench.stats.beams import beam_facts
 from spsbench.stats.bootstrap import Floats, pooled_ratio, ratio
@@ -98,8 +98,6 @@ def _first(both: pd.DataFrame, places: list[tuple[int, int]]) -> Divergence | No
         "sample_index": int(row["sample_index"]),
     }
 
-
-RESCORED = "rescored_"
 
 ALARM_LOG10_E = 3.0
 """Alarm when the e-value reaches 1000: a lossless sampler ever gets there with odds below 1 in 1000."""

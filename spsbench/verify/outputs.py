@@ -9,8 +9,8 @@ from spsbench.decode.clock import SystemClock
 from spsbench.decode.evidence import MIXTURES, POWERS, Sums
 from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.local import EagerEngine
-from spsbench.engines.rescore import RESCORED, rescore
-from spsbench.records import Request
+from spsbench.engines.rescore import rescore
+from spsbench.records import RESCORED, Request
 from spsbench.verify.controls import planted
 from spsbench.verify.finding import Finding
 from spsbench.verify.subject import SamplerUnderTest

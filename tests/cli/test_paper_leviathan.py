@@ -13,8 +13,9 @@ import pytest
 from commandline import Cli, Result, call
 
 import spsbench.runner  # noqa: F401  (fills sys.modules)
-from spsbench.cli import paper_leviathan
-from spsbench.cli.paper_leviathan import chosen_k, setup_of
+from spsbench.cli import leviathan_drafts, leviathan_setup, paper_leviathan
+from spsbench.cli.leviathan_drafts import chosen_k
+from spsbench.cli.leviathan_setup import setup_of
 from spsbench.cli.paper_parts import options_of
 from spsbench.config import load_paper, resolve
 from spsbench.decode.theory import walltime_factor
@@ -34,7 +35,7 @@ def short(patch: pytest.MonkeyPatch) -> None:
     """Outputs of a few tokens, no warm-up, one round of timing, and no figure of the single runs."""
     patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     patch.setattr(draft_cost, "ROUNDS", 1)
-    patch.setattr(paper_leviathan, "_LIMITS", paper_leviathan._LIMITS | SHORT)
+    patch.setattr(leviathan_setup, "LIMITS", leviathan_setup.LIMITS | SHORT)
     patch.setattr("spsbench.report.figures._FIGURES", {})
 
 
@@ -104,7 +105,7 @@ def test_a_finished_paper_measures_nothing_again(
         raise AssertionError("measured again")
 
     monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "load", refused)
-    monkeypatch.setattr(paper_leviathan, "_load", refused)
+    monkeypatch.setattr(leviathan_drafts, "_load", refused)
     again = cli("paper", "--resume", whole[0], "--quiet")
     assert again.code == 0, again.err
     assert "Tables 1 to 3 of Leviathan" in " ".join(again.out.split())
@@ -140,7 +141,7 @@ def test_texts_stay_when_another_draft_is_put_first(
         read.extend(plans)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(paper_leviathan, "_load", stopped)
+    monkeypatch.setattr(leviathan_drafts, "_load", stopped)
     samples = (place / "texts-ende" / "samples.jsonl").read_bytes()
     found = cli("paper", "--resume", place, "--draft", "base=embedded:mini-t5/draft-base", *after)
     assert found.code == 130, found.err
@@ -180,12 +181,12 @@ def test_a_paper_that_was_stopped_keeps_its_k(
         return measure(part, *given, **named)
 
     monkeypatch.setattr(paper_leviathan, "measure_part", interrupted)
-    monkeypatch.setattr(paper_leviathan, "chosen_k", lambda *given: 3)
+    monkeypatch.setattr(leviathan_drafts, "chosen_k", lambda *given: 3)
     stopped = cli(*PAPER, *SMALL, "--quiet", "--out", place)
     assert stopped.code == 130
     assert f"spsbench paper --resume {place}" in stopped.err
     before = json.loads((place / "drafts-ende.json").read_text())
-    monkeypatch.setattr(paper_leviathan, "chosen_k", lambda *given: 5)
+    monkeypatch.setattr(leviathan_drafts, "chosen_k", lambda *given: 5)
     assert cli("paper", "--resume", place, "--limit", "3", "--quiet").code == 130
     after = json.loads((place / "drafts-ende.json").read_text())
     assert before["texts"] != after["texts"]

@@ -292,7 +292,6 @@ def test_a_pair_is_of_one_kind(tmp_path: Path) -> None:
 def test_windows_of_source_and_output(tmp_path: Path) -> None:
     pair = pair_of(save_seq2seq("t5", tmp_path / "t5"))
     assert pair.context_window == 512
-    assert pair.longest == 1024
     assert pair.window_for(40) == 512 + 1 + 40
     with pytest.raises(UsageError, match="exceeds the decoder's window of 512"):
         pair.window_for(512)

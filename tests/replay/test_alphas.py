@@ -129,5 +129,5 @@ def test_an_encoder_decoder_is_read_behind_its_source(tmp_path: Path) -> None:
             rows.append(logits.softmax(-1))
         expected.append(float(torch.minimum(*rows).sum()))
     assert found["small"].sums == pytest.approx(expected, rel=1e-3)
-    costs = draft_costs(texts, {"small": loaded}, ALL, 0, source.longest, rounds=1)
+    costs = draft_costs(texts, {"small": loaded}, ALL, 0, rounds=1)
     assert costs["small"] > 0

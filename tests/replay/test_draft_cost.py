@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,9 @@ class Timed:
 def costs(monkeypatch: pytest.MonkeyPatch, engines: dict[str, Timed]) -> dict[str, float]:
     monkeypatch.setattr(draft_cost, "_engines", lambda *given: engines)
     monkeypatch.setattr(draft_cost, "teacher_force", lambda *given: None)
-    pairs: Any = {name: cast(Any, type("P", (), {"target": None})()) for name in engines if name}
-    return draft_costs(TEXTS, pairs, SamplingParams(), 0, window=64, rounds=3)
+    model = SimpleNamespace(room_behind=lambda prompt: 64 - len(prompt))
+    pairs: Any = {name: SimpleNamespace(target=model, draft=model) for name in engines if name}
+    return draft_costs(TEXTS, pairs, SamplingParams(), 0, rounds=3)
 
 
 def test_on_a_cpu_drafting_in_loops_is_held_against_a_target_step(monkeypatch: pytest.MonkeyPatch) -> None:

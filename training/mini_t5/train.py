@@ -17,7 +17,7 @@ from training.corpus import Corpus, load_corpus
 from training.mini_t5.batches import Batch, Batches
 from training.mini_t5.examples import SUMMARY_SHARE
 from training.mini_t5.model import SHAPES, Shape, build, save
-from training.train import WEIGHT_DECAY, Progress, device_name, has_fast_bfloat16, rate
+from training.train import WEIGHT_DECAY, Progress, device_name, has_fast_bfloat16, rate, step
 
 MATRIX_RATE = 4e-3
 VECTOR_RATE = 4e-3
@@ -109,16 +109,6 @@ def average_gradients(model: T5ForConditionalGeneration, workers: int) -> None:
     flat /= workers
     for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
-
-
-def step(steppers: list[torch.optim.Optimizer], share: float) -> None:
-    """One update from the gradients that are there, at a share of the optimizers' rates."""
-    for optimizer in steppers:
-        group = optimizer.param_groups[0]
-        group["lr"] = group["full_rate"] * share
-        torch.nn.utils.clip_grad_norm_(group["params"], 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
 
 
 def optimizers(model: T5ForConditionalGeneration, share: float = 1.0) -> list[torch.optim.Optimizer]:
