@@ -25,7 +25,7 @@ sweep: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup  # a core for each worker: threads of both would wait for each other
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile  # a core for each worker; what the tests of a file share is made once
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/pytest --hypothesis-profile=exploring tests/decode tests/stats tests/test_store.py tests/cli/test_fuzz.py

@@ -26,28 +26,6 @@ settings.register_profile("exploring", derandomize=False, deadline=None, print_b
 settings.load_profile("repeatable")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a fixture of their module run in one process of ``--dist loadgroup``: it is made once.
-
-    Where it has parameters, tests of each value are a group of their own.
-    """
-    for item in items:
-        shared = _shared(item)
-        if shared:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {' '.join(shared)}"))
-
-
-def _shared(item: pytest.Item) -> list[str]:
-    """The module of a test, if it has fixtures of that scope, and their parameters."""
-    if not isinstance(item, pytest.Function):
-        return []
-    found = item._fixtureinfo.name2fixturedefs  # pytest has no public way to a fixture's scope
-    names = sorted(name for name, defs in found.items() if defs and defs[-1].scope == "module")
-    given = item.callspec.params if hasattr(item, "callspec") else {}
-    return [item.path.parent.name, *(str(given[name]) for name in names if name in given)] if names else []
-
-
 @cache
 def _bandwidth(device: Any) -> float | None:
     """Of this process, measured by the first command that asks for it."""
@@ -92,12 +70,14 @@ def metric_script(evaluate_modules: None, tmp_path: Path) -> Callable[[str, str]
     return partial(write_script, tmp_path)
 
 
-@pytest.fixture
-def quick_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def quick_rehearsals() -> Iterator[None]:
     """Replay times few loops and draws few resamples: of the times it is asked that they are there."""
     from spsbench.replay import prediction, rehearsal, study
 
-    monkeypatch.setattr(study, "LEAST_ROUNDS", 2)
-    monkeypatch.setattr(rehearsal, "_LOOPS", 8)
-    monkeypatch.setattr(rehearsal, "_LEAST_TOKENS", 16)
-    monkeypatch.setattr(prediction, "RESAMPLES", 500)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "LEAST_ROUNDS", 2)
+        patch.setattr(rehearsal, "_LOOPS", 8)
+        patch.setattr(rehearsal, "_LEAST_TOKENS", 16)
+        patch.setattr(prediction, "RESAMPLES", 500)
+        yield

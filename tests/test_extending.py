@@ -21,11 +21,17 @@ from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import SamplingParams, Spec
 from spsbench.tasks.catalogue import task_kind
 from spsbench.testing import assert_lossless, context_of
+from spsbench.verify import verification
+from spsbench.verify.drafting import Sizes
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/echo_drafter.py"
 SUMS = ROOT / "examples/sums_task.py"
 FLAGS = ("--limit", "2", "--max-new-tokens", "12", "--threads", "1", "--no-score", "--set", "warmup=false")
+
+
+TABLES: dict[str, Sizes] = {"tables": ((3, 2),), "wide_tables": ((5, 2),)}
+LITTLE = verification.Effort(draws=60, end_to_end=10, contexts=1, prompts=1, outputs=1, **TABLES)
 
 
 Install = Callable[..., None]
@@ -55,6 +61,7 @@ def test_the_example_is_lossless() -> None:
 
 def test_the_commands_of_the_page_run_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
+    monkeypatch.setitem(verification.EFFORTS, "reduced", LITTLE)
     text = (ROOT / "docs/extending.md").read_text()
     commands = re.findall(r"^spsbench (run --drafter .*echo_drafter.*)$", text, re.MULTILINE)
     assert len(commands) == 2
@@ -109,40 +116,58 @@ def test_a_wrong_drafter_is_refused_before_anything_is_loaded(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("Draft(torch.tensor([10**6]), None)", "proposed a token outside the vocabulary"),
-        ("Draft(torch.zeros(9, dtype=torch.int64), None)", "proposed 9 tokens where 2 are allowed"),
-        ("Draft(torch.tensor([-1]), None)", "proposed a token outside the vocabulary"),
-        ("Draft(torch.zeros(1), None)", "not a tensor [n] of int64"),
-        ("Draft(torch.zeros(1, 1, dtype=torch.int64), None)", "not a tensor [n] of int64"),
-        ("[1, 2]", "answered list, not a Draft"),
-        ("Draft(torch.tensor([1]), torch.full((1, 1024), float('nan')))", "a number that is no probability"),
-        ("Draft(torch.tensor([1]), torch.eye(1024)[:1])", "its own row gives no probability"),
-        ("Draft(torch.tensor([1]), torch.ones(1, 1024))", "rows that do not add up to 1"),
-        ("Draft(torch.tensor([1]), torch.ones(2, 3))", "rows that are not a tensor"),
-        ("1 / 0", "raised ZeroDivisionError: division by zero"),
-    ],
-)
-def test_what_a_drafter_does_wrong_fails_its_sequences_and_not_the_run(
-    tmp_path: Path, answer: str, said: str
-) -> None:
-    file = tmp_path / "wrong.py"
-    file.write_text(
-        "import torch\nfrom spsbench import Draft, DrafterKind\n\n\nclass Wrong:\n"
-        "    def begin(self, prompt): pass\n    def observe(self, tokens, accepted): pass\n"
-        f"    def draft(self, tokens, k, u): return {answer}\n\n\n"
-        "KIND = DrafterKind('wrong', 'Wrong.', lambda options, context: Wrong())\n"
-    )
+WRONG = [
+    ("Draft(torch.tensor([10**6]), None)", "proposed a token outside the vocabulary"),
+    ("Draft(torch.zeros(9, dtype=torch.int64), None)", "proposed 9 tokens where 2 are allowed"),
+    ("Draft(torch.tensor([-1]), None)", "proposed a token outside the vocabulary"),
+    ("Draft(torch.zeros(1), None)", "not a tensor [n] of int64"),
+    ("Draft(torch.zeros(1, 1, dtype=torch.int64), None)", "not a tensor [n] of int64"),
+    ("[1, 2]", "answered list, not a Draft"),
+    ("Draft(torch.tensor([1]), torch.full((1, 1024), float('nan')))", "a number that is no probability"),
+    ("Draft(torch.tensor([1]), torch.eye(1024)[:1])", "its own row gives no probability"),
+    ("Draft(torch.tensor([1]), torch.ones(1, 1024))", "rows that do not add up to 1"),
+    ("Draft(torch.tensor([1]), torch.ones(2, 3))", "rows that are not a tensor"),
+    ("1 / 0", "raised ZeroDivisionError: division by zero"),
+]
+"""What a drafter answers, and what is said of it."""
+
+
+@pytest.fixture(scope="module")
+def of_wrong_drafters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str | None]]:
+    """The errors of every sequence by arm, in a run of the draft model beside drafters that are all wrong."""
+    folder: Path = tmp_path_factory.mktemp("wrong")
+    text = "import torch\nfrom spsbench import Draft, DrafterKind\n"
+    for index, (answer, _) in enumerate(WRONG):
+        text += (
+            f"\n\nclass Wrong{index}:\n"
+            "    def begin(self, prompt): pass\n    def observe(self, tokens, accepted): pass\n"
+            f"    def draft(self, tokens, k, u): return {answer}\n\n\n"
+            f"KIND{index} = DrafterKind('wrong', 'Wrong.', lambda options, context: Wrong{index}())\n"
+        )
+    (folder / "wrong.py").write_text(text)
+    drafters = ["model", *(f"{folder / 'wrong.py'}:KIND{index}" for index in range(len(WRONG)))]
     flags = (*FLAGS[:6], "--no-score", "--no-proof", "--set", "warmup=false", "--k", "2", "--quiet")
-    result = call("run", "xsum", "--drafter", f"model,{file}:KIND", *flags, "--out", tmp_path / "run")
+    result = call("run", "xsum", "--drafter", ",".join(drafters), *flags, "--out", folder / "run")
     assert result.code == 5, result.err
-    lines = [json.loads(line) for line in (tmp_path / "run/samples.jsonl").read_text().splitlines()]
-    failed = [line for line in lines if line["error"] is not None]
-    assert {line["arm"] for line in failed} == {f"sps-k2-nucleus+{file}:KIND"}
-    assert all(said in line["error"] and "wrong.py:KIND" in line["error"] for line in failed)
-    assert len(lines) == 6
+    errors: dict[str, list[str | None]] = {}
+    for line in map(json.loads, (folder / "run/samples.jsonl").read_text().splitlines()):
+        errors.setdefault(line["arm"].rpartition("/")[2], []).append(line["error"])
+    return errors
+
+
+@pytest.mark.parametrize("index", range(len(WRONG)), ids=[said for _, said in WRONG])
+def test_what_a_drafter_does_wrong_fails_its_sequences_and_not_the_run(
+    of_wrong_drafters: dict[str, list[str | None]], index: int
+) -> None:
+    said = WRONG[index][1]
+    errors = of_wrong_drafters[f"wrong.py:KIND{index}"]
+    assert len(errors) == 2
+    assert all(error is not None and said in error and f"wrong.py:KIND{index}" in error for error in errors)
+
+
+def test_the_other_arms_of_that_run_are_whole(of_wrong_drafters: dict[str, list[str | None]]) -> None:
+    assert len(of_wrong_drafters) == 2 + len(WRONG)
+    assert [of_wrong_drafters[arm] for arm in ("ars-nucleus", "sps-k2-nucleus")] == [[None, None]] * 2
 
 
 MIDDLE = """

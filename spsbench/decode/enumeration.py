@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -162,11 +162,12 @@ def worst_difference(scene: Scene) -> Difference:
     """Compare the law of the loop with the target's over K+1 tokens."""
     context, length = _run(scene, (0.5,) * (2 * scene.k + 1)).context, scene.k + 1
     ours: Law = defaultdict(float)
+    follows = cache(partial(target_law, scene))
     drafted, limit = set[int](), EXACT
     for path in paths(scene):
         drafted.add(path.drafted)
         limit = limit if path.dtype == torch.float64 else ROUNDED
-        rests = target_law(scene, context + path.tokens, length - len(path.tokens))
+        rests = follows(context + path.tokens, length - len(path.tokens))
         for rest, probability in rests.items():
             ours[path.tokens + rest] += path.chance * probability
     theirs = target_law(scene, context, length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -55,6 +56,11 @@ class TableModel:
         return self._known[context]
 
 
+_REMEMBERED = 4096
+"""Rows of a function that are computed once: an enumeration builds its tables anew for every question."""
+
+
+@lru_cache(maxsize=64)
 def random_rows(vocab_size: int, seed: int, sharpness: float = 1.0) -> RowFunction:
     """Random but fixed rows: the same context gives the same probabilities in every process.
 
@@ -64,10 +70,11 @@ def random_rows(vocab_size: int, seed: int, sharpness: float = 1.0) -> RowFuncti
         sharpness: scale of the Gaussian logits; larger is more peaked.
     """
 
+    @lru_cache(maxsize=_REMEMBERED)
     def row(context: tuple[int, ...]) -> Sequence[float]:
         generator = torch.Generator().manual_seed(_mix(seed, *context))
         logits = torch.randn(vocab_size, dtype=torch.float64, generator=generator) * sharpness
-        return list(logits.softmax(-1).tolist())
+        return tuple(logits.softmax(-1).tolist())
 
     return row
 

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from commandline import Cli
+from commandline import BRIEF, Cli, call
 
 from spsbench.paths import mini_dir
 
-pytestmark = pytest.mark.usefixtures("quick_rehearsal")
+pytestmark = pytest.mark.usefixtures("quick_rehearsals")
 
 ONE = ("--threads", "1", "--quiet")
 SHORT = ("--limit", "8", "--max-new-tokens", "30", "--budget", "0.1")
-FEW = (*SHORT, "--k", "2", "--drafter", "lookup,model")
+FEW = (*BRIEF, *SHORT, "--k", "2", "--drafter", "lookup,model")
 
 
-def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, tmp_path: Path) -> None:
-    result = cli("advise", "xsum", *FEW, *ONE, "--json", "--out", tmp_path / "advice")
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory: pytest.TempPathFactory, quick_rehearsals: None) -> tuple[Path, Any]:
+    """The folder of an advice that was run, not to be changed, and what was said."""
+    folder = tmp_path_factory.mktemp("advised") / "advice"
+    result = call("advise", "xsum", *FEW, *ONE, "--json", "--out", folder)
     assert result.code == 0, result.err
-    facts = json.loads(result.out)
+    return folder, json.loads(result.out)
+
+
+def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, advised: tuple[Path, Any]) -> None:
+    folder, facts = advised
     assert facts["chosen_on"] == facts["judged_on"] == 4
     named = [facts["advised"]["drafter"], *(other["drafter"] for other in facts["others"])]
     assert sorted(map(str, named)) == ["None", "lookup", "model"]
@@ -28,7 +36,7 @@ def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, tmp_path: Path) -> None:
     ran = facts["live"]
     assert (ran is None) == (facts["advised"]["drafter"] is None)
     # What was written for the advice is a run like any other.
-    again = cli("replay", tmp_path / "advice", "--k", "2", "--budget", "0", "--threads", "1")
+    again = cli("replay", folder, "--k", "2", "--budget", "0", "--threads", "1")
     assert again.code == 0, again.err
 
 
@@ -46,9 +54,10 @@ def test_the_better_draft_is_chosen_and_run(cli: Cli, tmp_path: Path) -> None:
         assert told["identity"]["pair"]["draft"]["name"] == str(mini_dir() / "draft")
 
 
-def test_what_does_not_fit_into_the_memory_is_left_out(cli: Cli, tmp_path: Path) -> None:
-    asked = (*FEW, *ONE, "--no-check", "--json")
-    free = json.loads(cli("advise", "xsum", *asked, "--out", tmp_path / "free").out)
+def test_what_does_not_fit_into_the_memory_is_left_out(
+    cli: Cli, tmp_path: Path, advised: tuple[Path, Any]
+) -> None:
+    asked, (_, free) = (*FEW, *ONE, "--no-check", "--json"), advised
     sizes = {each["drafter"]: each["bytes"] for each in (free["advised"], *free["others"])}
     assert sizes[None] == sizes["lookup"] < sizes["model"]
     tight = ("--memory", f"{(sizes[None] + sizes['model']) / 2e6}MB", "--objective", "p99")

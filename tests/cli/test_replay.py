@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commandline import ALONE, Cli, sampled_run
+from commandline import ALONE, BRIEF, Cli, sampled_run
 from tiny_heads import save_head
 from transformers import AutoModelForCausalLM
 
@@ -20,15 +20,16 @@ from spsbench.paths import mini_dir
 from spsbench.replay import replaying
 from spsbench.replay.texts import texts_of
 
-pytestmark = pytest.mark.usefixtures("quick_rehearsal")
+pytestmark = pytest.mark.usefixtures("quick_rehearsals")
 
 DRAFTERS = "model,lookup,union,bigram"
+SHORT = ("--max-new-tokens", "42")
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ArS and several drafters on some prompts, under the law that leaves most to chance."""
-    return sampled_run(tmp_path_factory.mktemp("replay") / "run", "--k", "2,5", "--drafter", DRAFTERS)
+    return sampled_run(tmp_path_factory.mktemp("replay") / "run", "--k", "2,5", "--drafter", DRAFTERS, *SHORT)
 
 
 def test_tokens_per_loop_are_those_of_the_arms_that_were_run(cli: Cli, measured: Path) -> None:
@@ -92,7 +93,20 @@ def test_heads_are_replayed_from_where_each_loop_begins(cli: Cli, measured: Path
     asked = ("--drafter", ",".join(names), "--k", "3", "--budget", "0", "--threads", "1", "--json", "--quiet")
     result = cli("replay", measured, *asked)
     assert result.code == 0, result.err
-    run = ("run", "xsum", "--limit", "12", "--k", "3", "--drafter", ",".join(names), "--top-p", "1")
+    run = (
+        "run",
+        "xsum",
+        *BRIEF,
+        "--limit",
+        "12",
+        "--k",
+        "3",
+        "--drafter",
+        ",".join(names),
+        "--top-p",
+        "1",
+        *SHORT,
+    )
     ran = cli(*run, *ALONE, "--out", tmp_path / "run", "--json")
     assert ran.code == 0, ran.err
     rows = {row["drafter"]: row for row in json.loads(ran.out)["rows"] if row["method"] == "sps"}
@@ -228,7 +242,7 @@ def test_times_of_another_machine(cli: Cli, measured: Path, tmp_path: Path) -> N
 
 
 def test_too_little_text_and_no_text_are_refused(cli: Cli, tmp_path: Path) -> None:
-    few = ("run", "xsum", "--limit", "1", "--max-new-tokens", "20", *ALONE)
+    few = ("run", "xsum", *BRIEF, "--limit", "1", "--max-new-tokens", "20", *ALONE)
     assert cli(*few, "--out", tmp_path / "few").code == 0
     result = cli("replay", tmp_path / "few")
     assert result.code == 2

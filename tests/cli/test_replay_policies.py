@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from commandline import Cli, sampled_run
 
-pytestmark = pytest.mark.usefixtures("quick_rehearsal")
+pytestmark = pytest.mark.usefixtures("quick_rehearsals")
 
 POLICIES = "stop-below:tau=0.5,entropy:h=1,momentum"
 
@@ -17,7 +17,15 @@ POLICIES = "stop-below:tau=0.5,entropy:h=1,momentum"
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """ArS and three policies on some prompts, under the law that leaves most to chance."""
-    return sampled_run(tmp_path_factory.mktemp("policies") / "run", "--k", "5", "--policy", POLICIES)
+    return sampled_run(
+        tmp_path_factory.mktemp("policies") / "run",
+        "--k",
+        "5",
+        "--policy",
+        POLICIES,
+        "--max-new-tokens",
+        "40",
+    )
 
 
 def facts(cli: Cli, run: Path, *flags: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commandline import Cli, Result, call
+from commandline import BRIEF, Cli, Result, call
 
 import spsbench.runner  # noqa: F401  (fills sys.modules)
 from spsbench.records import Sample
@@ -26,7 +26,7 @@ SHORT = (
     *("--max-new-tokens", "8", "--threads", "1", "--trace", "0", "--no-proof", "--no-score"),
     *("--set", "warmup=false"),
 )
-POOL = ("--limit", "40")
+POOL = ("--limit", "40", *BRIEF)
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -167,15 +167,15 @@ def test_a_stopped_run_is_whole_to_every_other_command(
 
 
 def test_an_earlier_run_says_what_to_expect(cli: Cli, tmp_path: Path) -> None:
-    first = cli("run", "--limit", "10", *SHORT, "--seed", "1")
+    first = cli("run", "--limit", "10", *BRIEF, *SHORT, "--seed", "1")
     assert first.code == 0, first.err
     [earlier] = (tmp_path / "results").iterdir()
-    second = cli("run", "--limit", "9", *SHORT, "--until", "ci=20%")
+    second = cli("run", "--limit", "9", *BRIEF, *SHORT, "--until", "ci=20%")
     assert second.code == 0, second.err
     assert " prompts expected for ±20%; the run has 9." in second.err
     assert f"This is by {Path('results') / earlier.name}." in second.err
     assert "known after 8 prompts" not in second.err
-    other = cli("run", "--limit", "1", *SHORT, "--until", "ci=20%", "--k", "2")
+    other = cli("run", "--limit", "1", *BRIEF, *SHORT, "--until", "ci=20%", "--k", "2")
     assert "known after 8 prompts" in other.err
 
 

@@ -10,6 +10,7 @@ from commandline import Cli
 from rich.console import Console
 
 from spsbench.cli import verify
+from spsbench.verify import analytic, streams
 from spsbench.verify.controls import NAMES
 from spsbench.verify.drafting import Sizes
 from spsbench.verify.verification import EFFORTS, TESTS, Effort
@@ -22,6 +23,8 @@ FLAGS = ("--effort", "full", "--threads", "1", "--sampling", "nucleus", "--top-p
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EFFORTS, "full", TINY)
+    monkeypatch.setattr(analytic, "TOKENS", 16)
+    monkeypatch.setattr(streams, "LONG", streams.LONG // 4)
 
 
 def test_the_real_sampler_passes_and_tells_what_was_tested(cli: Cli) -> None:

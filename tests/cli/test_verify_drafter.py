@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from commandline import Cli, Result
 
-from spsbench.verify import verification
+from spsbench.verify import analytic, streams, verification
 from spsbench.verify.drafting import Sizes
 from spsbench.verify.verification import Effort
 
@@ -101,6 +101,8 @@ CLAIMED = RuleKind("claimed", "Says that it is lossless.", True, LENIENCE.build,
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(verification.EFFORTS, "full", TINY)
+    monkeypatch.setattr(analytic, "TOKENS", 16)
+    monkeypatch.setattr(streams, "LONG", streams.LONG // 4)
 
 
 @pytest.fixture

@@ -178,7 +178,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def run(folders: tuple[Path, Path], out: Path, *more: str) -> dict[str, Any]:
     named = ("--target", folders[0], "--draft", folders[1], "--data", "mini", "--threads", "1")
-    small = ("--limit", "2", "--max-new-tokens", "12", "--set", "warmup=false", "--quiet")
+    small = ("--limit", "1", "--max-new-tokens", "12", "--set", "warmup=false", "--quiet")
     done = call("run", "xsum", *named, *small, "--out", out, *more)
     assert done.code == 0, done.err
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text(), parse_constant=pytest.fail)

@@ -114,7 +114,10 @@ def test_a_right_engine_is_quiet(k: int, folders: Folders, models: Models) -> No
     assert not found.failures
 
 
-def test_greedy_is_quiet_after_every_prompt_once(folders: Folders, models: Models) -> None:
+def test_greedy_is_quiet_after_every_prompt_once(
+    folders: Folders, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_audit, "TO_LOCATE", 1)
     greedy = SamplingParams(greedy=True)
     found = audited(folders, models, None, texts=40, sampling=greedy)
     assert (found.decision, found.decided_after) == ("quiet", FIRST_LOOK)

@@ -24,7 +24,7 @@ from spsbench.errors import UsageError
 from spsbench.peers.named import NAMED
 from spsbench.records import SamplingParams
 from spsbench.summary_types import ReproFacts
-from spsbench.verify import repro
+from spsbench.verify import engine_audit, repro
 from spsbench.verify.engine_audit import Effort
 from spsbench.verify.engine_matrix import Row, Setting, Subject, audit_engine
 from spsbench.verify.repro import Draws, reproduce, reproducible
@@ -33,7 +33,13 @@ from spsbench.verify.repro_scripts import common
 
 K = 2
 LENGTH = 12
-FEW = Draws(tried=30, measured=150)
+FEW = Draws(tried=20, measured=80)
+
+
+@pytest.fixture(autouse=True)
+def _few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alarm goes on to fewer texts, among which there are contexts enough."""
+    monkeypatch.setattr(engine_audit, "TO_LOCATE", 20)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +133,7 @@ def test_the_script_tells_a_wrong_engine_from_a_right_one(
     assert str(tmp_path.parent) not in path.read_text()
 
     def ran(*flags: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-I", "-S", str(path), *map(str, pair), "--draws", "150"]
+        command = [sys.executable, "-I", "-S", str(path), *map(str, pair), "--draws", "80"]
         command += map(str, flags)
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 

@@ -12,16 +12,24 @@ from spsbench.models.border import Border
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.records import SamplingParams
 from spsbench.testing import Letters
+from spsbench.verify import analytic, streams
 from spsbench.verify.drafting import Sizes
 from spsbench.verify.subject import SamplerUnderTest
 from spsbench.verify.verification import Effort, findings
 from tests.tiny_models import make_seq2seq
 
-VOCAB, START, END = 40, 39, 38
+VOCAB, START, END = 24, 23, 22
 BORDER = Border((END,), (START,))
 TABLES: dict[str, Sizes] = {"tables": ((3, 2),), "wide_tables": ((4, 2),)}
 EFFORT = Effort(draws=250, end_to_end=30, contexts=1, prompts=2, outputs=2, **TABLES)
 PROMPTS = [BORDER.opened([*range(first, first + 8), END]) for first in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less is looked at than in a verification: what is caught by less is caught by more."""
+    monkeypatch.setattr(analytic, "TOKENS", 16)
+    monkeypatch.setattr(streams, "LONG", streams.LONG // 4)
 
 
 @pytest.fixture(scope="module")

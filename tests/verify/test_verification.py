@@ -16,13 +16,13 @@ from spsbench.engines import rescore
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams
 from spsbench.testing import Letters
-from spsbench.verify import streams
+from spsbench.verify import analytic, streams
 from spsbench.verify.controls import CONTROLS, NAMES, SHARED, planted, planted_everywhere
 from spsbench.verify.drafting import Sizes
 from spsbench.verify.subject import SamplerUnderTest
 from spsbench.verify.verification import Effort, control_matrix, findings
 
-VOCAB = 40
+VOCAB = 24
 DECODER = Letters("x" * VOCAB)
 SHARP = SamplingParams(temperature=0.7, top_p=0.8)
 RIGHT, RIGHT_WARP, WARPED = rejection.acceptance_probability, sampling.warp, rows.warped
@@ -42,6 +42,13 @@ def target_model() -> Any:
         initializer_range=0.25,
     )
     return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less is looked at than in a verification: what is caught by less is caught by more."""
+    monkeypatch.setattr(analytic, "TOKENS", 16)
+    monkeypatch.setattr(streams, "LONG", streams.LONG // 4)
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +78,8 @@ def test_the_real_sampler_passes(
     assert len(found) == (9 if sampling.greedy else 10)
 
 
-def test_every_control_is_caught(
-    subject: SamplerUnderTest, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_control_is_caught(subject: SamplerUnderTest, prompts: list[list[int]]) -> None:
     """With less effort than the real sampler passes: what is caught by less is caught by more."""
-    monkeypatch.setattr(streams, "LONG", streams.LONG // 4)
     less = replace(EFFORT, prompts=1, outputs=1)
     matrix = control_matrix(subject, prompts, DECODER, less, lambda name, found: None)
     assert matrix.keys() == set(NAMES)

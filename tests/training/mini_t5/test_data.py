@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from spsbench.paths import mini_dir
 from training.gates import rows_of
 from training.mini_t5.english import english
 from training.mini_t5.examples import draw_example
@@ -19,6 +21,7 @@ from training.news_templates import EVENTS
 from training.split import Part, part_of
 
 
+@cache
 def sentences(part: Part, count: int) -> list[Sentence]:
     author = Author(part, random.Random(7))
     return [author.sentence() for _ in range(count)]
@@ -93,11 +96,10 @@ def test_held_out_reports_use_combinations_that_training_never_draws() -> None:
     assert all(part_of(*make_report("train", rng).combination) == "train" for _ in range(50))
 
 
-def test_task_files_are_the_same_bytes_again_and_hold_no_sentence_twice(tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        write_tasks(tmp_path / name)
+def test_task_files_are_the_shipped_bytes_again_and_hold_no_sentence_twice(tmp_path: Path) -> None:
+    write_tasks(tmp_path)
     for file, count in (("wmt.jsonl", TRANSLATIONS), ("cnndm.jsonl", REPORTS)):
-        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
-        rows = rows_of(tmp_path / "first" / file)
+        assert (tmp_path / file).read_bytes() == (mini_dir("mini_t5") / "data" / file).read_bytes()
+        rows = rows_of(tmp_path / file)
         assert len({row.get("source", row.get("article")) for row in rows}) == count
         assert all(first["id"] != second["id"] for first, second in pairwise(rows))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from training.gates import rows_of, shipped_bytes
 from training.mini_t5.examples import TRANSLATE
 from training.mini_t5.gates import MEGABYTES
 from training.mini_t5.model import SHAPES
-from training.mini_t5.tasks import write_tasks
 from training.mini_t5.tokenizer import WINDOW
 
 
@@ -43,12 +41,6 @@ def test_the_pair_is_found_by_name_and_says_that_it_is_synthetic() -> None:
     assert embedded_dir(pair.draft.id) == mini_dir("mini_t5") / "draft-small"
     assert "synthetic" in (mini_dir("mini_t5") / "README.md").read_text().splitlines()[0]
     assert shipped_bytes(mini_dir("mini_t5")) <= MEGABYTES * 1e6
-
-
-def test_the_task_data_is_what_the_recipe_writes(tmp_path: Path) -> None:
-    write_tasks(tmp_path)
-    for file in ("wmt.jsonl", "cnndm.jsonl"):
-        assert (mini_dir("mini_t5") / "data" / file).read_bytes() == (tmp_path / file).read_bytes()
 
 
 def test_every_source_and_answer_fits_the_window() -> None:
