@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from spsbench.config.precision import Precision
 from spsbench.errors import UnavailableError, UsageError
@@ -64,8 +65,11 @@ def quantised_of(model: Any) -> Quantised | None:
 
 
 def stored_bytes(parameter: torch.Tensor) -> int:
-    """Bytes that a weight takes: of a quantised one its packed values, scales and offsets."""
-    if not hasattr(type(parameter), "__tensor_flatten__"):
+    """Bytes that a weight takes: of a quantised one its packed values, scales and offsets.
+
+    Of one that is split over processes those of all of them.
+    """
+    if isinstance(parameter, DTensor) or not hasattr(type(parameter), "__tensor_flatten__"):
         return parameter.nbytes
     names, _ = parameter.__tensor_flatten__()  # type: ignore[attr-defined]
     return sum(stored_bytes(getattr(parameter, name)) for name in names)

@@ -266,7 +266,7 @@ def test_what_an_engine_cannot_be_given_is_refused(cli: Cli) -> None:
     assert "no command" in empty.err
     rounded = cli("run", *SMALL, "--engine", "eager,worker:x", "--dtype", "int8")
     assert rounded.code == 2
-    assert "rounds weights" in rounded.err
+    assert "quantises weights" in rounded.err
     alone = cli("run", *SMALL, "--engine", "worker:x", "--arms", "draft")
     assert alone.code == 2
     assert "no arm is left" in alone.err
