@@ -24,6 +24,7 @@ FLOORS: dict[str, float] = {
     "environment": 1,
     "energy": 1,
     "cluster": 1,  # whose machines measure
+    "torchrun": 1,  # how many processes were started together
     "fetch": 1.5,
     "decode": 1,
     "models": 2,

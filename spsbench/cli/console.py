@@ -31,11 +31,6 @@ def say(message: str, *, quiet: bool = False) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-def speaks() -> bool:
-    """Whether this process speaks for the command: of several that torchrun started the first one does."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def complain(message: str) -> None:
     """An error on stderr."""
     print(f"error: {message}", file=sys.stderr, flush=True)

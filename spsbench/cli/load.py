@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _NOT_OFFERED = (
     *("k", "drafter", "rule", "policy", "arms", "backend", "dtype", "draft_dtype", "device", "threads"),
-    *("quantise", "draft_quantise", "device_map"),
+    *("quantise", "draft_quantise", "device_map", "draft_placement", "batch"),
     *("processes", "resume", "trace", "fail_on", "expect", "until", "budget", "shard", "allow_mixed"),
 )
 """What a server has decided when it was started, or what belongs to a run of ours."""

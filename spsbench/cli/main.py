@@ -15,7 +15,7 @@ from spsbench.cli.advise import advise
 from spsbench.cli.audit import audit
 from spsbench.cli.bench import bench
 from spsbench.cli.compare import compare
-from spsbench.cli.console import broken_pipe, complain, speaks
+from spsbench.cli.console import broken_pipe, complain
 from spsbench.cli.distill import distill
 from spsbench.cli.doctor import doctor
 from spsbench.cli.formula import theory
@@ -36,6 +36,7 @@ from spsbench.cli.transfers import Transfers
 from spsbench.cli.verify import verify
 from spsbench.errors import SpsbenchError
 from spsbench.fetch.watching import watched_by
+from spsbench.torchrun import require_alone
 
 INTERRUPTED = 130
 """What shells report of a process that Ctrl-C ended."""
@@ -46,6 +47,12 @@ BROKEN_PIPE = 141
 GARBAGE_THRESHOLD = 100_000
 """Allocations between two looks for cyclic garbage, of which a command leaves hardly any: a tenth of a
 large report's time went into looking, and a look in the middle of a loop is noise in its time."""
+
+IN_SEVERAL = ("run", "sweep-k", "verify")
+"""Commands whose target can be split over processes; each looks itself how many it needs."""
+
+ANYWHERE = ("list", "doctor", "tasks", "pairs", "protocols")
+"""Commands that only tell, which as many processes may do as like."""
 
 app = typer.Typer(
     name="spsbench", add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}
@@ -98,6 +105,8 @@ def root(
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    elif context.invoked_subcommand not in (*IN_SEVERAL, *ANYWHERE):
+        require_alone("command")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,10 +134,6 @@ def _explain(error: BaseException, *, debug: bool) -> int:
     if debug and isinstance(error, Exception):
         traceback.print_exception(error)
     match error:
-        case SpsbenchError() | typer.TyperException() if not speaks():
-            return (
-                0  # the first process says the same; torchrun would end it for another's code before it can
-            )
         case SpsbenchError():
             complain(str(error))
             return error.exit_code

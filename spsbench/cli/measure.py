@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -19,6 +18,7 @@ from spsbench.cluster import require_cluster
 from spsbench.errors import GateFailed, IncompleteError, UsageError
 from spsbench.paths import results_dir
 from spsbench.records import number
+from spsbench.torchrun import started
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -83,7 +83,32 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
     if params["resume"] is not None:
         flags = _as_before(params["resume"] / "run.json") | flags
     source = params["config"] if params["resume"] is None else params["resume"] / "config.yaml"
-    return resolve(flags, source, params["set"] or (), params["protocol"], params["pair"])
+    config = resolve(flags, source, params["set"] or (), params["protocol"], params["pair"])
+    if (placement := params.get("draft_placement")) is not None and config.tensor_parallel == 1:
+        raise UsageError(
+            f"{placement} says where the draft of a split target is, and the target is in one process.",
+            flag="--draft-placement",
+            remedy="Add --tensor-parallel N, or leave it out.",
+        )
+    return config
+
+
+def require_unsplit(config: RunConfig, flag: str) -> None:
+    """Refuse a target that is split, wherever that was said, for what needs it in one process.
+
+    Args:
+        config: of the run.
+        flag: that cannot be had with it.
+
+    Raises:
+        UsageError: naming both.
+    """
+    if config.tensor_parallel > 1:
+        raise UsageError(
+            f"{config.tensor_parallel} is given together with {flag}.",
+            flag="--tensor-parallel",
+            remedy="Leave one of the two out.",
+        )
 
 
 def _prompts_file(path: str, task: str | None) -> str:
@@ -149,10 +174,10 @@ def gates_of(text: str | None) -> list[str]:
 
 def resume_command(directory: Path) -> str:
     """The command that continues a run, as it can be typed here."""
-    if (started := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+    if (count := started()) > 1:
         from spsbench.runner.ranks import launch_command
 
-        return launch_command(started, ["run", "--resume", str(directory)])
+        return launch_command(count, ["run", "--resume", str(directory)])
     program = Path(sys.argv[0])
     typed = program.stem == "spsbench" and shutil.which("spsbench") != str(program)
     return shlex.join([str(program) if typed else "spsbench", "run", "--resume", str(directory)])
@@ -167,6 +192,8 @@ def measure(params: Mapping[str, Any]) -> None:
     config = read_settings(params)
     expected = _expected(params["expect"])
     _require_fixed_prompts(config, expected)
+    if params["on"] is not None:
+        require_unsplit(config, "--on")
     among_processes(config, lambda: _measure(params, config, expected))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.cli.console import say
-from spsbench.cli.measure import read_settings
+from spsbench.cli.measure import read_settings, require_unsplit
 from spsbench.config import RunConfig
 from spsbench.errors import IncompleteError, UsageError
 from spsbench.paths import results_dir
@@ -38,6 +38,7 @@ def measure_processes(params: Mapping[str, Any]) -> None:
         )
     config = read_settings({name: value for name, value in params.items() if name != "processes"})
     _require_fixed_prompts(config)
+    require_unsplit(config, "--processes")
     out: Path = params["out"] or fresh_directory(results_dir(), config.task, config.pair.name)
     out.mkdir(parents=True, exist_ok=True)
     settings = out / "settings.yaml"

@@ -9,6 +9,7 @@ import typer
 
 from spsbench.cli import options
 from spsbench.errors import UsageError
+from spsbench.torchrun import require_alone
 
 _PASSED_ON = ("processes", "concurrency")
 """Options that decide who measures."""
@@ -104,6 +105,8 @@ def _require_one_way(params: Mapping[str, Any]) -> None:
 def start(params: Mapping[str, Any]) -> None:
     """Measure as the options of ``run`` or ``sweep-k`` say, in this process or in several, or servers."""
     _require_one_way(params)
+    if any(params[name] is not None for name in _PASSED_ON):
+        require_alone("measurement")
     if params["concurrency"] is not None:
         from spsbench.cli.load import measure_load
 

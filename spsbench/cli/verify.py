@@ -16,6 +16,7 @@ from spsbench.cli.console import out, print_json, say
 from spsbench.errors import GateFailed, UsageError
 from spsbench.plugins import unknown
 from spsbench.records import Arm
+from spsbench.torchrun import require_alone, started
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -96,6 +97,8 @@ def verify(
 
     With --engine: whether an engine of others follows the engine protocol.
     """
+    if tensor_parallel is None:
+        require_alone("test", f"Add --tensor-parallel {started()}, or start spsbench without torchrun.")
     if engine is not None:
         from spsbench.cli.verify_engine import verify_engine
 

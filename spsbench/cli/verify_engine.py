@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any
 from spsbench.cli import values
 from spsbench.cli.audit_engine import plan_of, subject_of
 from spsbench.cli.console import out, print_json, say
-from spsbench.errors import GateFailed
+from spsbench.errors import GateFailed, UsageError
 from spsbench.paths import results_dir
 
 if TYPE_CHECKING:
     from spsbench.verify.finding import Finding
 
 _PROMPTS = 4
+
+_NOT_OFFERED = ("tensor_parallel", "quantise", "draft_quantise")
+"""What is done to weights here, and not to those that an external engine loads."""
 
 
 def verify_engine(params: Mapping[str, Any]) -> None:
@@ -29,6 +32,13 @@ def verify_engine(params: Mapping[str, Any]) -> None:
     from spsbench.report.tables import Table, left
     from spsbench.verify.conformance import Asked, conformance
 
+    for name in _NOT_OFFERED:
+        if params[name] is not None:
+            raise UsageError(
+                f"{params[name]} is given together with --engine, which runs a model of its own.",
+                flag=f"--{name.replace('_', '-')}",
+                remedy="Leave one of the two out.",
+            )
     kind = find_peer(params["engine"])
     (k, *_) = values.lookaheads(params["k"] or "4")
     say("Checking prompts, models and engine", quiet=params["quiet"])

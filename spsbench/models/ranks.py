@@ -18,21 +18,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.rendezvous import rendezvous
 
 from spsbench.config.models import MAX_K
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.errors import SpsbenchError
+from spsbench.torchrun import FLAG
 
 FIRST, REPLICATED = "first", "replicated"
 """Where the draft of a split target is: in the process that leads, or in each."""
 
-# The leader may be busy with other things than models as long as it likes; torchrun sees to it that all end.
+# All processes are started together; who is not there after this long has failed.
+_MEETING = timedelta(minutes=10)
+
+# Later the leader may be busy with other things than models as long as it likes; torchrun ends all with it.
 _PATIENCE = timedelta(days=7)
 
 _GONE = ("connection closed", "connection reset", "broken pipe", "connection refused")
 """What gloo says of another process that has ended."""
 
-FLAG = "--tensor-parallel"
+_GO_ON = "What was finished is on the disk; continue it by torchrun with run --resume DIR."
 
 _FIELDS = 4
 _INLINE = MAX_K + 1
@@ -184,8 +189,8 @@ class Ranks:
             reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
             failed = f"{what} failed in process {self.rank} of {self.size}"
             if any(sign in reason.lower() for sign in _GONE):
-                raise RankGone(f"{failed}: another process has ended.", flag=FLAG) from error
-            raise RanksFault(f"{failed} ({reason}).", flag=FLAG) from error
+                raise RankGone(f"{failed}: another process has ended.", flag=FLAG, remedy=_GO_ON) from error
+            raise RanksFault(f"{failed} ({reason}).", flag=FLAG, remedy=_GO_ON) from error
         self._busy = before
 
     def tell(self, order: Order, number: int = 0, last: int = 0, tokens: Tensor | None = None) -> None:
@@ -251,6 +256,34 @@ def checksum(numbers: Sequence[int]) -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
+def _meet(device: torch.device) -> None:
+    """Begin the group once all processes are there.
+
+    Raises:
+        RanksFault: one of them is not, after some minutes.
+    """
+    # NCCL alone would do for the models; gloo beside it lets tensors of the CPU be told.
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=_MEETING))
+        store.set(_here(rank), "")
+        # The group's own patience begins now, and would be too long for a process that never comes.
+        store.wait([_here(other) for other in range(size)], _MEETING)
+    except (RuntimeError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        raise RanksFault(
+            f"the processes did not all join within {_MEETING.seconds // 60} min ({reason}).",
+            flag=FLAG,
+            remedy="Start them by torchrun, on machines that reach each other; what one said is above.",
+        ) from error
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+
+
+def _here(rank: int) -> str:
+    """The key under which a process says that it has come."""
+    return f"spsbench/{rank}"
+
+
 _joined: list[Ranks] = []
 
 
@@ -265,14 +298,15 @@ def join(device: torch.device, placement: str) -> Ranks:
     Args:
         device: of the models; of GPUs each process takes its own.
         placement: of the draft.
+
+    Raises:
+        RanksFault: another process did not come.
     """
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     if not distributed.is_initialized():
-        # NCCL alone would do for the models; gloo beside it lets tensors of the CPU be told.
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        distributed.init_process_group(backend, timeout=_PATIENCE)
+        _meet(device)
     before = joined()
     ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), device, placement)
     if before is not None:

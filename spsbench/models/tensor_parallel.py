@@ -13,10 +13,11 @@ from spsbench.errors import UsageError
 from spsbench.models.causal_lm import text_config
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.loading import require_complete
-from spsbench.models.ranks import FLAG, Message, Order, Ranks, RanksFault
+from spsbench.models.ranks import Message, Order, Ranks, RanksFault
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.weights import DTYPES
+from spsbench.torchrun import FLAG
 
 
 def require_splittable(source: ModelSource, size: int) -> None:

@@ -39,7 +39,7 @@ def follow(config: RunConfig, ranks: Ranks) -> int:
         _answer(config, ranks)
         return 0
     except (OutOfStep, RankGone):
-        return 0  # the first process says it, or is no more
+        return 0  # the first process says it, or has exited
     except SpsbenchError as error:
         print(f"error: process {ranks.rank}: {error}", file=sys.stderr, flush=True)
         return error.exit_code

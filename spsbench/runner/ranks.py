@@ -19,9 +19,10 @@ from spsbench.drafters.kind import HIDDEN, WEIGHTS
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError
 from spsbench.models.pair import PairSource, resolve_device
-from spsbench.models.ranks import FLAG, Ranks, join, joined
+from spsbench.models.ranks import Ranks, join, joined
 from spsbench.models.tensor_parallel import require_splittable
 from spsbench.records import Arm
+from spsbench.torchrun import FLAG, require_alone, started
 
 
 def split_over(config: RunConfig) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
     if config.device_map is not None:
         raise _whole("a device map places the target's layers", "--device-map")
     if Precision.read(config.model_dtype).quantise is not None:
-        raise _whole(f"{config.model_dtype} packs the target's matrices", "--quantise")
+        raise _whole(f"{config.model_dtype} packs the target's matrices", _flag_of_quantising(config))
     if source.draft.sharing is not None:
         raise _whole(f"{source.draft.name} reads its target's embedding", "--draft")
     for arm in arms:
@@ -73,6 +74,11 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
             raise _whole(f"the engine {arm.engine} runs a model of its own", "--engine")
         if arm.method == "sps" and drafter_kind(arm.drafter.name).needs_of(arm.drafter) & {WEIGHTS, HIDDEN}:
             raise _whole(f"the drafter {arm.drafter.name} reads the target's layers", "--drafter")
+
+
+def _flag_of_quantising(config: RunConfig) -> str:
+    """The flag that asked for it: ``--dtype int8`` is a short spelling."""
+    return "--quantise" if config.quantise is not None else "--dtype"
 
 
 def _whole(reason: str, flag: str) -> UsageError:
@@ -121,18 +127,14 @@ def among_ranks(config: RunConfig) -> Iterator[Ranks | None]:
 
 def _require_started(count: int) -> None:
     """Refuse another number of processes than the run asks for."""
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started == count:
+    there = started()
+    if there == count:
         return
     if count == 1:
-        raise UsageError(
-            f"{started} processes were started, and each would carry out the whole run.",
-            flag=FLAG,
-            remedy=f"Add {FLAG} {started}, or start spsbench without torchrun.",
-        )
+        require_alone("run", f"Add {FLAG} {there}, or start spsbench without torchrun.")
     raise UsageError(
         f"{count} processes are asked for, and "
-        + ("this one was started alone." if started == 1 else f"{started} were started."),
+        + ("this one was started alone." if there == 1 else f"{there} were started."),
         flag=FLAG,
         remedy=f"Type: {launch_command(count, sys.argv[1:])}",
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tiny_models import config_of, make, pair_of, save, save_seq2seq
+from torch.distributed import DistStoreError
 
 from spsbench.config import resolve
 from spsbench.errors import UsageError
@@ -18,6 +20,7 @@ from spsbench.models.tensor_parallel import require_splittable
 from spsbench.runner import plan
 from spsbench.runner.energy import meter_of
 from spsbench.runner.ranks import among_ranks
+from spsbench.torchrun import started
 
 
 @pytest.fixture
@@ -81,6 +84,50 @@ def test_the_number_of_processes_must_be_right(
         among_ranks(resolve({"tensor_parallel": asked, "device": "cpu"})),
     ):
         pass
+
+
+def test_a_number_of_processes_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for told in ("many", "", "0", "-1"):
+        monkeypatch.setitem(os.environ, "WORLD_SIZE", told)
+        with pytest.raises(UsageError, match="no number of processes"):
+            started()
+    monkeypatch.delitem(os.environ, "WORLD_SIZE")
+    assert started() == 1
+
+
+class Waiting:
+    """A store of which the other process has told, or has not."""
+
+    def __init__(self, come: bool) -> None:
+        self.come, self.keys = come, list[str]()
+
+    def set(self, key: str, value: str) -> None:
+        self.keys.append(key)
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        assert keys == ["spsbench/0", "spsbench/1"]
+        assert timeout < timedelta(hours=1)
+        if not self.come:
+            raise DistStoreError("wait timeout")
+
+
+@pytest.mark.parametrize("come", [True, False])
+def test_a_process_that_never_comes_is_waited_for_some_minutes(
+    monkeypatch: pytest.MonkeyPatch, come: bool
+) -> None:
+    began: list[timedelta] = []
+    store = Waiting(come)
+    monkeypatch.setattr(ranks, "rendezvous", lambda *_, **__: iter([(store, 0, 2)]))
+    monkeypatch.setattr(
+        ranks.distributed, "init_process_group", lambda *_, timeout, **__: began.append(timeout)
+    )
+    if come:
+        ranks._meet(torch.device("cpu"))
+    else:
+        with pytest.raises(ranks.RanksFault, match=r"did not all join within 10 min \(wait timeout\)"):
+            ranks._meet(torch.device("cpu"))
+    assert store.keys == ["spsbench/0"]
+    assert began == [timedelta(days=7)] * come
 
 
 def test_one_device_for_all_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
