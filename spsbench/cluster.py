@@ -69,7 +69,7 @@ def _require_answer(address: str, host: str, port: int) -> None:
     except (OSError, OverflowError, UnicodeError) as error:
         reason = str(getattr(error, "strerror", None) or error).rstrip(".")
         raise UnavailableError(
-            f"nobody answers at {address}: {reason}.",
+            f"cannot connect to {address}: {reason}.",
             flag=FLAG,
             remedy="Start the cluster with `ray start --head`; the port of ray:// addresses is 10001 unless "
             "it was started with another --ray-client-server-port.",

@@ -104,7 +104,7 @@ def load_placed(
         UnavailableError: a file is damaged, or weights are missing.
     """
     with offload_folder() as folder:
-        settings = placement.settings(source, reserved_bytes, device, folder)
+        settings = placement.settings(source, dtype, reserved_bytes, device, folder)
         model = _from_pretrained(source, dtype, device, "--target", settings)
         return placed_lm(model.eval(), source, vocab_size, device, folder)
 

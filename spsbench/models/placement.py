@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import weakref
@@ -19,7 +20,7 @@ from torch import Tensor
 from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.config.precision import Precision
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.models.quantised import EXTRA
+from spsbench.models.quantised import EXTRA, packed_bytes
 from spsbench.models.skeleton import skeleton
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
@@ -48,6 +49,14 @@ class Placement:
 
     asked: str
     modules: Modules | None = None
+
+    @property
+    def content(self) -> str:
+        """What must be the same for two placements to be one: the strategy, or a hash of the file's map."""
+        if self.modules is None:
+            return self.asked
+        text = json.dumps(dict(self.modules), sort_keys=True)
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     @classmethod
     def read(cls, asked: str) -> Placement:
@@ -126,9 +135,13 @@ class Placement:
         needed: dict[torch.device, int] = {}
         if draft is not None:
             needed[_indexed(device)] = weight_bytes(draft, dtypes[1], "--draft", device) or 0
+        asked = Precision.read(dtypes[0])
         if self.modules is not None:
-            for place, size in _sizes(self.modules, skeleton(target.config, _dtype(dtypes[0]))).items():
+            for place, size in _sizes(self.modules, target.config, asked).items():
                 needed[place] = needed.get(place, 0) + size
+        elif asked.quantise is not None and device.type == "cuda":
+            packed = weight_bytes(target, dtypes[0], "--target", device) or 0
+            self._require_gpus(packed + sum(needed.values()))
         for place, size in needed.items():
             available = available_bytes(place)
             if available is not None and size > available:
@@ -139,13 +152,26 @@ class Placement:
                     remedy='Put more modules elsewhere, "disk" at worst, or use --dtype bfloat16.',
                 )
 
+    def _require_gpus(self, needed_bytes: int) -> None:
+        """Refuse quantised weights that all GPUs together cannot hold: they cannot be left elsewhere."""
+        gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+        free = sum(available_bytes(gpu) or 0 for gpu in gpus)
+        if needed_bytes > free:
+            raise UsageError(
+                f"{self.asked} may put quantised weights on GPUs alone, which have "
+                f"{free / _GIB:.3g} GiB free of {needed_bytes / _GIB:.3g} GiB.",
+                flag=FLAG,
+                remedy="Choose a smaller target, use --quantise int4, or leave --quantise out.",
+            )
+
     def settings(
-        self, target: ModelSource, reserved_bytes: int, device: torch.device, folder: str
+        self, target: ModelSource, dtype: str, reserved_bytes: int, device: torch.device, folder: str
     ) -> dict[str, Any]:
         """What ``from_pretrained`` is told.
 
         Args:
             target: the model.
+            dtype: to load it in, see ``load``.
             reserved_bytes: that a strategy leaves free on ``device``, for the draft.
             device: of the draft.
             folder: for weights on disk.
@@ -155,7 +181,8 @@ class Placement:
             return {"device_map": plain, "offload_folder": folder}
         from accelerate.utils import get_max_memory
 
-        memory = _less(get_max_memory(), reserved_bytes, device)
+        quantised = Precision.read(dtype).quantise is not None
+        memory = _less(_usable(get_max_memory(), device, quantised=quantised), reserved_bytes, device)
         return {"device_map": self.asked, "max_memory": memory, "offload_folder": folder}
 
 
@@ -337,15 +364,30 @@ def _disjoint(modules: Modules, model: Any) -> dict[str, int | str]:
     return found
 
 
-def _sizes(modules: Modules, model: Any) -> dict[torch.device, int]:
-    """Bytes of weights on each device; what is on disk takes none."""
+def _sizes(modules: Modules, config: Any, precision: Precision) -> dict[torch.device, int]:
+    """Bytes of weights on each device; what is on disk takes none, and what is quantised lies on GPUs."""
     sizes: dict[torch.device, int] = {}
+    model = skeleton(config, DTYPES.get(precision.dtype))
+    packed: dict[str, int] = {}
+    if precision.quantise is not None:
+        width = next(model.parameters()).element_size()
+        packed = packed_bytes(config, precision, torch.device("cuda"), width)
     for name, part in model.named_parameters():
         where = _device_of(name, modules)
         if where not in (None, DISK):
             place = torch.device("cpu") if where == "cpu" else torch.device("cuda", int(str(where)))
-            sizes[place] = sizes.get(place, 0) + part.nbytes
+            sizes[place] = sizes.get(place, 0) + packed.get(name, part.nbytes)
     return sizes
+
+
+def _usable(memory: dict[Any, int], device: torch.device, *, quantised: bool) -> dict[Any, int]:
+    """Free memory of the devices that a strategy may fill.
+
+    With ``--device cpu`` these are no GPUs. Quantised weights stay on the kind of device that packed them.
+    """
+    if device.type == "cpu":
+        return {name: size for name, size in memory.items() if name == "cpu"}
+    return {name: size for name, size in memory.items() if not (quantised and name == "cpu")}
 
 
 def _less(memory: dict[Any, int], reserved_bytes: int, device: torch.device) -> dict[Any, int]:
@@ -358,7 +400,3 @@ def _less(memory: dict[Any, int], reserved_bytes: int, device: torch.device) -> 
 def _indexed(device: torch.device) -> torch.device:
     """``cuda`` as the GPU that it means."""
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
-
-
-def _dtype(dtype: str) -> torch.dtype | None:
-    return DTYPES.get(Precision.read(dtype).dtype)

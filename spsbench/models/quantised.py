@@ -206,6 +206,13 @@ def saved_bytes(config: Any, precision: Precision, device: torch.device, width: 
     )
 
 
+def packed_bytes(config: Any, precision: Precision, device: torch.device, width: int) -> dict[str, int]:
+    """Bytes of each quantised matrix by its weight's name; the arguments are those of ``saved_bytes``."""
+    assert precision.quantise is not None
+    layers = _layers(skeleton(config), precision.quantise, device)
+    return {f"{name}.weight": _packed_bytes(part, precision.quantise, width) for name, part in layers.items()}
+
+
 def _packed_bytes(part: nn.Linear, quantise: str, width: int) -> int:
     rows, columns = part.weight.shape
     if quantise == "int8":

@@ -17,14 +17,16 @@ def section(summary: Summary, run: Mapping[str, Any]) -> list[str]:
     workers = run.get("workers") or []
     if not workers:
         return []
-    machines = Counter(
-        (
+    machines: dict[tuple[str, str, str], Counter[int]] = {}
+    for worker in workers:
+        cpu = worker["environment"]["cpu"]
+        machine = (
             str(worker["machine"]),
-            str(worker["environment"]["cpu"]["model"] or _UNTOLD),
-            str(worker["environment"]["cpu"]["usable_threads"] or _UNTOLD),
+            str(cpu["model"] or _UNTOLD),
+            str(cpu["usable_threads"] or _UNTOLD),
         )
-        for worker in workers
-    )
+        machines.setdefault(machine, Counter())[worker.get("session", 1)] += 1
     columns = [left("machine"), left("CPU"), right("cores"), right("workers")]
-    rows = [(*machine, str(count)) for machine, count in machines.items()]
+    # A run that was continued had its workers again: the most that measured in one session.
+    rows = [(*machine, str(max(sessions.values()))) for machine, sessions in machines.items()]
     return ["## Workers", "", *Table(columns, rows).as_markdown()]

@@ -90,7 +90,7 @@ def require_own_weights(arms: Sequence[Arm], dtypes: tuple[str, str], backend: s
             )
 
 
-def require_spreadable(arms: Sequence[Arm]) -> None:
+def require_placeable(arms: Sequence[Arm]) -> None:
     """Refuse arms whose engine cannot use a target on several devices.
 
     Raises:

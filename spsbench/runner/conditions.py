@@ -34,17 +34,20 @@ def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
         "cpu": environment["cpu"]["model"],
         "cores": environment["cpu"]["usable_threads"],
         "gpus": [gpu.get("name") for gpu in environment["gpus"]],
-        **software_of(environment),
+        **software_of(environment, quantised=plan.quantiser is not None),
     }
-    if plan.quantiser is not None:
-        found["torchao"] = environment["libraries"].get("torchao")
     if plan.placement is not None:
-        found["device_map"] = plan.placement.asked
+        found["device_map"] = plan.placement.content
     return found
 
 
-def software_of(environment: Mapping[str, Any]) -> Conditions:
-    """The part of the conditions that may be the same on all machines: every version that counts."""
+def software_of(environment: Mapping[str, Any], *, quantised: bool) -> Conditions:
+    """The part of the conditions that may be the same on all machines: every version that counts.
+
+    Args:
+        environment: of ``describe_environment``.
+        quantised: whether torchao makes the weights, whose version counts then.
+    """
     libraries, git = environment["libraries"], environment["git"] or {}
     return {
         "python": environment["python"],
@@ -55,6 +58,7 @@ def software_of(environment: Mapping[str, Any]) -> Conditions:
         "tokenizers": libraries.get("tokenizers"),
         "numpy": libraries.get("numpy"),
         "onnxruntime": libraries.get("onnxruntime"),
+        **(Conditions(torchao=libraries.get("torchao")) if quantised else {}),
     }
 
 

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.cluster import FLAG
+from spsbench.config.models import ONNXRUNTIME
 from spsbench.drafters.registry import drafter_kind
 from spsbench.energy import FoundMeter
 from spsbench.errors import UsageError
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.memory import suitable_threads
 from spsbench.models.source import files_of
+from spsbench.models.weights import weight_bytes
 from spsbench.records import Prompt, Sample
 from spsbench.runner.arms import is_peer
 from spsbench.runner.conditions import (
@@ -28,8 +30,8 @@ from spsbench.runner.conditions import (
     with_sharing,
 )
 from spsbench.runner.energy import noted
-from spsbench.runner.execute import Outcome, Watcher, due_turns, note_facts
-from spsbench.runner.finalize import Scores, finalize, score
+from spsbench.runner.execute import Outcome, Watcher, due_turns, execute, note_facts
+from spsbench.runner.finalize import Scores, finalize, score, unscored
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import announce_proof, note_proof
 from spsbench.runner.ray_pool import START_S, RayPool, ray_pool
@@ -38,7 +40,7 @@ from spsbench.runner.spread import Block, Item, hand_out, measuring
 from spsbench.runner.worker import Introduction
 from spsbench.stats.workers import unlike
 from spsbench.store import RunStore, plain
-from spsbench.store.opening import RUN_FILE
+from spsbench.store.opening import RUN_FILE, check_identity, read_run, require_free
 from spsbench.summary_types import Conditions
 from spsbench.tasks.task import Task
 
@@ -54,7 +56,7 @@ _PROOF = ("proof", 0, "")
 
 
 @dataclass(frozen=True, slots=True)
-class Staff:
+class WorkerSet:
     """The workers of a run.
 
     Attributes:
@@ -86,39 +88,81 @@ def execute_on(
         UnavailableError: no worker is there, or lacks data or a model.
         SpsbenchError: all workers were lost; what was finished is on the disk.
     """
-    require_spreadable(plan)
+    require_distributable(plan)
     threads = _threads(plan, directory, resume=resume)
     gpu = plan.device.type == "cuda"
     config = plan.config.model_copy(update={"threads": plan.config.threads if gpu else threads})
+    most = useful_workers(plan, directory, resume=resume)
+    if not most:
+        return execute(plan, directory, resume=resume, watcher=watcher, allow_mixed=allow_mixed)
     watcher.loading(f"workers of {threads} threads each")
-    with ray_pool(address, config, threads, len(plan.prompts), gpu=gpu) as pool:
-        staff = _prepared(pool, plan, watcher)
+    with ray_pool(address, config, threads, most, gpu=gpu) as pool:
+        workers = _prepared(pool, plan, watcher)
         if resume and not allow_mixed:
-            require_known(directory, plan, partial(due_turns, plan), staff.conditions.values())
+            require_known(directory, plan, partial(due_turns, plan), workers.conditions.values())
         opener = RunStore.open_or_create if resume else RunStore.create
         settings, info = plan.config.model_dump(mode="json"), plan.info()
         with opener(
             directory, identity=plan.identity(), config=settings, info=info, prompts=plan.prompts
         ) as store:
             missing = due_turns(plan, store)
-            if missing or store.run_info().get("proof", "none was begun") is None:
-                _generate(plan, store, missing, staff, watcher)
+            if missing or _proof_is_due(store):
+                _generate(plan, store, missing, workers, watcher)
             if plan.config.score:
-                score(plan.task, store, watcher.scoring, scorer=partial(_scores, staff, watcher))
+                score(plan.task, store, watcher.scoring, scorer=partial(_scores, workers, watcher))
             summary = finalize(store, plan.source.tokenizer, plan.task)
     return Outcome(directory, summary, bool(summary["complete"]))
 
 
-def require_spreadable(plan: Plan) -> None:
-    """Refuse what depends on the order in which prompts are measured, and engines that are no part of us.
+def useful_workers(plan: Plan, directory: Path, *, resume: bool) -> int:
+    """How many workers have something to do; 0 for a run that lacks nothing.
+
+    Known before a cluster is asked for anything, and so is a directory that cannot be used.
+
+    Args:
+        plan, directory, resume: see ``execute_on``.
+
+    Raises:
+        UsageError: the directory is foreign or in use, or holds another run.
+    """
+    require_free(directory)
+    if not resume or not (directory / RUN_FILE).is_file():
+        return len(plan.prompts)
+    check_identity(directory, read_run(directory).get("identity"), plain(plan.identity()))
+    with RunStore.open(directory) as store:
+        prompts = {turn.prompt.example_id for turn in due_turns(plan, store)}
+        if plan.config.score:
+            prompts |= {sample.example_id for sample in unscored(plan.task, store)}
+        return len(prompts) or int(_proof_is_due(store))
+
+
+def _proof_is_due(store: RunStore) -> bool:
+    """Whether a proof was begun and not finished."""
+    return store.run_info().get("proof", "none was begun") is None
+
+
+def require_distributable(plan: Plan) -> None:
+    """Refuse what depends on the order of prompts or on several devices, and external engines.
 
     Raises:
         UsageError: naming the flag.
     """
+    split = plan.config.tensor_parallel if plan.config.tensor_parallel > 1 else None
+    on_several: tuple[tuple[str, object], ...] = (
+        ("--device-map", plan.config.device_map),
+        ("--tensor-parallel", split),
+    )
+    for flag, value in on_several:
+        if value is not None:
+            raise UsageError(
+                f"{value} is given together with {FLAG}, whose workers hold the target whole, on one device.",
+                flag=flag,
+                remedy="Leave one of the two out.",
+            )
     for flag, value in (("--until", plan.config.until), ("--budget", plan.config.budget_s)):
         if value is not None:
             raise UsageError(
-                f"{value} ends a run behind a prompt, and with {FLAG} several are measured at once.",
+                f"{value} ends a run after a prompt, and with {FLAG} several are measured at once.",
                 flag=flag,
                 remedy=f"Give --limit in its place, or leave {FLAG} out.",
             )
@@ -127,7 +171,7 @@ def require_spreadable(plan: Plan) -> None:
             raise UsageError(
                 f"{arm.engine} is started, stopped and logged beside the run itself, not by its workers.",
                 flag=FLAG,
-                remedy="Measure engines of others with --shard, or in a run without it.",
+                remedy="Measure external engines with --shard, or in a run without it.",
             )
         if arm.method == "sps" and drafter_kind(arm.drafter.name).outlives(arm.drafter):
             raise UsageError(
@@ -163,18 +207,21 @@ def _threads(plan: Plan, directory: Path, *, resume: bool) -> int:
     return suitable_threads(weights)
 
 
-def _prepared(pool: RayPool, plan: Plan, watcher: Watcher) -> Staff:
+def _prepared(pool: RayPool, plan: Plan, watcher: Watcher) -> WorkerSet:
     """Have the workers introduce themselves, refuse unlike ones, and let them plan the same run.
 
     Raises:
         UsageError: one has other versions, or would measure something else.
         UnavailableError: one lacks data or a model; or none is left.
     """
-    hired = len(pool.workers)
+    started = len(pool.workers)
     known: dict[int, Introduction] = pool.ask("introduce", within_s=START_S)
-    if len(known) < hired:
-        watcher.warned(f"Of {hired} workers {hired - len(known)} did not begin; the others measure.")
-    here = software_of(plan.info()["environment"])
+    if len(known) < started:
+        watcher.warned(
+            f"{started - len(known)} of {started} workers did not start in time; the others measure."
+        )
+    require_memory_of_machines(plan, known.values())
+    here = software_of(plan.info()["environment"], quantised=plan.quantiser is not None)
     require_same_software(here, known.values())
     alone: dict[int, Conditions] = pool.ask("prepare", plain(plan.identity()))
     sharing = Counter(known[worker].machine for worker in alone)
@@ -188,7 +235,39 @@ def _prepared(pool: RayPool, plan: Plan, watcher: Watcher) -> Staff:
     )
     for sentence in unlike(conditions.values()):
         watcher.warned(sentence)
-    return Staff(pool, known, conditions)
+    return WorkerSet(pool, known, conditions)
+
+
+def require_memory_of_machines(plan: Plan, workers: Iterable[Introduction]) -> None:
+    """Refuse workers of a machine that together need more memory than it has free; weights alone count.
+
+    Args:
+        plan: of a run on CPUs; a GPU is one worker's.
+        workers: that have loaded nothing.
+
+    Raises:
+        UsageError: with both numbers.
+    """
+    if plan.device.type != "cpu":
+        return
+    models = {"--target": plan.source.target}
+    if not plan.source.is_one(plan.dtypes):
+        models["--draft"] = plan.source.draft
+    packed_on = None if plan.backend == ONNXRUNTIME else plan.device
+    pair_bytes = sum(
+        weight_bytes(model, dtype, flag, packed_on) or 0
+        for (flag, model), dtype in zip(models.items(), plan.dtypes, strict=False)
+    )
+    ordered = sorted(workers, key=lambda worker: worker.machine)
+    for machine, own in groupby(ordered, key=lambda worker: worker.machine):
+        free = [int(worker.environment["memory_available_bytes"]) for worker in own]
+        if len(free) * pair_bytes > min(free):
+            raise UsageError(
+                f"{len(free)} workers need {len(free) * pair_bytes / 2**30:.3g} GiB for their weights on "
+                f"{machine}, which has {min(free) / 2**30:.3g} GiB free.",
+                flag="--threads",
+                remedy="Give more, so that fewer workers share a machine, or choose smaller models.",
+            )
 
 
 def require_same_software(here: Conditions, workers: Iterable[Introduction]) -> None:
@@ -198,7 +277,7 @@ def require_same_software(here: Conditions, workers: Iterable[Introduction]) -> 
         UsageError: naming worker, package and both versions.
     """
     for worker in workers:
-        theirs = software_of(worker.environment)
+        theirs = software_of(worker.environment, quantised="torchao" in here)
         other = {name: (theirs.get(name), ours) for name, ours in here.items() if theirs.get(name) != ours}
         if other:
             told = ", ".join(f"{name} {his} where the run has {ours}" for name, (his, ours) in other.items())
@@ -209,20 +288,20 @@ def require_same_software(here: Conditions, workers: Iterable[Introduction]) -> 
             )
 
 
-def _generate(plan: Plan, store: RunStore, missing: list[Turn], staff: Staff, watcher: Watcher) -> None:
+def _generate(plan: Plan, store: RunStore, missing: list[Turn], workers: WorkerSet, watcher: Watcher) -> None:
     """Have every missing sequence written, each into the store as soon as it is there, and then the proof."""
-    facts = staff.pool.ask("load")
-    for sentence in _computing_otherwise(staff, facts):
+    facts = workers.pool.ask("load")
+    for sentence in _computing_otherwise(workers, facts):
         watcher.warned(sentence)
     told = facts[min(facts)]
     for arm, reason in told["engine_fallbacks"].items():
         watcher.warned(f"{arm} runs with the engine eager: {reason}.")
     note_facts(store, told)
     if missing:
-        _measure(plan, store, missing, staff, watcher, facts)
+        _measure(plan, store, missing, workers, watcher, facts)
     announce_proof(plan, watcher)
     one = Block("prove", (Item(_PROOF),))
-    for answer in hand_out([one], staff.pool, staff.pool.workers, partial(_say_lost, staff, watcher)):
+    for answer in hand_out([one], workers.pool, workers.pool.workers, partial(_say_lost, workers, watcher)):
         note_proof(store, answer.value, watcher)
 
 
@@ -230,44 +309,59 @@ def _measure(
     plan: Plan,
     store: RunStore,
     missing: list[Turn],
-    staff: Staff,
+    workers: WorkerSet,
     watcher: Watcher,
     facts: Mapping[int, Mapping[str, Any]],
 ) -> None:
     watcher.started(plan.total, plan.total - len(missing), plan.arms)
     settled: list[Conditions] = [
-        {**staff.conditions[worker], "threads": told["models"]["threads"]} for worker, told in facts.items()
+        {**workers.conditions[worker], "threads": told["models"]["threads"]} for worker, told in facts.items()
     ]
     condition = dict(zip(facts, settle_all(store, settled), strict=True))
-    place = _note_workers(store, staff, condition)
+    places = _Places(store, workers, condition)
     store.note(proof=None, energy=noted(_UNCOUNTED, store.run_info()))
-    lost = partial(_say_lost, staff, watcher)
-    for worker, _, sample in hand_out(measuring(missing), staff.pool, staff.pool.workers, lost):
+    lost = partial(_say_lost, workers, watcher)
+    for worker, _, sample in hand_out(measuring(missing), workers.pool, workers.pool.workers, lost):
         sample.condition = condition[worker]
-        sample.conditions[WORKER] = float(place[worker])
+        sample.conditions[WORKER] = float(places.of(worker))
         store.append(sample)
         watcher.finished(sample)
-    store.note(peak_memory_bytes=max(staff.pool.ask("peak_memory_bytes").values()))
+    store.note(peak_memory_bytes=max(workers.pool.ask("peak_memory_bytes").values()))
 
 
-def _note_workers(store: RunStore, staff: Staff, condition: Mapping[int, int]) -> dict[int, int]:
-    """Put the workers into run.json behind those from before; the place of each in its list."""
-    before = list(store.run_info().get("workers") or [])
-    place = {worker: len(before) + index for index, worker in enumerate(condition)}
-    told = [
-        {
-            "machine": staff.known[worker].machine,
-            "process": staff.known[worker].process,
-            "condition": index,
-            "environment": staff.known[worker].environment,
-        }
-        for worker, index in condition.items()
-    ]
-    store.note(workers=[*before, *told])
-    return place
+class _Places:
+    """Where in run.json's list ``workers`` each worker is, from its first sample on; idle ones are not in it.
+
+    Args:
+        store: of the run.
+        workers: of this session, whose number each entry carries.
+        condition: index of each worker's conditions.
+    """
+
+    def __init__(self, store: RunStore, workers: WorkerSet, condition: Mapping[int, int]) -> None:
+        self._store, self._workers, self._condition = store, workers, condition
+        self._noted = list(store.run_info().get("workers") or [])
+        self._session = 1 + max((entry.get("session", 1) for entry in self._noted), default=0)
+        self._place: dict[int, int] = {}
+
+    def of(self, worker: int) -> int:
+        """Its place, which is noted if it is new."""
+        if worker not in self._place:
+            self._place[worker] = len(self._noted)
+            known = self._workers.known[worker]
+            entry = {
+                "session": self._session,
+                "machine": known.machine,
+                "process": known.process,
+                "condition": self._condition[worker],
+                "environment": known.environment,
+            }
+            self._noted.append(entry)
+            self._store.note(workers=self._noted)
+        return self._place[worker]
 
 
-def _computing_otherwise(staff: Staff, facts: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
+def _computing_otherwise(workers: WorkerSet, facts: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
     """A sentence for each role whose logits are not the same bits in all workers."""
     for role in ("target", "draft"):
         bits = {worker: told["models"][role]["self_test"].get("bits") for worker, told in facts.items()}
@@ -275,17 +369,17 @@ def _computing_otherwise(staff: Staff, facts: Mapping[int, Mapping[str, Any]]) -
             first, *others = bits
             other = next(worker for worker in others if bits[worker] != bits[first])
             yield (
-                f"the {role}'s logits are not the same bits in {staff.known[first].name} and in "
-                f"{staff.known[other].name}: where two tokens are all but equal, texts depend on the writer."
+                f"the {role}'s logits are not the same bits in {workers.known[first].name} and in "
+                f"{workers.known[other].name}: where two tokens are all but equal, texts may differ."
             )
 
 
 def _scores(
-    staff: Staff, watcher: Watcher, task: Task, samples: Sequence[Sample], prompts: Mapping[str, Prompt]
+    workers: WorkerSet, watcher: Watcher, task: Task, samples: Sequence[Sample], prompts: Mapping[str, Prompt]
 ) -> Scores:
     """A ``Scorer`` by one worker of each machine: judging programs takes all of a machine's cores."""
-    lost = partial(_say_lost, staff, watcher)
-    for answer in hand_out(scoring(samples, prompts), staff.pool, staff.one_a_machine, lost):
+    lost = partial(_say_lost, workers, watcher)
+    for answer in hand_out(scoring(samples, prompts), workers.pool, workers.one_a_machine, lost):
         yield answer.key, answer.value
 
 
@@ -301,6 +395,6 @@ def scoring(samples: Sequence[Sample], prompts: Mapping[str, Prompt]) -> list[Bl
     return [*blocks, Block("score", tuple(items))] if items else blocks
 
 
-def _say_lost(staff: Staff, watcher: Watcher, worker: int, reason: str) -> None:
-    name = staff.known[worker].name
+def _say_lost(workers: WorkerSet, watcher: Watcher, worker: int, reason: str) -> None:
+    name = workers.known[worker].name
     watcher.warned(f"The worker {name} was lost: {reason} What it had begun is done elsewhere.")

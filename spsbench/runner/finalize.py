@@ -88,16 +88,29 @@ def score(
         scorer: where it is done.
     """
     references = {prompt.example_id: prompt for prompt in store.prompts()}
-    done = [sample for sample in store.samples() if sample.error is None]
     if task.headline is None:
         return
-    due = [sample for sample in done if task.is_scored(references[sample.example_id])]
-    unscored = [sample for sample in due if again or not sample.scores]
-    if unscored:
-        announce(len(unscored))
-        for key, scores in scorer(task, unscored, references):
+    due = unscored(task, store, again=again)
+    if due:
+        announce(len(due))
+        for key, scores in scorer(task, due, references):
             store.append_scores(key, scores)
+    done = [sample for sample in store.samples() if sample.error is None]
     _note_figures(store, _corpus_figures(task, done, references))
+
+
+def unscored(task: Task, store: RunStore, *, again: bool = False) -> list[Sample]:
+    """The finished samples that ``score`` would score; its arguments."""
+    if task.headline is None:
+        return []
+    references = {prompt.example_id: prompt for prompt in store.prompts()}
+    return [
+        sample
+        for sample in store.samples()
+        if sample.error is None
+        and task.is_scored(references[sample.example_id])
+        and (again or not sample.scores)
+    ]
 
 
 def _note_figures(store: RunStore, figures: dict[str, Recorded]) -> None:

@@ -25,7 +25,7 @@ from spsbench.models.quantised import LIBRARY, described
 from spsbench.models.source import ModelSource
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
 from spsbench.runner.arms import arms_of, is_peer, require_stoppable
-from spsbench.runner.backends import require_own_weights, require_spreadable, stock_roles
+from spsbench.runner.backends import require_own_weights, require_placeable, stock_roles
 from spsbench.runner.batches import (
     require_batchable,
     require_batchable_models,
@@ -304,7 +304,7 @@ def plan(config: RunConfig) -> Plan:
     backend, fallback = pair_backend(asked, source, dtypes, device)
     if placement is not None:
         placement.require(source.target, dtypes[0])
-        require_spreadable(arms)
+        require_placeable(arms)
     require_own_weights(arms, dtypes, backend)
     draft = None if source.is_one(dtypes) else source.draft
     stock = _stock(source, draft, arms)

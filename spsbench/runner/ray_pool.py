@@ -58,7 +58,7 @@ class RayPool:
         try:
             found = _got(answer)
         except _Gone as gone:
-            self._dismiss(worker)
+            self._drop(worker)
             return Lost(worker, str(gone))
         if found is None:
             return Free(worker)
@@ -71,7 +71,7 @@ class RayPool:
         Args:
             method: of ``Worker``.
             given: its arguments.
-            within_s: who has not answered by then is sent away; without it all are waited for.
+            within_s: who has not answered by then is dropped; without it all are waited for.
 
         Raises:
             SpsbenchError: what one of them raised.
@@ -83,13 +83,13 @@ class RayPool:
         reasons = []
         for answer, worker in asked.items():
             if answer not in ready:
-                self._dismiss(worker)
+                self._drop(worker)
                 reasons.append(f"it did not answer within {within_s:g} s.")
                 continue
             try:
                 found[worker] = _got(answer)
             except _Gone as gone:
-                self._dismiss(worker)
+                self._drop(worker)
                 reasons.append(str(gone))
         if not found:
             raise UnavailableError(
@@ -106,7 +106,7 @@ class RayPool:
         for actor in self._actors.values():
             ray.kill(actor)
 
-    def _dismiss(self, worker: int) -> None:
+    def _drop(self, worker: int) -> None:
         """Have nothing more to do with a worker; one that is only cut off must not compute on."""
         import ray
 
@@ -125,7 +125,7 @@ def ray_pool(address: str, config: RunConfig, threads: int, most: int, *, gpu: b
         gpu: whether each needs a GPU.
 
     Raises:
-        UnavailableError: the cluster does not let us in.
+        UnavailableError: the cluster refuses the connection.
         UsageError: no machine has room for a worker.
     """
     import ray
@@ -134,7 +134,7 @@ def ray_pool(address: str, config: RunConfig, threads: int, most: int, *, gpu: b
     if ours:
         _connect(address)
     try:
-        pool = RayPool(_hired(config, threads, most, gpu=gpu))
+        pool = RayPool(_start_actors(config, threads, most, gpu=gpu))
         try:
             yield pool
         finally:
@@ -149,7 +149,7 @@ def _connect(address: str) -> None:
 
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of ours tells nobody that it exists
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # disable Ray's usage statistics
         cores = len(psutil.Process().cpu_affinity() or ()) or os.cpu_count()
         quiet |= {"num_cpus": cores, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
     try:
@@ -164,8 +164,8 @@ def _connect(address: str) -> None:
         ) from error
 
 
-def _hired(config: RunConfig, threads: int, most: int, *, gpu: bool) -> list[Any]:
-    """An actor for each place that the cluster's machines have."""
+def _start_actors(config: RunConfig, threads: int, most: int, *, gpu: bool) -> list[Any]:
+    """Start an actor for each place that the cluster's machines have."""
     import ray
 
     places = sum(_places(node.get("Resources", {}), threads, gpu) for node in ray.nodes() if node["Alive"])
@@ -176,8 +176,8 @@ def _hired(config: RunConfig, threads: int, most: int, *, gpu: bool) -> list[Any
             flag="--threads",
             remedy="Give fewer, or add machines.",
         )
-    hire = ray.remote(Worker).options(num_cpus=threads, num_gpus=int(gpu), max_restarts=0)
-    return [hire.remote(config, Path.cwd()) for _ in range(min(places, most))]
+    actor = ray.remote(Worker).options(num_cpus=threads, num_gpus=int(gpu), max_restarts=0)
+    return [actor.remote(config, Path.cwd()) for _ in range(min(places, most))]
 
 
 def _places(resources: dict[str, float], threads: int, gpu: bool) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, Protocol
 
+from spsbench.cluster import FLAG
 from spsbench.errors import SpsbenchError
 from spsbench.runner.schedule import Turn
 from spsbench.store import Key
@@ -138,7 +139,9 @@ class _Hands:
                 self._at_work[worker] = due
                 self._pool.give(worker, due)
         if self._waiting and not self._at_work:
-            raise SpsbenchError("every worker was lost.", remedy=f"{_KEPT} continue it with --resume.")
+            raise SpsbenchError(
+                "every worker was lost.", flag=FLAG, remedy=f"{_KEPT} continue it with --resume."
+            )
         return bool(self._at_work)
 
     def answered(self, answer: Answer) -> bool:
@@ -164,6 +167,7 @@ class _Hands:
         if self._losses[at] >= MOST_LOST:
             raise SpsbenchError(
                 f"{MOST_LOST} workers were lost over {' '.join(map(str, at))}. The last one: {event.reason}",
+                flag=FLAG,
                 remedy=f"Too little memory ends them like this. {_KEPT} continue it with --resume.",
             )
 

@@ -6,6 +6,7 @@ A directory counts as a run once its ``run.json`` exists, which is written last.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -172,6 +173,7 @@ class _WorkersEnvironment(_Told):
 
 
 class _Worker(_Told):
+    session: int = 1
     machine: str
     condition: int = Field(ge=0)
     environment: _WorkersEnvironment
@@ -232,6 +234,16 @@ _BEFORE_RUN_FILE = {
     PROMPTS_FILE,
     *(files.temporary(Path(name)).name for name in (CONFIG_FILE, PROMPTS_FILE, RUN_FILE)),
 }
+
+
+def require_free(directory: Path) -> None:
+    """Refuse a directory that ``take`` would refuse; one that does not exist is not made.
+
+    Raises:
+        UsageError: it belongs to something else, or is in use.
+    """
+    if directory.exists():
+        os.close(take(directory))
 
 
 def take(directory: Path) -> int:

@@ -42,7 +42,7 @@ def silent() -> int:
 def test_an_address_nobody_answers_at_is_refused(cli: Cli, silent: int, tmp_path: Path) -> None:
     refused = cli("run", "xsum", "--on", f"ray://127.0.0.1:{silent}", "--out", tmp_path / "run")
     assert refused.code == 3
-    assert f"nobody answers at ray://127.0.0.1:{silent}" in refused.err
+    assert f"cannot connect to ray://127.0.0.1:{silent}" in refused.err
     assert not (tmp_path / "run").exists()
 
 
@@ -52,7 +52,7 @@ def test_the_cluster_of_the_environment_is_asked_too(
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{silent}")
     refused = cli("run", "xsum", "--on", "ray")
     assert refused.code == 3
-    assert f"nobody answers at 127.0.0.1:{silent}" in refused.err
+    assert f"cannot connect to 127.0.0.1:{silent}" in refused.err
 
 
 def test_who_does_not_answer_is_waited_for_a_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,10 +74,12 @@ def test_who_does_not_answer_is_waited_for_a_few_seconds(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("flags", "code", "told"),
     [
-        (("--until", "ci=5%"), 2, "--until: ci=5% ends a run behind a prompt"),
-        (("--budget", "60"), 2, "--budget: 60.0 ends a run behind a prompt"),
+        (("--until", "ci=5%"), 2, "--until: ci=5% ends a run after a prompt"),
+        (("--budget", "60"), 2, "--budget: 60.0 ends a run after a prompt"),
         (("--drafter", "suffix:across=true"), 2, "--on: suffix:across=true proposes what earlier prompts"),
         (("--engine", "eager,worker:'true'"), 2, "--on: worker:true is started, stopped and logged"),
+        (("--device-map", "auto"), 2, "--device-map: auto is given together with --on, whose workers"),
+        (("--set", "tensor_parallel=2"), 2, "--tensor-parallel: 2 is given together with --on"),
         (("--processes", "2"), 2, "--on: ray is given together with --processes"),
         (("--concurrency", "1,2"), 2, "--on: ray is given together with --concurrency"),
     ],

@@ -14,6 +14,7 @@ import pytest
 from commandline import SMALL, Cli, Result
 
 import spsbench.runner  # noqa: F401  (fills sys.modules)
+from spsbench.models.placement import Placement
 from spsbench.paths import mini_dir
 from spsbench.records import Generation, Request, Sample
 
@@ -312,7 +313,7 @@ def test_a_spread_target_is_recorded(cli: Cli, tmp_path: Path) -> None:
     run = json.loads((directory / "run.json").read_text())
     assert run["models"]["target"]["device_map"]["model.layers.5"] == "disk"
     assert run["models"]["target"]["backend"] == "torch"
-    assert run["conditions"][-1]["device_map"] == str(modules)
+    assert run["conditions"][-1]["device_map"] == Placement.read(str(modules)).content
     assert json.loads((directory / "summary.json").read_text())["losslessness"]["verdict"] != "alarm"
 
 

@@ -16,10 +16,11 @@ from spsbench.engines.cuda_graph import uncaptured
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models import placement
 from spsbench.models.pair import Pair, load_pair
-from spsbench.models.placement import PlacedLM, Placement, _disjoint, _less
+from spsbench.models.placement import PlacedLM, Placement, _disjoint, _less, _usable
 from spsbench.models.skeleton import skeleton
+from spsbench.models.weights import weight_bytes
 from spsbench.records import Arm, Request, SamplingParams
-from spsbench.runner.backends import Backends, require_spreadable
+from spsbench.runner.backends import Backends, require_placeable
 from spsbench.testing import FakeClock
 
 CPU = torch.device("cpu")
@@ -179,9 +180,9 @@ def test_engines_that_know_one_device_are_refused() -> None:
     """transformers' drafting makes its masks where the target's first weight is, perhaps nowhere."""
     for engine in ("hf-assisted", "hf-prompt-lookup", 'worker:"python engine.py"'):
         with pytest.raises(UsageError, match="knows one device") as caught:
-            require_spreadable([Arm("sps", 3, engine, "greedy", GREEDY)])
+            require_placeable([Arm("sps", 3, engine, "greedy", GREEDY)])
         assert caught.value.flag == "--device-map"
-    require_spreadable([Arm("ars", 0, engine, "greedy", GREEDY) for engine in ("eager", "hf-generate")])
+    require_placeable([Arm("ars", 0, engine, "greedy", GREEDY) for engine in ("eager", "hf-generate")])
 
 
 def test_drafters_that_take_parts_of_the_target_are_refused(checkpoint: Path, draft: Path) -> None:
@@ -189,3 +190,60 @@ def test_drafters_that_take_parts_of_the_target_are_refused(checkpoint: Path, dr
     for ask in (lambda: target.truncated(1, "--drafter"), lambda: target.with_features("--drafter")):
         with pytest.raises(UsageError, match="needs it on one device"):
             ask()
+
+
+def test_a_placement_is_its_map_and_not_its_file(tmp_path: Path) -> None:
+    one = Placement.read(written(tmp_path, {"": "cpu", "lm_head": "disk"})).content
+    other = tmp_path / "other"
+    other.mkdir()
+    assert Placement.read(written(other, {"lm_head": "disk", "": "cpu"})).content == one
+    assert Placement.read(written(tmp_path, {"": "cpu"})).content != one
+    assert Placement.read("auto").content == "auto"
+
+
+def test_a_strategy_fills_only_what_may_be_used() -> None:
+    free: dict[Any, int] = {0: 100, 1: 50, "cpu": 500}
+    gpu = torch.device("cuda")
+    assert _usable(free, gpu, quantised=False) == free
+    assert _usable(free, gpu, quantised=True) == {0: 100, 1: 50}
+    assert _usable(free, CPU, quantised=False) == _usable(free, CPU, quantised=True) == {"cpu": 500}
+
+
+def test_quantised_weights_are_counted_as_they_are_packed(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A map of one GPU, which has as much free as the float weights take less a byte."""
+    source = pair_of(checkpoint).target
+    whole = sum(part.nbytes for part in skeleton(source.config, torch.float32).parameters())
+    packed = weight_bytes(source, "float32+int8", "--target", torch.device("cuda"))
+    assert packed is not None
+    assert packed < whole
+    found = Placement("map.json", {"": 0})
+
+    def require(dtype: str, free: int) -> None:
+        monkeypatch.setattr(placement, "available_bytes", lambda device: free)
+        found.require_room(source, None, (dtype, dtype), CPU)
+
+    require("float32+int8", whole - 1)
+    for dtype, free in (("float32", whole - 1), ("float32+int8", packed - 1)):
+        with pytest.raises(UsageError, match="on cuda:0, which has"):
+            require(dtype, free)
+
+
+def test_a_strategy_may_not_leave_quantised_weights_elsewhere(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, gpu = pair_of(checkpoint).target, torch.device("cuda")
+    packed = weight_bytes(source, "float32+int8", "--target", gpu) or 0
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for dtype, free, fits in (
+        ("float32+int8", packed // 2 + 1, True),
+        ("float32+int8", packed // 2 - 1, False),
+        ("float32", packed // 2 - 1, True),
+    ):
+        monkeypatch.setattr(placement, "available_bytes", lambda device, free=free: free)
+        if fits:
+            Placement("auto").require_room(source, None, (dtype, dtype), gpu)
+            continue
+        with pytest.raises(UsageError, match="on GPUs alone"):
+            Placement("auto").require_room(source, None, (dtype, dtype), gpu)
