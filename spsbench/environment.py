@@ -33,14 +33,16 @@ LIBRARIES = (
     "numpy",
     "onnx",
     "onnxruntime",
-    "torchao",
-    "accelerate",
     "scipy",
     "statsmodels",
     "pandas",
     "pyarrow",
     "pydantic",
 )
+"""Of a plain install."""
+
+OPTIONAL = ("torchao", "accelerate")
+"""Of an extra, which a result may depend on all the same."""
 
 _OWN_THREADS = Path("/proc/self/task")
 _TOOL_TIMEOUT_S = 10.0
@@ -152,7 +154,7 @@ def cpu_frequency_mhz() -> float | None:
 
 def library_versions() -> dict[str, str | None]:
     """Installed version of every library that a result may depend on; None if it is absent."""
-    return {name: _version(name) for name in LIBRARIES}
+    return {name: _version(name) for name in (*LIBRARIES, *OPTIONAL)}
 
 
 def git_state(root: Path) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,12 @@ import pytest
 
 from spsbench import energy
 from spsbench.energy import FoundMeter, counting, find_nvml, find_rapl
+from spsbench.records import Arm, Generation, Prompt, Sample, SamplingParams
+from spsbench.report.energy import uncounted
 from spsbench.runner.energy import meter_of, metered, noted
+from spsbench.runner.schedule import Turn
+
+execute = import_module("spsbench.runner.execute")  # the package has a function of the same name
 
 RANGE_UJ = 262_143_328_850
 
@@ -266,3 +272,38 @@ def test_a_run_keeps_the_source_that_it_began_with() -> None:
     assert noted(nothing, {}) == {"source": None, "update_s": None, "reason": "no RAPL counters"}
     assert noted(something, {"energy": noted(nothing, {})})["source"] == "given"
     assert noted(nothing, {"energy": noted(something, {})})["source"] == "given"
+
+
+def test_a_target_on_several_devices_has_no_meter(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = FoundMeter(Read(), 0.001, "")
+    monkeypatch.setattr("spsbench.runner.energy.find_rapl", lambda: found)
+    cpu = SimpleNamespace(type="cpu")
+    assert meter_of(cpu) is found  # type: ignore[arg-type]
+    placed = meter_of(cpu, placed=True)  # type: ignore[arg-type]
+    assert placed.meter is None
+    assert "device map" in placed.reason
+
+
+def test_no_joules_are_kept_of_an_external_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may compute on another machine; the counter here moves all the same."""
+    arms = [Arm("ars", 0, engine, "greedy", SamplingParams(greedy=True)) for engine in ("eager", "openai:x")]
+    answer = Generation([1], "text", None, 0.0, 0.0, "stop")
+    monkeypatch.setattr(execute, "answers", lambda engine, requests: iter([(0, answer)]))
+    monkeypatch.setattr(execute, "_read", lambda turn, answer, pair: Sample("e", 0, turn.arm.name, 1, answer))
+    config = SimpleNamespace(trace=0, fixed_length=False)
+    plan: Any = SimpleNamespace(everyone=(), config=config, max_new_tokens=4, stop=())
+    groups = [[Turn(Prompt("e", "", (1,), ""), 0, arm, 0, 0)] for arm in arms]
+    engines: Any = {arm: SimpleNamespace() for arm in arms}
+    pair: Any = None
+    found = list(execute.measure(plan, engines, groups, pair, Read(10.0, 12.5)))
+    assert [sample.conditions.get("energy_j") for sample in found] == [2.5, None]
+
+
+def test_the_report_names_the_arms_without_joules() -> None:
+    def summary(*counted: str) -> Any:
+        arms = [{"arm": name} for name in counted]
+        return {"energy": {"arms": arms}, "rows": [{"arm": "ars"}, {"arm": "ars@openai:x"}]}
+
+    (said,) = uncounted(summary("ars"))
+    assert said.startswith("Not counted: ars@openai:x;")
+    assert uncounted(summary("ars", "ars@openai:x")) == uncounted(summary()) == []

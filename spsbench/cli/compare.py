@@ -86,17 +86,19 @@ def _loaded(directory: Path) -> Pair | str:
     import torch
 
     from spsbench.config import resolve
-    from spsbench.config.models import TORCH
+    from spsbench.config.models import ONNXRUNTIME, TORCH
     from spsbench.config.precision import Precision
     from spsbench.models.pair import find_pair, load_pair, pair_backend
+    from spsbench.store.opening import read_run
 
     try:
         config = resolve({}, directory / "config.yaml")
         dtypes = config.model_dtype, config.draft_model_dtype
         source, cpu = find_pair(config.pair), torch.device("cpu")
-        # Quantised weights are those of the run's own backend.
         floats = all(Precision.read(dtype).quantise is None for dtype in dtypes)
-        backend = TORCH if floats else pair_backend(config.backend, source, dtypes, cpu)[0]
+        # Quantised weights are those of the run's own backend, wherever that computed.
+        by_torch = floats or (read_run(directory).get("identity") or {}).get("quantiser")
+        pair_backend(backend := TORCH if by_torch else ONNXRUNTIME, source, dtypes, cpu)
         return load_pair(source, dtypes, cpu, backend)
     except SpsbenchError as problem:
         return problem.message.rstrip(".")

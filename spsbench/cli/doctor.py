@@ -82,11 +82,12 @@ def _machine() -> Iterator[Check]:
     yield Check("memory", "info", f"{facts['memory_available_bytes'] / 2**30:.1f} GiB available")
     yield Check("GPU", "info", ", ".join(gpu["name"] for gpu in facts["gpus"]) or "none")
     yield Check("energy", "info", _energy())
-    missing = [name for name, version in facts["libraries"].items() if version is None]
     present = [f"{name} {version}" for name, version in facts["libraries"].items() if version]
-    yield Check("libraries", "broken" if missing else "ok", ", ".join(present))
+    missing = [name for name, version in facts["libraries"].items() if version is None]
+    broken = [name for name in missing if name not in environment.OPTIONAL]
+    yield Check("libraries", "broken" if broken else "ok", ", ".join(present))
     for name in missing:
-        yield Check(name, "broken", "not installed")
+        yield Check(name, "broken" if name in broken else "info", "not installed")
 
 
 def _energy() -> str:

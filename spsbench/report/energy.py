@@ -60,4 +60,15 @@ def section(summary: Summary, run: Mapping[str, Any]) -> list[str]:
         return []
     if not found["arms"]:
         return [f"Energy: not known ({escape(found['reason'] or 'it was not counted')})."]
-    return ["## Energy", "", *table(found["arms"], in_full()).as_markdown(), "", escape(note(found))]
+    told = escape(" ".join([note(found), *uncounted(summary)]))
+    return ["## Energy", "", *table(found["arms"], in_full()).as_markdown(), "", told]
+
+
+def uncounted(summary: Summary) -> list[str]:
+    """A sentence that names the arms of which no joules are known, where others have some."""
+    found = summary.get("energy")
+    known = {arm["arm"] for arm in found["arms"]} if found is not None else set()
+    others = [row["arm"] for row in summary["rows"] if row["arm"] not in known]
+    if not known or not others:
+        return []
+    return [f"Not counted: {', '.join(others)}; an external engine may compute on another device or machine."]

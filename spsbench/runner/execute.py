@@ -302,7 +302,7 @@ def _measure_all(
         note(rule, store, ended=False)
         _foretell(plan, store, rule, watcher)
     groups = together(missing)
-    found = meter_of(plan.device, plan.config.tensor_parallel)
+    found = meter_of(plan.device, plan.config.tensor_parallel, placed=plan.placement is not None)
     store.note(energy=noted(found, store.run_info()))
     due = groups if rule is None else rule.until_over(groups)
     for sample in measure(plan, engines, due, pair, found.meter):
@@ -332,7 +332,7 @@ def _foretell(plan: Plan, store: RunStore, rule: StoppingRule, watcher: Watcher)
 
 
 def _follow(plan: Plan, rule: StoppingRule, sample: Sample, watcher: Watcher) -> None:
-    """Count a sequence, and behind a whole prompt say how many are expected by now."""
+    """Count a sequence, and after a whole prompt say how many are expected by now."""
     before = rule.prompts
     rule.add(sample)
     if rule.prompts > before and (found := rule.expectation()) is not None:
@@ -396,16 +396,18 @@ def measure(
     Args:
         plan, engines, pair: of the run.
         groups: turns that an engine answers together, see ``schedule.together``.
-        meter: counts joules; without one none are recorded.
+        meter: counts joules; without one none are recorded, and none of an external engine in any case: it
+            may compute on another device or machine, with models that stay loaded while others measure.
     """
     traced = set(plan.everyone[: plan.config.trace])
     for group in groups:
         engine = engines[group[0].arm]
+        counted = None if is_peer(group[0].arm) else meter
         found = answers(engine, [_request(plan, turn, traced) for turn in group])
         for _ in group:
             worker, began_s = _worker(engine), time.perf_counter()
             before = taken(worker)
-            (place, answer), joules = metered(partial(next, found), meter)
+            (place, answer), joules = metered(partial(next, found), counted)
             lost = _lost(engine, worker, before) | joules | _elapsed(group[place].arm, began_s)
             sample = _read(group[place], answer, pair)
             sample.conditions |= lost | _since(began_s)

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from commandline import Cli, Result
 
+from spsbench.cli import compare
 from spsbench.cli.compare import read_share
+from spsbench.config import resolve
 from spsbench.errors import UsageError
+from spsbench.records import SCHEMA_VERSION
 
 
 @pytest.fixture
@@ -134,3 +137,15 @@ def test_times_taken_on_a_busy_machine_decide_no_gate(cli: Cli, runs: tuple[Path
     assert "are not to be trusted" in gated.err
     told = json.loads(cli("compare", *runs, "--json").out)
     assert all(arm["time_ratio"]["low"] is None for arm in told["arms"])
+
+
+@pytest.mark.parametrize(("quantiser", "backend"), [("torchao", "torch"), (None, "onnxruntime")])
+def test_quantised_weights_are_those_of_the_runs_own_backend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantiser: str | None, backend: str
+) -> None:
+    """A run on a GPU has torchao's whatever this machine would choose for itself."""
+    (tmp_path / "config.yaml").write_text(resolve({"quantise": "int8"}).to_yaml())
+    told = {"schema_version": SCHEMA_VERSION, "identity": {"quantiser": quantiser} if quantiser else {}}
+    (tmp_path / "run.json").write_text(json.dumps(told))
+    monkeypatch.setattr("spsbench.models.pair.load_pair", lambda source, dtypes, device, asked: asked)
+    assert compare._loaded(tmp_path) == backend

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,22 @@ def test_a_shipped_draft_is_looked_for_in_the_package(
     (tmp_path / "tiny" / "draft").mkdir(parents=True)
     (tmp_path / "tiny" / "draft" / "model.safetensors").touch()
     assert doctor.model_is_here("embedded:tiny/draft", None)
+
+
+@pytest.mark.parametrize(("absent", "code", "state"), [("torchao", 0, "info"), ("numpy", 3, "broken")])
+def test_what_an_extra_installs_may_be_absent_and_what_a_plain_install_has_may_not(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, absent: str, code: int, state: str
+) -> None:
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name == absent:
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(doctor, "examine", lambda: [*doctor._machine()])
+    result = cli("doctor", "--json")
+    assert result.code == code
+    told = {check["what"]: (check["state"], check["detail"]) for check in json.loads(result.out)}
+    assert told[absent] == (state, "not installed")
