@@ -15,17 +15,15 @@ from spsbench.cli import main as entry
 SMALL = ("--limit", "1", "--max-new-tokens", "8", "--threads", "1", "--set", "warmup=false")
 """Options of a run that takes a moment."""
 
-
 ALONE = ("--threads", "1", "--no-score", "--no-proof", "--set", "warmup=false", "--quiet")
 """Options of a run that is looked at for its loops."""
+
+BRIEF = ("--data", Path(__file__).with_name("short_news.jsonl"))
+"""Documents of a sentence for ``xsum``: half of a small run's time goes into reading longer ones."""
 
 
 # Typer makes its commands from their signatures anew at every call; here they are made once.
 entry.app = get_command(entry.app)  # type: ignore[assignment]
-
-
-BRIEF = ("--data", Path(__file__).with_name("short_news.jsonl"))
-"""Documents of a sentence for ``xsum``: half of a small run's time goes into reading longer ones."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from commandline import Cli
 from tiny_engine import in_process
 
 WRONG_WORKER = Path(__file__).resolve().parents[1] / "wrong_worker.py"
-FEW = ("--limit", "20", "--max-new-tokens", "24", "--threads", "1")
+PROMPTS = Path(__file__).resolve().parents[1] / "short_prompts.txt"
+FEW = ("--task", PROMPTS, "--limit", "20", "--max-new-tokens", "24", "--threads", "1")
 
 
 def test_a_right_engine_passes_and_its_texts_can_be_audited_again(cli: Cli, tmp_path: Path) -> None:

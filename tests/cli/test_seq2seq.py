@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from commandline import ALONE, Cli
 
-from tests.commandline import ALONE, Cli
 from tests.tiny_models import save_seq2seq
 
 

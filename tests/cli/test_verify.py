@@ -6,7 +6,7 @@ import io
 import json
 
 import pytest
-from commandline import Cli
+from commandline import BRIEF, Cli
 from rich.console import Console
 
 from spsbench.cli import verify
@@ -17,7 +17,7 @@ from spsbench.verify.verification import EFFORTS, TESTS, Effort
 
 TABLES: dict[str, Sizes] = {"tables": ((2, 2), (3, 2)), "wide_tables": ((3, 2),)}
 TINY = Effort(draws=80, end_to_end=10, contexts=1, prompts=2, outputs=1, **TABLES)
-FLAGS = ("--effort", "full", "--threads", "1", "--sampling", "nucleus", "--top-p", "1")
+FLAGS = ("xsum", *BRIEF, "--effort", "full", "--threads", "1", "--sampling", "nucleus", "--top-p", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_a_fault_outside_of_the_sampler_can_be_planted_too(cli: Cli) -> None:
 
 
 def test_greedy_is_compared_token_by_token(cli: Cli) -> None:
-    result = cli("verify", "--effort", "full", "--threads", "1", "--sampling", "greedy")
+    result = cli("verify", "xsum", *BRIEF, "--effort", "full", "--threads", "1", "--sampling", "greedy")
     assert result.code == 0, result.err
     assert "2 of 2 outputs identical" in " ".join(result.out.split())
 

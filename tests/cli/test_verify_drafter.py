@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli, Result
+from commandline import BRIEF, Cli, Result
 
 from spsbench.verify import analytic, streams, verification
 from spsbench.verify.drafting import Sizes
@@ -15,7 +15,10 @@ from spsbench.verify.verification import Effort
 
 TABLES: dict[str, Sizes] = {"tables": ((3, 2),), "wide_tables": ((5, 2),)}
 TINY = Effort(draws=60, end_to_end=10, contexts=1, prompts=2, outputs=1, **TABLES)
-FLAGS = ("--effort", "full", "--threads", "1", "--sampling", "nucleus", "--top-p", "1", "--k", "2", "--json")
+FLAGS = (
+    *("xsum", *BRIEF, "--effort", "full", "--threads", "1", "--sampling", "nucleus"),
+    *("--top-p", "1", "--k", "2", "--json"),
+)
 
 DRAFTERS = """
 import torch

@@ -48,7 +48,7 @@ def test_law_is_the_targets(vocab_size: int, k: int, policy: str, sampling: Samp
     assert error(subject(policy, vocab_size, k, sampling)) < EXACT
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", POLICIES[1:])  # the first learns nothing
 def test_law_is_the_targets_behind_every_loop_that_it_may_have_learnt_from(policy: str) -> None:
     """Behind each path of the first loop: so the law of both together is the target's, too."""
     first = subject(policy, 2, 3)
