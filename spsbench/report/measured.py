@@ -49,7 +49,8 @@ def _title(group: list[ArmRow]) -> str:
     """What the rows of a series have in common, as far as it is not usual."""
     row = next((row for row in group if row["method"] == "sps"), group[0])
     engine = "" if row["engine"] == axes.EAGER else f" @{axes.shown_engine(row['engine'])}"
-    return ", ".join([row["sampling"], *axes.unusual(row)]) + engine
+    batch = [] if row.get("batch", 1) == 1 else [f"B={row['batch']}"]
+    return ", ".join([row["sampling"], *batch, *axes.unusual(row)]) + engine
 
 
 @dataclass(frozen=True)

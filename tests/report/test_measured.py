@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from synthetic_run import measured
+
+from spsbench.summary_types import ArmRow
+
+
+def test_a_series_says_its_batch() -> None:
+    found = measured()
+    rows: list[ArmRow] = [{**row, "batch": 4} for row in found.summary["rows"]]
+    batched = replace(found, summary={**found.summary, "rows": rows})
+    assert [series.label for series in batched.series] == ["nucleus, B=4", "greedy, B=4"]
 
 
 def test_a_series_is_one_sampling_by_k() -> None:
