@@ -6,11 +6,12 @@ import contextlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from typer.main import get_command
+import typer.main
 
-from spsbench.cli import main as entry
+from spsbench.cli.main import main
 
 SMALL = ("--limit", "1", "--max-new-tokens", "8", "--threads", "1", "--set", "warmup=false")
 """Options of a run that takes a moment."""
@@ -23,7 +24,7 @@ BRIEF = ("--data", Path(__file__).with_name("short_news.jsonl"))
 
 
 # Typer makes its commands from their signatures anew at every call; here they are made once.
-entry.app = get_command(entry.app)  # type: ignore[assignment]
+typer.main.get_command = cache(typer.main.get_command)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def call(*arguments: object) -> Result:
     """Run a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = entry.main([str(argument) for argument in arguments])
+        code = main([str(argument) for argument in arguments])
     return Result(code, out.getvalue(), err.getvalue())
 
 
