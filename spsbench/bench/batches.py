@@ -14,7 +14,7 @@ import torch
 from spsbench.bench.forced import NullDecoder, SyntheticAcceptance
 from spsbench.bench.forwards import Floats
 from spsbench.decode.batch import BatchArS, BatchModel, BatchSpS, ModelBatchDrafter
-from spsbench.decode.clock import SystemClock
+from spsbench.decode.clock import SystemClock, device_now
 from spsbench.engines.batch import BatchedEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.models.batched import batched
@@ -180,15 +180,9 @@ def _timed(
 
 def _seconds(model: BatchModel, block: torch.Tensor, context: int) -> float:
     tokens, starts = block.to(model.device).contiguous(), [context - 1] * model.batch
-    started = _now(model.device)
+    started = device_now(model.device)
     model.score(tokens, starts, last=tokens.shape[1])
-    return _now(model.device) - started
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+    return device_now(model.device) - started
 
 
 def _cell(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from spsbench.decode.clock import device_now
 from spsbench.models.causal_lm import CausalLM, text_config
 from spsbench.predict.whatif import WhatIf, alpha_needed, independent
 
@@ -167,17 +168,11 @@ def read_context(model: CausalLM, tokens: torch.Tensor) -> None:
 
 
 def _seconds(model: CausalLM, tokens: torch.Tensor, read: int) -> float:
-    started = _now(model.device)
+    started = device_now(model.device)
     model.score(tokens, last=len(tokens))
-    seconds = _now(model.device) - started
+    seconds = device_now(model.device) - started
     model.rollback(read)
     return seconds
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

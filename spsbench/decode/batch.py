@@ -66,14 +66,10 @@ class BatchRow:
     Attributes:
         tokens: all of it; the last is pending, read by no model.
         uniforms: its numbers.
-        drafter: its own; None where all rows have one draft model.
-        read: how many tokens the draft model has read.
     """
 
     tokens: list[int]
     uniforms: Uniforms
-    drafter: Drafter | None = None
-    read: int = 0
 
 
 class Batch(ABC):
@@ -158,7 +154,7 @@ class BatchDrafter(Protocol):
         """Up to k tokens behind each row; ``numbers`` are [k] uniform ones a row."""
         ...
 
-    def observe(self, row: BatchRow, accepted: int) -> None:
+    def observe(self, number: int, row: BatchRow, accepted: int) -> None:
         """A row's loop is over; its tokens are those that stand now."""
         ...
 
@@ -197,16 +193,14 @@ class BatchSpS(Batch):
         logits = self._score(drafts)
         watch.lap("verify")
         q = rows.warped(self._of_live(logits).flatten(0, 1), self.sampling)
-        width = logits.shape[1]
-        found = {
-            number: self._judged(
-                row, q.part(place * width, len(drafts[number].tokens) + 1), drafts[number], u
-            )
-            for place, ((number, row), u) in enumerate(zip(live, numbers.values(), strict=True))
-        }
+        width, found = logits.shape[1], {}
+        for place, (number, row) in enumerate(live):
+            draft = drafts[number]
+            own = q.part(place * width, len(draft.tokens) + 1)
+            found[number] = self._judged(row, own, draft, numbers[number])
         watch.lap("sample")
         for number, row in live:
-            self._drafter.observe(row, found[number].accepted)
+            self._drafter.observe(number, row, found[number].accepted)
         return found
 
     def _score(self, drafts: Drafts) -> Tensor:
@@ -241,11 +235,12 @@ class ModelBatchDrafter:
 
     def __init__(self, model: BatchModel, sampling: SamplingParams) -> None:
         self._model, self._sampling = model, sampling
+        self._read = [0] * model.batch  # tokens of each row that the model has read
 
     def begin(self, number: int, row: BatchRow) -> None:
         """See ``BatchDrafter.begin``: read the prompt but its last token."""
         self._model.begin(number, row.tokens)
-        row.read = len(row.tokens) - 1
+        self._read[number] = len(row.tokens) - 1
 
     def draft(self, live: Mapping[int, BatchRow], k: int, numbers: Mapping[int, Tensor]) -> Drafts:
         """See ``BatchDrafter.draft``: K tokens of every row."""
@@ -259,19 +254,19 @@ class ModelBatchDrafter:
             told.append(row)
         tokens = torch.stack(picks, dim=1)
         for number in order:
-            live[number].read = len(live[number].tokens) + k - 1
+            self._read[number] = len(live[number].tokens) + k - 1
         return {
             number: Draft(tokens[place], rows.joined([row.part(place, 1) for row in told]))
             for place, number in enumerate(order)
         }
 
-    def observe(self, row: BatchRow, accepted: int) -> None:
+    def observe(self, number: int, row: BatchRow, accepted: int) -> None:
         """See ``BatchDrafter.observe``: what lies behind the last decided token is no longer read."""
-        row.read = min(row.read, len(row.tokens) - 1)
+        self._read[number] = min(self._read[number], len(row.tokens) - 1)
 
     def _first(self, live: Mapping[int, BatchRow]) -> Tensor:
         """[b, V] the logits behind the pending tokens, which are one or two of each row."""
-        most = max(len(row.tokens) - row.read for row in live.values())
+        most = max(len(row.tokens) - self._read[number] for number, row in live.items())
         block = torch.zeros(self._model.batch, most, dtype=torch.int64)
         starts, ends = [0] * self._model.batch, []
         for number, row in sorted(live.items()):
@@ -310,21 +305,18 @@ class RowDrafters:
         """See ``BatchDrafter.begin``."""
         if number not in self._drafters:
             self._drafters[number] = self._make()
-        row.drafter = self._drafters[number]
-        row.drafter.begin(row.tokens)
+        self._drafters[number].begin(row.tokens)
 
     def draft(self, live: Mapping[int, BatchRow], k: int, numbers: Mapping[int, Tensor]) -> Drafts:
         """See ``BatchDrafter.draft``: of each row as many tokens as its drafter has."""
-        return {number: _own(row).draft(row.tokens, k, numbers[number]) for number, row in live.items()}
+        return {
+            number: self._drafters[number].draft(row.tokens, k, numbers[number])
+            for number, row in live.items()
+        }
 
-    def observe(self, row: BatchRow, accepted: int) -> None:
+    def observe(self, number: int, row: BatchRow, accepted: int) -> None:
         """See ``BatchDrafter.observe``."""
-        _own(row).observe(row.tokens, accepted)
-
-
-def _own(row: BatchRow) -> Drafter:
-    assert row.drafter is not None
-    return row.drafter
+        self._drafters[number].observe(row.tokens, accepted)
 
 
 def pending(live: Mapping[int, BatchRow], size: int) -> tuple[Tensor, list[int]]:

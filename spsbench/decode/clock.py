@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import Literal, Protocol, runtime_checkable
 
+import torch
+
 Phase = Literal["draft", "verify", "sample", "other"]
 PHASES: tuple[Phase, ...] = ("draft", "verify", "sample", "other")
 
@@ -55,6 +57,13 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Let ``seconds`` pass without a look at the clock."""
         self._skipped_s += seconds
+
+
+def device_now(device: torch.device, clock: Clock | None = None) -> float:
+    """Seconds of the clock, the machine's unless given, once the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() if clock is None else clock.now()
 
 
 class Stopwatch:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from spsbench.axes import EAGER
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.batch import Batch
-from spsbench.decode.clock import Clock, Stopwatch
+from spsbench.decode.clock import Clock, Stopwatch, device_now
 from spsbench.decode.rules import Rule, expected_acceptance
 from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.decode.uniforms import UniformStream
@@ -42,10 +42,10 @@ class BatchedEngine:
     """Generates many sequences, B at a time; a row that has ended takes the next one.
 
     A forward has one shape, whoever is in it, so a sequence is charged with what its row takes: the B-th part
-    of each loop it was in. Its seconds over its tokens are then those of a full batch, whose throughput is
-    one over them, and the last sequences of a wave, whose neighbours are not replaced, cost no more than the
-    others. ``latency_s`` is what passed from the end of its prefill to its last token, other rows' prefills
-    included.
+    of each forward it was in, and the part of one live row of what else a loop does. Its seconds over its
+    tokens are then those of a full batch, whose throughput is one over them, and the last sequences of a
+    wave, whose neighbours are not replaced, cost no more than the others. ``latency_s`` is what passed from
+    the end of its prefill to its last token, other rows' prefills included.
 
     Args:
         batch: the rows and how they decode.
@@ -110,9 +110,9 @@ class BatchedEngine:
             if row in self._live or not waiting:
                 continue
             place, request = waiting.popleft()
-            started_s = self._now()
+            started_s = device_now(self._device, self._clock)
             self._batch.begin(row, request.prompt_ids, UniformStream(request.seed, self._device))
-            prefill_s = self._now() - started_s
+            prefill_s = device_now(self._device, self._clock) - started_s
             self._elapsed_s += prefill_s
             buffer = LoopBuffer(
                 phases=self._device.type == "cpu",
@@ -129,7 +129,7 @@ class BatchedEngine:
         watch.start()
         decoded = self._batch.loop(watch)
         cut = {row: self._cut(self._live[row], loop) for row, loop in decoded.items()}
-        self._now()
+        device_now(self._device, self._clock)
         watch.lap("other")
         seconds = watch.take()
         self._elapsed_s += sum(seconds.values())
@@ -179,21 +179,5 @@ class BatchedEngine:
         if sequence.error is not None:
             return sequence.place, sequence.error
         assert reason is not None
-        return sequence.place, Generation(
-            tokens=buffer.tokens,
-            text=sequence.stop.text(buffer.tokens),
-            loops=buffer.records,
-            prefill_s=sequence.prefill_s,
-            decode_s=sequence.decode_s,
-            finish_reason=reason,
-            trace=buffer.trace,
-            losslessness=buffer.losslessness,
-            proposed=buffer.proposed,
-            latency_s=sequence.latency_s,
-        )
-
-    def _now(self) -> float:
-        """Seconds, once the device has done all that it was given."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return self._clock.now()
+        made = buffer.generation(sequence.stop.text, reason, sequence.prefill_s, sequence.decode_s)
+        return sequence.place, replace(made, latency_s=sequence.latency_s)

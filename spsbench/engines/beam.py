@@ -32,7 +32,7 @@ from spsbench.decode.beam import (
     beam_search,
     beam_speculative,
 )
-from spsbench.decode.clock import Clock, Stopwatch
+from spsbench.decode.clock import Clock, Stopwatch, device_now
 from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, BeamParams, FinishReason, Generation, Loop, Request
 
@@ -71,15 +71,15 @@ class BeamEngine:
         ends, end_tokens = ends_of(stop), 0 if request.fixed_length else len(stop.eos_ids)
         search = BeamSearch(Node(request.prompt_ids[-1]), params, ends, end_tokens, request.max_new_tokens)
         with torch.inference_mode():
-            started = self._now()
+            started = device_now(self._device, self._clock)
             for model in (self._target, self._draft):
                 if model is not None:
                     model.begin(request.prompt_ids)
-            prefilled = self._now()
+            prefilled = device_now(self._device, self._clock)
             watch = Stopwatch(self._clock)
             found = self._loops(search, params, DraftSearch(params.draft_width, ends, end_tokens), watch)
             loops = [_record(loop, watch.take(), phases=self._device.type == "cpu") for loop in found]
-            ended = self._now()
+            ended = device_now(self._device, self._clock)
         best = search.hypotheses[0]
         return Generation(
             tokens=list(best.tokens),
@@ -98,12 +98,6 @@ class BeamEngine:
         if self._draft is None:
             return beam_search(self._target, search, watch)
         return beam_speculative(self._target, self._draft, search, self._k, watch, grow)
-
-    def _now(self) -> float:
-        """Seconds, once the device has done all that it was given."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return self._clock.now()
 
 
 def _closest(search: BeamSearch) -> dict[str, float]:

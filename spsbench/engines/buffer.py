@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from spsbench.decode.evidence import Sums, added
 from spsbench.decode.rules import Expected, expected_acceptance
 from spsbench.engines.recording import TruncatedLoop, loop_records, proposed_tokens, traced_tokens
 from spsbench.engines.rescore import own_evidence
-from spsbench.records import Loop, TracedToken
+from spsbench.records import FinishReason, Generation, Loop, TracedToken
 
 # K+1 target rows and K draft rows a loop: at 152,000 tokens and K = 4 a loop takes 5.5 MB as tensors.
 MOST_BYTES = 256 << 20
@@ -80,6 +80,31 @@ class LoopBuffer:
             self._settle(loops, position)
             position += sum(loop.kept for loop in loops)
         self._open, self._open_bytes = [], 0
+
+    def generation(
+        self,
+        text: Callable[[Sequence[int]], str],
+        reason: FinishReason,
+        prefill_s: float,
+        decode_s: float,
+    ) -> Generation:
+        """The flushed sequence as an engine answers it.
+
+        Args:
+            text: of token ids, see ``StopRule.text``.
+            reason, prefill_s, decode_s: see ``Generation``.
+        """
+        return Generation(
+            tokens=self.tokens,
+            text=text(self.tokens),
+            loops=self.records,
+            prefill_s=prefill_s,
+            decode_s=decode_s,
+            finish_reason=reason,
+            trace=self.trace,
+            losslessness=self.losslessness,
+            proposed=self.proposed,
+        )
 
     def _settle(self, loops: list[TruncatedLoop], position: int) -> None:
         """Reduce consecutive loops, of which the first one's first token is the output's at ``position``."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from spsbench.decode.clock import device_now
 from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import FinishReason, Generation, Loop, Request, SamplingParams
@@ -57,7 +58,7 @@ class HFGenerateEngine:
         torch.manual_seed(request.seed)
         with torch.inference_mode(), ExitStack() as stack:
             seen = [stack.enter_context(_timed(model)) for model in self._models()]
-            started = _now(prompt.device)
+            started = device_now(prompt.device)
             self._target.generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
@@ -65,7 +66,7 @@ class HFGenerateEngine:
                 stopping_criteria=[watcher],
                 **self._drafting(),
             )
-            ended = _now(prompt.device)
+            ended = device_now(prompt.device)
         prefill_s = sum(_beyond_median([seconds for seconds, _ in forwards]) for forwards in seen)
         reason = watcher.reason or "length"
         return Generation(
@@ -183,11 +184,11 @@ def _timed(model: Any) -> Iterator[list[tuple[float, int]]]:
     began: list[float] = []
 
     def before(module: Any, positional: Any, named: dict[str, Any]) -> None:
-        began.append(_now(model.device))
+        began.append(device_now(model.device))
 
     def after(module: Any, positional: Any, named: dict[str, Any], output: Any) -> None:
         ids = named["input_ids"] if "input_ids" in named else positional[0]
-        seen.append((_now(model.device) - began.pop(), int(ids.shape[1])))
+        seen.append((device_now(model.device) - began.pop(), int(ids.shape[1])))
 
     handles: list[Callable[[], None]] = [
         model.register_forward_pre_hook(before, with_kwargs=True).remove,
@@ -203,9 +204,3 @@ def _timed(model: Any) -> Iterator[list[tuple[float, int]]]:
 def _beyond_median(seconds: Sequence[float]) -> float:
     """What the first forward took longer than those after it; nothing if it was the only one."""
     return max(0.0, seconds[0] - statistics.median(seconds[1:])) if len(seconds) > 1 else 0.0
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

@@ -11,7 +11,7 @@ import torch
 from spsbench.axes import EAGER
 from spsbench.decode import algorithms
 from spsbench.decode.algorithms import Loops
-from spsbench.decode.clock import Clock, Stopwatch
+from spsbench.decode.clock import Clock, Stopwatch, device_now
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rules import Rule, expected_acceptance
 from spsbench.decode.stopping import StopRule, TextDecoder
@@ -57,23 +57,13 @@ class LocalEngine(ABC):
         expected = expected_acceptance if self._rule is None else self._rule.expected
         ledger = LoopBuffer(phases=phases, trace=request.trace, seed=request.seed, expected=expected)
         with torch.inference_mode():
-            started = self._now()
+            started = device_now(self._device, self._clock)
             loops = self.start(request)
-            prefilled = self._now()
+            prefilled = device_now(self._device, self._clock)
             reason, paused_s = self._decode(loops, stop, ledger)
-            ended = self._now()
+            ended = device_now(self._device, self._clock)
             ledger.flush()
-        return Generation(
-            tokens=ledger.tokens,
-            text=stop.text(ledger.tokens),
-            loops=ledger.records,
-            prefill_s=prefilled - started,
-            decode_s=ended - prefilled - paused_s,
-            finish_reason=reason,
-            trace=ledger.trace,
-            losslessness=ledger.losslessness,
-            proposed=ledger.proposed,
-        )
+        return ledger.generation(stop.text, reason, prefilled - started, ended - prefilled - paused_s)
 
     def _decode(self, loops: Loops, stop: StopRule, ledger: LoopBuffer) -> tuple[FinishReason, float]:
         """Loops until the output ends; (why it ended, seconds that the clock stood still).
@@ -93,12 +83,6 @@ class LocalEngine(ABC):
                 ledger.flush()
                 paused_s += watch.skip()
         raise AssertionError("loops do not end by themselves")
-
-    def _now(self) -> float:
-        """Seconds, once the device has done all that it was given."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return self._clock.now()
 
 
 MakeDrafter = Callable[[SamplingParams], Drafter]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spsbench.decode.clock import device_now
 from spsbench.decode.theory import union_share
 from spsbench.models.causal_lm import text_config
 from spsbench.models.quantised import stored_bytes
@@ -141,15 +141,9 @@ def _size(path: Path) -> int | None:
 
 
 def _seconds(data: Tensor) -> float:
-    started = _now(data.device)
+    started = device_now(data.device)
     torch.sum(data)
-    return _now(data.device) - started
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+    return device_now(data.device) - started
 
 
 # Another thread pays while its share of a product outweighs the synchronization. The embedded target

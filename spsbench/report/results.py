@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spsbench.report import wording
 from spsbench.report.naming import Naming
 from spsbench.report.tables import Cell, Styled, Table, left, right
-from spsbench.summary_types import ArmRow, CategoryRow
+from spsbench.summary_types import ArmRow, CategoryRow, RatioInterval
 
 
 def results(arms: Sequence[ArmRow] | Sequence[CategoryRow], metric: str | None, naming: Naming) -> Table:
@@ -66,8 +66,11 @@ def _time(arm: ArmRow | CategoryRow) -> str:
 
 
 def _speedup(arm: ArmRow | CategoryRow) -> Cell:
-    """Coloured only where the interval leaves no doubt; nothing depends on seeing it."""
-    text, found = wording.row_speedup(arm), arm["speedup"]
+    return coloured(wording.row_speedup(arm), arm["speedup"])
+
+
+def coloured(text: str, found: RatioInterval | None) -> Cell:
+    """A speedup's text, coloured only where its interval leaves no doubt; nothing depends on seeing it."""
     if found is None or found["low"] is None:
         return text
     low, high = wording.ends(found)

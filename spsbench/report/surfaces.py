@@ -7,7 +7,8 @@ from typing import Any
 
 from spsbench.axes import EAGER, unusual
 from spsbench.report import wording
-from spsbench.report.tables import Cell, Styled, Table, left, right
+from spsbench.report.results import coloured
+from spsbench.report.tables import Cell, Table, left, right
 from spsbench.summary_types import PaysUpTo, Summary, Surface, SurfaceCell
 
 NOTE = (
@@ -68,10 +69,7 @@ def _rates(cell: SurfaceCell | None) -> tuple[str, str]:
 def _speedup(cell: SurfaceCell | None, *, intervals: bool) -> Cell:
     found = None if cell is None else cell["speedup"]
     text = wording.speedup(found) if intervals or found is None else f"{found['ratio']:.2f}x"
-    if found is None or found["low"] is None or found["high"] is None:
-        return text
-    style = "green" if found["low"] > 1 else "red" if found["high"] < 1 else ""
-    return Styled(text, style) if style else text
+    return coloured(text, found)
 
 
 def sentences(surface: Surface) -> list[str]:

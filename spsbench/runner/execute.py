@@ -25,7 +25,7 @@ from spsbench.paths import results_dir
 from spsbench.peers.engine import PeerEngine
 from spsbench.peers.peer import PeerError
 from spsbench.records import ELAPSED, Arm, Generation, Request, Sample
-from spsbench.runner.answering import FAILURES, Answer, answers, reason_of
+from spsbench.runner.answering import Answer, answers, reason_of
 from spsbench.runner.arms import is_peer
 from spsbench.runner.backends import GRAPHED
 from spsbench.runner.conditions import (
@@ -43,7 +43,7 @@ from spsbench.runner.finalize import finalize, peak_memory_bytes, score
 from spsbench.runner.follower import backends_of
 from spsbench.runner.peers import LOGS, PeerArms, require_any
 from spsbench.runner.plan import Plan
-from spsbench.runner.proof import prove, read_again
+from spsbench.runner.proof import checked, prove
 from spsbench.runner.ranks import ranks_of
 from spsbench.runner.schedule import Turn, together, turns
 from spsbench.runner.stopping import StoppingRule, note, stopping_rule
@@ -416,13 +416,10 @@ def measure(
 
 def _read(turn: Turn, answer: Answer, pair: Pair) -> Sample:
     """The sample of an answer, read again by an uncached forward; a failed one where either failed."""
-    if isinstance(answer, Generation):
-        try:
-            read_again(turn.arm, turn.prompt, answer, turn.seed, pair)
-            return _sample(turn, answer, None)
-        except FAILURES as error:
-            answer = error
-    return _sample(turn, Generation([], "", None, 0.0, 0.0, "error"), reason_of(answer))
+    found = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
+    if isinstance(found, Generation):
+        return _sample(turn, found, None)
+    return _sample(turn, Generation([], "", None, 0.0, 0.0, "error"), reason_of(found))
 
 
 def _elapsed(arm: Arm, began_s: float) -> dict[str, float]:

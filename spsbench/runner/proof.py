@@ -190,7 +190,8 @@ def draw_proof(plan: Plan, pair: Pair, backends: Backends) -> Proof:
     for arm in arms:
         requests = [_request(plan, prompt, arm) for prompt in prompts]
         for place, answer in answers(engines[arm], requests):
-            rows[arm].append(_row(prompts[place], arm, requests[place].seed, answer, pair))
+            prompt, seed = prompts[place], requests[place].seed
+            rows[arm].append(_row(prompt, checked(arm, prompt, seed, answer, pair)))
     return {
         "sampling": asdict(PROOF_SAMPLING),
         "arms": list(_judged(rows, engines, str(pair.target.dtype).removeprefix("torch."))),
@@ -204,20 +205,26 @@ def _request(plan: Plan, prompt: Prompt, arm: Arm) -> Request:
     return Request(prompt.ids, *limits, seed, plan.config.fixed_length)
 
 
-def _row(prompt: Prompt, arm: Arm, seed: int, answer: Answer, pair: Pair) -> _Drawn:
-    """One sequence as a row of ``samples``; a failure is one of them."""
+def checked(arm: Arm, prompt: Prompt, seed: int, answer: Answer, pair: Pair) -> Answer:
+    """An engine's answer after ``read_again``; why it failed where either did."""
     if isinstance(answer, Generation):
         try:
             read_again(arm, prompt, answer, seed, pair)
-            return {
-                "example_id": prompt.example_id,
-                "error": None,
-                "new_tokens": len(answer.tokens),
-                "finish_reason": answer.finish_reason,
-                "losslessness": answer.losslessness,
-            }
         except FAILURES as error:
-            answer = error
+            return error
+    return answer
+
+
+def _row(prompt: Prompt, answer: Answer) -> _Drawn:
+    """One sequence that was read again as a row of ``samples``; a failure is one of them."""
+    if isinstance(answer, Generation):
+        return {
+            "example_id": prompt.example_id,
+            "error": None,
+            "new_tokens": len(answer.tokens),
+            "finish_reason": answer.finish_reason,
+            "losslessness": answer.losslessness,
+        }
     return {
         "example_id": prompt.example_id,
         "error": reason_of(answer),

@@ -118,7 +118,7 @@ def speedup(times: PairedTimes) -> Speedup | None:
     if point is None:
         return None
     data = (times.baseline_s, times.baseline_tokens, times.arm_s, times.arm_tokens)
-    return Speedup(point, *pooled_interval(data, _pooled_ratio))
+    return Speedup(point, *pooled_interval(data, ratio_of_sums))
 
 
 def halves(times: PairedTimes) -> tuple[float | None, float | None]:
@@ -150,7 +150,8 @@ def _per_token(seconds: Floats, tokens: Floats) -> float | None:
     return ratio(float(seconds.sum()), float(tokens.sum()))
 
 
-def _pooled_ratio(sums: Floats) -> Floats:
+def ratio_of_sums(sums: Floats) -> Floats:
+    """[m] speedups of sums [4, m], in the order of ``PairedTimes``."""
     base_s, base_tokens, arm_s, arm_tokens = sums
     return np.asarray(base_s / base_tokens / (arm_s / arm_tokens))
 

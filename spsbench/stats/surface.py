@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spsbench.axes import place, series_axes
-from spsbench.stats.bootstrap import Floats
 from spsbench.stats.crossing import pays_up_to
 from spsbench.stats.latency import sequence_s
-from spsbench.stats.speedup import column, finished, paired_sums
+from spsbench.stats.speedup import column, finished, paired_sums, ratio_of_sums
 from spsbench.summary_types import ArmRow, PaysUpTo, Surface, SurfaceCell
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def _line(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], tr
     shared = sorted(set.intersection(*(set(frame.index) for frame in sums)))
     data = [frame.loc[shared].to_numpy(dtype=np.float64).T for frame in sums]
     sizes = [row["batch"] for row in ordered]
-    found = pays_up_to(sizes, data, _speedup, together=True) if shared else None
+    found = pays_up_to(sizes, data, ratio_of_sums, together=True) if shared else None
     several = any(row["processes"] > 1 for row in ordered)
     ends = (None, None, None) if found is None else (found.estimate, found.low, found.high)
     batch, low, high = (None if end is None or math.isinf(end) else end for end in ends)
@@ -105,8 +104,3 @@ def _line(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], tr
         low = high = None
     beyond = found is not None and math.isinf(found.estimate)
     return {"k": k, "batch": batch, "low": low, "high": high, "beyond": beyond}
-
-
-def _speedup(sums: Floats) -> Floats:
-    """[m] speedups of sums [4, m]: seconds and tokens of ArS, then of SpS."""
-    return np.asarray(sums[0] / sums[1] * sums[3] / sums[2])

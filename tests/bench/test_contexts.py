@@ -81,7 +81,7 @@ class Timed:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     own = Clock()
-    monkeypatch.setattr(forwards, "_now", lambda device: own.now_s)
+    monkeypatch.setattr(forwards, "device_now", lambda device: own.now_s)
     return own
 
 

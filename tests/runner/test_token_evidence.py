@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from pathlib import Path
@@ -18,6 +17,7 @@ from spsbench.config.models import TORCH
 from spsbench.decode.own_law import own_law
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import Arm, SamplingParams
+from spsbench.runner import proof
 from spsbench.store import Frames, read_frames
 
 KEY = ["example_id", "sample_index", "arm"]
@@ -110,8 +110,7 @@ def test_what_an_arm_emitted_is_possible_under_its_own_law(finished: Path) -> No
 def test_a_failed_sequence_has_none_and_gets_it_when_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute = importlib.import_module("spsbench.runner.execute")  # the package has a function of that name
-    real = execute.read_again
+    real = proof.read_again
 
     def broken(arm: Arm, *rest: Any) -> None:
         if "sps" in arm.name:
@@ -120,7 +119,7 @@ def test_a_failed_sequence_has_none_and_gets_it_when_it_is_tried_again(
 
     directory = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr(execute, "read_again", broken)
+        patched.setattr(proof, "read_again", broken)
         assert call("run", "xsum", *SMALL, "--no-score", "--no-proof", "--out", directory).code == 5
     lines = [json.loads(line) for line in (directory / "samples.jsonl").read_text().splitlines()]
     assert {line["arm"][:3]: line["token_evidence"] is None for line in lines} == {"ars": False, "sps": True}
