@@ -13,9 +13,10 @@ from spsbench.metrics.kind import MetricKind
 from spsbench.peers.matched import Ran, unequal
 from spsbench.predict.costs import prediction
 from spsbench.predict.factors import why
-from spsbench.predict.recommend import hindsight, recommendation
+from spsbench.predict.hindsight import hindsight
 from spsbench.predict.replayed import replayed
 from spsbench.predict.roofline import ceiling
+from spsbench.predict.verdict import verdicts
 from spsbench.records import SCHEMA_VERSION, Speedup
 from spsbench.stats import workers
 from spsbench.stats.acceptance import acceptance, disagreement
@@ -98,6 +99,8 @@ def diagnostics(
     rows: Sequence[ArmRow],
     info: Mapping[str, Any],
     evidence: pd.DataFrame | None = None,
+    *,
+    anytime: bool = False,
 ) -> Diagnostics:
     """The parts of ``summary.json`` that explain its rows; each null where it has nothing to say.
 
@@ -110,6 +113,7 @@ def diagnostics(
         rows: the arms' rows of the summary.
         info: of ``summarise``.
         evidence: rows of ``evidence``; without them nothing is replayed.
+        anytime: the run may have stopped because of its intervals.
     """
     # A loop of a beam search counts steps of the search: no model of tokens per loop is about them.
     sampled = [row for row in rows if not is_beam(row)]
@@ -121,12 +125,12 @@ def diagnostics(
     }
     found: Diagnostics = {
         "prediction": prediction(sampled, info, {} if evidence is None else replayed(evidence, sampled)),
-        "why": why(by_arm, loops_by_arm, sampled),
+        "why": (explained := why(by_arm, loops_by_arm, sampled)),
         "ceiling": ceiling(by_arm, sampled, info),
         "tails": tails(by_arm, loops, rows),
         "positions": positions(loops, rows),
         "hindsight": hindsight(by_arm, loops, rows),
-        "recommendation": recommendation(by_arm, rows),
+        "verdict": verdicts(by_arm, rows, explained, anytime=anytime),
     }
     found = plain(found)
     _annotate(rows, found["prediction"])
@@ -223,7 +227,7 @@ def _summarise(
         ),
         "parity": quality,
         "losslessness": judged,
-        **_explained(by_arm, loops_of, rows, info, evidence, trusted=taken["trusted"]),
+        **_explained(by_arm, loops_of, rows, info, evidence, trusted=taken["trusted"], anytime=anytime),
         "contention": plain(taken),
         **_surfaces(by_arm, rows, trusted=taken["trusted"]),
         "token_sha256": token_hash(samples),
@@ -293,10 +297,11 @@ def _explained(
     evidence: pd.DataFrame | None,
     *,
     trusted: bool,
+    anytime: bool,
 ) -> Diagnostics:
-    """``diagnostics``; times that are not to be trusted explain and recommend nothing."""
-    found = diagnostics(by_arm, loops_of, rows, info, evidence)
-    return found if trusted else {**found, "recommendation": None, "why": None}
+    """``diagnostics``; times that are not to be trusted explain nothing and give no verdict."""
+    found = diagnostics(by_arm, loops_of, rows, info, evidence, anytime=anytime)
+    return found if trusted else {**found, "verdict": None, "why": None}
 
 
 def _tokens_differ(samples: pd.DataFrame) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from spsbench.axes import ArmIdentity, Axes, SeriesAxes
 
 Verdict = Literal["ok", "alarm", "no evidence", "lossy by design"]
-ParityVerdict = Literal["equivalent", "different", "underpowered"]
+ParityVerdict = Literal["equivalent", "different", "inconclusive"]
 Regime = Literal["bandwidth-bound", "dispatch-bound", "unknown"]
 
 
@@ -631,7 +631,7 @@ class AdaptiveGain(TypedDict):
 
 
 class Hindsight(SeriesAxes):
-    """What the right K in every loop would have gained, see ``spsbench.predict.recommend.hindsight``."""
+    """What the right K in every loop would have gained, see ``spsbench.predict.hindsight``."""
 
     best_k: int
     fixed_ms_per_token: float
@@ -642,16 +642,6 @@ class Hindsight(SeriesAxes):
     adaptive: list[AdaptiveGain]
 
 
-class Alternative(TypedDict):
-    """Another K: its time per token minus that of the chosen one."""
-
-    k: int
-    difference_ms: float
-    low: float | None
-    high: float | None
-    worse: bool
-
-
 class TailSeconds(TypedDict):
     """The slow end of a sequence's seconds."""
 
@@ -660,27 +650,46 @@ class TailSeconds(TypedDict):
 
 
 class ComparedTails(TypedDict):
-    """Tails of the chosen K and of ArS, if it was measured."""
+    """Tails of the chosen arm and of ArS."""
 
     chosen: TailSeconds
-    ars: NotRequired[TailSeconds]
+    ars: TailSeconds
 
 
-class ChosenK(TypedDict):
-    """A K chosen on some prompts and judged on others; 0 is ArS."""
+Outcome = Literal["pays", "does not pay", "unclear"]
 
-    k: int
-    chosen_on: int
-    judged_on: int
-    speedup: RatioInterval | None
-    alternatives: list[Alternative]
+
+class AgainstBest(ArmIdentity):
+    """How much faster the fastest arm is than this one, paired; ``slower`` if it is beyond doubt."""
+
+    gain: RatioInterval | None
+    slower: bool
+
+
+class ChosenElsewhere(RatioInterval):
+    """The speedup on each half of ``prompts`` of the arm that was the fastest on the other half."""
+
+    prompts: int
+
+
+class SpeedVerdict(ArmIdentity):
+    """Whether speculation pays under a sampling and batch size, and with which arm: the fastest lossless one.
+
+    ``candidates`` counts the arms it was chosen from, ``prompts`` those that it and ArS finished; ``others``
+    are the rest of the candidates. ``elsewhere`` is null where one arm was measured, or too few prompts for
+    halves. ``binding`` names the largest loss, null where a loop's phases were not seen.
+    """
+
+    outcome: Outcome
+    candidates: int
+    prompts: int
+    speedup: RatioInterval
+    end_to_end: RatioInterval | None
+    others: list[AgainstBest]
+    elsewhere: ChosenElsewhere | None
+    binding: str | None
+    break_even: BreakEven | None
     tail_s: ComparedTails
-
-
-class Recommendation(SeriesAxes, ChosenK):
-    """A K for arms that differ in K alone."""
-
-    sentence: str
 
 
 # --- energy ---
@@ -880,7 +889,7 @@ class Diagnostics(TypedDict):
     tails: Tails | None
     positions: list[ArmPositions] | None
     hindsight: list[Hindsight] | None
-    recommendation: list[Recommendation] | None
+    verdict: list[SpeedVerdict] | None
 
 
 class Summary(Labels, Diagnostics, Surfaces):

@@ -100,7 +100,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
         UsageError, UnavailableError: before anything is loaded.
     """
     from spsbench.cli.progress import watching
-    from spsbench.predict.recommend import FEWEST_PROMPTS
+    from spsbench.predict.halves import FEWEST_PROMPTS
     from spsbench.replay.advice import advise
     from spsbench.replay.study import study
     from spsbench.replay.texts import texts_of

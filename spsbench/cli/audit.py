@@ -207,7 +207,7 @@ def _show(found: Audit, names: list[str], params: Mapping[str, Any]) -> None:
 
 def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What was asked, and what it says."""
-    from spsbench.report.judgement import told
+    from spsbench.report.judgement import worded
     from spsbench.stats.losslessness import leakage_bound
 
     kinds = ", ".join(f"{name} ({count})" for name, count in facts["samplings"].items())
@@ -232,7 +232,7 @@ def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         *lines,
         ("e-value", f"10^{facts['log10_e_value']:.1f}; alarm at 10^3"),
-        ("verdict", told(facts["verdict"], leakage_bound(facts))),
+        ("verdict", worded(facts["verdict"], leakage_bound(facts))),
     ]
 
 

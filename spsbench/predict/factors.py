@@ -265,21 +265,19 @@ def _factor(name: str, value: float, **evidence: float) -> _Measured:
 
 def _sentence(row: ArmRow, speedup: float, binding: Factor, even: BreakEven) -> str:
     return (
-        f"{label(row)}, {row['sampling']}: of {row['k'] + 1}x, {SHORT[binding['name']]} costs most "
-        f"(x{binding['factor']:.2f}); {speedup:.2f}x is left. {_evens(even)}"
+        f"{label(row)}, {row['sampling']}: upper bound {row['k'] + 1}x (K+1); largest loss: "
+        f"{SHORT[binding['name']]} (x{binding['factor']:.2f}); measured {speedup:.2f}x. {_evens(even)}"
     )
 
 
 def _evens(even: BreakEven) -> str:
     """Break-even alpha, c and K in words, all else as measured."""
-    if even["alpha"] is None:
-        alpha = f"at no alpha (measured {even['measured_alpha']:.2f})"
-    else:
-        alpha = f"at alpha {even['alpha']:.2f} (measured {even['measured_alpha']:.2f})"
-    parts = [alpha]
+    needed = "no alpha is enough" if even["alpha"] is None else f"alpha {even['alpha']:.2f}"
+    parts = [f"{needed} (measured {even['measured_alpha']:.2f})"]
     if even["measured_c"] is not None:
-        c = "no c" if even["c"] is None else f"c {even['c']:.2f}"
-        parts.append(f"{c} ({even['measured_c']:.2f})")
+        allowed = "no draft is cheap enough" if even["c"] is None else f"c {even['c']:.2f}"
+        parts.append(f"{allowed} (measured {even['measured_c']:.2f})")
     if even["k"] is not None:
-        parts.append("no K" if even["k"] == 0 else f"K {even['k']}{'' if even['k_found'] else ' or beyond'}")
-    return f"It breaks even {', '.join(parts)}."
+        largest = f"K {even['k']}" if even["k_found"] else f"K above {even['k']}"
+        parts.append("no K gains" if even["k"] == 0 else largest)
+    return f"Break-even: {', '.join(parts)}."

@@ -19,7 +19,7 @@ from spsbench.decode.oracle import fastest_drafts, oracle_loops
 from spsbench.decode.replay import Floats
 from spsbench.drafters.policy import Momentum
 from spsbench.drafters.stopping import DraftedText, StopReader, StopRule
-from spsbench.predict.recommend import FEWEST_PROMPTS, halves
+from spsbench.predict.halves import FEWEST_PROMPTS, halves
 from spsbench.records import Interval, Spec
 from spsbench.replay.costs import DraftedWork, LoopCosts, drafted_work, interval_of, loop_costs
 from spsbench.replay.policies import MOMENTUM, Policies, same_policy

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spsbench.errors import UsageError
-from spsbench.predict.recommend import FEWEST_PROMPTS, halves
+from spsbench.predict.halves import FEWEST_PROMPTS, halves
 from spsbench.records import Interval
 from spsbench.replay.prediction import Even, Timed, faster
 from spsbench.replay.study import Found, Study

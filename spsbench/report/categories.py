@@ -7,7 +7,7 @@ from typing import Any
 
 from spsbench.report import wording
 from spsbench.report.naming import Naming, in_full
-from spsbench.report.results import results
+from spsbench.report.results import decoding
 from spsbench.report.tables import Heading, Row, Table
 from spsbench.stats.categories import FEWEST
 from spsbench.summary_types import CategoryPart, Summary
@@ -18,7 +18,7 @@ NOTE = f"By category; no interval over fewer than {FEWEST} prompts."
 def table(parts: Sequence[CategoryPart], metric: str | None, naming: Naming) -> Table:
     """The results of every arm under a heading for each category."""
     rows: list[Row | Heading] = []
-    made = [(_title(part), results(part["rows"], metric, naming)) for part in parts]
+    made = [(_title(part), decoding(part["rows"], metric, naming)) for part in parts]
     for title, own in made:
         groups = [row for row in own.rows if isinstance(row, Heading) and row.title]
         rows += [] if groups else [Heading(title)]
@@ -27,7 +27,7 @@ def table(parts: Sequence[CategoryPart], metric: str | None, naming: Naming) -> 
                 rows.append(row)
             elif row.title:
                 rows.append(Heading(f"{title}, {row.title}"))
-    return Table(made[0][1].columns, rows)
+    return Table(made[0][1].columns, rows, names=made[0][1].names)
 
 
 def section(summary: Summary, run: Mapping[str, Any]) -> list[str]:

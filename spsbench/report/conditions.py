@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spsbench.report import wording
 from spsbench.report.naming import in_full
 from spsbench.report.results import times
 from spsbench.report.wording import escape
@@ -26,11 +25,6 @@ def untrusted(summary: Summary) -> list[str]:
         f"DO NOT TRUST THESE TIMES: {'; '.join(found)}. No interval is given: it would be too narrow. Repeat "
         "on a quiet machine."
     ]
-
-
-def headline(summary: Summary) -> list[str]:
-    """How fast each speculative arm was, in a sentence; nothing from times that are not to be trusted."""
-    return [] if untrusted(summary) else wording.sentences(summary["rows"])
 
 
 def titles(summary: Summary) -> list[str]:

@@ -33,9 +33,8 @@ def weak(ceiling: Ceiling | None) -> list[str]:
 
 
 def sentences(summary: Summary) -> list[str]:
-    """One recommendation per sweep, then why the fastest arm of each sampling is no faster."""
-    found = [str(entry["sentence"]) for entry in summary.get("recommendation") or []]
-    found += [
+    """What a policy made of K, then why the fastest arm of each sampling is not faster."""
+    found = [
         f"{entry['sampling']}: {adapted(arm)}"
         for entry in summary.get("hindsight") or []
         for arm in entry.get("adaptive", ())
@@ -71,8 +70,14 @@ def _regime(summary: Summary) -> str:
     found = summary.get("ceiling")
     if not found or found["regime"] != DISPATCH_BOUND:
         return ""
-    return "The weights fit in the last-level cache: a loop saves dispatch, not memory traffic."
+    return (
+        "The weights fit in the reported last-level cache: SpS then saves the overhead of a call, not memory "
+        "traffic."
+    )
 
+
+LEAKAGE = "the share of tokens that may follow the draft instead of the target"
+"""What leakage is, where it first stands."""
 
 EvidenceKind = Literal["self_consistency", "rescored"]
 KINDS: dict[EvidenceKind, str] = {
@@ -96,7 +101,7 @@ def bound(value: float) -> str:
     return f"{math.ceil(percent / unit - 1e-9) * unit:.3g}%"
 
 
-def told(name: str, leakage_bound: float | None) -> str:
+def worded(name: str, leakage_bound: float | None) -> str:
     """A verdict on losslessness; "ok" never stands without the bound that it rests on, if there is one.
 
     Args:
@@ -170,13 +175,14 @@ def _leakage(arms: list[ArmLosslessness]) -> str:
         found = [(arm, kind, kind["leakage"]["bound"]) for arm, kind in kinds if kind and kind["leakage"]]
         if found:
             arm, worst, most = max(found, key=lambda one: one[2])
-            where = f" in the worst arm, {label(arm)}, {arm['sampling']}" if len(found) > 1 else ""
-            text = f"leakage at most {bound(most)} (95%){where}"
+            text = f"leakage at most {bound(most)} (95%), {LEAKAGE}"
             if worst["verdict"] == "no evidence":
                 text = f"too few informative positions ({worst['positions']}); {text}"
+            where = f" Worst arm: {label(arm)}, {arm['sampling']}." if len(found) > 1 else ""
             if kinds is rescored:
-                return f"Losslessness: {text}, independent re-score of {_sequences(worst['sequences'])}."
-            return f"Self-consistency: {text}, by the rows that verification used; none re-scored."
+                counted = _sequences(worst["sequences"])
+                return f"Losslessness: {text}; {counted} re-scored by an independent forward.{where}"
+            return f"Self-consistency: {text}, by the rows that SpS itself used; none re-scored.{where}"
     return ""
 
 
@@ -186,28 +192,26 @@ def _identity(arms: list[ArmLosslessness]) -> str:
         return ""
     total = sum(same["sequences"] for same in compared)
     same = round(sum(same["sequences"] * same["identical"] for same in compared))
-    return f"Greedy: {same} of {total} SpS outputs are token for token those of ArS."
+    counted = f"all {total}" if same == total else f"{same} of {total}"
+    return f"Greedy: {counted} SpS outputs are identical to those of ArS, token for token."
 
 
 def decisions(arms: list[ArmLosslessness]) -> str:
-    """How many decisions follow from the models' own rows, e.g. ``Every decision re-derived: ...``."""
-    found = [told for arm in arms if (told := arm.get("decisions")) is not None]
+    """How many decisions an independent forward confirms."""
+    found = [one for arm in arms if (one := arm.get("decisions")) is not None]
     if not found:
         return ""
     total = sum(one["decisions"] for one in found)
     rounding = sum(one["rounding"] for one in found)
     contradicted = sum(one["contradicted"] for one in found)
-    rows = f"the models' own rows (independent forward, {found[0]['dtype']}"
+    rows = f"by an independent forward ({found[0]['dtype']}"
     if contradicted:
-        return f"Decisions re-derived: {contradicted:,} of {total:,} contradict {rows})."
+        return f"Decisions: {contradicted:,} of {total:,} contradicted {rows})."
     whole = all(one["share"] == 1 for one in found) and len(found) == len(arms)
-    sequences = f" of {_sequences(sum(one['sequences'] for one in found))}"
+    sequences = "" if whole else f" in {_sequences(sum(one['sequences'] for one in found))}"
     beside = f"; {rounding:,} more within rounding" if rounding else ""
-    closest = f"closest call {min(one['closest'] for one in found):.0e}".replace("e-0", "e-")
-    return (
-        f"Every decision{'' if whole else sequences} re-derived: {total - rounding:,} of {total:,} follow "
-        f"from {rows}; {closest}{beside})."
-    )
+    closest = f"smallest margin {min(one['closest'] for one in found):.0e}".replace("e-0", "e-")
+    return f"Decisions{sequences}: {total - rounding:,} of {total:,} confirmed {rows}; {closest}{beside})."
 
 
 def proof(arms: list[ArmLosslessness]) -> str:
@@ -218,7 +222,7 @@ def proof(arms: list[ArmLosslessness]) -> str:
         return ""
     worst, most = max(found, key=lambda one: one[1])
     sequences = _sequences(worst["sequences"]) + (" an arm" if len(found) > 1 else "")
-    return f"At temperature 1 (no nucleus), {sequences} drawn for this: leakage at most {bound(most)} (95%)."
+    return f"At temperature 1 without nucleus, {sequences} more: leakage at most {bound(most)} (95%)."
 
 
 def _sequences(count: int) -> str:
@@ -231,18 +235,43 @@ def parity(summary: Summary) -> list[str]:
         return []
     title = metric_title(summary["parity"]["metric"])
     comparisons = summary["parity"]["comparisons"]
+    same = identical(summary)
     if len(comparisons) > MANY:
-        verdicts = [comparison["verdict"] or "not judged" for comparison in comparisons]
+        verdicts = [verdict_name(found, identical=found["arm"] in same) for found in comparisons]
         counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
         return [f"{title} against ArS: {counts}."]
     labels = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in summary["rows"]}
     digits = difference_digits(summary["parity"]["metric"])
-    return [f"{title} of {labels[found['arm']]}: {verdict(found, digits)}." for found in comparisons]
+    return [
+        f"{title} of {labels[found['arm']]}: {verdict(found, digits, identical=found['arm'] in same)}."
+        for found in comparisons
+    ]
 
 
-def verdict(found: ParityComparison, digits: int = 4) -> str:
-    """One comparison in words, e.g. ``equivalent to ArS within ±0.0040 (5% of ...)``, to so many decimals."""
+def identical(summary: Summary) -> set[str]:
+    """Arms whose every greedy output is token for token that of ArS."""
+    arms = (summary["losslessness"] or {"arms": []})["arms"]
+    return {arm["arm"] for arm in arms if (same := arm["identity"]) is not None and same["identical"] == 1}
+
+
+def verdict_name(found: ParityComparison, *, identical: bool = False) -> str:
+    """One comparison in a word or two, as tables have it."""
+    if found["verdict"] is not None:
+        return found["verdict"]
+    return "identical" if identical else "not judged"
+
+
+def verdict(found: ParityComparison, digits: int = 4, *, identical: bool = False) -> str:
+    """One comparison in words, e.g. ``equivalent to ArS within ±0.0040 (5% of ...)``.
+
+    Args:
+        found: the comparison.
+        digits: decimals.
+        identical: the outputs are token for token the same, so there is nothing to test.
+    """
     if found["verdict"] is None:
+        if identical:
+            return f"outputs identical on all {found['prompts']} prompts"
         return f"not judged, {found['reason']}"
     margin = f"±{found['margin']:.{digits}f} ({found['margin_rule']})"
     if found["verdict"] == "equivalent":
@@ -252,10 +281,10 @@ def verdict(found: ParityComparison, digits: int = 4) -> str:
         difference += f" [{found['low']:+.{digits}f}, {found['high']:+.{digits}f}]"
     if found["verdict"] == "different":
         return f"different from ArS by {difference}"
+    detectable = f"{found['minimum_detectable_difference']:.{digits}f}"
     return (
-        f"underpowered, {difference} against ArS; {found['prompts']} prompts detect "
-        f"{found['minimum_detectable_difference']:.{digits}f}, parity within {margin} takes "
-        f"{found['prompts_needed']:,}"
+        f"inconclusive, {difference} against ArS; {found['prompts']} prompts can detect a difference of "
+        f"{detectable}, showing parity within {margin} needs about {found['prompts_needed']:,}"
     )
 
 

@@ -1,4 +1,4 @@
-"""report.md: what was measured, what acceptance was, on what, with which caveats, and how to repeat it.
+"""report.md: verdict, table, figures, proof, why, details, caveats, and how to repeat it.
 
 A report is a list of sections; each takes the summary and the run's own record and answers its
 lines, or none where it has nothing to say. More sections can join without touching these.
@@ -23,6 +23,7 @@ from spsbench.report import (
     sections_why,
     stopping,
     surfaces,
+    verdict,
     wording,
     workers,
 )
@@ -64,9 +65,10 @@ def render(summary: Summary, run: Run) -> str:
 
 def _heading(summary: Summary, run: Run) -> list[str]:
     lines = [f"# {escape(wording.title(summary))}"]
-    told = [*conditions.untrusted(summary), *conditions.headline(summary), *judgement.headline(summary)]
-    told += judgement.alarms(summary)
-    lines += ["", *(f"**{escape(text)}**" + "  " for text in told)]
+    told = [*conditions.untrusted(summary), *judgement.alarms(summary), *judgement.headline(summary)]
+    lines += ["", *(f"**{escape(text)}**  " for text in told)]
+    for answer, beside in verdict.verdicts(summary):
+        lines.append(f"**{escape(answer)}** {escape(beside)}".rstrip() + "  ")
     lines += [f"{escape(text)}  " for text in judgement.losslessness(summary)]
     data = summary.get("data")
     source = data.get("source") if isinstance(data, Mapping) else data
@@ -89,7 +91,13 @@ def _results(summary: Summary, run: Run) -> list[str]:
     return ["## Results", "", *table.as_markdown(), *(line for text in told for line in ("", escape(text)))]
 
 
-def _quality(summary: Summary, run: Run) -> list[str]:
+def _details(summary: Summary, run: Run) -> list[str]:
+    """Every metric, and where the time went."""
+    parts = [part for part in (_quality(summary), _timing(summary), _loops(summary)) if part]
+    return ["## Details", *(line for part in parts for line in ("", *part))] if parts else []
+
+
+def _quality(summary: Summary) -> list[str]:
     rows = [row for row in summary["rows"] if row["metrics"]]
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
     if len(names) < 2:
@@ -102,17 +110,15 @@ def _quality(summary: Summary, run: Run) -> list[str]:
     return ["### All metrics", "", *in_full().table(columns, rows, cells).as_markdown()]
 
 
-def _timing(summary: Summary, run: Run) -> list[str]:
+def _timing(summary: Summary) -> list[str]:
     columns = [
         *map(right, ("sequences", "failed", "tokens")),
-        left("end-to-end speedup", note="95%"),
         *map(right, ("first half", "second half", "prompts slower", "peak memory")),
     ]
 
     def cells(row: ArmRow) -> list[str]:
         return [
             *(str(row[name]) for name in ("sequences", "failed", "tokens")),
-            wording.speedup(row["end_to_end_speedup"]),
             *(wording.number(half, 2) for half in row["speedup_halves"] or (None, None)),
             wording.percent(row["share_slower"]),
             wording.mebibytes(row["peak_memory_bytes"]),
@@ -122,7 +128,7 @@ def _timing(summary: Summary, run: Run) -> list[str]:
     return ["### Timing", "", *in_full().table(columns, rows, cells).as_markdown()] if rows else []
 
 
-def _loops(summary: Summary, run: Run) -> list[str]:
+def _loops(summary: Summary) -> list[str]:
     rows = [row for row in summary["rows"] if row["loop_time"]]
     if not rows:
         return []
@@ -208,17 +214,16 @@ SECTIONS: tuple[Section, ...] = (
     engines.section,
     categories.section,
     conditions.section,
-    energy.section,
     gallery.figures,
-    _quality,
-    _timing,
-    _loops,
-    _acceptance,
-    *sections_latency.AFTER_ACCEPTANCE,
     proof.losslessness,
     proof.parity,
+    verdict.section,
     *sections_why.SECTIONS,
     *sections_latency.SECTIONS,
+    _acceptance,
+    _details,
+    *sections_latency.DETAILS,
+    energy.section,
     _caveats,
     workers.section,
     _environment,

@@ -11,7 +11,8 @@ from spsbench.report.tables import SCREEN_WIDTH, Cell, Column, Heading, Row, Tab
 
 _DRAFTING = ("drafter", "rule", "policy")
 _GROUND = ("batch", "engine")
-_ROOM = SCREEN_WIDTH - 2  # a space on either side
+ROOM = SCREEN_WIDTH - 2
+"""Columns for a table, with a space on either side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Naming:
                 rows.append(Heading(group if self.titled else ""))
             previous = group
             rows.append([*self.cells(arm), *cells(arm)])
-        return Table([*self.columns, *columns], rows)
+        return Table([*self.columns, *columns], rows, names=len(self.columns))
 
 
 def in_full(*, sampling: bool = True) -> Naming:
@@ -90,15 +91,19 @@ def apart(arms: Sequence[Arm], *, each: bool = False) -> Naming:
     )
 
 
-def fitting(arms: Sequence[Arm], make: Callable[[Naming], Table], whole: Naming) -> tuple[Table, Naming]:
-    """The table with whole names if it fits on a screen of 80 columns, else by what sets arms apart."""
+def fitting(
+    arms: Sequence[Arm], make: Callable[[Naming], Table], whole: Naming, room: int = ROOM
+) -> tuple[Table, Naming]:
+    """The table with whole names if it fits into ``room`` columns, else by what sets arms apart.
+
+    Where that does not fit either, names are whole again: such a table is written row by row.
+    """
     one_k = len({arm["k"] for arm in arms if arm["method"] == "sps"}) == 1
-    for naming in (whole, *([apart(arms, each=True)] if one_k else [])):
+    for naming in (whole, *([apart(arms, each=True)] if one_k else []), apart(arms)):
         table = make(naming)
-        if table.width() <= _ROOM:
+        if table.width() <= room:
             return table, naming
-    naming = apart(arms)
-    return make(naming), naming
+    return make(whole), whole
 
 
 def _differing(arms: Sequence[Arm]) -> list[str]:

@@ -53,7 +53,7 @@ def losslessness(summary: Summary, run: Run) -> list[str]:
     lines += [*Table(columns, cells).as_markdown(), ""] if cells else []
     for arm in judged["arms"]:
         reasons = f": {'; '.join(arm['reasons'])}" if arm["reasons"] else ""
-        verdict = judgement.told(arm["verdict"], arm.get("bound")) + reasons
+        verdict = judgement.worded(arm["verdict"], arm.get("bound")) + reasons
         lines.append(f"* {escape(label(arm))}, {escape(arm['sampling'])}: {escape(verdict)}.")
     lines += [*_decisions(judged["arms"]), *_drawn(judged["arms"])]
     return [*lines, "", LOSSLESSNESS_LEGEND] if cells else lines
@@ -109,7 +109,7 @@ def _evidence(name: str, title: str, kind: Evidence) -> list[str]:
         wording.number(None if score is None else score["z"], 1),
         wording.number(None if cells is None else cells["p_value"], 3),
         str(kind["impossible"]),
-        judgement.told(kind["verdict"], leakage_bound(kind)),
+        judgement.worded(kind["verdict"], leakage_bound(kind)),
     ]
 
 
@@ -129,6 +129,7 @@ def parity(summary: Summary, run: Run) -> list[str]:
         *(left("arm"), right("prompts"), right("ArS"), right("arm"), right("difference", note="95%")),
         *(right("normalised"), right("margin"), right("TOST p"), left("verdict")),
     ]
+    same = judgement.identical(summary)
     cells = [
         [
             names[found["arm"]],
@@ -138,7 +139,7 @@ def parity(summary: Summary, run: Run) -> list[str]:
             wording.number(found["normalised_difference"], 3),
             f"±{found['margin']:.{digits}f}",
             wording.number(found["tost_p_value"], 3),
-            found["verdict"] or wording.NOTHING,
+            judgement.verdict_name(found, identical=found["arm"] in same),
         ]
         for found in judged["comparisons"]
     ]

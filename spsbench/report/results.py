@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spsbench.report import wording
 from spsbench.report.naming import Naming
-from spsbench.report.tables import Cell, Styled, Table, left, right
+from spsbench.report.tables import Cell, Column, Styled, Table, left, right
 from spsbench.summary_types import ArmRow, CategoryRow, RatioInterval
 
 
-def results(arms: Sequence[ArmRow] | Sequence[CategoryRow], metric: str | None, naming: Naming) -> Table:
-    """Quality, time per token and speedup of every arm, in the shape of the paper's Table 1.
+def results(arms: Sequence[ArmRow], metric: str | None, naming: Naming, *, intervals: bool = True) -> Table:
+    """Quality, time per token and both speedups of every arm, in the shape of the paper's Table 1.
 
-    Quality has no column where no output was scored, and ``metric`` is therefore None.
+    Args:
+        arms: the rows.
+        metric: that of the quality's column; None, and no column, where no output was scored.
+        naming: of the arms.
+        intervals: whether the end-to-end speedup has its own; a screen has room for one.
     """
+    columns, cells = _decoding(arms, metric)
+    whole = left("end to end", note="95%", whole=True) if intervals else right("end to end")
+    columns.insert(-1, whole)
+
+    def with_whole(arm: ArmRow) -> list[Cell]:
+        found = cells(arm)
+        found.insert(-1, _end_to_end(arm, intervals=intervals))
+        return found
+
+    return naming.table(columns, arms, with_whole)
+
+
+def decoding(arms: Sequence[ArmRow] | Sequence[CategoryRow], metric: str | None, naming: Naming) -> Table:
+    """The same without the end-to-end speedup."""
+    columns, cells = _decoding(arms, metric)
+    return naming.table(columns, arms, cells)
+
+
+def _decoding(
+    arms: Sequence[ArmRow] | Sequence[CategoryRow], metric: str | None
+) -> tuple[list[Column], Callable[[ArmRow | CategoryRow], list[Cell]]]:
+    """Columns, and an arm's cells in them."""
     scored = metric is not None
     known = any(wording.metric_ends(metric, arm)[0] is not None for arm in arms)
     columns = [
@@ -32,7 +58,15 @@ def results(arms: Sequence[ArmRow] | Sequence[CategoryRow], metric: str | None, 
             wording.number(arm["tokens_per_loop"], 2),
         ]
 
-    return naming.table(columns, arms, cells)
+    return columns, cells
+
+
+def _end_to_end(arm: ArmRow, *, intervals: bool) -> str:
+    """The cell of the end-to-end speedup; that of the baseline as in the speedup's own column."""
+    found = arm["end_to_end_speedup"]
+    if found is None:
+        return wording.row_speedup(arm)
+    return wording.speedup(found) if intervals else f"{found['ratio']:.2f}x"
 
 
 def times(arms: Sequence[ArmRow], naming: Naming) -> Table:

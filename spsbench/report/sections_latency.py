@@ -1,4 +1,4 @@
-"""The report's sections on which K: the recommendation, the hindsight bound, the tails, and positions."""
+"""The report's sections on what a K that adapts could gain, the tails of latency, and positions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Any
 
 from spsbench.report import judgement, wording
 from spsbench.report.naming import in_full
-from spsbench.report.tables import Table, left, right
+from spsbench.report.tables import right
 from spsbench.report.wording import escape
 from spsbench.summary_types import (
     ArmPositions,
     ArmTails,
     MeanSd,
-    Recommendation,
     Spread,
     Summary,
 )
@@ -24,36 +23,6 @@ TAILS_NOTE = (
     "Until N tokens: to the end of the loop that brings the N-th, over sequences that have so many. The "
     "paper's clock gives every loop the arm's mean loop time, so that its deviation comes from loop counts."
 )
-
-
-def recommendation(summary: Summary, run: Run) -> list[str]:
-    """The K chosen on one half of the prompts and judged on the other."""
-    found = summary.get("recommendation") or []
-    if not found:
-        return []
-    lines = ["## Which K", ""]
-    for entry in found:
-        lines += [f"**{escape(entry['sentence'])}**", "", *_alternatives(entry).as_markdown(), ""]
-    return [
-        *lines,
-        "Paired by prompt on the judging half; positive: slower than the chosen K. The choosing half has no "
-        "part in it.",
-    ]
-
-
-def _alternatives(entry: Recommendation) -> Table:
-    cells = [
-        [
-            "ArS" if other["k"] == 0 else f"K={other['k']}",
-            f"{other['difference_ms']:+.3f}",
-            "-" if other["low"] is None else f"[{other['low']:+.3f}, {other['high']:+.3f}]",
-            "slower" if other["worse"] else "not clearly slower",
-        ]
-        for other in entry["alternatives"]
-    ]
-    chosen = "ArS" if entry["k"] == 0 else f"K={entry['k']}"
-    columns = [left("instead"), right(f"ms/token more than {chosen}"), right("95%"), left("verdict")]
-    return Table(columns, cells)
 
 
 def hindsight(summary: Summary, run: Run) -> list[str]:
@@ -139,5 +108,5 @@ def _bin(start: int, end: int | None) -> str:
     return f"{start}+" if end is None else f"{start}-{end - 1}"
 
 
-AFTER_ACCEPTANCE = (positions,)
-SECTIONS = (recommendation, hindsight, tails)
+SECTIONS = (hindsight,)
+DETAILS = (positions, tails)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from spsbench.report.wording import escape, printable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.measure import Measurement
     from rich.table import Table as RichTable
     from rich.text import Text
 
 SCREEN_WIDTH = 80
+"""Columns of a terminal that says nothing of its width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,14 @@ class Table:
     """Columns and rows of text. Nobody vouches for the text: each renderer makes it harmless.
 
     A newline in a cell is kept on a terminal and is a space in Markdown.
+
+    Attributes:
+        names: how many of the first columns say what a row is about.
     """
 
     columns: Sequence[Column]
     rows: Sequence[Row | Heading]
+    names: int = 1
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -99,7 +105,17 @@ class Table:
                 yield [escape(row.title), *[""] * (len(self.columns) - 1)]
 
     def as_rich(self, *, gap: int = 2) -> RenderableType:
-        """The table for a terminal, with ``gap`` spaces between columns."""
+        """The table for a terminal, with ``gap`` spaces between columns.
+
+        Where the terminal is too narrow for it, every row is a paragraph, with a line for each cell.
+        """
+        return _Fitting(self, gap)
+
+    def drawn(self, room: int, gap: int) -> RenderableType:
+        """The table in so many columns of a terminal."""
+        return self._columns(gap) if self._least_width(gap) <= room else self._stacked()
+
+    def _columns(self, gap: int) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
@@ -113,6 +129,39 @@ class Table:
             parts += [Text(printable(title))] if title else []
             parts.append(self._grid(rows, gap, widths, head=False))
         return Group(*parts)
+
+    def _stacked(self) -> RenderableType:
+        """Every row as a paragraph: its name, then a line for each cell."""
+        from rich.console import Group
+        from rich.padding import Padding
+        from rich.text import Text
+
+        parts: list[RenderableType] = []
+        for row in self.rows:
+            if isinstance(row, Heading):
+                parts += [Text(), Text(printable(row.title))] if row.title else []
+                continue
+            names = [text for cell in row[: self.names] if (text := _plain(cell))]
+            parts.append(Text(printable(", ".join(names))))
+            titles = [left(), left(whole=True)]
+            cells: list[Row] = [
+                [Styled(column.heading, "dim"), cell]
+                for column, cell in zip(self.columns[self.names :], row[self.names :], strict=True)
+                if _plain(cell)
+            ]
+            parts.append(Padding(Table(titles, cells)._grid(cells, 2), (0, 0, 0, 2)))
+        return Group(*parts)
+
+    def _least_width(self, gap: int) -> int:
+        """Columns of a terminal that the table takes where what may be broken is broken at its spaces."""
+        from rich.cells import cell_len
+
+        rows = [row for row in self.rows if not isinstance(row, Heading)]
+        least = []
+        for place, (column, width) in enumerate(zip(self.columns, self._widths(), strict=True)):
+            words = " ".join([column.heading, *(_plain(row[place]) for row in rows)]).split()
+            least.append(width if column.whole else max(map(cell_len, words), default=0))
+        return sum(least) + gap * (len(self.columns) - 1)
 
     def width(self, *, gap: int = 2) -> int:
         """Cells of a terminal that the table takes where nothing is broken over lines."""
@@ -162,6 +211,22 @@ class Table:
             else:
                 grid.add_row(*map(_text, row))
         return grid
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """A table that is drawn as the terminal's width allows."""
+
+    table: Table
+    gap: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield self.table.drawn(options.max_width, self.gap)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        from rich.measure import Measurement
+
+        return Measurement.get(console, options, self.table.drawn(options.max_width, self.gap))
 
 
 def _groups(rows: Sequence[Row | Heading]) -> list[tuple[str, list[Row]]]:

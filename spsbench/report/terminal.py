@@ -1,7 +1,8 @@
-"""The first screen: one calm table in the shape of the paper's Table 1, 80 columns wide."""
+"""The first screen: the verdict, then one calm table in the shape of the paper's Table 1."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,12 @@ from spsbench.report import (
     judgement,
     stopping,
     surfaces,
+    verdict,
     wording,
 )
-from spsbench.report.naming import fitting, in_full
-from spsbench.report.results import acceptance, results, times
-from spsbench.report.tables import Styled, Table, left
+from spsbench.report.naming import Naming, fitting, in_full
+from spsbench.report.results import acceptance, decoding, results, times
+from spsbench.report.tables import SCREEN_WIDTH, Styled, Table, left
 from spsbench.summary_types import ArmRow, Summary
 
 if TYPE_CHECKING:
@@ -32,47 +34,72 @@ _INDENT = (0, 1, 0, 1)
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print a run's summary; reads well without colour and in 80 columns."""
-    console.print(screen(summary))
+    """Print a run's summary; reads well without colour, in 80 columns, and in fewer and more."""
+    console.print(screen(summary, console.width))
 
 
-def screen(summary: Summary) -> RenderableType:
-    """Heading, table, one sentence per speculative arm, acceptance, judgements, warnings."""
-    rows = summary["rows"]
+def screen(summary: Summary, width: int = SCREEN_WIDTH) -> RenderableType:
+    """Heading, verdict, tables, proof, reasons, acceptance and warnings, for so many columns."""
+    rows, room = summary["rows"], width - 2
     if not rows:
-        parts: list[RenderableType] = [Text(), _heading(summary, ""), Text()]
-        return Group(*parts, Padding(Text("Nothing was measured."), _INDENT), Text())
-    table, naming = fitting(rows, partial(results, rows, wording.headline_metric(summary)), in_full())
-    parts = [Text(), _heading(summary, naming.common), Text()]
-    for line in conditions.untrusted(summary):
-        parts += [Padding(_text(line, style="bold red"), _INDENT), Text()]
-    parts += [Padding(table.as_rich(), _INDENT), Text(), *_by_condition(summary)]
-    for sentence in [*conditions.headline(summary), *judgement.headline(summary)]:
-        parts.append(Padding(_text(sentence, style="bold"), _INDENT))
-    for sentence in stopping.sentences(summary):
-        parts.append(Padding(_text(sentence, style="dim"), _INDENT))
-    parts += [*_surfaces(summary), *_engines(summary), *_energy(summary)]
-    speculative = [row for row in rows if row["acceptance"]]
-    if speculative:
-        parts += [Text(), Padding(_acceptance(speculative), _INDENT)]
-    parts += [*_categories(summary), *_reasons(summary), *_judgements(summary), *_remarks(summary)]
-    parts += [*_rules(rows), *_warnings(summary)]
-    if digest := conditions.token_hash(summary):
-        parts += [Text(), Padding(_text(digest, style="dim"), _INDENT)]
-    return Group(*parts, Text())
+        return _spaced([[_heading(summary, "")], [Text("Nothing was measured.")]])
+    table, naming = _results(summary, room)
+    return _spaced(
+        [
+            [_heading(summary, naming.common)],
+            *([_text(line, style="bold red")] for line in conditions.untrusted(summary)),
+            _verdict(summary),
+            [table.as_rich()],
+            *_by_condition(summary, room),
+            _dim(stopping.sentences(summary)),
+            *_surfaces(summary),
+            *_engines(summary, room),
+            _energy(summary, room),
+            _categories(summary, room),
+            _judgements(summary),
+            _reasons(summary),
+            _acceptance(rows, room),
+            *_remarks(summary),
+            _rules(rows),
+            _warnings(summary),
+            _dim([digest] if (digest := conditions.token_hash(summary)) else []),
+        ]
+    )
 
 
-def _by_condition(summary: Summary) -> list[RenderableType]:
+def _results(summary: Summary, room: int) -> tuple[Table, Naming]:
+    """The table of all arms; where names take the room, without the end-to-end speedup."""
+    rows, metric = summary["rows"], wording.headline_metric(summary)
+    whole = fitting(rows, partial(results, rows, metric, intervals=False), in_full(), room)
+    shorter = fitting(rows, partial(decoding, rows, metric), in_full(), room)
+    return next((made for made in (whole, shorter) if made[0].width() <= room), whole)
+
+
+def _spaced(blocks: Iterable[Sequence[RenderableType]]) -> RenderableType:
+    """Blocks of lines with an empty line around each."""
+    parts: list[RenderableType] = [Text()]
+    for block in blocks:
+        parts += [*(Padding(part, _INDENT) for part in block), *([Text()] if block else [])]
+    return Group(*parts)
+
+
+def _verdict(summary: Summary) -> list[RenderableType]:
+    """Whether it pays and with which arm; nothing where times are not to be trusted."""
+    lines: list[RenderableType] = []
+    for sentence, beside in verdict.verdicts(summary):
+        lines += [_text(sentence, style="bold"), *([_text(beside)] if beside else [])]
+    return [*lines, *(_text(line, style="bold") for line in judgement.headline(summary))]
+
+
+def _by_condition(summary: Summary, room: int) -> Iterator[list[RenderableType]]:
     """A table of times for each of several conditions; nothing for a run of one."""
     entries = summary.get("conditions") or []
-    parts: list[RenderableType] = []
     if entries:
-        parts += [Padding(_text(conditions.sentence(summary), style="bold"), _INDENT), Text()]
+        yield [_text(conditions.sentence(summary), style="bold")]
     for entry, title in zip(entries, conditions.titles(summary), strict=True):
         rows = entry["rows"]
-        table, _ = fitting(rows, partial(times, rows), in_full())
-        parts += [Padding(_text(title), _INDENT), Padding(table.as_rich(), _INDENT), Text()]
-    return parts
+        table, _ = fitting(rows, partial(times, rows), in_full(), room)
+        yield [_text(title), table.as_rich()]
 
 
 def _heading(summary: Summary, common: str) -> RenderableType:
@@ -85,90 +112,80 @@ def _heading(summary: Summary, common: str) -> RenderableType:
     details.append(f"{prompts} prompt{'s' if prompts != 1 else ''}")
     details += [wording.printable(common)] if common else []
     text.append(", " + ", ".join(details), style="not bold dim")
-    return Padding(text, _INDENT)
+    return text
 
 
-def _engines(summary: Summary) -> list[RenderableType]:
+def _engines(summary: Summary, room: int) -> Iterator[list[RenderableType]]:
     """Both baselines where there are several engines, and what was not equal between them."""
     rows = engines.speculative(summary)
-    parts: list[RenderableType] = []
     if rows:
-        table, _ = fitting(rows, partial(engines.baselines, rows), in_full())
-        parts += [Text(), Padding(table.as_rich(), _INDENT)]
-    lines = [Padding(_text(line, style="dim"), _INDENT) for line in engines.foot(summary)]
-    return [*parts, Text(), *lines] if lines else parts
+        yield [fitting(rows, partial(engines.baselines, rows), in_full(), room)[0].as_rich()]
+    yield _dim(engines.foot(summary))
 
 
-def _energy(summary: Summary) -> list[RenderableType]:
+def _energy(summary: Summary, room: int) -> list[RenderableType]:
     """Joules per token, where they were counted."""
     found = energy.measured(summary)
     if found is None:
         return []
-    arms, note = found["arms"], _text(energy.note(found), style="dim")
-    table, _ = fitting(arms, partial(energy.table, arms), in_full())
-    return [Text(), Padding(table.as_rich(), _INDENT), Padding(note, _INDENT)]
+    arms = found["arms"]
+    table, _ = fitting(arms, partial(energy.table, arms), in_full(), room)
+    return [table.as_rich(), *_dim([energy.note(found)])]
 
 
-def _acceptance(rows: list[ArmRow]) -> RenderableType:
+def _acceptance(rows: Sequence[ArmRow], room: int) -> list[RenderableType]:
     """One line for one arm; a small table, with the names on top, for several."""
-    if len(rows) == 1:
-        values = wording.first_screen(rows[0]["acceptance"])
-        return Text("  ".join(map(" ".join, zip(wording.FIRST_SCREEN, values, strict=True))))
-    several = len({row["sampling"] for row in rows}) > 1
-    table, _ = fitting(rows, partial(acceptance, rows), in_full(sampling=several))
-    return table.as_rich()
+    arms = [row for row in rows if row["acceptance"]]
+    if len(arms) > 1:
+        several = len({row["sampling"] for row in arms}) > 1
+        return [fitting(arms, partial(acceptance, arms), in_full(sampling=several), room)[0].as_rich()]
+    values = [wording.first_screen(row["acceptance"]) for row in arms]
+    return [Text("  ".join(map(" ".join, zip(wording.FIRST_SCREEN, own, strict=True)))) for own in values]
 
 
 def _reasons(summary: Summary) -> list[RenderableType]:
-    """Which K, and why it is no faster."""
-    lines = judgement.sentences(summary)
-    return [Text(), *(Padding(_text(line), _INDENT) for line in lines)] if lines else []
+    """Why it is not faster."""
+    return [_text(line) for line in judgement.sentences(summary)]
 
 
 def _judgements(summary: Summary) -> list[RenderableType]:
     """Whether to believe the table: losslessness, with alarms first, and parity of quality."""
-    alarms = judgement.alarms(summary)
     calm = [*judgement.losslessness(summary), *judgement.parity(summary), *judgement.advantages(summary)]
-    lines = [*(_text(line, style="bold red") for line in alarms), *map(_text, calm)]
-    return [Text(), *(Padding(line, _INDENT) for line in lines)] if lines else []
+    return [*(_text(line, style="bold red") for line in judgement.alarms(summary)), *map(_text, calm)]
 
 
-def _categories(summary: Summary) -> list[RenderableType]:
+def _categories(summary: Summary, room: int) -> list[RenderableType]:
     """The table once more by category, where there are several."""
     parts = summary.get("by_category") or []
     if not parts:
         return []
     make = partial(categories.table, parts, wording.headline_metric(summary))
-    table, _ = fitting(summary["rows"], make, in_full())
-    return [Text(), Padding(_text(categories.NOTE, style="dim"), _INDENT), Padding(table.as_rich(), _INDENT)]
+    table, _ = fitting(summary["rows"], make, in_full(), room)
+    return [*_dim([categories.NOTE]), table.as_rich()]
 
 
-def _surfaces(summary: Summary) -> list[RenderableType]:
+def _surfaces(summary: Summary) -> Iterator[list[RenderableType]]:
     """The speedups once more by batch size and K, where several batch sizes were measured."""
-    parts: list[RenderableType] = []
     for title, table, sentences in surfaces.shown(summary):
-        parts += [Text(), Padding(_text(title), _INDENT), Padding(table.as_rich(), _INDENT)]
-        parts += [Padding(_text(text, style="dim"), _INDENT) for text in sentences]
-    return [*parts, Text()] if parts else []
+        yield [_text(title), table.as_rich(), *_dim(sentences)]
 
 
-def _remarks(summary: Summary) -> list[RenderableType]:
+def _remarks(summary: Summary) -> Iterator[list[RenderableType]]:
     """What of an answer was run, what of the data was not, and how exactly metrics were computed."""
-    told = [text for text in (wording.extraction(summary), wording.left_out(summary)) if text]
-    told += wording.signatures(summary)
-    return [part for text in told for part in (Text(), Padding(_text(text, style="dim"), _INDENT))]
+    found = [text for text in (wording.extraction(summary), wording.left_out(summary)) if text]
+    for text in [*found, *wording.signatures(summary)]:
+        yield _dim([text])
 
 
 def _rules(rows: list[ArmRow]) -> list[RenderableType]:
-    """Acceptance under different rules is no common scale: name them where they differ."""
+    """Acceptance under different rules is not on one scale: name them where they differ."""
     arms: dict[str, list[str]] = {}
     for row in rows:
         if row["verification_rule"]:
             arms.setdefault(row["verification_rule"], []).append(label(row))
     if len(arms) < 2:
         return []
-    lines = [_text(f"{_counted(own)} by: {rule}", style="dim") for rule, own in arms.items()]
-    return [Text(), *(Padding(line, _INDENT) for line in lines)]
+    return _dim([f"{_counted(own)} by: {rule}" for rule, own in arms.items()])
 
 
 def _counted(labels: list[str]) -> str:
@@ -183,7 +200,11 @@ def _warnings(summary: Summary) -> list[RenderableType]:
     if not summary["warnings"]:
         return []
     lines = Table([left(whole=True), left()], [[Styled("!", "yellow"), text] for text in summary["warnings"]])
-    return [Text(), Padding(lines.as_rich(gap=1), _INDENT)]
+    return [lines.as_rich(gap=1)]
+
+
+def _dim(lines: Iterable[str]) -> list[RenderableType]:
+    return [_text(line, style="dim") for line in lines]
 
 
 def _text(value: object, style: str = "") -> Text:

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypedDict
 
-from spsbench.axes import Method, label
+from spsbench.axes import Method
 from spsbench.records import Interval
 from spsbench.summary_types import (
     Acceptance,
@@ -197,30 +197,9 @@ def left_out(summary: Summary) -> str | None:
     return f"Left out, {'; '.join(told)}." if told else None
 
 
-def sentences(rows: list[ArmRow]) -> list[str]:
-    """One plain sentence per speculative arm; where they would be many, the fastest per sampling."""
-    samplings = list(dict.fromkeys(row["sampling"] for row in rows))
-    # A lossy rule's speed is bought with another distribution: it is in the table, not in a headline.
-    arms = [one for one in sped(rows) if one[0]["method"] == "sps" and one[0].get("lossless", True)]
-    if len(arms) > MANY:
-        groups = [[one for one in arms if one[0]["sampling"] == name] for name in samplings]
-        arms = [max(group, key=lambda one: one[1]["ratio"]) for group in groups if group]
-    return [_sentence(*one, rows, len(samplings) > 1) for one in arms]
-
-
 def sped(rows: Iterable[ArmRow]) -> list[tuple[ArmRow, RatioInterval]]:
     """The rows that have a speedup, each with it."""
     return [(row, row["speedup"]) for row in rows if row["speedup"]]
-
-
-def _sentence(row: ArmRow, found: RatioInterval, rows: list[ArmRow], several: bool) -> str:
-    baseline = next(label(other) for other in rows if other["arm"] == row["baseline"])
-    under = f" under {row['sampling']} sampling" if several else ""
-    text = f"{label(row)} ran {speedup(found)} as fast as {baseline}{under}"
-    low, high = ends(found)
-    if low <= 1.0 <= high and found["low"] is not None:
-        return f"{text}: no clear difference."
-    return f"{text}: slower." if found["ratio"] < 1.0 else f"{text}."
 
 
 def ends(found: RatioInterval) -> tuple[float, float]:

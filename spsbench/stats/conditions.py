@@ -281,7 +281,7 @@ def _without_times(summary: Summary) -> Summary:
         "ceiling": None,
         "tails": None,
         "hindsight": None,
-        "recommendation": None,
+        "verdict": None,
         "warnings": [sentence for sentence in summary["warnings"] if sentence not in of_drift],
     }
 

@@ -14,7 +14,7 @@ def failures(summary: Summary, gate: str) -> list[str]:
     """Sentences that tell why a gate fails; none if it passes.
 
     * ``lossless``: an arm is alarmed, or an SpS arm has no independent evidence to show.
-    * ``parity``: an SpS arm scores differently from ArS. Underpowered passes: it is no finding.
+    * ``parity``: an SpS arm scores differently from ArS. Inconclusive passes: it is no finding.
     * ``incomplete``: sequences failed or are missing.
 
     Args:

@@ -3,7 +3,7 @@
 "No significant difference" is no parity: a small run never finds one. The margin is a share of what
 is at stake, the gap between the target and the draft alone; the verdict is *equivalent* when two
 one-sided tests (Schuirmann 1987) put the difference within it, *different* when the 95% interval of
-the difference leaves out 0, else *underpowered*, with the difference that the run could have seen
+the difference leaves out 0, else *inconclusive*, with the difference that the run could have seen
 and the prompts that it would take. A lossless sampler is called different in at most one of twenty
 runs, by the interval's own odds. Prompts are the unit: repeats of a prompt are averaged, samples of
 a HumanEval problem are its cluster.
@@ -109,7 +109,7 @@ POWER = 0.9
 
 EQUIVALENT: Final = "equivalent"
 DIFFERENT: Final = "different"
-UNDERPOWERED: Final = "underpowered"
+INCONCLUSIVE: Final = "inconclusive"
 _PREFERRED = ("rouge2", PASSED, "exact_match")
 
 
@@ -416,7 +416,7 @@ def _tested(ars: Any, sps: Any, margin: float, value: Value | None) -> ParityTes
         verdict = EQUIVALENT
     else:
         apart = low is not None and high is not None and not low <= 0.0 <= high
-        verdict = DIFFERENT if apart else UNDERPOWERED
+        verdict = DIFFERENT if apart else INCONCLUSIVE
     return {
         "low": low,
         "high": high,

@@ -77,9 +77,25 @@ def _summary(*rows: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return summary | changes
 
 
+def _verdict(**changes: Any) -> dict[str, Any]:
+    row = _row()
+    even = {"measured_alpha": 0.8, "alpha": 0.4, "measured_c": 0.12, "c": 0.5, "k": 20, "k_found": True}
+    found = {name: row[name] for name in ("arm", "method", "k", "engine", "sampling", "speedup")}
+    found |= {"batch": 1, "outcome": "pays", "candidates": 1, "prompts": 50, "others": [], "elsewhere": None}
+    found |= {"end_to_end": row["end_to_end_speedup"], "binding": "drafting", "break_even": even}
+    return (
+        found | {"tail_s": {name: {"p90": s, "p99": s} for name, s in (("chosen", 1), ("ars", 2))}} | changes
+    )
+
+
 @pytest.fixture
 def make_row() -> MakeRow:
     return _row
+
+
+@pytest.fixture
+def make_verdict() -> Callable[..., dict[str, Any]]:
+    return _verdict
 
 
 @pytest.fixture
@@ -151,7 +167,7 @@ def _comparison(**changes: Any) -> dict[str, Any]:
         "standard_deviation": 0.1,
         "minimum_detectable_difference": 0.046,
         "prompts_needed": 1_083,
-        "verdict": "underpowered",
+        "verdict": "inconclusive",
         "reason": None,
         "solved": None,
     }

@@ -38,7 +38,7 @@ def test_a_bound_is_rounded_up(value: float, text: str) -> None:
     ],
 )
 def test_ok_is_never_said_without_what_it_excludes(name: str, limit: float | None, text: str) -> None:
-    assert judgement.told(name, limit) == text
+    assert judgement.worded(name, limit) == text
 
 
 def test_the_headline_is_the_bound_of_the_independent_evidence(
@@ -46,7 +46,8 @@ def test_the_headline_is_the_bound_of_the_independent_evidence(
 ) -> None:
     summary = make_summary(losslessness=_judged(make_judged_arm()))
     assert judgement.losslessness(summary) == [
-        "Losslessness: leakage at most 0.29% (95%), independent re-score of 12 sequences."
+        "Losslessness: leakage at most 0.29% (95%), the share of tokens that may follow the draft instead of "
+        "the target; 12 sequences re-scored by an independent forward."
     ]
     assert judgement.alarms(summary) == []
 
@@ -54,7 +55,8 @@ def test_the_headline_is_the_bound_of_the_independent_evidence(
 def test_without_a_re_score_the_word_is_self_consistency(make_summary: Make, make_judged_arm: Make) -> None:
     (text,) = judgement.losslessness(make_summary(losslessness=_judged(make_judged_arm(rescored=None))))
     assert text == (
-        "Self-consistency: leakage at most 0.29% (95%), by the rows that verification used; none re-scored."
+        "Self-consistency: leakage at most 0.29% (95%), the share of tokens that may follow the draft "
+        "instead of the target, by the rows that SpS itself used; none re-scored."
     )
 
 
@@ -75,8 +77,8 @@ def test_of_several_arms_the_worst_is_told(
     ]
     (text,) = judgement.losslessness(make_summary(losslessness=_judged(*arms)))
     assert text == (
-        "Losslessness: leakage at most 5.2% (95%) in the worst arm, SpS (K=7), nucleus, independent re-score "
-        "of 1 sequence."
+        "Losslessness: leakage at most 5.2% (95%), the share of tokens that may follow the draft instead of "
+        "the target; 1 sequence re-scored by an independent forward. Worst arm: SpS (K=7), nucleus."
     )
 
 
@@ -86,7 +88,7 @@ def test_greedy_and_no_evidence_have_sentences_of_their_own(
     same = {"sequences": 40, "identical": 0.95, "first_divergence": {}}
     greedy = make_judged_arm(self_consistency=None, rescored=None, identity=same)
     (text,) = judgement.losslessness(make_summary(losslessness=_judged(greedy)))
-    assert text == "Greedy: 38 of 40 SpS outputs are token for token those of ArS."
+    assert text == "Greedy: 38 of 40 SpS outputs are identical to those of ArS, token for token."
     nothing = make_judged_arm(self_consistency=None, rescored=None)
     assert judgement.losslessness(make_summary(losslessness=_judged(nothing))) == [
         "Losslessness: no evidence was recorded."
@@ -99,8 +101,8 @@ def test_greedy_and_no_evidence_have_sentences_of_their_own(
     [
         (
             {},
-            "underpowered, +0.0020 [-0.0100, +0.0140] against ArS; 50 prompts detect 0.0460, parity within "
-            "±0.0100 (5% of the target-draft gap) takes 1,083",
+            "inconclusive, +0.0020 [-0.0100, +0.0140] against ArS; 50 prompts can detect a difference of "
+            "0.0460, showing parity within ±0.0100 (5% of the target-draft gap) needs about 1,083",
         ),
         ({"verdict": "equivalent"}, "equivalent to ArS within ±0.0100 (5% of the target-draft gap)"),
         ({"verdict": "different", "low": 0.001}, "different from ArS by +0.0020 [+0.0010, +0.0140]"),
@@ -117,13 +119,28 @@ def test_each_verdict_on_quality_in_words(
     assert judgement.parity(make_summary(parity=parity)) == [f"ROUGE-2 of SpS (K=4), nucleus: {text}."]
 
 
+def test_identical_outputs_are_called_so(
+    make_summary: Make, make_comparison: Make, make_judged_arm: Make
+) -> None:
+    same = {"verdict": None, "reason": "the same score on every prompt", "prompts": 40}
+    parity = {"metric": "rouge2", "comparisons": [make_comparison(**same)], "target_over_draft": []}
+    greedy = make_judged_arm(identity={"sequences": 40, "identical": 1.0, "first_divergence": None})
+    summary = make_summary(parity=parity, losslessness=_judged(greedy))
+    assert judgement.parity(summary) == [
+        "ROUGE-2 of SpS (K=4), nucleus: outputs identical on all 40 prompts."
+    ]
+    assert "| identical |" in render(summary, {})
+    parted = make_judged_arm(identity={"sequences": 40, "identical": 0.975, "first_divergence": {}})
+    assert "not judged" in judgement.parity(make_summary(parity=parity, losslessness=_judged(parted)))[0]
+
+
 def test_many_comparisons_are_counted(make_summary: Make, make_comparison: Make) -> None:
     found = [
-        make_comparison(verdict=v) for v in ("equivalent", "equivalent", "underpowered", "different", None)
+        make_comparison(verdict=v) for v in ("equivalent", "equivalent", "inconclusive", "different", None)
     ]
     parity = {"metric": "rouge2", "comparisons": found, "target_over_draft": []}
     assert judgement.parity(make_summary(parity=parity)) == [
-        "ROUGE-2 against ArS: 2 equivalent, 1 underpowered, 1 different, 1 not judged."
+        "ROUGE-2 against ArS: 2 equivalent, 1 inconclusive, 1 different, 1 not judged."
     ]
 
 
@@ -153,7 +170,7 @@ def test_the_sections_of_the_report(make_summary: Make, make_judged_arm: Make, m
     assert "| SpS (K=4), nucleus | self-consistency | 50 (100%) |" in text
     assert "* SpS (K=4), nucleus: ok: no sign of a leak above 0.29%." in text
     assert "## Parity of ROUGE-2" in text
-    assert "| +0.0020 \\[-0.0100, +0.0140\\] | -0.010 | ±0.0100 | 0.090 | underpowered |" in text
+    assert "| +0.0020 \\[-0.0100, +0.0140\\] | -0.010 | ±0.0100 | 0.090 | inconclusive |" in text
     assert "* ROUGE-2 of the target over the draft alone, nucleus: 3.10x \\[2.80, 3.40\\]." in text
     assert (
         "problems solved by any sample: 1 by both, 4 by ArS alone, 5 by SpS alone; McNemar p 1.000." in text
@@ -195,18 +212,16 @@ def _decisions(**changes: Any) -> dict[str, Any]:
     [
         (
             {},
-            "Every decision re-derived: 2,912 of 2,912 follow from the models' own rows (independent "
-            "forward, float32; closest call 3e-4).",
+            "Decisions: 2,912 of 2,912 confirmed by an independent forward (float32; smallest margin 3e-4).",
         ),
         (
             {"share": 0.5, "rounding": 2},
-            "Every decision of 40 sequences re-derived: 2,910 of 2,912 follow from the models' own rows "
-            "(independent forward, float32; closest call 3e-4; 2 more within rounding).",
+            "Decisions in 40 sequences: 2,910 of 2,912 confirmed by an independent forward (float32; "
+            "smallest margin 3e-4; 2 more within rounding).",
         ),
         (
             {"contradicted": 12},
-            "Decisions re-derived: 12 of 2,912 contradict the models' own rows (independent forward, "
-            "float32).",
+            "Decisions: 12 of 2,912 contradicted by an independent forward (float32).",
         ),
     ],
 )
@@ -232,13 +247,11 @@ def test_the_sequences_drawn_for_the_proof_in_words_and_in_the_report(
     arms = [make_judged_arm(decisions=_decisions(), proof=drawn), make_judged_arm(k=7, proof=worse)]
     summary = make_summary(losslessness=_judged(*arms))
     assert judgement.losslessness(summary)[-1] == (
-        "At temperature 1 (no nucleus), 8 sequences an arm drawn for this: leakage at most 1.2% (95%)."
+        "At temperature 1 without nucleus, 8 sequences an arm more: leakage at most 1.2% (95%)."
     )
     text = render(summary, {})
     assert "| SpS (K=4), nucleus | 40 (100%) | 2,912 | 0 | 0 | 3.1e-04 | float32 | exact |" in text
     assert "| SpS (K=4), at temperature 1 | 9 (100%) | 2,912 | 0 | 0 | 3.1e-04 | float32 | exact |" in text
-    assert (
-        "* SpS (K=7): At temperature 1 (no nucleus), 8 sequences drawn for this: leakage at most 1.2%" in text
-    )
+    assert "* SpS (K=7): At temperature 1 without nucleus, 8 sequences more: leakage at most 1.2%" in text
     unread = make_judged_arm(proof=drawn | {"rescored": None, "decisions": None})
     assert len(judgement.losslessness(make_summary(losslessness=_judged(unread)))) == 1

@@ -31,17 +31,17 @@ def test_groups_are_called_by_what_sets_them_apart(make_row: Make, make_summary:
     lines = _screen(make_summary(make_row("ars", 0), *rows))
     assert lines[1] == " xsum-mini (synthetic), pair mini, 50 prompts, nucleus"
     assert lines[3:14] == [
-        " arm        ROUGE-2  ms/token  speedup [95%]       tokens/loop",
-        " ─────────────────────────────────────────────────────────────",
-        " ArS          0.112      14.1  1x                         1.00",
+        " arm        ROUGE-2  ms/token  speedup [95%]       end to end  tokens/loop",
+        " ─────────────────────────────────────────────────────────────────────────",
+        " ArS          0.112      14.1  1x                          1x         1.00",
         "",
         " model, modified-rejection",
-        " SpS (K=2)    0.114      7.52  1.92x [1.85, 1.99]         3.21",
-        " SpS (K=4)    0.114      7.52  1.92x [1.85, 1.99]         3.21",
+        " SpS (K=2)    0.114      7.52  1.92x [1.85, 1.99]       1.71x         3.21",
+        " SpS (K=4)    0.114      7.52  1.92x [1.85, 1.99]       1.71x         3.21",
         "",
         " model, sample-and-compare",
-        " SpS (K=2)    0.114      7.52  1.92x [1.85, 1.99]         3.21",
-        " SpS (K=4)    0.114      7.52  1.92x [1.85, 1.99]         3.21",
+        " SpS (K=2)    0.114      7.52  1.92x [1.85, 1.99]       1.71x         3.21",
+        " SpS (K=4)    0.114      7.52  1.92x [1.85, 1.99]       1.71x         3.21",
     ]
     assert lines.count(" lookup, sample-and-compare") == 2  # in the table of acceptance too
 
@@ -78,11 +78,11 @@ def test_names_that_would_not_fit_in_a_column_stand_above_it(make_row: Make, mak
     assert max(map(len, lines)) <= 80
 
 
-def test_labels_that_fit_stay_whole(make_row: Make, make_summary: Make) -> None:
+def test_a_policy_sets_a_row_apart(make_row: Make, make_summary: Make) -> None:
     rows = [make_row("ars", 0), _sps(make_row), _sps(make_row, policy="fix")]
     lines = _screen(make_summary(*rows))
-    assert lines[1] == " xsum-mini (synthetic), pair mini, 50 prompts"
-    assert lines[7].startswith(" SpS (K=4, fix)  nucleus ")
+    assert lines[1] == " xsum-mini (synthetic), pair mini, 50 prompts, nucleus, SpS (K=4)"
+    assert lines[7].startswith(" fix ")
 
 
 def test_rules_are_told_once_each(make_row: Make, make_summary: Make) -> None:

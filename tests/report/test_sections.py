@@ -71,7 +71,7 @@ def test_the_other_regimes_are_told_in_a_sentence() -> None:
 
 def test_k_hindsight_tails_and_positions_have_their_tables(summary: dict[str, Any]) -> None:
     sections = _sections(summary)
-    assert "| ArS | +" in sections["Which K"]
+    assert "| K=1 | 1." in sections["Which K"]
     assert "at most" in sections["Hindsight, a bound"]
     assert "until 40 tokens" in sections["Tails"]
     assert "| arm | sampling | 0-7 | 8-15 | 16-31 | 32-63 |" in sections["Along the output"]
@@ -90,5 +90,5 @@ def test_the_terminal_has_the_sentences(summary: dict[str, Any]) -> None:
     with console.capture() as capture:
         console.print(screen(summary))
     text = " ".join(capture.get().split())
-    for wanted in ("Weak baseline:", "Recommended for nucleus: K=", "It breaks even at alpha"):
+    for wanted in ("Weak baseline:", "Use K=4: ", "Break-even: alpha"):
         assert wanted in text

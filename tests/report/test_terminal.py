@@ -19,17 +19,18 @@ def _screen(summary: dict[str, Any], width: int = 80) -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
-def test_the_screen_of_a_plain_run(make_summary: Make) -> None:
-    assert _screen(make_summary()) == (
+def test_the_screen_of_a_plain_run(make_summary: Make, make_verdict: Make) -> None:
+    assert _screen(make_summary(verdict=[make_verdict()])) == (
         "\n"
-        " xsum-mini (synthetic), pair mini, 50 prompts\n"
+        " xsum-mini (synthetic), pair mini, 50 prompts, nucleus\n"
         "\n"
-        " arm        sampling  ROUGE-2  ms/token  speedup [95%]       tokens/loop\n"
-        " ───────────────────────────────────────────────────────────────────────\n"
-        " ArS        nucleus     0.112      14.1  1x                         1.00\n"
-        " SpS (K=4)  nucleus     0.114      7.52  1.92x [1.85, 1.99]         3.21\n"
+        " SpS (K=4) pays: 1.92x [1.85, 1.99] per token, 1.71x [1.65, 1.78] end to end.\n"
+        " Largest loss: drafting.\n"
         "\n"
-        " SpS (K=4) ran 1.92x [1.85, 1.99] as fast as ArS.\n"
+        " arm        ROUGE-2  ms/token  speedup [95%]       end to end  tokens/loop\n"
+        " ─────────────────────────────────────────────────────────────────────────\n"
+        " ArS          0.112      14.1  1x                          1x         1.00\n"
+        " SpS (K=4)    0.114      7.52  1.92x [1.85, 1.99]       1.71x         3.21\n"
         "\n"
         " mean_acceptance_length 3.362  alpha_beta 0.803  draft_acceptance_rate 0.590\n"
     )
@@ -58,7 +59,7 @@ def test_an_arm_that_failed_or_never_ran_says_so(
 ) -> None:
     text = _screen(make_summary(make_row("ars", 0), failed_row | {"speedup": None}))
     (line,) = [line for line in text.splitlines() if line.startswith(" SpS (K=11)")]
-    assert line.split() == ["SpS", "(K=11)", "nucleus", "-", "failed", "-", "-"]
+    assert line.split() == ["SpS", "(K=11)", "-", "failed", "-", "-", "-"]
     text = _screen(make_summary(make_row("ars", 0), failed_row | {"failed": 0}))
     assert "not run" in text
 

@@ -47,27 +47,6 @@ def test_the_headline_metric(make_row: Make, make_summary: Make) -> None:
     assert wording.headline_metric(make_summary(make_row(metrics={}))) is None
 
 
-def test_the_sentence_says_how_fast_and_whether_that_is_clear(make_row: Make) -> None:
-    ars = make_row("ars", 0)
-    assert wording.sentences([ars, make_row()]) == ["SpS (K=4) ran 1.92x [1.85, 1.99] as fast as ArS."]
-    unclear = make_row(speedup={"ratio": 1.02, "low": 0.97, "high": 1.06})
-    assert wording.sentences([ars, unclear])[0].endswith("as fast as ArS: no clear difference.")
-    slower = make_row(speedup={"ratio": 0.85, "low": 0.8, "high": 0.9})
-    assert wording.sentences([ars, slower])[0].endswith("as fast as ArS: slower.")
-
-
-def test_several_samplings_are_named_and_many_arms_told_by_their_fastest(make_row: Make) -> None:
-    rows = [make_row("ars", 0), make_row("ars", 0, "greedy"), make_row(), make_row("sps", 4, "greedy")]
-    assert [text.split(" under ")[1] for text in wording.sentences(rows)] == [
-        "nucleus sampling.",
-        "greedy sampling.",
-    ]
-    sweep = [
-        make_row("sps", k, speedup={"ratio": 1 + k % 4 / 4, "low": None, "high": None}) for k in range(1, 8)
-    ]
-    assert wording.sentences([rows[0], *sweep]) == ["SpS (K=3) ran 1.75x as fast as ArS."]
-
-
 def test_synthetic_data_is_always_called_so(make_summary: Make) -> None:
     assert wording.title(make_summary()) == "xsum-mini (synthetic)"
     assert wording.title(make_summary(task_label="my task")) == "my task (synthetic)"

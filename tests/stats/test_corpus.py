@@ -140,7 +140,7 @@ def test_the_verdicts_on_bleu() -> None:
     assert different["margin"] == pytest.approx(0.05 * gap)
     assert different["margin_rule"] == "5% of the target-draft gap"
     other = compare(ars, table(counts(150, 0.2, 8)), draft, 0.5, value=bleu_of_sums)
-    assert other["verdict"] == "underpowered"
+    assert other["verdict"] == "inconclusive"
     assert other["prompts_needed"] > 150
     assert f"within ±{other['margin']:.2f} (5% of the target-draft gap)" in judgement.verdict(other, 2)
     wide = compare(ars, worse, None, 60.0, value=bleu_of_sums)

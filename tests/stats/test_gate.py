@@ -27,7 +27,7 @@ def _comparison(verdict: str | None) -> dict[str, Any]:
 def test_a_sound_run_passes_every_gate() -> None:
     parity = {
         "metric": "rouge2",
-        "comparisons": [_comparison(v) for v in ("equivalent", "underpowered", None)],
+        "comparisons": [_comparison(v) for v in ("equivalent", "inconclusive", None)],
     }
     summary = _summary(_arm("ok"), _arm("no evidence", "ars"), parity=parity)
     assert [failures(summary, gate) for gate in GATES] == [[], [], []]

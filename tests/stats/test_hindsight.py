@@ -38,8 +38,8 @@ def test_a_policy_is_held_against_the_fastest_fixed_k() -> None:
     adaptive["decode_s"] *= 0.8
     both = pd.concat([samples.assign(policy=None), adaptive], ignore_index=True)
     summary = summarise(both, loops, {})
-    assert summary["recommendation"][0]["sentence"].startswith("Recommended for nucleus, fixed K: ")
-    assert fixed["recommendation"][0]["sentence"].startswith("Recommended for nucleus: ")
+    assert summary["verdict"][0]["policy"] == "entropy"
+    assert fixed["verdict"][0]["k"] == best["k"]
     assert any(line.startswith("nucleus: entropy took") for line in sentences(summary))
     (found,) = summary["hindsight"]
     (entry,) = found.pop("adaptive")

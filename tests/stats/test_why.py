@@ -74,7 +74,9 @@ def test_each_factor_is_what_was_put_in() -> None:
     assert factors["drafting"]["evidence"]["c"] == pytest.approx(DRAFT_S / TARGET_S, rel=0.02)
     assert factors["verifying"]["evidence"]["ratio"] == pytest.approx(1.08, rel=0.01)
     assert entry["binding"] == "acceptance"
-    assert entry["sentence"].startswith("SpS (K=4), nucleus: of 5x, acceptance costs most (x0.55); ")
+    assert entry["sentence"].startswith(
+        "SpS (K=4), nucleus: upper bound 5x (K+1); largest loss: acceptance (x0.55); "
+    )
 
 
 def test_a_dear_draft_binds_and_nothing_breaks_even() -> None:
@@ -84,8 +86,8 @@ def test_a_dear_draft_binds_and_nothing_breaks_even() -> None:
     assert entry["break_even"]["alpha"] is None
     assert entry["break_even"]["c"] < entry["break_even"]["measured_c"]
     assert entry["break_even"]["k"] == 0
-    assert "at no alpha (measured 0.90)" in entry["sentence"]
-    assert "no K" in entry["sentence"]
+    assert "no alpha is enough (measured 0.90)" in entry["sentence"]
+    assert "no K gains" in entry["sentence"]
 
 
 def test_without_phases_the_time_is_one_factor() -> None:
