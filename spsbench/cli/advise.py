@@ -274,12 +274,13 @@ def _screen(label: str, sampling: str, advice: Advice, live: RatioInterval | Non
     table = Table(
         [left(whole=True), right("speedup [95%]"), right("slower by [95%]"), right("P99 [s]")], rows
     )
+    chosen, measured = len(advice.choosing), len(advice.judging)
     return Group(
-        f"{label}, {sampling}: chosen on {len(advice.choosing)} prompts, judged on {len(advice.judging)}",
-        "",
-        table.as_rich(),
+        f"{label}, {sampling}: chosen on {chosen} prompts, measured on {measured} others",
         "",
         *_sentences(advice, live),
+        "",
+        table.as_rich(),
     )
 
 
@@ -288,21 +289,33 @@ def _sentences(advice: Advice, live: RatioInterval | None) -> Sequence[str]:
 
     name = _name(advice.best)
     if advice.best.found is None:
-        return [f"Advised: {name}; nothing was predicted to be faster."]
-    close = f" K={', '.join(map(str, advice.close))} not clearly slower." if advice.close else ""
-    told = [f"Advised: {name}, {interval(advice.best.speedup, 'x')} predicted.{close}"]
+        return ["Does not pay here: no drafter and K is predicted to be faster than ArS."]
+    lines = [f"Use {name}: {interval(advice.best.speedup, 'x')} per token predicted."]
+    within = _within(advice, live)
+    if live is not None:
+        agrees = (
+            ""
+            if within is None
+            else ", as predicted"
+            if within
+            else ", which does NOT agree with the prediction"
+        )
+        lines.append(f"Measured live beside ArS: {speedup(live)}{agrees}.")
+    if advice.close:
+        lines.append(f"K={', '.join(map(str, advice.close))} cannot be told apart from it.")
+    lines += [
+        f"{_name(other)} was faster on the measuring prompts: more prompts would decide between the two."
+        for other in advice.others
+        if other.slower.estimate < 1.0
+    ]
     if advice.even is not None and advice.even.c_allowed is not None:
-        told.append(
-            f"ArS if drafting a token takes more than {advice.even.c_allowed:.2f} ArS steps "
-            f"(now {advice.even.c:.2f})."
+        lines.append(
+            f"Break-even: drafting a token may take {advice.even.c_allowed:.2f} ArS steps (now "
+            f"{advice.even.c:.2f})."
         )
     if advice.too_large:
-        told.append(f"Left out, too large for --memory: {', '.join(advice.too_large)}.")
-    within = _within(advice, live)
-    if live is not None and within is not None:
-        verdict = "agrees with" if within else "does NOT agree with"
-        told.append(f"Run live beside ArS: {speedup(live)}, which {verdict} the prediction.")
-    return told
+        lines.append(f"Left out, too large for --memory: {', '.join(advice.too_large)}.")
+    return lines
 
 
 def _name(candidate: Candidate) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spsbench.predict.factors import ACCEPTANCE, CORRELATION, DRAFTING, END, LOOP_TIME, REST, VERIFYING
+from spsbench.predict.residuals import residual_cause, residual_factors
 from spsbench.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND
 from spsbench.records import Interval
 from spsbench.report import judgement, wording
@@ -41,7 +42,8 @@ WHY_NOTE = (
 THEORY_NOTE = (
     "Leviathan et al. 2022: (1 - alpha^(K+1)) / (1 - alpha) / (K c + 1), with alpha by teacher forcing on "
     "ArS text (`alpha_leviathan`). Chen et al. 2023: r'(K+1) t_target / (K t_draft + t_target), with the "
-    "measured r'. Residual: measured - predicted. Both take verifying K+1 tokens as one target step. "
+    "measured r'. Residual: measured - predicted; its largest cause is the largest factor of measured over "
+    "predicted (Leviathan) in the residual's direction. Both take verifying K+1 tokens as one target step. "
     "Operations: arithmetic per token as a multiple of ArS, by parameters. By replay: tokens per loop as the "
     "ArS texts alone tell them for this K, with the 95% interval over prompts, beside the measured ones."
 )
@@ -89,29 +91,36 @@ def theory(summary: Summary, run: Run) -> list[str]:
     found = summary.get("prediction")
     if not found:
         return []
-    titles = (
-        *("alpha", "c", "measured", "Leviathan", "residual", "Chen", "residual", "operations factor"),
-        *("tokens/loop", "by replay"),
-    )
-    table = in_full().table([*map(right, titles)], found["arms"], _predicted)
+    columns = [*map(right, ("alpha", "c", "measured", "Leviathan", "residual")), left("largest cause")]
+    columns += map(right, ("Chen", "residual", "operations factor", "tokens/loop", "by replay"))
+    factors = {entry["arm"]: entry for entry in summary.get("why") or []}
+    table = in_full().table(columns, found["arms"], lambda arm: _predicted(arm, factors.get(arm["arm"])))
     lines = ["## Theory", "", *table.as_markdown(), ""]
     told = [text for sampling in found["samplings"] if (text := _best(sampling) + _loop(sampling))]
     return [*lines, *(f"* {escape(text.strip())}" for text in told), *([""] if told else []), THEORY_NOTE]
 
 
-def _predicted(arm: ArmPrediction) -> list[str]:
+def _predicted(arm: ArmPrediction, factors: ArmFactors | None) -> list[str]:
     return [
         wording.number(arm["alpha"], 3),
         wording.number(arm["c"], 3),
         wording.number(arm["measured"], 2),
         wording.number(arm["predicted"], 2),
         _signed(arm["residual"]),
+        _cause(arm, factors),
         wording.number(arm["chen"], 2),
         _signed(arm["chen_residual"]),
         wording.number(arm["operations_factor"], 2),
         wording.number(arm["tokens_per_loop_kept"], 2),
         _length(arm["tokens_per_loop_replayed"]),
     ]
+
+
+def _cause(arm: ArmPrediction, factors: ArmFactors | None) -> str:
+    """What does most for the residual of Leviathan's formula, with its factor."""
+    parts = [] if factors is None else residual_factors(arm, factors)
+    cause = residual_cause(arm["residual"], parts)
+    return wording.NOTHING if cause is None else f"{cause['title']} (x{cause['factor']:.2f})"
 
 
 def _length(found: Estimate | None) -> str:

@@ -6,17 +6,22 @@ After a change that is meant, write them anew and read the difference:
 
 from __future__ import annotations
 
+import io
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from synthetic_run import gallery, measured
 
+from spsbench.axes import label
 from spsbench.report.gallery import described
 from spsbench.report.html import page
 from spsbench.report.markdown import render
 from spsbench.report.measured import to_csv
+from spsbench.report.terminal import show
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -33,12 +38,25 @@ def html() -> str:
     return re.sub(r"<footer>.*", "", body, flags=re.DOTALL)
 
 
+def screen(width: int) -> str:
+    """The first screen of a terminal of that width, without colour."""
+    file = io.StringIO()
+    show(measured().summary, Console(file=file, width=width, no_color=True))
+    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+
+
 def csv() -> str:
     return to_csv([("fixture", measured().summary)])
 
 
 @pytest.mark.parametrize(
-    ("name", "make"), [("report.md", markdown), ("report.html", html), ("rows.csv", csv)]
+    ("name", "make"),
+    [
+        ("report.md", markdown),
+        ("report.html", html),
+        ("rows.csv", csv),
+        *((f"screen-{width}.txt", partial(screen, width)) for width in (40, 80, 120)),
+    ],
 )
 def test_the_report_reads_as_it_did(name: str, make: object) -> None:
     assert callable(make)
@@ -46,3 +64,13 @@ def test_the_report_reads_as_it_did(name: str, make: object) -> None:
     if os.environ.get("SPSBENCH_WRITE_GOLDEN"):
         path.write_text(make(), encoding="utf-8")
     assert make() == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_nothing_is_wider_than_the_terminal_and_no_arm_loses_its_name(width: int) -> None:
+    text = screen(width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for row in measured().summary["rows"]:
+        assert label(row) in text
+        assert row["sampling"] in text

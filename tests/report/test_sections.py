@@ -50,9 +50,16 @@ def test_the_product_can_be_followed_down_the_table(summary: dict[str, Any]) -> 
 def test_the_theory_shows_a_dash_where_alpha_was_not_measured(summary: dict[str, Any]) -> None:
     text = _sections(summary)["Theory"]
     assert re.search(
-        r"\| SpS \(K=4\) \| nucleus \| - \| 0\.\d+ \| \d\.\d\d \| - \| - \| \d\.\d\d \| -0\.", text
+        r"\| SpS \(K=4\) \| nucleus \| - \| 0\.\d+ \| \d\.\d\d \| - \| - \| - \| \d\.\d\d \| -0\.", text
     )
     assert "a loop takes" in text
+
+
+def test_a_residual_has_its_cause_beside_it() -> None:
+    summary = summarise(*sweep(ks=(0, 4)), INFO)
+    summary["prediction"]["arms"][0] |= {"alpha": 0.9, "predicted": 2.9, "residual": -1.0}
+    (row,) = re.findall(r"\| SpS \(K=4\) \|.*", _sections(summary)["Theory"])
+    assert re.search(r"\| -1\.00 \| alpha of the positions .*\(x0\.\d\d\) \|", row)
 
 
 def test_the_ceiling_names_floors_and_a_weak_baseline(summary: dict[str, Any]) -> None:
