@@ -206,7 +206,7 @@ def _summarise(
                 **compared,
                 **_own_compared(own, own_ars(arm, arms), compared, by_arm, anytime=anytime),
                 **_from_loops(seen, arm),
-                **_told(arm, info),
+                **_details(arm, info),
                 "prediction": None,
             }
         )
@@ -273,7 +273,7 @@ def _left_out(info: Mapping[str, Any]) -> list[str]:
 
 
 def _without_intervals(rows: list[ArmRow]) -> list[ArmRow]:
-    """Others had the CPU in bursts: an interval over prompts would say too little of them."""
+    """Other processes used the CPU in bursts, which an interval over prompts does not cover."""
     return [
         {
             **row,
@@ -499,9 +499,9 @@ def _mean(loops: pd.DataFrame, column: str, unit: float = 1.0) -> float | None:
     return finite(unit * loops[column].astype("float64").mean())
 
 
-def _told(arm: ArmIdentity, info: Mapping[str, Any]) -> RowDetails:
+def _details(arm: ArmIdentity, info: Mapping[str, Any]) -> RowDetails:
     """What only the runner knows; a verification rule belongs to arms that verify."""
-    told: Mapping[str, Any] = next(
+    recorded: Mapping[str, Any] = next(
         (entry for entry in info.get("arms") or [] if entry["arm"] == arm["arm"]), {}
     )
     name = arm["arm"]
@@ -512,8 +512,8 @@ def _told(arm: ArmIdentity, info: Mapping[str, Any]) -> RowDetails:
         "peak_memory_bytes": None if separate else _for_arm(info, "peak_memory_bytes", name),
         "target_mode": _for_arm(info, "target_mode", name),
         "draft_mode": _for_arm(info, "draft_mode", name),
-        "draft_forwards": told.get("draft_forwards", arm["k"]),
-        "lossless": told.get("lossless", True),
+        "draft_forwards": recorded.get("draft_forwards", arm["k"]),
+        "lossless": recorded.get("lossless", True),
     }
 
 
@@ -532,8 +532,8 @@ def _labels(info: Mapping[str, Any]) -> Labels:
         "data": info.get("data"),
         "headline_metric": info.get("headline_metric"),
     }
-    told = (info.get("metrics") or {}).items()
-    signatures = {name: metric["signature"] for name, metric in told if "signature" in metric}
+    recorded = (info.get("metrics") or {}).items()
+    signatures = {name: metric["signature"] for name, metric in recorded if "signature" in metric}
     if signatures:
         labels["metric_signatures"] = signatures
     if info.get("extract"):
@@ -547,20 +547,20 @@ def _labels(info: Mapping[str, Any]) -> Labels:
 
 def _engines(info: Mapping[str, Any]) -> Engines:
     """What answered for each arm, and where they ran with other settings."""
-    told = info["engines"]
-    arms = [entry for entry in info.get("arms") or [] if entry["arm"] in told]
+    recorded = info["engines"]
+    arms = [entry for entry in info.get("arms") or [] if entry["arm"] in recorded]
     of_arms: list[EngineOfArm] = [
         {
             "arm": arm["arm"],
-            "name": told[arm["arm"]]["engine"],
-            "version": told[arm["arm"]]["version"],
+            "name": recorded[arm["arm"]]["engine"],
+            "version": recorded[arm["arm"]]["version"],
             "rule": _for_arm(info, "verification_rule", arm["arm"]) if arm["method"] == "sps" else None,
-            "settings": told[arm["arm"]]["settings"],
-            "limits": told[arm["arm"]]["limits"],
-            "unseen": told[arm["arm"]]["unseen"],
+            "settings": recorded[arm["arm"]]["settings"],
+            "limits": recorded[arm["arm"]]["limits"],
+            "unseen": recorded[arm["arm"]]["unseen"],
         }
         for arm in arms
     ]
-    ran = [Ran(label(arm), arm["engine"], told[arm["arm"]]["settings"]) for arm in arms]
+    ran = [Ran(label(arm), arm["engine"], recorded[arm["arm"]]["settings"]) for arm in arms]
     sampled = any(not (arm.get("params") or {}).get("greedy") for arm in arms)
     return {"arms": of_arms, "unequal": unequal(ran, sampled=sampled)}

@@ -37,10 +37,10 @@ def screen(compared: Mapping[str, Any]) -> RenderableType:
     tokens = [*_tokens(compared["arms"])]
     if tokens:
         parts += [Text(), *map(Text, tokens)]
-    told = [*compared["refusals"], *compared["machine"], *compared["warnings"]]
-    told += [f"{arm} is in A only" for arm in compared["only_a"]]
-    told += [f"{arm} is in B only" for arm in compared["only_b"]]
-    parts += [Text(), *(Text(f"! {wording.printable(text)}.") for text in told)]
+    notes = [*compared["refusals"], *compared["machine"], *compared["warnings"]]
+    notes += [f"{arm} is in A only" for arm in compared["only_a"]]
+    notes += [f"{arm} is in B only" for arm in compared["only_b"]]
+    parts += [Text(), *(Text(f"! {wording.printable(text)}.") for text in notes)]
     return Group(*parts, Text(CAVEAT, style="dim"), Text())
 
 
@@ -89,10 +89,10 @@ def _tokens(arms: list[dict[str, Any]]) -> Iterator[str]:
 
 def _gap(place: Mapping[str, Any]) -> str:
     ours, theirs = (_token(place, side) for side in ("a", "b"))
-    told = f": {ours} in A, {theirs} in B; "
+    head = f": {ours} in A, {theirs} in B; "
     if place["gap"] is None:
-        return f"{told}the gap of the two largest logits there is unknown ({place['gap_unknown']})"
-    return f"{told}the two largest logits there are {place['gap']:.2g} apart ({place['dtype']})"
+        return f"{head}the gap of the two largest logits there is unknown ({place['gap_unknown']})"
+    return f"{head}the two largest logits there are {place['gap']:.2g} apart ({place['dtype']})"
 
 
 def _token(place: Mapping[str, Any], side: str) -> str:
@@ -207,7 +207,7 @@ def _text(value: Any) -> str:
 
 
 def side_by_side(runs: Sequence[Measured]) -> RenderableType:
-    """The table for a terminal of 80 columns: runs go by letters, told above it."""
+    """The table for a terminal of 80 columns: runs go by letters, listed above it."""
     letters = [_letter(place) for place in range(len(runs))]
     titles = [
         Text(f"{letter}  {run.name}: {wording.title(run.summary)}", overflow="fold")

@@ -1,4 +1,4 @@
-"""What times may not be read without: who else had the CPU, and under how many conditions they were taken."""
+"""What must stand beside times: whether other processes used the CPU, and how many conditions there were."""
 
 from __future__ import annotations
 

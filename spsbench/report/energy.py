@@ -60,8 +60,8 @@ def section(summary: Summary, run: Mapping[str, Any]) -> list[str]:
         return []
     if not found["arms"]:
         return [f"Energy: not known ({escape(found['reason'] or 'it was not counted')})."]
-    told = escape(" ".join([note(found), *uncounted(summary)]))
-    return ["## Energy", "", *table(found["arms"], in_full()).as_markdown(), "", told]
+    notes = escape(" ".join([note(found), *uncounted(summary)]))
+    return ["## Energy", "", *table(found["arms"], in_full()).as_markdown(), "", notes]
 
 
 def uncounted(summary: Summary) -> list[str]:

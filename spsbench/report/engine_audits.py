@@ -77,14 +77,14 @@ def _located(row: EngineAuditRow) -> Iterator[str]:
     if located is None:
         return
     for group, places in located["places"].items():
-        told = [
+        notes = [
             f"{place['name']} {place['score_z']:+.1f}"
             + (f" ({place['impossible']} of {place['tokens']} impossible)" if place["impossible"] else "")
             for place in places
             if place["score_z"] is not None
         ]
-        if told:
-            yield f"Log-score z by {group}: {', '.join(told)}."
+        if notes:
+            yield f"Log-score z by {group}: {', '.join(notes)}."
     if located["explanation"] is not None:
         best = located["laws"][0]
         left_over = f", {best['impossible']} tokens still impossible" if best["impossible"] else ""

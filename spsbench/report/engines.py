@@ -14,7 +14,7 @@ from spsbench.summary_types import ArmRow, EngineOfArm, Summary
 
 NOTE = (
     "Speedup over the ArS of the arm's own engine, which says whether speculation pays there, and over the "
-    "fastest ArS of the run, which says whether anybody should use it."
+    "fastest ArS of the run, which says whether it is worth using."
 )
 
 
@@ -53,8 +53,8 @@ def section(summary: Summary, run: Mapping[str, Any]) -> list[str]:
     if found is not None:
         lines += ["", *_answered(summary, found["arms"]).as_markdown()]
         limits = ((engine["name"], limit) for engine in found["arms"] for limit in engine["limits"])
-        told = [*foot(summary), *_by_engine(limits)]
-        lines += ["", *(f"* {escape(text)}" for text in told)] if told else []
+        notes = [*foot(summary), *_by_engine(limits)]
+        lines += ["", *(f"* {escape(text)}" for text in notes)] if notes else []
     return ["## Engines", *lines] if lines else []
 
 
@@ -74,6 +74,6 @@ def _answered(summary: Summary, engines: Sequence[EngineOfArm]) -> Table:
     return Table([left("arm"), left("sampling"), left("engine and version"), left("rule")], cells)
 
 
-def _by_engine(told: Iterator[tuple[str, str]]) -> list[str]:
+def _by_engine(notes: Iterator[tuple[str, str]]) -> list[str]:
     """Each sentence of an engine once, however many arms it answers for."""
-    return list(dict.fromkeys(f"{name}: {text.rstrip('.')}." for name, text in told))
+    return list(dict.fromkeys(f"{name}: {text.rstrip('.')}." for name, text in notes))

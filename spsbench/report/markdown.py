@@ -65,8 +65,8 @@ def render(summary: Summary, run: Run) -> str:
 
 def _heading(summary: Summary, run: Run) -> list[str]:
     lines = [f"# {escape(wording.title(summary))}"]
-    told = [*conditions.untrusted(summary), *judgement.alarms(summary), *judgement.headline(summary)]
-    lines += ["", *(f"**{escape(text)}**  " for text in told)]
+    notes = [*conditions.untrusted(summary), *judgement.alarms(summary), *judgement.headline(summary)]
+    lines += ["", *(f"**{escape(text)}**  " for text in notes)]
     for answer, beside in verdict.verdicts(summary):
         lines.append(f"**{escape(answer)}** {escape(beside)}".rstrip() + "  ")
     lines += [f"{escape(text)}  " for text in judgement.losslessness(summary)]
@@ -74,8 +74,8 @@ def _heading(summary: Summary, run: Run) -> list[str]:
     source = data.get("source") if isinstance(data, Mapping) else data
     facts = [("Pair", summary.get("pair")), ("Data", source)]
     prompts = max((row["prompts"] for row in summary["rows"]), default=0)
-    told = [f"{name}: {escape(value)}" for name, value in facts if value] + [f"Prompts: {prompts}"]
-    lines += ["", ". ".join(told) + "."]
+    notes = [f"{name}: {escape(value)}" for name, value in facts if value] + [f"Prompts: {prompts}"]
+    lines += ["", ". ".join(notes) + "."]
     if summary.get("synthetic"):
         lines += ["", wording.SYNTHETIC]
     return lines
@@ -86,9 +86,9 @@ def _results(summary: Summary, run: Run) -> list[str]:
     if not rows:
         return ["## Results", "", "Nothing was measured."]
     table = results(rows, wording.headline_metric(summary), in_full())
-    told = [text for text in (wording.extraction(summary), wording.left_out(summary)) if text]
-    told = [*stopping.sentences(summary), *told, *wording.signatures(summary)]
-    return ["## Results", "", *table.as_markdown(), *(line for text in told for line in ("", escape(text)))]
+    notes = [text for text in (wording.extraction(summary), wording.left_out(summary)) if text]
+    notes = [*stopping.sentences(summary), *notes, *wording.signatures(summary)]
+    return ["## Results", "", *table.as_markdown(), *(line for text in notes for line in ("", escape(text)))]
 
 
 def _details(summary: Summary, run: Run) -> list[str]:

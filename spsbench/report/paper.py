@@ -67,7 +67,7 @@ def render(page: Mapping[str, Any]) -> str:
     lines += [_FIGURE_NOTE, "", "## The runs", ""]
     for part in page["parts"]:
         lines.append(f"* [{escape(part['title'])}]({part['name']}/report.md), {part['prompts']} prompts")
-        lines += [f"  * {escape(text)}" for text in part["told"]]
+        lines += [f"  * {escape(text)}" for text in part["notes"]]
     if page["synthetic"]:
         lines += ["", wording.SYNTHETIC]
     return "\n".join(lines) + "\n"
@@ -192,7 +192,7 @@ def _fastest(curve: Mapping[str, Any]) -> str:
 
 
 def _part(name: str, title: str, part: Summary) -> dict[str, Any]:
-    told = [*judgement.alarms(part), *judgement.losslessness(part), *judgement.parity(part)]
-    told += [f"{sentence} {beside}" for sentence, beside in verdict.verdicts(part)]
+    notes = [*judgement.alarms(part), *judgement.losslessness(part), *judgement.parity(part)]
+    notes += [f"{sentence} {beside}" for sentence, beside in verdict.verdicts(part)]
     prompts = max((row["prompts"] for row in part["rows"]), default=0)
-    return {"name": name, "title": title, "prompts": prompts, "told": told, "warnings": part["warnings"]}
+    return {"name": name, "title": title, "prompts": prompts, "notes": notes, "warnings": part["warnings"]}

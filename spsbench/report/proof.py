@@ -15,14 +15,15 @@ from spsbench.summary_types import ArmLosslessness, Evidence, Leakage, ParityCom
 Run = Mapping[str, Any]
 
 LOSSLESSNESS_LEGEND = (
-    "Leakage is the share of the draft in the mixture with the target that fits the output. "
-    "Self-consistency uses the very rows that verification used: every sequence, but blind to a wrong row, a "
+    "Leakage: if a share of the tokens followed the draft and the rest the target, the share that fits the "
+    "output best. "
+    "Self-consistency uses the rows that SpS itself used: every sequence, but blind to a wrong row, a "
     "stale cache or a wrong position. Losslessness is claimed only from an uncached forward over the "
     "finished text. The e-value may be looked at while a run grows; alarm at 10^3. z, p and intervals hold "
     "for a number of prompts fixed beforehand."
 )
 DECISIONS_LEGEND = (
-    "Every draft pick, acceptance test and draw was derived anew, in float64, from the seed and an uncached "
+    "Every draft pick, acceptance test and draw was derived again, in float64, from the seed and an uncached "
     "forward over the finished text. Only by rounding: decided otherwise, with a uniform number so close to "
     "the edge that the rounding of the dtype explains it. Closest: the least distance from the edge of a "
     "decision that follows, as a probability. Exact: every sequence, and nothing contradicted."
@@ -60,7 +61,7 @@ def losslessness(summary: Summary, run: Run) -> list[str]:
 
 
 def _decisions(arms: list[ArmLosslessness]) -> list[str]:
-    """Per arm what came of deriving its decisions anew, of the sequences drawn for it too."""
+    """Per arm what came of deriving its decisions again, of the sequences drawn for it too."""
     found = [(f"{label(arm)}, {arm['sampling']}", arm.get("decisions")) for arm in arms]
     found += [
         (f"{label(arm)}, at temperature 1", made["decisions"])
@@ -70,14 +71,14 @@ def _decisions(arms: list[ArmLosslessness]) -> list[str]:
     cells = [
         [
             name,
-            f"{told['sequences']} ({wording.percent(told['share'])})",
-            *(f"{told[column]:,}" for column in ("decisions", "rounding", "contradicted")),
-            f"{told['closest']:.1e}",
-            told["dtype"],
-            "exact" if told["exact"] else told["verdict"],
+            f"{notes['sequences']} ({wording.percent(notes['share'])})",
+            *(f"{notes[column]:,}" for column in ("decisions", "rounding", "contradicted")),
+            f"{notes['closest']:.1e}",
+            notes["dtype"],
+            "exact" if notes["exact"] else notes["verdict"],
         ]
-        for name, told in found
-        if told is not None
+        for name, notes in found
+        if notes is not None
     ]
     numbers = ("sequences", "decisions", "only by rounding", "contradicted", "closest")
     table = Table([left("arm"), *map(right, numbers), left("dtype"), left("verdict")], cells)
@@ -145,13 +146,13 @@ def parity(summary: Summary, run: Run) -> list[str]:
     ]
     lines = [f"## Parity of {escape(wording.metric_title(judged['metric']))}", ""]
     lines += [*Table(columns, cells).as_markdown(), ""]
-    told = [*judgement.parity(summary), *judgement.advantages(summary)]
-    told += [
+    notes = [*judgement.parity(summary), *judgement.advantages(summary)]
+    notes += [
         _solved(names[found["arm"]], found["solved"]) for found in judged["comparisons"] if found["solved"]
     ]
     if not judged["target_over_draft"]:
-        told.append("How much better the target is than the draft alone: --arms ars,sps,draft measures it.")
-    return [*lines, *(f"* {escape(text)}" for text in told), "", PARITY_LEGEND]
+        notes.append("How much better the target is than the draft alone: --arms ars,sps,draft measures it.")
+    return [*lines, *(f"* {escape(text)}" for text in notes), "", PARITY_LEGEND]
 
 
 def _difference(found: ParityComparison, digits: int) -> str:

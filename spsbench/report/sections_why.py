@@ -96,8 +96,8 @@ def theory(summary: Summary, run: Run) -> list[str]:
     factors = {entry["arm"]: entry for entry in summary.get("why") or []}
     table = in_full().table(columns, found["arms"], lambda arm: _predicted(arm, factors.get(arm["arm"])))
     lines = ["## Theory", "", *table.as_markdown(), ""]
-    told = [text for sampling in found["samplings"] if (text := _best(sampling) + _loop(sampling))]
-    return [*lines, *(f"* {escape(text.strip())}" for text in told), *([""] if told else []), THEORY_NOTE]
+    notes = [text for sampling in found["samplings"] if (text := _best(sampling) + _loop(sampling))]
+    return [*lines, *(f"* {escape(text.strip())}" for text in notes), *([""] if notes else []), THEORY_NOTE]
 
 
 def _predicted(arm: ArmPrediction, factors: ArmFactors | None) -> list[str]:
@@ -161,13 +161,13 @@ def ceiling(summary: Summary, run: Run) -> list[str]:
 
 def _floors(arm: ArmCeiling) -> list[str]:
     beats = arm["beats_ars_ceiling"]
-    told = wording.NOTHING if beats is None else "yes" if beats else "no"
+    notes = wording.NOTHING if beats is None else "yes" if beats else "no"
     return [
         wording.milliseconds(arm["ms_per_token"]),
         wording.milliseconds(arm["floor_ms_per_token"]),
         wording.percent(arm["share"]),
         wording.number(arm["best_speedup"], 2),
-        "" if arm["method"] == "ars" else told,
+        "" if arm["method"] == "ars" else notes,
     ]
 
 

@@ -73,7 +73,7 @@ Row: TypeAlias = Sequence[Cell]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns and rows of text. Nobody vouches for the text: each renderer makes it harmless.
+    """Columns and rows of text. The text is untrusted: each renderer makes it harmless.
 
     A newline in a cell is kept on a terminal and is a space in Markdown.
 

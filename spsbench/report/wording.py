@@ -21,7 +21,7 @@ from spsbench.summary_types import (
 
 SYNTHETIC = "Synthetic data, or a pair trained on it: these numbers say nothing about real text."
 
-# An underscore within a word is no markup on GitHub and reads better bare.
+# An underscore within a word is not markup on GitHub and reads better bare.
 _SPECIAL = re.compile(r"([\\`*\[\]|~$#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 
 
@@ -56,11 +56,11 @@ class Timed(TypedDict):
 NOTHING = "-"
 FIRST_SCREEN: tuple[Measure, ...] = ("mean_acceptance_length", "alpha_beta", "draft_acceptance_rate")
 MANY = 4
-"""More speculative arms than this are not told one by one."""
+"""More speculative arms than this are not notes one by one."""
 
 _EXTRACTIONS = {
     "fence": "code taken from the first Python fence that defines the function, else from the first fence.",
-    "none": "every answer run as it is, behind its prompt.",
+    "none": "every answer run as it is, after its prompt.",
     "begun": "the answer is begun with a fence and the function's head, and run up to the closing fence.",
 }
 BLEU = "bleu"
@@ -108,7 +108,7 @@ def speedup(value: RatioInterval | None) -> str:
 
 
 def interval(value: Interval, unit: str = "") -> str:
-    """``4.10 [3.95, 4.21]``, with a unit behind the estimate; without brackets where there are no ends."""
+    """``4.10 [3.95, 4.21]``, with a unit after the estimate; without brackets where there are no ends."""
     ends = "" if value.low is None else f" [{value.low:.2f}, {value.high:.2f}]"
     return f"{value.estimate:.2f}{unit}{ends}"
 
@@ -179,12 +179,12 @@ def extraction(summary: Summary) -> str | None:
 
 def signatures(summary: Summary) -> list[str]:
     """How exactly metrics were computed, in their own words, e.g. sacrebleu's signature."""
-    told = summary.get("metric_signatures") or {}
-    return [f"{metric_title(name)}: {printable(text)}" for name, text in told.items()]
+    notes = summary.get("metric_signatures") or {}
+    return [f"{metric_title(name)}: {printable(text)}" for name, text in notes.items()]
 
 
 def left_out(summary: Summary) -> str | None:
-    """What of the data was not run; None where everything was, or what ran is no such file."""
+    """What of the data was not run; None where everything was, or what ran is not such a file."""
     data = summary.get("data")
     if not isinstance(data, Mapping):
         return None
@@ -193,8 +193,8 @@ def left_out(summary: Summary) -> str | None:
         "conversations that no user begins": data.get("unasked"),
         "rows without text": data.get("skipped_empty"),
     }
-    told = [f"{what}: {count}" for what, count in counts.items() if count]
-    return f"Left out, {'; '.join(told)}." if told else None
+    notes = [f"{what}: {count}" for what, count in counts.items() if count]
+    return f"Left out, {'; '.join(notes)}." if notes else None
 
 
 def sped(rows: Iterable[ArmRow]) -> list[tuple[ArmRow, RatioInterval]]:

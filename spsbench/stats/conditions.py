@@ -146,7 +146,7 @@ MOST = {"waited_s": 0.06, "stolen_s": 0.02}
 
 _TITLES = {
     "waited_s": "threads waited {:.2f} s for a CPU that other processes used",
-    "stolen_s": "other guests of this machine had a CPU for {:.2f} s",
+    "stolen_s": "other virtual machines on this host used the CPU for {:.2f} s",
 }
 
 
@@ -155,8 +155,8 @@ def _measured_s(done: pd.DataFrame) -> float:
     charged_s = done["prefill_s"] + done["decode_s"]
     if "conditions" not in done:
         return float(charged_s.sum())
-    told = zip(done["conditions"], charged_s, strict=True)
-    return float(sum((found or {}).get(ELAPSED, own_s) for found, own_s in told))
+    recorded = zip(done["conditions"], charged_s, strict=True)
+    return float(sum((found or {}).get(ELAPSED, own_s) for found, own_s in recorded))
 
 
 def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
@@ -191,8 +191,8 @@ def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
 def _share(done: pd.DataFrame, name: str, measured_s: float) -> float | None:
     if "conditions" not in done or not measured_s > 0:
         return None
-    told = [found[name] for found in done["conditions"] if isinstance(found, dict) and name in found]
-    return sum(told) / measured_s if told else None
+    recorded = [found[name] for found in done["conditions"] if isinstance(found, dict) and name in found]
+    return sum(recorded) / measured_s if recorded else None
 
 
 Summarise = Callable[["pd.DataFrame", "pd.DataFrame", Mapping[str, Any]], Summary]
