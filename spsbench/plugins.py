@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import metadata
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +17,8 @@ from spsbench.records import OptionValue, Spec
 
 Kind = TypeVar("Kind")
 Options = Mapping[str, OptionValue]
+Check = Callable[[Options, str], None]
+"""Refuses options whose values have the right type and are not allowed; the text is the flag to name."""
 
 _TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
@@ -63,7 +67,9 @@ def unknown(name: str, known: Iterable[str], flag: str, more: str = "") -> Usage
     return UsageError(f"{name!r} is unknown.", flag=flag, remedy=remedy)
 
 
-def settled(name: str, options: Options, spec: Spec, flag: str) -> dict[str, OptionValue]:
+def settled(
+    name: str, options: Options, spec: Spec, flag: str, check: Check | None = None
+) -> dict[str, OptionValue]:
     """Every option of what has a name, as given or by default.
 
     Args:
@@ -71,9 +77,11 @@ def settled(name: str, options: Options, spec: Spec, flag: str) -> dict[str, Opt
         options: its options with their defaults.
         spec: what was typed.
         flag: the command-line flag that named it.
+        check: what else the values must be.
 
     Raises:
-        UsageError: an option it does not have, or a value of another type than the default's.
+        UsageError: an option it does not have, a value of another type than the default's, or one that
+            ``check`` refuses.
     """
     for option, value in spec.options:
         if option not in options:
@@ -86,7 +94,67 @@ def settled(name: str, options: Options, spec: Spec, flag: str) -> dict[str, Opt
                 flag=flag,
                 remedy=f"Give {_TYPES[wanted]}, e.g. {options[option]}.",
             )
-    return dict(options) | dict(spec.options)
+    found = dict(options) | dict(spec.options)
+    if check is not None:
+        check(found, flag)
+    return found
+
+
+def within(name: str, option: str, low: float, high: float, *, above: bool = False) -> Check:
+    """A check that an option lies from ``low`` to ``high``.
+
+    Args:
+        name: of the drafter, rule or policy.
+        option: of it.
+        low, high: the limits, both allowed; ``high`` may be infinity.
+        above: ``low`` itself is not allowed.
+    """
+
+    def check(options: Options, flag: str) -> None:
+        value = float(options[option])
+        if low <= value <= high and not (above and value == low):
+            return
+        if high == inf:
+            allowed = f"at least {low:g}"
+        else:
+            allowed = f"above {low:g} and at most {high:g}" if above else f"between {low:g} and {high:g}"
+        raise UsageError(f"{name}:{option} must be {allowed}, got {options[option]}.", flag=flag)
+
+    return check
+
+
+def one_of(name: str, option: str, *allowed: OptionValue) -> Check:
+    """A check that an option of ``name`` has one of a few values."""
+
+    def check(options: Options, flag: str) -> None:
+        if options[option] not in allowed:
+            listed = " or ".join(map(str, allowed))
+            raise UsageError(f"{name}:{option} must be {listed}, got {options[option]}.", flag=flag)
+
+    return check
+
+
+def together(*checks: Check) -> Check:
+    """One check after the other."""
+
+    def check(options: Options, flag: str) -> None:
+        for each in checks:
+            each(options, flag)
+
+    return check
+
+
+def deferred(place: str) -> Callable[..., Any]:
+    """The function at ``module:name``, imported when it is first called.
+
+    So a name and its options can be checked, listed and completed without importing torch.
+    """
+
+    def call(*arguments: Any) -> Any:
+        module, _, name = place.partition(":")
+        return getattr(importlib.import_module(module), name)(*arguments)
+
+    return call
 
 
 def names(ours: Mapping[str, Any], group: str) -> dict[str, str]:

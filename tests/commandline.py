@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,11 +39,31 @@ class Result:
 Cli = Callable[..., Result]
 
 
+REPEATABLE = ("--set", "--draft", "--task", "--evaluated")
+"""Options that some command collects."""
+
+
+def once(arguments: Sequence[object]) -> list[str]:
+    """Arguments in which an option that comes again replaces the earlier one; typed like this it is refused.
+
+    So ``*SMALL, "--limit", 3`` changes one option of a bundle.
+    """
+    typed = [str(argument) for argument in arguments]
+    kept: list[str] = []
+    for place, argument in enumerate(typed):
+        if argument.startswith("--") and argument not in REPEATABLE and argument in kept:
+            first = kept.index(argument)
+            has_value = place + 1 < len(typed) and not typed[place + 1].startswith("--")
+            del kept[first : first + (2 if has_value else 1)]
+        kept.append(argument)
+    return kept
+
+
 def call(*arguments: object) -> Result:
-    """Run a command in this process."""
+    """Run a command in this process, with ``once`` applied."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main([str(argument) for argument in arguments])
+        code = main(once(arguments))
     return Result(code, out.getvalue(), err.getvalue())
 
 

@@ -14,9 +14,10 @@ from commandline import call
 
 import spsbench
 from spsbench.decode.protocols import Drafter
-from spsbench.drafters import registry, union
+from spsbench.drafters import registry
+from spsbench.drafters.checked import DrafterFault
 from spsbench.drafters.kind import Context, DrafterKind
-from spsbench.drafters.registry import DrafterFault, built, drafter_kind
+from spsbench.drafters.registry import built, drafter_kind
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import SamplingParams, Spec
 from spsbench.tasks.catalogue import task_kind
@@ -258,7 +259,7 @@ def test_a_drafter_under_a_name_of_ours_is_checked_all_the_same() -> None:
 
 
 def build_union(context: Context) -> Drafter:
-    return union.KIND.build({"of": "echo"}, context)
+    return registry.DRAFTERS["union"].build({"of": "echo"}, context)
 
 
 def test_a_lossy_rule_cannot_pass_the_gate_lossless(tmp_path: Path) -> None:

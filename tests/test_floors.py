@@ -39,6 +39,7 @@ FLOORS: dict[str, float] = {
     "predict": 5.2,  # what other settings would give
     "peers": 5.3,  # engines of others: a process and lines of JSON
     "summary": 5.4,
+    "arms": 5.5,  # engines of others are named there
     "report": 6,
     "runner": 7,
     "verify": 8,

@@ -15,15 +15,16 @@ from spsbench.decode.rejection import Accept, Draft, Verdict
 from spsbench.decode.rules import RULES, Rule, RuleKind
 from spsbench.decode.sampling import draw, warp
 from spsbench.decode.table import TableModel
-from spsbench.drafters import model
+from spsbench.drafters.checked import DrafterFault
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.registry import DrafterFault
+from spsbench.drafters.registry import DRAFTERS
 from spsbench.errors import UsageError
 from spsbench.records import Request, SamplingParams
 from spsbench.testing import Scene, assert_lossless, fake_engine, law_of_loop
 from spsbench.verify import controls
 
+MODEL = DRAFTERS["model"]
 LOSSLESS = [name for name, kind in RULES.items() if kind.lossless]
 LOSSY = [name for name, kind in RULES.items() if not kind.lossless]
 PLAIN = SamplingParams()
@@ -105,7 +106,7 @@ def made(kind: type[ModelDrafter]) -> Factory:
 
 @pytest.mark.parametrize("rule", LOSSLESS)
 def test_the_draft_model_is_lossless(rule: str) -> None:
-    assert_lossless(model.KIND, rule=rule, ks=(1, 2))
+    assert_lossless(MODEL, rule=rule, ks=(1, 2))
 
 
 @pytest.mark.parametrize("rule", LOSSLESS)
@@ -134,7 +135,7 @@ def test_a_lossy_rule_is_caught(rule: str, kind: type[ModelDrafter]) -> None:
 
 @pytest.mark.parametrize("rule", LOSSY)
 def test_a_lossy_rule_is_lossless_where_everything_is_certain(rule: str) -> None:
-    assert_lossless(model.KIND, rule=rule, ks=(2,), samplings=(SamplingParams(greedy=True),))
+    assert_lossless(MODEL, rule=rule, ks=(2,), samplings=(SamplingParams(greedy=True),))
 
 
 # What is wrong with the rule alone, as functions of target rows, draft and numbers.
@@ -182,7 +183,7 @@ def test_a_wrong_sample_and_compare_is_caught(wrong: Accept) -> None:
 def test_to_call_a_lossy_rule_lossless_does_not_help(rule: str) -> None:
     claimed = replace(RULES[rule], lossless=True)
     with pytest.raises(AssertionError, match="Behind"):
-        assert_lossless(model.KIND, rule=claimed, ks=(1,), samplings=(PLAIN,))
+        assert_lossless(MODEL, rule=claimed, ks=(1,), samplings=(PLAIN,))
 
 
 def test_drafters_and_policies_are_found_by_name() -> None:
@@ -224,7 +225,7 @@ def test_every_planted_sampler_is_accounted_for() -> None:
 @cache
 def _passes(rule: str) -> None:
     """The rule without a fault, told as a planted one is."""
-    assert_lossless(model.KIND, rule=a_rule(HONEST[rule]), vocab_size=3, ks=(2,), samplings=(PLAIN,))
+    assert_lossless(MODEL, rule=a_rule(HONEST[rule]), vocab_size=3, ks=(2,), samplings=(PLAIN,))
 
 
 @pytest.mark.parametrize("rule", LOSSLESS)
@@ -234,7 +235,9 @@ def test_a_planted_rule_is_caught(name: str, rule: str, monkeypatch: pytest.Monk
     _passes(rule)
     monkeypatch.setattr(controls, "_verify", HONEST[rule])
     with pytest.raises(AssertionError, match="Behind"):
-        assert_lossless(model.KIND, rule=a_rule(FAULTS[name]), vocab_size=3, ks=(2,), samplings=(PLAIN,))
+        assert_lossless(
+            DRAFTERS["model"], rule=a_rule(FAULTS[name]), vocab_size=3, ks=(2,), samplings=(PLAIN,)
+        )
 
 
 @pytest.mark.parametrize("name", INSIDE)
@@ -243,7 +246,7 @@ def test_a_fault_inside_modified_rejection_is_caught(name: str) -> None:
         controls.planted(name, TableModel(lambda context: [1.0], 1)),
         pytest.raises(AssertionError, match="Behind"),
     ):
-        assert_lossless(model.KIND, ks=(2,), samplings=(NUCLEUS,))
+        assert_lossless(MODEL, ks=(2,), samplings=(NUCLEUS,))
 
 
 @pytest.mark.parametrize("rule", LOSSLESS)
@@ -269,15 +272,15 @@ def test_a_stale_cache_is_caught(rule: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_failure_tells_where_and_by_how_much() -> None:
     with pytest.raises(AssertionError) as caught:
-        assert_lossless(model.KIND, rule="lenience:l=0.5", ks=(1,), samplings=(PLAIN,))
+        assert_lossless(MODEL, rule="lenience:l=0.5", ks=(1,), samplings=(PLAIN,))
     for word in ("Behind (0,)", "a difference of", "K = 1", "the target with"):
         assert word in str(caught.value)
 
 
 def test_options_of_a_rule_are_read() -> None:
-    assert_lossless(model.KIND, rule="lenience:l=1", ks=(1,), samplings=(PLAIN,))
-    with pytest.raises(UsageError, match="l above 0"):
-        assert_lossless(model.KIND, rule="lenience:l=0", ks=(1,))
+    assert_lossless(MODEL, rule="lenience:l=1", ks=(1,), samplings=(PLAIN,))
+    with pytest.raises(UsageError, match="l must be above 0"):
+        assert_lossless(MODEL, rule="lenience:l=0", ks=(1,))
 
 
 def test_the_law_of_a_loop_by_hand() -> None:

@@ -153,9 +153,9 @@ def _objective(text: str | None) -> str:
 
 def _plan(params: Mapping[str, Any]) -> Plan:
     """ArS alone on the prompts."""
+    from spsbench.arms.beams import refuse_beams
     from spsbench.cli.measure import read_settings
     from spsbench.runner import plan
-    from spsbench.runner.beams import refuse_beams
 
     given = dict(params) | _NOT_OFFERED | {"limit": params["limit"] or str(_PROMPTS)}
     given["draft"] = params["draft"][0] if params["draft"] else None

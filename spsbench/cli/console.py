@@ -1,21 +1,47 @@
-"""Where words go: results to stdout, everything else to stderr."""
+"""Where words go: results to stdout, everything else to stderr.
+
+Every command keeps the same contract:
+
+    (nothing)         the result as tables on stdout; progress and messages on stderr
+    --json            the result as JSON alone on stdout; progress and messages on stderr
+    --quiet           nothing but errors on stderr, nothing on stdout; the exit code says what happened
+    --quiet --json    JSON alone on stdout, nothing but errors on stderr
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+def present(
+    facts: Callable[[], Any], screen: Callable[[], RenderableType | str], *, json: bool, quiet: bool
+) -> None:
+    """Print a command's result on stdout, as the contract of this module says.
+
+    Args:
+        facts: makes what JSON shows.
+        screen: makes what people read.
+        json: of ``--json``.
+        quiet: of ``--quiet``.
+    """
+    if json:
+        print_json(facts())
+    elif not quiet:
+        out().print(screen())
+
+
+def out(*, quiet: bool = False) -> Console:
+    """The console of results for people; with ``quiet`` nothing appears."""
     from rich.console import Console
 
-
-def out() -> Console:
-    """The console of results."""
-    from rich.console import Console
-
-    return Console(file=sys.stdout, highlight=False)
+    return Console(file=sys.stdout, highlight=False, quiet=quiet)
 
 
 def err(*, quiet: bool = False) -> Console:

@@ -144,7 +144,7 @@ def _drafters() -> list[Row]:
 
 
 def _rules() -> list[Row]:
-    from spsbench.decode.rules import GROUP, RULES, rule_kind
+    from spsbench.decode.rule_kinds import GROUP, RULES, rule_kind
 
     def more(kind: Any) -> Row:
         return _options(kind) | {"lossless": "yes" if kind.lossless else "NO"}
@@ -154,7 +154,7 @@ def _rules() -> list[Row]:
 
 def _policies() -> list[Row]:
     from spsbench.axes import FIXED
-    from spsbench.drafters.policy import GROUP, POLICIES, policy_kind
+    from spsbench.drafters.policy_kinds import GROUP, POLICIES, policy_kind
     from spsbench.drafters.registry import DRAFTERS
 
     heeding = " or ".join(name for name, kind in DRAFTERS.items() if kind.adaptive)
@@ -166,7 +166,7 @@ def _policies() -> list[Row]:
 
 
 def _engines() -> list[Row]:
-    from spsbench.runner.arms import ENGINES, FIXED_DRAFTING
+    from spsbench.arms.engines import ENGINES, FIXED_DRAFTING
 
     needs = {"graphed": "CUDA, else it is eager"}
     ours = [

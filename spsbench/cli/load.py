@@ -102,9 +102,9 @@ def _concurrencies(text: str) -> tuple[int, ...]:
 
 def _plan(params: Mapping[str, Any]) -> Plan:
     """The prompts, as a run would have them; no model is loaded."""
+    from spsbench.arms.beams import refuse_beams
     from spsbench.cli.measure import read_settings
     from spsbench.runner import plan
-    from spsbench.runner.beams import refuse_beams
     from spsbench.runner.plan import require_decoder
 
     for name in _NOT_OFFERED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -14,6 +14,7 @@ import spsbench
 from spsbench.cli.advise import advise
 from spsbench.cli.audit import audit
 from spsbench.cli.bench import bench
+from spsbench.cli.command import Command, Group
 from spsbench.cli.compare import compare
 from spsbench.cli.console import broken_pipe, complain
 from spsbench.cli.distill import distill
@@ -52,37 +53,31 @@ IN_SEVERAL = ("run", "sweep-k", "verify")
 """Commands whose target can be split over processes; each looks itself how many it needs."""
 
 ANYWHERE = ("list", "doctor", "tasks", "pairs", "protocols")
-"""Commands that only tell, which as many processes may do as like."""
+"""Commands that only print what there is, which several processes may do at once."""
 
-app = typer.Typer(
-    name="spsbench", add_completion=False, context_settings={"help_option_names": ["-h", "--help"]}
+app = typer.Typer(name="spsbench", cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+
+PANELS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
+    "Measure": (("run", run), ("sweep-k", sweep_k), ("paper", paper)),
+    "Predict": (("bench", bench), ("replay", replay), ("advise", advise), ("simulate", simulate)),
+    "Prove": (("verify", verify), ("audit", audit), ("compare", compare)),
+    "Look": (("report", report), ("trace", trace)),
+    "Make": (("distill", distill),),
+    "Manage": (("list", list_), ("get", get), ("score", score), ("merge", merge), ("doctor", doctor)),
+}
+"""The commands by what they are for, as `spsbench --help` shows them."""
+
+FORMER: tuple[tuple[str, Callable[..., None]], ...] = (
+    *(("theory", theory), ("judge", judge)),
+    *(("tasks", tasks), ("pairs", pairs), ("protocols", protocols)),
 )
+"""Names of version 0.1, which work for one release more and name the new command."""
 
-MEASURE, PREDICT, MAKE, LOOK_UP = "Measure", "Predict", "Make", "Look things up"
-MANAGE, TOOLS = "Manage", "Tools"
-app.command("run", rich_help_panel=MEASURE, epilog=EXIT_CODES)(run)
-app.command("sweep-k", rich_help_panel=MEASURE, epilog=EXIT_CODES)(sweep_k)
-app.command("advise", rich_help_panel=PREDICT, epilog=EXIT_CODES)(advise)
-app.command("bench", rich_help_panel=PREDICT)(bench)
-app.command("replay", rich_help_panel=PREDICT, epilog=EXIT_CODES)(replay)
-app.command("report", rich_help_panel=MEASURE)(report)
-app.command("compare", rich_help_panel=MEASURE)(compare)
-app.command("simulate", rich_help_panel=PREDICT, epilog=EXIT_CODES)(simulate)
-app.command("paper", rich_help_panel=MEASURE)(paper)
-app.command("trace", rich_help_panel=MEASURE)(trace)
-app.command("verify", rich_help_panel=MEASURE)(verify)
-app.command("audit", rich_help_panel=MEASURE)(audit)
-app.command("judge", rich_help_panel=MEASURE)(judge)
-app.command("score", rich_help_panel=MEASURE)(score)
-app.command("merge", rich_help_panel=MEASURE)(merge)
-app.command("distill", rich_help_panel=MAKE)(distill)
-app.command("list", rich_help_panel=LOOK_UP)(list_)
-app.command("tasks", hidden=True)(tasks)
-app.command("pairs", hidden=True)(pairs)
-app.command("protocols", hidden=True)(protocols)
-app.command("doctor", rich_help_panel=TOOLS)(doctor)
-app.command("get", rich_help_panel=MANAGE, epilog=EXIT_CODES)(get)
-app.command("theory", hidden=True)(theory)
+for panel, commands in PANELS.items():
+    for name, command in commands:
+        app.command(name, cls=Command, rich_help_panel=panel, epilog=EXIT_CODES)(command)
+for name, command in FORMER:
+    app.command(name, cls=Command, hidden=True, epilog=EXIT_CODES)(command)
 
 
 def _version(wanted: bool) -> None:
@@ -91,7 +86,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, epilog=EXIT_CODES)
 def root(
     context: typer.Context,
     version: Annotated[
@@ -101,7 +96,7 @@ def root(
 ) -> None:
     """Measure speculative sampling (SpS) against autoregressive sampling (ArS).
 
-    Begin with: spsbench run
+    Example: spsbench run
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -128,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: BaseException, *, debug: bool) -> int:
-    """Tell what went wrong on stderr; the exit code that belongs to it."""
+    """Report on stderr what went wrong; the exit code that belongs to it."""
     if broken_pipe(error):
         return BROKEN_PIPE
     if debug and isinstance(error, Exception):
@@ -139,7 +134,7 @@ def _explain(error: BaseException, *, debug: bool) -> int:
             return error.exit_code
         case typer.TyperException():  # what typer itself finds wrong with the arguments
             command = getattr(getattr(error, "ctx", None), "command_path", "spsbench")
-            complain(f"{error.format_message().rstrip('. ')}. See `{command} --help`.")
+            complain(f"{_sentence(error.format_message())} See `{command} --help`.")
             return error.exit_code
         case typer.Abort() | KeyboardInterrupt():
             return INTERRUPTED
@@ -151,6 +146,12 @@ def _explain(error: BaseException, *, debug: bool) -> int:
             complain(f"{type(error).__name__}: {_first_line(error)}{hint}")
             return 1
     raise error
+
+
+def _sentence(message: str) -> str:
+    """With the one mark at its end that it has or lacks."""
+    message = message.rstrip(". ")
+    return message if message.endswith(("?", "!")) else f"{message}."
 
 
 def _first_line(error: BaseException) -> str:

@@ -288,7 +288,7 @@ def _require_tokens(summary: Summary, expected: str | None) -> None:
 
 def _require_lossless_rules(ready: Plan, gates: list[str]) -> None:
     """Refuse a gate on losslessness that a rule cannot pass, before anything is loaded."""
-    from spsbench.runner.plan import is_lossless
+    from spsbench.arms.choice import is_lossless
 
     lossy = sorted({arm.rule.name for arm in ready.arms if arm.method == "sps" and not is_lossless(arm)})
     if lossy and "lossless" in gates:

@@ -87,7 +87,6 @@ def paper(
     limit: Limit = None,
     samples: Samples = None,
     no_score: options.NoScore = False,
-    allow_code_exec: options.AllowCodeExec = False,
     unsafe_exec: options.UnsafeExec = False,
     extract: options.Extract = None,
     seed: options.Seed = None,
@@ -208,9 +207,8 @@ def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
         given["samples"] = options["samples"]
     if options["no_score"]:
         given["score"] = False
-    for name in ("allow_code_exec", "unsafe_exec"):
-        if options[name]:
-            given[name] = True
+    if options["unsafe_exec"]:
+        given["unsafe_exec"] = True
     if options.get("extract") is not None and given["task"] == "humaneval":
         given["extract"] = options["extract"]
     if given["limit"] == ALL:

@@ -24,7 +24,7 @@ ALL = "all"
 
 OF_EVERY_RUN = ("data", "seed", "device", "dtype", "threads", "backend")
 OF_BOTH = ("pair", "limit", *OF_EVERY_RUN)
-OF_CHEN = ("samples", "no_score", "allow_code_exec", "unsafe_exec", "extract")
+OF_CHEN = ("samples", "no_score", "unsafe_exec", "extract")
 OF_LEVIATHAN = ("target", "draft", "task")
 """Options of each paper by their names in Python; nothing is scored for Leviathan's tables."""
 

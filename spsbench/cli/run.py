@@ -41,7 +41,6 @@ def run(
     set: options.Set = None,
     no_score: options.NoScore = False,
     no_proof: options.NoProof = False,
-    allow_code_exec: options.AllowCodeExec = False,
     unsafe_exec: options.UnsafeExec = False,
     extract: options.Extract = None,
     temperature: options.Temperature = None,

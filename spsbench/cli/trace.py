@@ -121,8 +121,8 @@ def trace_prompt(params: Mapping[str, Any]) -> None:
 
 
 def _settings(params: Mapping[str, Any]) -> RunConfig:
+    from spsbench.arms.beams import refuse_beams
     from spsbench.cli.measure import read_settings
-    from spsbench.runner.beams import refuse_beams
 
     asked = {name: value for name, value in params.items() if name != "prompt"}
     config = read_settings(asked | _NOT_OFFERED)

@@ -121,7 +121,7 @@ def verify_here(params: Mapping[str, Any]) -> None:
 _NOT_OFFERED = {
     **dict.fromkeys(("out", "resume", "config", "fail_on", "set", "protocol", "samples", "arms")),
     **dict.fromkeys(("max_new_tokens", "engine", "trace")),
-    **dict.fromkeys(("fixed_length", "unsafe_exec", "allow_code_exec", "quiet", "json", "debug"), False),
+    **dict.fromkeys(("fixed_length", "unsafe_exec", "quiet", "json", "debug"), False),
     "no_score": True,
 }
 
@@ -293,8 +293,8 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
 
 def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     """The run's settings, with as many prompts as the tests read, and both samplings by default."""
+    from spsbench.arms.beams import refuse_beams
     from spsbench.cli.measure import read_settings
-    from spsbench.runner.beams import refuse_beams
 
     own = {"control", "controls", "effort", "quiet", "json", "debug"}
     asked = {name: value for name, value in params.items() if name not in own}

@@ -259,6 +259,10 @@ class PaperConfig(_Settings):
     notes: str = Field(default="", description="text")
 
 
+_FORMER = ("kernels", "allow_code_exec")
+"""Settings of earlier versions that have no effect any more."""
+
+
 class RunConfig(Limits):
     """Everything that determines a run, resolved; ``config.yaml`` in the run directory.
 
@@ -282,10 +286,10 @@ class RunConfig(Limits):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_kernels(cls, settings: Any) -> Any:
-        """Let the ``config.yaml`` of an earlier version be read: its way of multiplying is gone."""
+    def _without_former(cls, settings: Any) -> Any:
+        """Let the ``config.yaml`` of an earlier version be read: settings without effect are dropped."""
         if isinstance(settings, dict):
-            settings = {name: value for name, value in settings.items() if name != "kernels"}
+            settings = {name: value for name, value in settings.items() if name not in _FORMER}
         return settings
 
     task: Name = Field(default="xsum", description="a name that `spsbench list tasks` shows, or a path")
@@ -345,7 +349,6 @@ class RunConfig(Limits):
     trace: int = Field(default=8, ge=0, strict=True, description="a whole number, 0 for none")
     score: Flag = Field(default=True, description="true or false")
     proof: Flag = Field(default=True, description="true or false")
-    allow_code_exec: Flag = Field(default=False, description="true or false")
     unsafe_exec: Flag = Field(default=False, description="true or false")
     chat_template: Literal["auto", "none"] = Field(default="auto", description="auto or none")
     extract: Literal["auto", "none", "fence"] = Field(default="auto", description="auto, none or fence")

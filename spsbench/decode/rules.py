@@ -1,9 +1,12 @@
-"""Rules: how a loop decides which drafted tokens stand, and what it draws after them."""
+"""Rules: how a loop decides which drafted tokens stand, and what it draws after them.
+
+Their names and options are in ``rule_kinds``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,10 +14,22 @@ from torch import Tensor
 from spsbench.decode import rejection
 from spsbench.decode.rejection import Accept, Draft, Verdict
 from spsbench.decode.rows import Rows, takes_rows
+from spsbench.decode.rule_kinds import LENIENCE, RULES, RuleKind, rule_kind
 from spsbench.decode.sampling import draw
-from spsbench.errors import UsageError
-from spsbench.plugins import Options, find, settled
-from spsbench.records import OptionValue, Spec
+from spsbench.plugins import Options
+from spsbench.records import Spec
+
+__all__ = [
+    "LENIENCE",
+    "RULES",
+    "Expected",
+    "Rule",
+    "RuleKind",
+    "build_rule",
+    "expected_acceptance",
+    "rule_kind",
+    "threshold",
+]
 
 Expected = Callable[[Tensor, Draft], Tensor]
 
@@ -33,50 +48,6 @@ class Rule:
     expected: Expected
 
 
-@dataclass(frozen=True, slots=True)
-class RuleKind:
-    """A rule by name.
-
-    Attributes:
-        name: as typed.
-        summary: one sentence on what it does, with its source.
-        lossless: whether the output keeps the target's law. A lossy rule is called so wherever it shows.
-        build: makes one from all options.
-        options: their names and defaults.
-    """
-
-    name: str
-    summary: str
-    lossless: bool
-    build: Callable[[Options], Rule]
-    options: Options = field(default_factory=dict)
-
-    def settled(self, spec: Spec, flag: str = "--rule") -> dict[str, OptionValue]:
-        """Every option, as given or by default; see ``plugins.settled``."""
-        return settled(self.name, self.options, spec, flag)
-
-
-def _share(options: Options, name: str, rule: str) -> float:
-    """A rule's option that is above 0 and at most 1.
-
-    Args:
-        options: all of the rule's options.
-        name: the option's.
-        rule: the rule's name, for the sentence.
-
-    Raises:
-        UsageError: it is not.
-    """
-    value = float(options[name])
-    if 0.0 < value <= 1.0:
-        return value
-    raise UsageError(
-        f"{rule}:{name}={options[name]} is not valid.",
-        flag="--rule",
-        remedy=f"Give {name} above 0 and at most 1.",
-    )
-
-
 @takes_rows
 def _modified_rejection(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     return rejection.judged(rejection.accept_draft, q, draft, u)
@@ -93,12 +64,9 @@ def expected_acceptance(q: Tensor, draft: Draft) -> Tensor:
     return torch.minimum(q[:k], draft.probs).sum(-1)
 
 
-MODIFIED_REJECTION = RuleKind(
-    name="modified-rejection",
-    summary="Accept with probability min(1, target/draft), else draw from the residual (Chen et al. 2023).",
-    lossless=True,
-    build=lambda options: Rule(_modified_rejection, expected_acceptance),
-)
+def modified_rejection(options: Options) -> Rule:
+    """Chen et al. 2023: accept with min(1, q/p), else draw from the residual."""
+    return Rule(_modified_rejection, expected_acceptance)
 
 
 def _match(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
@@ -128,18 +96,12 @@ def _expected_match(q: Tensor, draft: Draft) -> Tensor:
     return (q[:k] * draft.probs).sum(-1)
 
 
-SAMPLE_AND_COMPARE = RuleKind(
-    name="sample-and-compare",
-    summary="Draw the target's own token; the draft's stands if it is the same (llama.cpp, prompt lookup).",
-    lossless=True,
-    build=lambda options: Rule(_match, _expected_match),
-)
+def sample_and_compare(options: Options) -> Rule:
+    """Draw the target's own token; see ``_match``."""
+    return Rule(_match, _expected_match)
 
 
-_LENIENCE = "lenience"
-
-
-def _lenience(options: Options) -> Rule:
+def lenience(options: Options) -> Rule:
     """Leviathan et al.'s appendix A.5: the draft's probability is scaled by l before it is compared. Lossy.
 
     What a rejected position is then drawn from, the appendix leaves open. Here the scaled draft takes the
@@ -147,7 +109,7 @@ def _lenience(options: Options) -> Rule:
     comes with more than 1/l times its probability under the target. l = 1 is modified rejection. Under
     greedy sampling l has no effect.
     """
-    scale = _share(options, "l", _LENIENCE)
+    scale = float(options["l"])
 
     def accept(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
         """Accept with min(1, q/(l p)); see ``rejection.accept_draft``."""
@@ -169,26 +131,13 @@ def _lenience(options: Options) -> Rule:
     return Rule(accept, expected)
 
 
-LENIENCE = RuleKind(
-    name=_LENIENCE,
-    summary="Accept with probability min(1, target/(l draft)): faster, not the target's law "
-    "(Leviathan et al. 2022, A.5).",
-    lossless=False,
-    build=_lenience,
-    options={"l": 0.9},
-)
-
-
-_TYPICAL = "typical-acceptance"
-
-
 def threshold(q: Tensor, epsilon: float, delta: float) -> Tensor:
     """[..., 1] the probability that a token must exceed, for rows q [..., V]."""
     entropy: Tensor = torch.special.entr(q).sum(-1, keepdim=True)
     return (delta * (-entropy).exp()).clamp(max=epsilon)
 
 
-def _typical_acceptance(options: Options) -> Rule:
+def typical_acceptance(options: Options) -> Rule:
     """Medusa's rule: a drafted token stands if the target finds it likely enough. Lossy.
 
     Cai et al. 2024: accept x if q(x) > min(epsilon, delta exp(-H(q))), H the entropy of the target's row in
@@ -198,7 +147,7 @@ def _typical_acceptance(options: Options) -> Rule:
     one.) Medusa's own code has epsilon (``posterior_threshold``) 0.09 and delta (``posterior_alpha``) 0.3.
     With the defaults here, 0.3 and 0.09, the entropy alone decides, since exp(-H) is at most 1.
     """
-    epsilon, delta = _share(options, "epsilon", _TYPICAL), _share(options, "delta", _TYPICAL)
+    epsilon, delta = float(options["epsilon"]), float(options["delta"])
 
     def accept(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
         """As ``rejection.accept_draft``; only the last of u is used."""
@@ -218,29 +167,6 @@ def _typical_acceptance(options: Options) -> Rule:
         return (stands * draft.probs).sum(-1)
 
     return Rule(accept, expected)
-
-
-TYPICAL_ACCEPTANCE = RuleKind(
-    name=_TYPICAL,
-    summary="Accept what the target finds likely enough for its entropy: not the target's law "
-    "(Medusa, Cai et al. 2024).",
-    lossless=False,
-    build=_typical_acceptance,
-    options={"epsilon": 0.3, "delta": 0.09},
-)
-
-
-GROUP = "spsbench.rules"
-"""Entry points under this name bring rules of other packages."""
-
-RULES: dict[str, RuleKind] = {
-    kind.name: kind for kind in (MODIFIED_REJECTION, SAMPLE_AND_COMPARE, LENIENCE, TYPICAL_ACCEPTANCE)
-}
-
-
-def rule_kind(name: str, flag: str = "--rule") -> RuleKind:
-    """The rule of a name, ours or another package's; see ``plugins.find`` for what is raised."""
-    return find(name, RULES, GROUP, RuleKind, flag)
 
 
 def build_rule(spec: Spec) -> Rule:

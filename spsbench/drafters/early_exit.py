@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spsbench.drafters.kind import WEIGHTS, Context, DrafterKind
+from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
@@ -66,16 +66,6 @@ def exit_model(target: object, layers: int) -> CausalLM:
     return model
 
 
-def _build(options: Options, context: Context) -> EarlyExitDrafter:
+def build(options: Options, context: Context) -> EarlyExitDrafter:
     model = exit_model(context.target, int(options["layers"]))
     return EarlyExitDrafter(model, context.sampling, context.device)
-
-
-KIND = DrafterKind(
-    name=_NAME,
-    summary="The target's first layers under its own norm and head; layers=0 is a quarter of them.",
-    build=_build,
-    options={"layers": 0},
-    needs=frozenset({WEIGHTS}),
-)
-"""``forwards`` is 0: it runs none of the pair's draft model, but K of its own; see ``forward_bytes``."""

@@ -12,7 +12,7 @@ from spsbench.decode import rows
 from spsbench.decode.protocols import Drafter, read_prompt
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, by_chain, by_proposals
-from spsbench.drafters.kind import HIDDEN, WEIGHTS, Context, DrafterKind
+from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, text_config
@@ -26,8 +26,6 @@ from spsbench.records import SamplingParams
 
 _NAME = "heads"
 _FLAG = "--drafter"
-SHIPPED = "embedded:smollm2/head"
-"""The head that is used unless another is named: for the target of the pair smollm2."""
 
 
 class EagleModel:
@@ -171,17 +169,17 @@ def _described(options: Options) -> TrainedDraft:
     return draft
 
 
-def _content(options: Options) -> str:
+def content(options: Options) -> str:
     return fingerprint(str(_described(options).folder))
 
 
-def _suits(options: Options, target: ModelSource) -> None:
+def suits(options: Options, target: ModelSource) -> None:
     config, draft = text_config(target.config), _described(options)
     embedding = embedding_of(target, "--target") or draft.target.embedding  # else it is asked at loading
     draft.require_target(config.hidden_size, config.vocab_size, embedding, _FLAG)
 
 
-def _build(options: Options, context: Context) -> Drafter:
+def build(options: Options, context: Context) -> Drafter:
     target, hidden, draft = context.target, context.hidden, _described(options)
     if hidden is None or not isinstance(target, CausalLM):
         raise UsageError(
@@ -195,15 +193,3 @@ def _build(options: Options, context: Context) -> Drafter:
     chain = load_chain(draft, target, bits, _FLAG)
     model = EagleModel(chain, hidden, context.vocab_size, target.context_window, context.device)
     return EagleDrafter(model, context.sampling, context.device)
-
-
-KIND = DrafterKind(
-    name=_NAME,
-    summary="Heads that were trained on the target's hidden states (EAGLE, Medusa), from=FOLDER.",
-    build=_build,
-    options={"from": SHIPPED, "bits": 0},
-    needs=frozenset({WEIGHTS, HIDDEN}),
-    content=_content,
-    suits=_suits,
-)
-"""``forwards`` is 0: it runs none of the pair's draft model, but a head of its own; see ``forward_bytes``."""

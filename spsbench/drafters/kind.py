@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import torch
-
-from spsbench.decode.protocols import Drafter, LanguageModel
-from spsbench.drafters.policy import Policy
 from spsbench.errors import UsageError
-from spsbench.models.features import HiddenStates
-from spsbench.models.source import ModelSource
-from spsbench.plugins import Options, settled
+from spsbench.plugins import Check, Options, settled
 from spsbench.records import OptionValue, SamplingParams, Spec
+
+if TYPE_CHECKING:
+    import torch
+
+    from spsbench.decode.protocols import Drafter, LanguageModel
+    from spsbench.drafters.policy import Policy
+    from spsbench.models.features import HiddenStates
+    from spsbench.models.source import ModelSource
 
 DRAFT, WEIGHTS, HIDDEN = "draft", "weights", "hidden"
 """What a drafter may need; see ``DrafterKind.needs``."""
@@ -64,6 +67,7 @@ class DrafterKind:
         forwards: how many forwards of the draft model a loop costs, as a function of K; none by default.
         remembers: whether, by its options, what it proposes depends on earlier sequences: tokens are then
             those of one order of prompts, which several workers do not keep. By default it does not.
+        check: what the values of the options must be.
     """
 
     name: str
@@ -78,10 +82,11 @@ class DrafterKind:
     suits: Callable[[Options, ModelSource], None] | None = None
     forwards: Callable[[int], int] = lambda k: 0
     remembers: Callable[[Options], bool] = lambda options: False
+    check: Check | None = None
 
     def settled(self, spec: Spec, flag: str = "--drafter") -> dict[str, OptionValue]:
         """Every option, as given or by default; see ``plugins.settled`` and ``content``."""
-        options = settled(self.name, self.options, spec, flag)
+        options = settled(self.name, self.options, spec, flag, self.check)
         if self.content is not None:
             self.content(options)
         return options

@@ -10,8 +10,7 @@ from torch import Tensor
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, by_proposals
-from spsbench.drafters.kind import Context, DrafterKind
-from spsbench.errors import UsageError
+from spsbench.drafters.kind import Context
 from spsbench.plugins import Options
 
 
@@ -69,21 +68,5 @@ class LookupDrafter:
         return []
 
 
-def _build(options: Options, context: Context) -> Drafter:
-    max_n, min_n = int(options["max_n"]), int(options["min_n"])
-    if not 1 <= min_n <= max_n:
-        raise UsageError(
-            f"lookup:max_n={max_n}:min_n={min_n} is not valid.",
-            flag="--drafter",
-            remedy="Give min_n of at least 1 and max_n of at least min_n, e.g. lookup:max_n=3:min_n=1.",
-        )
-    return LookupDrafter(max_n, min_n)
-
-
-KIND = DrafterKind(
-    name="lookup",
-    summary="Copies what followed the last n tokens earlier in the sequence (prompt lookup, Saxena 2023).",
-    build=_build,
-    options={"max_n": 3, "min_n": 1},
-    point_mass=True,
-)
+def build(options: Options, context: Context) -> Drafter:
+    return LookupDrafter(int(options["max_n"]), int(options["min_n"]))

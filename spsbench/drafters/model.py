@@ -11,7 +11,7 @@ from spsbench.decode import rows
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, by_model
-from spsbench.drafters.kind import DRAFT, Context, DrafterKind
+from spsbench.drafters.kind import Context
 from spsbench.drafters.policy import Margin, Policy, lookahead_of
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
@@ -84,16 +84,6 @@ class ModelDrafter:
         self._drafted = 0
 
 
-def _build(options: Options, context: Context) -> ModelDrafter:
+def build(options: Options, context: Context) -> ModelDrafter:
     assert context.draft is not None
     return ModelDrafter(context.draft, context.sampling, context.device, context.policy)
-
-
-KIND = DrafterKind(
-    name="model",
-    summary="The pair's draft model, sampled token by token (Chen et al. 2023).",
-    build=_build,
-    needs=frozenset({DRAFT}),
-    adaptive=True,
-    forwards=lambda k: k,
-)

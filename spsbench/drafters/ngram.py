@@ -15,8 +15,7 @@ from spsbench.decode import sampling as law
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, by_single_tokens
-from spsbench.drafters.kind import Context, DrafterKind
-from spsbench.errors import UsageError
+from spsbench.drafters.kind import Context
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
 
@@ -231,29 +230,20 @@ class NgramDrafter:
 
 
 def _of_order(order: int, options: Options, context: Context) -> Drafter:
-    if order < 1:
-        raise UsageError(
-            f"ngram:order={order} is not valid.", flag="--drafter", remedy="Give an order of at least 1."
-        )
     counts = CorpusCounts(context.corpus(), order, context.vocab_size)
     return NgramDrafter(counts, order, bool(options["adapt"]), context.sampling)
 
 
-KIND = DrafterKind(
-    name="ngram",
-    summary="An n-gram model of the run's prompts and the sequence so far, sampled (Leviathan et al. 2022).",
-    build=lambda options, context: _of_order(int(options["order"]), options, context),
-    options={"order": 3, "adapt": True},
-)
-UNIGRAM = DrafterKind(
-    name="unigram",
-    summary="The n-gram drafter of order 1: token frequencies alone.",
-    build=lambda options, context: _of_order(1, options, context),
-    options={"adapt": True},
-)
-BIGRAM = DrafterKind(
-    name="bigram",
-    summary="The n-gram drafter of order 2 (Leviathan et al. 2022, Table 3).",
-    build=lambda options, context: _of_order(2, options, context),
-    options={"adapt": True},
-)
+def build(options: Options, context: Context) -> Drafter:
+    """Of the order that the options say."""
+    return _of_order(int(options["order"]), options, context)
+
+
+def build_unigram(options: Options, context: Context) -> Drafter:
+    """Of order 1."""
+    return _of_order(1, options, context)
+
+
+def build_bigram(options: Options, context: Context) -> Drafter:
+    """Of order 2."""
+    return _of_order(2, options, context)

@@ -10,7 +10,6 @@ would come too rarely or too often. So a policy is asked behind a token, and the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -19,9 +18,23 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.rows import Rows, rows_of, takes_rows
-from spsbench.errors import UsageError
-from spsbench.plugins import Options, find, settled
-from spsbench.records import OptionValue, Spec
+from spsbench.drafters.policy_kinds import POLICIES, PolicyKind, policy_kind
+from spsbench.plugins import Options
+from spsbench.records import Spec
+
+__all__ = [
+    "POLICIES",
+    "Entropy",
+    "Fixed",
+    "Momentum",
+    "Policy",
+    "PolicyKind",
+    "StopBelow",
+    "build_policy",
+    "lookahead_of",
+    "lookaheads",
+    "policy_kind",
+]
 
 
 class _Unlearning:
@@ -54,7 +67,7 @@ class StopBelow(_Unlearning):
     """
 
     def __init__(self, tau: float) -> None:
-        self._tau = _within(tau, 0.0, 1.0, "stop-below:tau")
+        self._tau = tau
 
     @takes_rows
     def margin(self, probs: Tensor | Rows, tokens: Tensor) -> Tensor:
@@ -72,7 +85,7 @@ class Entropy(_Unlearning):
     """
 
     def __init__(self, h: float) -> None:
-        self._h = _within(h, 0.0, float("inf"), "entropy:h")
+        self._h = h
 
     def margin(self, probs: Tensor, tokens: Tensor) -> Tensor:
         """[n] how many nats the row's entropy is below h."""
@@ -119,16 +132,6 @@ class Momentum:
         return np.array(each, np.int64)
 
 
-def _within(value: float, low: float, high: float, name: str) -> float:
-    if low <= value <= high:
-        return value
-    allowed = f"{low:g} to {high:g}" if high < float("inf") else f"{low:g} or more"
-    raise UsageError(f"{name}={value:g} is not valid.", flag="--policy", remedy=f"Give {allowed}.")
-
-
-GROUP = "spsbench.policies"
-"""Entry points under this name bring policies of other packages."""
-
 Margin = Callable[[Tensor, Tensor], Tensor]
 """From warped draft rows [n, V] and the tokens drawn from them [n], [n] numbers: below 0 the draft ends
 behind its token. A function of its arguments alone, row by row, so that the decision can be made again."""
@@ -160,57 +163,6 @@ class Policy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyKind:
-    """A policy by name.
-
-    Attributes:
-        name: as typed.
-        summary: one sentence on what it does, for lists.
-        build: makes one from all options; each drafter has its own.
-        options: their names and defaults; a value given must be of the default's type.
-    """
-
-    name: str
-    summary: str
-    build: Callable[[Options], Policy]
-    options: Options = field(default_factory=dict)
-
-    def settled(self, spec: Spec, flag: str = "--policy") -> dict[str, OptionValue]:
-        """Every option, as given or by default; see ``plugins.settled``."""
-        return settled(self.name, self.options, spec, flag)
-
-
-_OURS = (
-    PolicyKind("fixed", "K tokens in every loop (Chen et al. 2023).", lambda options: Fixed()),
-    PolicyKind(
-        "stop-below",
-        "Ends the draft behind a token to which the draft gave a probability below tau.",
-        lambda options: StopBelow(float(options["tau"])),
-        {"tau": 0.4},
-    ),
-    PolicyKind(
-        "entropy",
-        "Ends the draft behind a token whose draft row had an entropy above h nats.",
-        lambda options: Entropy(float(options["h"])),
-        {"h": 2.0},
-    ),
-    PolicyKind(
-        "momentum",
-        "Two tokens more after a loop in which all stood, else one less (transformers' heuristic).",
-        lambda options: Momentum(),
-    ),
-)
-
-POLICIES: dict[str, PolicyKind] = {kind.name: kind for kind in _OURS}
-"""The policies that can be named."""
-
-
-def policy_kind(name: str, flag: str = "--policy") -> PolicyKind:
-    """The policy of a name, ours or another package's; see ``plugins.find`` for what is raised."""
-    return find(name, POLICIES, GROUP, PolicyKind, flag)
-
-
 def build_policy(spec: Spec) -> Policy:
     """A policy as its spec says."""
     kind = policy_kind(spec.name)
@@ -237,3 +189,23 @@ def lookaheads(policy: Policy, k: int, verdicts: Iterable[tuple[int, int]]) -> l
         if drafted:
             policy.observe(drafted, accepted)
     return allowed
+
+
+def fixed(options: Options) -> Policy:
+    """``Fixed``, of no options."""
+    return Fixed()
+
+
+def stop_below(options: Options) -> Policy:
+    """``StopBelow`` of its options."""
+    return StopBelow(float(options["tau"]))
+
+
+def entropy(options: Options) -> Policy:
+    """``Entropy`` of its options."""
+    return Entropy(float(options["h"]))
+
+
+def momentum(options: Options) -> Policy:
+    """``Momentum``, of no options."""
+    return Momentum()

@@ -8,7 +8,7 @@ forward computes, whatever its rounding: the rows that it reports are those that
 
 from __future__ import annotations
 
-from spsbench.drafters.kind import WEIGHTS, Context, DrafterKind
+from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
 from spsbench.models.onnx_lm import OnnxLM
@@ -57,16 +57,6 @@ def rounded_target(target: object, bits: int) -> OnnxLM:
     return target.rounded(bits)
 
 
-def _build(options: Options, context: Context) -> QuantisedDrafter:
+def build(options: Options, context: Context) -> QuantisedDrafter:
     model = rounded_target(context.target, int(options["bits"]))
     return QuantisedDrafter(model, context.sampling, context.device)
-
-
-KIND = DrafterKind(
-    name=_NAME,
-    summary="The target with its weights rounded to bits=8 or bits=4, by blocks of 32.",
-    build=_build,
-    options={"bits": 8},
-    needs=frozenset({WEIGHTS}),
-)
-"""``forwards`` is 0: it runs none of the pair's draft model, but K of its own; see ``forward_bytes``."""

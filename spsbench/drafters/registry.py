@@ -1,108 +1,156 @@
-"""Drafters by name; what one of another package proposes is checked before the target reads it."""
+"""Drafters by name, with their options. The code is imported when a drafter is built."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from math import inf
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from spsbench.decode.protocols import Drafter
-from spsbench.decode.rejection import Draft
-from spsbench.decode.rows import Rows
-from spsbench.drafters import early_exit, heads, lookup, model, ngram, quantised, suffix, union
-from spsbench.drafters.forced import Forced, ForcedText, forced
-from spsbench.drafters.kind import Context, DrafterKind
-from spsbench.errors import SpsbenchError
-from spsbench.plugins import find
+from spsbench.drafters.kind import DRAFT, HIDDEN, WEIGHTS, Context, DrafterKind
+from spsbench.errors import SpsbenchError, UsageError
+from spsbench.plugins import Options, deferred, find, one_of, within
 from spsbench.records import Spec
 
-Answer = TypeVar("Answer")
-
-_TOLERANCE = 1e-3
-
-
-class DrafterFault(RuntimeError):
-    """A drafter broke its contract; the sequence fails, the run goes on."""
-
-
-class CheckedDrafter:
-    """Wraps a drafter; every fault of it is a ``DrafterFault`` that names it.
-
-    Args:
-        drafter: whose proposals are checked.
-        name: as the user wrote it.
-        vocab_size: V.
-    """
-
-    def __init__(self, drafter: Drafter, name: str, vocab_size: int) -> None:
-        self._drafter, self._name, self._vocab_size = drafter, name, vocab_size
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        self._called(lambda: self._drafter.begin(prompt))
-
-    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        draft = self._called(lambda: self._drafter.draft(tokens, k, u))
-        if fault := self._fault(draft, k):
-            raise DrafterFault(f"the drafter {self._name} {fault}")
-        return draft
-
-    def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        self._called(lambda: self._drafter.observe(tokens, accepted))
-
-    def forced(self, text: ForcedText, k: int) -> Forced:
-        return forced(self._drafter, text, k, self._name)
-
-    def _called(self, call: Callable[[], Answer]) -> Answer:
-        try:
-            return call()
-        except Exception as error:
-            raise _raised(self._name, error) from error
-
-    def _fault(self, draft: object, k: int) -> str:
-        """What is wrong with a proposal; empty if nothing is."""
-        if not isinstance(draft, Draft):
-            return f"answered {type(draft).__name__}, not a Draft"
-        tokens, told = draft.tokens, draft.drawn_from
-        if not (isinstance(tokens, Tensor) and tokens.dtype == torch.int64 and tokens.dim() == 1):
-            return "proposed tokens that are not a tensor [n] of int64"
-        if len(tokens) > k:
-            return f"proposed {len(tokens)} tokens where {k} are allowed"
-        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocab_size:
-            return f"proposed a token outside the vocabulary of {self._vocab_size}"
-        return "" if told is None else self._fault_of_rows(tokens, told)
-
-    def _fault_of_rows(self, tokens: Tensor, told: object) -> str:
-        probs = told.dense() if isinstance(told, Rows) else told
-        wanted = (len(tokens), self._vocab_size)
-        if not (isinstance(probs, Tensor) and tuple(probs.shape) == wanted and probs.is_floating_point()):
-            return f"gave rows that are not a tensor {list(wanted)} of probabilities"
-        if not len(tokens):
-            return ""
-        if not bool(probs.isfinite().all()) or float(probs.min()) < 0:
-            return "gave rows with a number that is no probability"
-        if float((probs.double().sum(-1) - 1).abs().max()) > _TOLERANCE:
-            return "gave rows that do not add up to 1"
-        if float(probs.gather(-1, tokens.unsqueeze(-1)).min()) <= 0:
-            return "proposed a token that its own row gives no probability"
-        return ""
-
+if TYPE_CHECKING:
+    from spsbench.decode.protocols import Drafter
+    from spsbench.models.source import ModelSource
 
 GROUP = "spsbench.drafters"
 """Entry points under this name bring drafters of other packages."""
 
+
+SHIPPED = "embedded:smollm2/head"
+"""The head that is used unless another is named: for the target of the pair smollm2."""
+
+
+def _lengths(options: Options, flag: str) -> None:
+    max_n, min_n = int(options["max_n"]), int(options["min_n"])
+    if not 1 <= min_n <= max_n:
+        raise UsageError(
+            f"lookup:max_n={max_n}:min_n={min_n} is not valid.",
+            flag=flag,
+            remedy="Give min_n of at least 1 and max_n of at least min_n, e.g. lookup:max_n=3:min_n=1.",
+        )
+
+
+def members(options: Options) -> list[tuple[Spec, DrafterKind]]:
+    """The drafters of a union, each with its default options: their colons would be taken for the union's.
+
+    Raises:
+        UsageError: one of them is unknown, or a union itself.
+    """
+    names = str(options["of"]).split("+")
+    if UNION in names:
+        raise UsageError(
+            "union:of=union is not valid.", flag="--drafter", remedy="Name other drafters, e.g. lookup+model."
+        )
+    return [(Spec(name), drafter_kind(name)) for name in names]
+
+
+def _needs_of_members(options: Options) -> frozenset[str]:
+    return frozenset().union(*(kind.needs for _, kind in members(options)))
+
+
+def _content_of_members(options: Options) -> str | None:
+    found = [kind.content_of(spec) for spec, kind in members(options)]
+    return "+".join(content for content in found if content is not None) or None
+
+
+def _suits_members(options: Options, target: ModelSource) -> None:
+    for spec, kind in members(options):
+        kind.require_target(spec, target)
+
+
+UNION = "union"
+
 _OURS = (
-    model.KIND,
-    lookup.KIND,
-    suffix.KIND,
-    ngram.KIND,
-    ngram.UNIGRAM,
-    ngram.BIGRAM,
-    early_exit.KIND,
-    quantised.KIND,
-    heads.KIND,
-    union.KIND,
+    DrafterKind(
+        name="model",
+        summary="The pair's draft model, sampled token by token (Chen et al. 2023).",
+        build=deferred("spsbench.drafters.model:build"),
+        needs=frozenset({DRAFT}),
+        adaptive=True,
+        forwards=lambda k: k,
+    ),
+    DrafterKind(
+        name="lookup",
+        summary="Copies what followed the last n tokens earlier in the sequence "
+        "(prompt lookup, Saxena 2023).",
+        build=deferred("spsbench.drafters.lookup:build"),
+        options={"max_n": 3, "min_n": 1},
+        check=_lengths,
+        point_mass=True,
+    ),
+    DrafterKind(
+        name="suffix",
+        summary="Copies what followed the longest suffix of the sequence that occurred before.",
+        build=deferred("spsbench.drafters.suffix:build"),
+        options={"min_length": 1, "across": False},
+        check=within("suffix", "min_length", 1, inf),
+        point_mass=True,
+        remembers=lambda options: bool(options["across"]),
+    ),
+    DrafterKind(
+        name="ngram",
+        summary="An n-gram model of the run's prompts and the sequence so far, sampled "
+        "(Leviathan et al. 2022).",
+        build=deferred("spsbench.drafters.ngram:build"),
+        options={"order": 3, "adapt": True},
+        check=within("ngram", "order", 1, inf),
+    ),
+    DrafterKind(
+        name="unigram",
+        summary="The n-gram drafter of order 1: token frequencies alone.",
+        build=deferred("spsbench.drafters.ngram:build_unigram"),
+        options={"adapt": True},
+    ),
+    DrafterKind(
+        name="bigram",
+        summary="The n-gram drafter of order 2 (Leviathan et al. 2022, Table 3).",
+        build=deferred("spsbench.drafters.ngram:build_bigram"),
+        options={"adapt": True},
+    ),
+    # `forwards` of the next three is 0: they run none of the pair's draft model, but a model of their own;
+    # see `forward_bytes` of the drafter.
+    DrafterKind(
+        name="early-exit",
+        summary="The target's first layers under its own norm and head; layers=0 is a quarter of them.",
+        build=deferred("spsbench.drafters.early_exit:build"),
+        options={"layers": 0},
+        check=within("early-exit", "layers", 0, inf),
+        needs=frozenset({WEIGHTS}),
+    ),
+    DrafterKind(
+        name="quantised",
+        summary="The target with its weights rounded to bits=8 or bits=4, by blocks of 32.",
+        build=deferred("spsbench.drafters.quantised:build"),
+        options={"bits": 8},
+        check=one_of("quantised", "bits", 8, 4),
+        needs=frozenset({WEIGHTS}),
+    ),
+    DrafterKind(
+        name="heads",
+        summary="Heads that were trained on the target's hidden states (EAGLE, Medusa), from=FOLDER.",
+        build=deferred("spsbench.drafters.heads:build"),
+        options={"from": SHIPPED, "bits": 0},
+        check=one_of("heads", "bits", 0, 8, 4),
+        needs=frozenset({WEIGHTS, HIDDEN}),
+        content=deferred("spsbench.drafters.heads:content"),
+        suits=deferred("spsbench.drafters.heads:suits"),
+    ),
+    DrafterKind(
+        name=UNION,
+        summary="The first of several drafters that has a proposal; the draft model runs only "
+        "when it is asked.",
+        build=deferred("spsbench.drafters.union:build"),
+        options={"of": "lookup+model"},
+        needs=frozenset({DRAFT}),
+        needs_by=_needs_of_members,
+        content=_content_of_members,
+        suits=_suits_members,
+        remembers=lambda options: any(kind.outlives(spec) for spec, kind in members(options)),
+        # At most: a loop in which an earlier member proposed costs none.
+        forwards=lambda k: k,
+    ),
 )
 DRAFTERS: dict[str, DrafterKind] = {kind.name: kind for kind in _OURS}
 
@@ -124,6 +172,8 @@ def build_drafter(spec: Spec, context: Context) -> Drafter:
 
 def built(kind: DrafterKind, spec: Spec, context: Context) -> Drafter:
     """``build_drafter`` where the kind is at hand; the spec's name is what faults are reported under."""
+    from spsbench.drafters.checked import CheckedDrafter, raised_by
+
     options = kind.settled(spec)
     if DRAFTERS.get(kind.name) is kind:
         return kind.build(options, context)
@@ -132,9 +182,5 @@ def built(kind: DrafterKind, spec: Spec, context: Context) -> Drafter:
     except SpsbenchError:
         raise
     except Exception as error:
-        raise _raised(spec.name, error) from error
+        raise raised_by(spec.name, error) from error
     return CheckedDrafter(drafter, spec.name, context.vocab_size)
-
-
-def _raised(name: str, error: Exception) -> DrafterFault:
-    return DrafterFault(f"the drafter {name} raised {type(error).__name__}: {error}")

@@ -11,7 +11,7 @@ from torch import Tensor
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, by_proposals
-from spsbench.drafters.kind import Context, DrafterKind
+from spsbench.drafters.kind import Context
 from spsbench.errors import UsageError
 from spsbench.plugins import Options
 
@@ -186,22 +186,5 @@ class SuffixDrafter:
         return []
 
 
-def _build(options: Options, context: Context) -> Drafter:
-    min_length = int(options["min_length"])
-    if min_length < 1:
-        raise UsageError(
-            f"suffix:min_length={min_length} is not valid.",
-            flag="--drafter",
-            remedy="Give a min_length of at least 1.",
-        )
-    return SuffixDrafter(min_length, bool(options["across"]))
-
-
-KIND = DrafterKind(
-    name="suffix",
-    summary="Copies what followed the longest suffix of the sequence that occurred before.",
-    build=_build,
-    options={"min_length": 1, "across": False},
-    point_mass=True,
-    remembers=lambda options: bool(options["across"]),
-)
+def build(options: Options, context: Context) -> Drafter:
+    return SuffixDrafter(int(options["min_length"]), bool(options["across"]))

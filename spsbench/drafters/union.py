@@ -10,11 +10,9 @@ from torch import Tensor
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, forced
-from spsbench.drafters.kind import DRAFT, Context, DrafterKind
+from spsbench.drafters.kind import DRAFT, Context
 from spsbench.errors import UsageError
-from spsbench.models.source import ModelSource
 from spsbench.plugins import Options
-from spsbench.records import Spec
 
 
 class UnionDrafter:
@@ -68,55 +66,14 @@ class UnionDrafter:
         return Forced(chances, drafted)
 
 
-def _build(options: Options, context: Context) -> Drafter:
-    from spsbench.drafters.registry import build_drafter
+def build(options: Options, context: Context) -> Drafter:
+    from spsbench.drafters.registry import build_drafter, members
 
-    for spec, kind in _members(options):
+    for spec, kind in members(options):
         if DRAFT in kind.needs and context.draft is None:
             raise UsageError(
                 f"union:of has {spec.name!r}, which needs a draft model, and the run has none.",
                 flag="--drafter",
                 remedy="Name a draft model with --draft, or take it out of the union.",
             )
-    return UnionDrafter([build_drafter(spec, context) for spec, _ in _members(options)])
-
-
-def _members(options: Options) -> list[tuple[Spec, DrafterKind]]:
-    """Each with its default options: their colons would be taken for the union's."""
-    from spsbench.drafters.registry import drafter_kind
-
-    names = str(options["of"]).split("+")
-    if KIND.name in names:
-        raise UsageError(
-            "union:of=union is not valid.", flag="--drafter", remedy="Name other drafters, e.g. lookup+model."
-        )
-    return [(Spec(name), drafter_kind(name)) for name in names]
-
-
-def _needs(options: Options) -> frozenset[str]:
-    return frozenset().union(*(kind.needs for _, kind in _members(options)))
-
-
-def _content(options: Options) -> str | None:
-    found = [kind.content_of(spec) for spec, kind in _members(options)]
-    return "+".join(content for content in found if content is not None) or None
-
-
-def _suits(options: Options, target: ModelSource) -> None:
-    for spec, kind in _members(options):
-        kind.require_target(spec, target)
-
-
-KIND = DrafterKind(
-    name="union",
-    summary="The first of several drafters that has a proposal; the draft model runs only when it is asked.",
-    build=_build,
-    options={"of": "lookup+model"},
-    needs=frozenset({DRAFT}),
-    needs_by=_needs,
-    content=_content,
-    suits=_suits,
-    remembers=lambda options: any(kind.outlives(spec) for spec, kind in _members(options)),
-    # At most: a loop in which an earlier member proposed costs none.
-    forwards=lambda k: k,
-)
+    return UnionDrafter([build_drafter(spec, context) for spec, _ in members(options)])

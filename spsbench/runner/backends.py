@@ -8,6 +8,8 @@ from typing import Literal
 
 import torch
 
+from spsbench.arms.choice import is_peer
+from spsbench.arms.engines import GRAPHED
 from spsbench.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION
 from spsbench.config.models import TORCH
 from spsbench.config.precision import Precision
@@ -44,9 +46,7 @@ from spsbench.models.static import NotStatic, StaticLM, require_same_answers
 from spsbench.models.static_batch import StaticBatchLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Arm, SamplingParams
-from spsbench.runner.arms import is_peer
 
-GRAPHED = "graphed"
 NO_GRAPHS = "CUDA graphs need a CUDA device"
 _HF = (GENERATE, ASSISTED, LOOKUP)
 

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from spsbench.arms.choice import is_peer
 from spsbench.cluster import FLAG
 from spsbench.config.models import ONNXRUNTIME
 from spsbench.drafters.registry import drafter_kind
@@ -20,7 +21,6 @@ from spsbench.models.memory import suitable_threads
 from spsbench.models.source import files_of
 from spsbench.models.weights import weight_bytes
 from spsbench.records import Prompt, Sample
-from spsbench.runner.arms import is_peer
 from spsbench.runner.conditions import (
     AUTO,
     recorded_threads,

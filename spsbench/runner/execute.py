@@ -13,8 +13,10 @@ from typing import Any, Protocol
 
 import torch
 
+from spsbench.arms.choice import is_peer
+from spsbench.arms.engines import GRAPHED
 from spsbench.axes import EAGER
-from spsbench.drafters.registry import DrafterFault
+from spsbench.drafters.checked import DrafterFault
 from spsbench.energy import EnergyMeter
 from spsbench.engines.base import Engine
 from spsbench.engines.threads import torch_threads
@@ -26,8 +28,6 @@ from spsbench.peers.engine import PeerEngine
 from spsbench.peers.peer import PeerError
 from spsbench.records import ELAPSED, Arm, Generation, Request, Sample
 from spsbench.runner.answering import Answer, answers, reason_of
-from spsbench.runner.arms import is_peer
-from spsbench.runner.backends import GRAPHED
 from spsbench.runner.conditions import (
     AUTO,
     conditions_of,

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from spsbench import __version__
+from spsbench.arms.choice import is_peer
 from spsbench.axes import shown_engine
 from spsbench.environment import library_versions
 from spsbench.errors import UnavailableError
@@ -22,7 +23,6 @@ from spsbench.peers.peer import PeerGone
 from spsbench.peers.protocol import SAMPLER_ORDER, SMALLEST_SET, Described, Load, shortened
 from spsbench.peers.registry import find_peer
 from spsbench.records import Arm
-from spsbench.runner.arms import is_peer
 from spsbench.runner.plan import Plan
 
 LOGS = "engines"

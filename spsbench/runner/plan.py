@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from spsbench.arms.check import task_and_arms
+from spsbench.arms.choice import is_lossless, is_peer
 from spsbench.axes import EAGER, MODIFIED_REJECTION
 from spsbench.config import RunConfig
 from spsbench.config.models import AUTO, TORCH
@@ -24,10 +26,8 @@ from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
 from spsbench.models.source import ModelSource
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
-from spsbench.runner.arms import arms_of, is_peer, require_stoppable
 from spsbench.runner.backends import require_own_weights, require_placeable, stock_roles
 from spsbench.runner.batches import (
-    require_batchable,
     require_batchable_models,
     require_filled,
     require_room,
@@ -36,7 +36,6 @@ from spsbench.runner.beams import require_searchable
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
-from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.data import TaskData
 from spsbench.tasks.task import Task
 
@@ -215,11 +214,6 @@ def _arm_record(arm: Arm) -> dict[str, Any]:
     }
 
 
-def is_lossless(arm: Arm) -> bool:
-    """Whether a speculative arm's rule keeps the law; of an engine of others it is for its texts to show."""
-    return is_peer(arm) or rule_kind(arm.rule.name).lossless
-
-
 def _require_shareable(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> None:
     """Refuse what another engine cannot be given: weights that are rounded here, and half a model.
 
@@ -285,10 +279,7 @@ def plan(config: RunConfig) -> Plan:
         UsageError: anything asked for is unknown or does not fit together.
         UnavailableError: data or a model cannot be had.
     """
-    task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract)
-    arms = arms_of(config, task.samplings, task.default_sampling)
-    require_stoppable(config, arms)
-    require_batchable(arms, config)
+    task, arms = task_and_arms(config)
     sandbox = _sandbox(config, task)
     device = resolve_device(config.device)
     source = find_pair(config.pair)

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
+from spsbench.arms.choice import is_peer
+from spsbench.arms.engines import GRAPHED
 from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import build_policy
@@ -35,8 +37,7 @@ from spsbench.records import (
     SamplingParams,
 )
 from spsbench.runner.answering import FAILURES, Answer, answers, reason_of
-from spsbench.runner.arms import is_peer
-from spsbench.runner.backends import GRAPHED, Backends
+from spsbench.runner.backends import Backends
 from spsbench.runner.plan import Plan
 from spsbench.runner.schedule import derive_seed
 from spsbench.stats.losslessness import decisions_of, evidence_of, is_precise

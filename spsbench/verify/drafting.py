@@ -17,7 +17,7 @@ from spsbench.decode.enumeration import EXACT, Difference, NotAFunction, Scene, 
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.decode.rules import build_rule
-from spsbench.drafters.registry import CheckedDrafter, DrafterFault
+from spsbench.drafters.checked import CheckedDrafter, DrafterFault
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 from spsbench.testing import described, scenes

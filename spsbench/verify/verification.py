@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from spsbench.axes import FIXED, MODEL
 from spsbench.decode.stopping import TextDecoder
-from spsbench.drafters.registry import DrafterFault, build_drafter, drafter_kind
+from spsbench.drafters.checked import DrafterFault
+from spsbench.drafters.registry import build_drafter, drafter_kind
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 from spsbench.testing import context_of

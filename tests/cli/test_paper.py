@@ -20,7 +20,6 @@ OPTIONS: dict[str, Any] = dict.fromkeys(
         "limit",
         "samples",
         "no_score",
-        "allow_code_exec",
         "unsafe_exec",
         "seed",
         "device",

@@ -13,7 +13,7 @@ from spsbench.errors import UsageError
 def typed(**given: Any) -> dict[str, Any]:
     """The options of ``run`` as typer hands them over."""
     names = [name for name in run.__annotations__ if name not in ("context", "return")]
-    switches = {"no_score", "allow_code_exec", "fixed_length", "json", "quiet", "debug"}
+    switches = {"no_score", "unsafe_exec", "fixed_length", "json", "quiet", "debug"}
     assert given.keys() <= set(names)
     return {name: False if name in switches else None for name in names} | given
 
@@ -47,7 +47,7 @@ def test_without_options_the_defaults_hold() -> None:
 @pytest.fixture
 def earlier(tmp_path: Path) -> Path:
     """The directory of an earlier run."""
-    config = read_settings(typed(fixed_length=True, allow_code_exec=True, limit="7"))
+    config = read_settings(typed(fixed_length=True, unsafe_exec=True, limit="7"))
     (tmp_path / "config.yaml").write_text(config.to_yaml())
     (tmp_path / "run.json").write_text("{}")
     return tmp_path
@@ -55,7 +55,7 @@ def earlier(tmp_path: Path) -> Path:
 
 def test_a_switch_that_is_not_given_does_not_overrule_a_file(earlier: Path) -> None:
     config = read_settings(typed(config=earlier / "config.yaml"))
-    assert (config.fixed_length, config.allow_code_exec, config.limit) == (True, True, 7)
+    assert (config.fixed_length, config.unsafe_exec, config.limit) == (True, True, 7)
 
 
 def test_a_continued_run_has_its_own_settings_and_may_grow(earlier: Path) -> None:

@@ -25,9 +25,8 @@ from spsbench.decode.rejection import Draft, accept_draft
 from spsbench.decode.sampling import warp
 from spsbench.decode.table import TableModel
 from spsbench.decode.uniforms import UniformStream
-from spsbench.drafters.heads import KIND
 from spsbench.drafters.kind import Context
-from spsbench.drafters.registry import build_drafter
+from spsbench.drafters.registry import DRAFTERS, build_drafter
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
@@ -222,7 +221,7 @@ SIZES = ((2, 3), (3, 2), (5, 1))
 
 def small_head(folder: Path, kind: str, vocab_size: int) -> str:
     """A head for the small model behind the tables that are enumerated; it leaves out token 1."""
-    model = context_of(vocab_size, PLAIN, needs=KIND.needs).target
+    model = context_of(vocab_size, PLAIN, needs=DRAFTERS["heads"].needs).target
     assert isinstance(model, CausalLM)
     ids = [i for i in range(vocab_size) if i != 1] if vocab_size > 3 else None
     return str(spec_of(save_head(folder / f"{kind}{vocab_size}", model, kind, vocabulary=ids)))
@@ -279,7 +278,7 @@ def test_what_is_no_head_is_refused_before_anything_is_loaded(tmp_path: Path, ca
     if case == "model":
         folder = str(save_head(tmp_path / "h", target_of("torch"), "model"))
     with pytest.raises(Exception, match=rf"--drafter: .*{REFUSED[case]}"):
-        KIND.settled(Spec("heads", (("from", folder),)))
+        DRAFTERS["heads"].settled(Spec("heads", (("from", folder),)))
 
 
 def test_what_keeps_no_states_is_refused(tmp_path: Path) -> None:

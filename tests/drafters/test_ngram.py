@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spsbench.decode.table import TableModel
-from spsbench.drafters import ngram
 from spsbench.drafters.kind import Context
 from spsbench.drafters.ngram import CorpusCounts, NgramDrafter
-from spsbench.drafters.registry import build_drafter
+from spsbench.drafters.registry import DRAFTERS, build_drafter
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams, Spec
 
@@ -141,8 +140,8 @@ def test_an_order_of_nothing_is_refused() -> None:
 
 
 def test_point_masses_and_samplers_are_told_apart() -> None:
-    assert not ngram.KIND.point_mass
-    assert ngram.KIND.forwards(4) == 0
+    assert not DRAFTERS["ngram"].point_mass
+    assert DRAFTERS["ngram"].forwards(4) == 0
 
 
 CORPUS = ((0, 1, 2, 0, 1), (1, 1, 0, 2))

@@ -144,10 +144,10 @@ def test_names_defaults_and_what_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("stop-below:tau=1.5", "--policy: stop-below:tau=1.5 is not valid. Give 0 to 1."),
-        ("stop-below:tau=-0.1", "--policy: stop-below:tau=-0.1 is not valid. Give 0 to 1."),
-        ("entropy:h=-1", "--policy: entropy:h=-1 is not valid. Give 0 or more."),
-        ("entropy:h=nan", "--policy: entropy:h=nan is not valid. Give 0 or more."),
+        ("stop-below:tau=1.5", "--policy: stop-below:tau must be between 0 and 1, got 1.5."),
+        ("stop-below:tau=-0.1", "--policy: stop-below:tau must be between 0 and 1, got -0.1."),
+        ("entropy:h=-1", "--policy: entropy:h must be at least 0, got -1."),
+        ("entropy:h=nan", "--policy: entropy:h must be at least 0, got nan."),
     ],
 )
 def test_values_out_of_range_are_refused(text: str, sentence: str) -> None:

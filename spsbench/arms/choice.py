@@ -7,37 +7,17 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from spsbench.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE
+from spsbench.arms.beams import beam_arms, require_beams_used
+from spsbench.arms.engines import ENGINES, FIXED_DRAFTING, PEER_DRAFTING, PEER_METHODS
+from spsbench.axes import BEAM, EAGER, FIXED
 from spsbench.config import RunConfig
-from spsbench.decode.rules import rule_kind
-from spsbench.drafters.policy import policy_kind
+from spsbench.decode.rule_kinds import rule_kind
+from spsbench.drafters.policy_kinds import policy_kind
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError
 from spsbench.peers.registry import find_peer
 from spsbench.plugins import unknown
 from spsbench.records import Arm, SamplingParams, Spec
-from spsbench.runner.beams import beam_arms, require_beams_used
-
-ENGINES = {
-    EAGER: ("ars", "sps", "draft"),
-    "graphed": ("ars", "sps", "draft"),
-    "hf-generate": ("ars", "draft"),
-    "hf-assisted": ("sps",),
-    "hf-prompt-lookup": ("sps",),
-}
-"""The methods that each engine knows. One that knows a method only in part is not listed with it."""
-
-FIXED_DRAFTING = {
-    "graphed": (MODEL, MODIFIED_REJECTION),
-    "hf-assisted": (MODEL, MODIFIED_REJECTION),
-    "hf-prompt-lookup": ("lookup", "sample-and-compare"),
-}
-"""Drafter and rule of the engines that have but one of each."""
-
-PEER_METHODS = ("ars", "sps")
-"""What an engine of others is asked for: it is given a target, perhaps a draft, and has a rule of its own."""
-
-PEER_DRAFTING = (MODEL, OWN_RULE)
 
 
 def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str) -> tuple[Arm, ...]:
@@ -90,6 +70,11 @@ def methods_of(engine: str) -> tuple[str, ...]:
 def is_peer(arm: Arm) -> bool:
     """Whether an engine of others answers for an arm, in a process of its own."""
     return arm.engine not in ENGINES
+
+
+def is_lossless(arm: Arm) -> bool:
+    """Whether a speculative arm's rule keeps the law; of an engine of others it is for its texts to show."""
+    return is_peer(arm) or rule_kind(arm.rule.name).lossless
 
 
 def _require_engine(engine: str) -> None:

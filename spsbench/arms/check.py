@@ -1,0 +1,24 @@
+"""Everything that a configuration alone decides, before torch is imported and a model is looked for."""
+
+from __future__ import annotations
+
+from spsbench.arms.batches import require_batchable
+from spsbench.arms.choice import arms_of, require_stoppable
+from spsbench.config import RunConfig
+from spsbench.records import Arm
+from spsbench.tasks.catalogue import load_task
+from spsbench.tasks.task import Task
+
+
+def task_and_arms(config: RunConfig) -> tuple[Task, tuple[Arm, ...]]:
+    """The task and the arms that a configuration asks for.
+
+    Raises:
+        UsageError: an unknown name, a value that is not allowed, or settings that contradict each other.
+        UnavailableError: a prompts file, or the package of a task, cannot be read.
+    """
+    task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract)
+    arms = arms_of(config, task.samplings, task.default_sampling)
+    require_stoppable(config, arms)
+    require_batchable(arms, config)
+    return task, arms

@@ -1,0 +1,89 @@
+"""What a drafter of another package proposes, checked before the target reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft
+from spsbench.decode.rows import Rows
+from spsbench.drafters.forced import Forced, ForcedText, forced
+
+Answer = TypeVar("Answer")
+
+_TOLERANCE = 1e-3
+
+
+class DrafterFault(RuntimeError):
+    """A drafter broke its contract; the sequence fails, the run goes on."""
+
+
+class CheckedDrafter:
+    """Wraps a drafter; every fault of it is a ``DrafterFault`` that names it.
+
+    Args:
+        drafter: whose proposals are checked.
+        name: as the user wrote it.
+        vocab_size: V.
+    """
+
+    def __init__(self, drafter: Drafter, name: str, vocab_size: int) -> None:
+        self._drafter, self._name, self._vocab_size = drafter, name, vocab_size
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._called(lambda: self._drafter.begin(prompt))
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        draft = self._called(lambda: self._drafter.draft(tokens, k, u))
+        if fault := self._fault(draft, k):
+            raise DrafterFault(f"the drafter {self._name} {fault}")
+        return draft
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        self._called(lambda: self._drafter.observe(tokens, accepted))
+
+    def forced(self, text: ForcedText, k: int) -> Forced:
+        return forced(self._drafter, text, k, self._name)
+
+    def _called(self, call: Callable[[], Answer]) -> Answer:
+        try:
+            return call()
+        except Exception as error:
+            raise raised_by(self._name, error) from error
+
+    def _fault(self, draft: object, k: int) -> str:
+        """What is wrong with a proposal; empty if nothing is."""
+        if not isinstance(draft, Draft):
+            return f"answered {type(draft).__name__}, not a Draft"
+        tokens, told = draft.tokens, draft.drawn_from
+        if not (isinstance(tokens, Tensor) and tokens.dtype == torch.int64 and tokens.dim() == 1):
+            return "proposed tokens that are not a tensor [n] of int64"
+        if len(tokens) > k:
+            return f"proposed {len(tokens)} tokens where {k} are allowed"
+        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocab_size:
+            return f"proposed a token outside the vocabulary of {self._vocab_size}"
+        return "" if told is None else self._fault_of_rows(tokens, told)
+
+    def _fault_of_rows(self, tokens: Tensor, told: object) -> str:
+        probs = told.dense() if isinstance(told, Rows) else told
+        wanted = (len(tokens), self._vocab_size)
+        if not (isinstance(probs, Tensor) and tuple(probs.shape) == wanted and probs.is_floating_point()):
+            return f"gave rows that are not a tensor {list(wanted)} of probabilities"
+        if not len(tokens):
+            return ""
+        if not bool(probs.isfinite().all()) or float(probs.min()) < 0:
+            return "gave rows with a number that is no probability"
+        if float((probs.double().sum(-1) - 1).abs().max()) > _TOLERANCE:
+            return "gave rows that do not add up to 1"
+        if float(probs.gather(-1, tokens.unsqueeze(-1)).min()) <= 0:
+            return "proposed a token that its own row gives no probability"
+        return ""
+
+
+def raised_by(name: str, error: Exception) -> DrafterFault:
+    """The fault of a drafter that raised something else."""
+    return DrafterFault(f"the drafter {name} raised {type(error).__name__}: {error}")
