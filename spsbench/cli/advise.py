@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spsbench.cli import options, values
-from spsbench.cli.console import out, print_json, say
+from spsbench.cli.console import present, say
 from spsbench.cli.options import option
 from spsbench.cli.written import pairs_of, sought_of
 from spsbench.errors import SpsbenchError, UsageError
@@ -28,21 +28,31 @@ if TYPE_CHECKING:
 Ks = Annotated[str | None, option("--k", "LIST", options.FIRST, "Lookaheads to choose from. Default: 1..8.")]
 Drafters = Annotated[
     str | None,
-    option("--drafter", "LIST", options.FIRST, "Drafters to choose from. Default: all that this pair has."),
+    option("--drafter", "LIST", options.FIRST, "Drafters to choose from. Default: all that suit the pair."),
 ]
 Drafts = Annotated[
     list[str] | None,
-    option("--draft", "MODEL", options.FIRST, "Draft; given more than once, the best is chosen."),
+    option("--draft", "MODEL", options.FIRST, "Draft model; may be repeated, to choose among several."),
 ]
 Budget = Annotated[
-    str | None, option("--budget", "TIME", options.FIRST, "For timing loops, e.g. 5min. Default: 60.")
+    str | None,
+    option("--budget", "TIME", options.WHAT, "Time to spend on timing loops, e.g. 5min. Default: 60."),
 ]
 Objective = Annotated[
     str | None,
-    option("--objective", "NAME", options.FIRST, "mean: time a token (default). p99: of slow sequences."),
+    option(
+        "--objective",
+        "NAME",
+        options.WHAT,
+        "Minimise mean (time per token) or p99 (time of slow sequences). Default: mean.",
+    ),
 ]
-Memory = Annotated[str | None, option("--memory", "SIZE", options.FIRST, "For weights and caches, e.g. 4GB.")]
-NoCheck = Annotated[bool, option("--no-check", "", options.WHAT, "Do not run what is advised.")]
+Memory = Annotated[
+    str | None, option("--memory", "SIZE", options.WHAT, "Most memory for weights and caches, e.g. 4GB.")
+]
+NoCheck = Annotated[
+    bool, option("--no-check", "", options.WHAT, "Predict only; do not run the recommended setting.")
+]
 
 _PROMPTS, _CHECKED = 24, 8
 _SHORTLIST = 3
@@ -86,7 +96,7 @@ def advise(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Which drafter and which K for these prompts? Predicted from ArS texts, then checked live.
+    """Choose a drafter and K for your prompts, predicted from ArS texts and checked by a run.
 
     Example: spsbench advise prompts.jsonl --target package:smollm2
     """
@@ -135,10 +145,12 @@ def advise_on(params: Mapping[str, Any]) -> None:
     if advice.best.found is not None and not params["no_check"]:
         say("Running what is advised", quiet=quiet)
         live = _check(ready, advice, directory / "check", quiet=quiet)
-    if params["json"]:
-        print_json(_facts(directory, advice, live))
-    else:
-        out().print(_screen(written.label, written.sampling_name, advice, live))
+    present(
+        lambda: _facts(directory, advice, live),
+        lambda: _screen(written.label, written.sampling_name, advice, live),
+        json=params["json"],
+        quiet=quiet,
+    )
 
 
 def _objective(text: str | None) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spsbench.cli import options, values
-from spsbench.cli.console import out, print_json, say
+from spsbench.cli import completion, options, values
+from spsbench.cli.console import present, say
 from spsbench.errors import GateFailed, UsageError
 
 if TYPE_CHECKING:
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
     from spsbench.verify.audit import Audit
 
 
-SAMPLED = "Sampling: of SAMPLES where its lines do not say, or asked of the engine"
+SAMPLED = "Sampling"
 
 DRAWN = "With --engine"
 
 Samples = Annotated[
     Path | None,
-    typer.Argument(
-        metavar="[SAMPLES]",
-        help="JSON lines with prompt_ids and completion_ids, or prompt and completion; .gz too.",
-        show_default=False,
+    options.argument(
+        "SAMPLES", "JSON lines with prompt_ids and completion_ids, or prompt and completion; .gz too."
     ),
 ]
 Temperature = Annotated[
     str | None,
-    options.option("--temperature", "T", SAMPLED, "Default: 1."),
+    options.option(
+        "--temperature", "T", SAMPLED, "Of texts that do not say theirs; with --engine a list. Default: 1."
+    ),
 ]
 TopP = Annotated[
     str | None,
-    options.option("--top-p", "P", SAMPLED, "Default: 1."),
+    options.option("--top-p", "P", SAMPLED, "The same. Default: 1."),
 ]
 TopK = Annotated[
     str | None,
-    options.option("--top-k", "N", SAMPLED, "Default: all."),
+    options.option("--top-k", "N", SAMPLED, "The same. Default: all tokens."),
 ]
 Greedy = Annotated[
-    bool, typer.Option("--greedy", rich_help_panel=SAMPLED, help="Each token was the most probable one.")
+    bool, options.option("--greedy", "", SAMPLED, "Texts are greedy: each token the most probable one.")
 ]
 SamplesDtype = Annotated[
     str | None,
@@ -53,7 +53,7 @@ SamplesDtype = Annotated[
         "--samples-dtype",
         "NAME",
         SAMPLED,
-        "Precision of the engine that wrote them. Default: that of the target here.",
+        "Dtype of the engine that wrote SAMPLES. Default: the target's here.",
     ),
 ]
 Engine = Annotated[
@@ -62,7 +62,8 @@ Engine = Annotated[
         "--engine",
         "NAME",
         options.FIRST,
-        'Draw texts from an engine instead: a name of `spsbench list engines`, or worker:"COMMAND".',
+        'Draw texts from an engine: a name of `spsbench list engines`, worker:"COMMAND" or openai:URL.',
+        completion.named(completion.external_engine_names),
     ),
 ]
 
@@ -72,25 +73,27 @@ def _drawn(flag: str, metavar: str, help: str) -> Any:
 
 
 Bound = Annotated[
-    str | None, _drawn("--bound", "SHARE", "Go on until a leak above it is ruled out. Default: 2%.")
+    str | None, _drawn("--bound", "SHARE", "Draw until leakage above this is ruled out. Default: 2%.")
 ]
-Texts = Annotated[str | None, _drawn("--texts", "N", "The most texts of a setting. Default: 320.")]
-Budget = Annotated[str | None, _drawn("--budget", "TIME", "The longest for a setting. Default: 10min.")]
+Texts = Annotated[str | None, _drawn("--texts", "N", "Most texts per setting. Default: 320.")]
+Budget = Annotated[str | None, _drawn("--budget", "TIME", "Most time per setting. Default: 10min.")]
 Arms = Annotated[
-    str | None, _drawn("--arms", "LIST", "ars without speculation, sps with it. Default: ars,sps.")
+    str | None, _drawn("--arms", "LIST", "ars (without speculation), sps (with it). Default: ars,sps.")
 ]
-Ks = Annotated[str | None, _drawn("--k", "LIST", "Lookahead: 4, 2,4 or 1..7. Default: 4.")]
-Task = Annotated[str | None, _drawn("--task", "TASK", "Whose prompts, or a file of prompts. Default: xsum.")]
-Limit = Annotated[str | None, _drawn("--limit", "N", "Prompts, asked in turns. Default: 40.")]
-MaxNewTokens = Annotated[str | None, _drawn("--max-new-tokens", "N", "Of a text. Default: the task's.")]
-Threads = Annotated[str | None, _drawn("--threads", "N", "Of the engine. Default: 1.")]
-Out = Annotated[Path | None, _drawn("--out", "DIR", "For texts and results. Default: a new one in results/.")]
+Ks = Annotated[str | None, _drawn("--k", "LIST", "Lookahead K: 4, 2,4 or 1..7. Default: 4.")]
+Task = Annotated[str | None, _drawn("--task", "TASK", "Task or prompts file. Default: xsum.")]
+Limit = Annotated[str | None, _drawn("--limit", "N", "Number of prompts. Default: 40.")]
+MaxNewTokens = Annotated[
+    str | None, _drawn("--max-new-tokens", "N", "Most new tokens of a text. Default: the task's.")
+]
+Threads = Annotated[str | None, _drawn("--threads", "N", "CPU threads of the engine. Default: 1.")]
+Out = Annotated[
+    Path | None, _drawn("--out", "DIR", "Directory of texts and results. Default: a new one in results/.")
+]
 Repro = Annotated[
     bool,
-    typer.Option(
-        "--repro",
-        rich_help_panel=DRAWN,
-        help="After an alarm, write repro.py: one prompt that shows it, without spsbench.",
+    options.option(
+        "--repro", "", DRAWN, "After an alarm, write repro.py: one prompt that shows it, without spsbench."
     ),
 ]
 
@@ -127,11 +130,7 @@ def audit(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Does an engine's text follow the target? Exit 4 if not, 5 if it is not clear.
-
-    Each text is read by one forward of the target without a cache. With a draft, how much of it leaked.
-    SAMPLES are texts that are there; with --engine they are drawn until it is clear, without speculation
-    first. --temperature, --top-p, --top-k and --k then take lists.
+    """Test whether an engine's text follows the target: a file of samples, or an engine to draw from.
 
     Example: spsbench audit --engine worker:"python my_engine.py" --temperature 0.8,1.5
     """
@@ -186,11 +185,13 @@ def _show(found: Audit, names: list[str], params: Mapping[str, Any]) -> None:
     from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, leakage_bound
 
     facts = found.judged()
-    if params["json"]:
-        named = {"target": names[0], "draft": names[1] if len(names) > 1 else None}
-        print_json(named | facts)
-    else:
-        out().print(Table([left(whole=True), left()], _lines(facts)).as_rich())
+    named = {"target": names[0], "draft": names[1] if len(names) > 1 else None}
+    present(
+        lambda: named | facts,
+        lambda: Table([left(whole=True), left()], _lines(facts)).as_rich(),
+        json=params["json"],
+        quiet=params["quiet"],
+    )
     reasons = "; ".join(facts["reasons"])
     if facts["verdict"] == ALARM:
         raise GateFailed(f"not distributed as {names[0]} says: {reasons}.", flag="SAMPLES")

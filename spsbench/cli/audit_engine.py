@@ -244,15 +244,14 @@ def _show(
         more = {} if repro is None else {"repro": repro}
         print_json({"folder": str(folder), "label": ready.label(), "rows": facts} | more)
         return
-    told = rows[0].described
-    out().print(f"{told.engine} {told.version}, {ready.config.pair.name}, {ready.label()}", markup=False)
-    out().print(audit_table(facts).as_rich())
-    for sentence in audit_sentences(facts, effort.bound):
-        out().print(f"\n{sentence}", markup=False, highlight=False)
-    for line in told.limits:
-        out().print(f"\n{line}", markup=False, highlight=False)
+    described, screen = rows[0].described, out(quiet=params["quiet"])
+    engine = f"{described.engine} {described.version}"
+    screen.print(f"{engine}, {ready.config.pair.name}, {ready.label()}", markup=False)
+    screen.print(audit_table(facts).as_rich())
+    for sentence in (*audit_sentences(facts, effort.bound), *described.limits):
+        screen.print(f"\n{sentence}", markup=False, highlight=False)
     if repro is not None:
-        out().print(f"\n{repro_sentence(repro, folder)}", markup=False, highlight=False)
+        screen.print(f"\n{repro_sentence(repro, folder)}", markup=False, highlight=False)
     say(f"Texts and audit.json are in {folder}.", quiet=params["quiet"])
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from spsbench.cli import options, values
 from spsbench.cli.batches import USUAL_ALPHA, by_batch, sizes
-from spsbench.cli.console import out, print_json, say
+from spsbench.cli.console import present, say
 from spsbench.cli.contexts import by_context, lengths
 from spsbench.cli.options import option as _option
 from spsbench.errors import UsageError
@@ -28,37 +28,43 @@ if TYPE_CHECKING:
     from spsbench.report.tables import Cell, Table
 
 
-ACCEPTANCE = "Forced acceptance (recorded as synthetic)"
+ACCEPTANCE = "Synthetic acceptance"
 
 
 TargetConfig = Annotated[
     str | None,
     _option(
         *("--target-config", "CONFIG", options.WHAT),
-        "In place of a model: a config.json, folder or hub id; weights are random.",
+        "In place of a model: config.json, folder or hub id; weights are random.",
     ),
 ]
 DraftConfig = Annotated[
     str | None, _option("--draft-config", "CONFIG", options.WHAT, "The same for the draft.")
 ]
-K = Annotated[str | None, _option("--k", "LIST", options.WHAT, "Lookaheads from 1. Default: 1..8.")]
+K = Annotated[
+    str | None, _option("--k", "LIST", options.FIRST, "Lookaheads K, from 1: 4, 2,4 or 1..8. Default: 1..8.")
+]
 Context = Annotated[
     str | None,
     _option(
-        *("--context", "LIST", options.WHAT),
+        *("--context", "LIST", options.FIRST),
         "Tokens in the cache: 4k, or 1k,4k,16k for a table by context. Default: 256.",
     ),
 ]
 Seconds = Annotated[
-    str | None, _option("--seconds", "S", options.MACHINE, "How long to time forwards. Default: 20.")
+    str | None, _option("--seconds", "S", options.FIRST, "How long to time forwards. Default: 20.")
 ]
 Alpha = Annotated[
     str | None,
-    _option("--alpha", "A", ACCEPTANCE, "Run the real loops; a draft token is accepted with probability A."),
+    _option(
+        "--alpha", "A", ACCEPTANCE, "Run loops in which each draft token is accepted with probability A."
+    ),
 ]
 AcceptanceFrom = Annotated[
     Path | None,
-    _option("--acceptance-from", "RUN", ACCEPTANCE, "The same, with a run's acceptance by draft position."),
+    _option(
+        "--acceptance-from", "RUN", ACCEPTANCE, "The same, with the acceptance by draft position of a run."
+    ),
 ]
 
 
@@ -84,8 +90,10 @@ def bench(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Can speculation pay on this machine? No task: forwards by rows, floors, predicted speedup."""
+    """Time forwards on this machine and predict the speedup by alpha and K; no task is run.
 
+    Example: spsbench bench --pair mini --k 1..8 --seconds 10
+    """
     bench_pair(context.params)
 
 
@@ -222,10 +230,7 @@ def bench_pair(params: Mapping[str, Any]) -> None:
         **(_batches(target, draft, asked, at_once) if at_once else _measured(target, draft, asked)),
         "environment": describe_environment(),
     }
-    if params["json"]:
-        print_json(facts)
-    else:
-        out().print(screen(facts))
+    present(lambda: facts, lambda: screen(facts), json=params["json"], quiet=quiet)
 
 
 def _measured(target: CausalLM, draft: CausalLM, asked: BenchConfig) -> Mapping[str, Any]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from spsbench.cli import options
-from spsbench.cli.console import out, print_json, say
+from spsbench.cli import completion, options
+from spsbench.cli.console import present, say
 from spsbench.errors import GateFailed, SpsbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -20,27 +18,27 @@ if TYPE_CHECKING:
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="Directory of the run that is the yardstick.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Directory of the run that is judged.")],
+    a: Annotated[Path, options.argument("A", "Run directory of the reference.", completion.runs)],
+    b: Annotated[Path, options.argument("B", "Run directory that is compared with it.", completion.runs)],
     gate: Annotated[
         str | None,
-        typer.Option(
-            "--gate", metavar="2%", help="Exit 4 if an arm of B is slower than in A by more than this."
+        options.option(
+            *("--gate", "SHARE", options.FIRST),
+            "Exit 4 if an arm of B is slower than in A by more than this, e.g. 2%, by the lower end of the "
+            "95% interval.",
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Compare even runs that answer different questions.")
+        bool, options.option("--force", "", options.FIRST, "Compare even runs of different tasks or models.")
     ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Set one run against another, paired where prompts agree.
+    """Compare two runs, paired by prompt: times, tokens, metrics.
 
-    The gate looks at the lower end of the 95% interval of the time ratio, so that noise alone seldom
-    fails it.
+    Example: spsbench compare results/A results/B --gate 2%
     """
-
     compare_runs(a, b, gate, force=force, as_json=json, quiet=quiet)
 
 
@@ -147,12 +145,9 @@ def compare_runs(
     compared = compare_sides(_side(a), _side(b))
     _require_comparable(compared, gated=allowed is not None, force=force)
     ask_again(compared, a, b)
-    if as_json:
-        print_json(compared)
-    else:
-        from spsbench.report.comparison import screen
+    from spsbench.report.comparison import screen
 
-        out().print(screen(compared))
+    present(lambda: compared, lambda: screen(compared), json=as_json, quiet=quiet)
     if allowed is not None:
         _judge(compared, str(gate), allowed, quiet=quiet)
 

@@ -21,47 +21,61 @@ if TYPE_CHECKING:
     from spsbench.distill.recipe import Recipe
     from spsbench.models.source import ModelSource
 
-TEXT, TRAINING = "What is learnt from", "How it is trained"
+TEXT, TRAINING = "Training text", "Training"
 _LINE_EVERY_S = 20.0
 _KERNELS_KEPT = "16"
 _FORECAST_CONTEXT, _FORECAST_S = 256, 10.0
 
 
 Target = Annotated[
-    str | None, option("--target", "MODEL", None, "The target: a hub id, a folder or a GGUF file.")
+    str | None, option("--target", "MODEL", None, "Target model: hub id, folder or GGUF file.")
 ]
-Out = Annotated[Path | None, option("--out", "FOLDER", None, "Where the draft goes; goes on if it is begun.")]
+Out = Annotated[
+    Path | None,
+    option("--out", "FOLDER", None, "Folder of the draft; training resumes if it was begun there."),
+]
 Kind = Annotated[
     str | None,
     option("--kind", "KIND", None, "model, eagle or medusa. Default: model."),
 ]
-Layers = Annotated[str | None, option("--layers", "N", None, "Of a draft model. Default: 2.")]
-Heads = Annotated[str | None, option("--heads", "N", TRAINING, "Of medusa: tokens ahead. Default: 4.")]
+Layers = Annotated[str | None, option("--layers", "N", None, "Layers of a draft model. Default: 2.")]
+Heads = Annotated[
+    str | None, option("--heads", "N", TRAINING, "medusa: heads, one for each token ahead. Default: 4.")
+]
 Vocabulary = Annotated[
     str | None,
-    option("--vocabulary", "N", None, "Tokens that it can propose, 0 for all. Default: 8000."),
+    option("--vocabulary", "N", None, "Tokens that the draft can propose, 0 for all. Default: 8000."),
 ]
 Data = Annotated[
     str | None,
-    option("--data", "LIST", None, "Of own, python and prompts files. Default: own,python."),
+    option("--data", "LIST", None, "own (the target's text), python, or prompts files. Default: own,python."),
 ]
-Tokens = Annotated[str | None, option("--tokens", "N", None, "Of text. Default: 2000000.")]
+Tokens = Annotated[str | None, option("--tokens", "N", None, "Tokens of training text. Default: 2000000.")]
 Minutes = Annotated[
-    str | None, option("--minutes", "M", None, "Cut text and training short to fit. Default: no limit.")
+    str | None,
+    option("--minutes", "M", None, "Shorten text and training to fit into M minutes. Default: no limit."),
 ]
-Epochs = Annotated[str | None, option("--epochs", "N", TRAINING, "Times that text is learnt. Default: 2.")]
+Epochs = Annotated[str | None, option("--epochs", "N", TRAINING, "Passes over the text. Default: 2.")]
 BatchTokens = Annotated[
-    str | None, option("--batch-tokens", "N", TRAINING, "Of an update, padding included. Default: 2048.")
+    str | None,
+    option("--batch-tokens", "N", TRAINING, "Tokens of an update, padding included. Default: 2048."),
 ]
 Revision = Annotated[str | None, option("--revision", "REV", TEXT, "Revision of the target.")]
 Threads = Annotated[str | None, option("--threads", "N", options.MACHINE, "CPU threads. Default: all.")]
 Corpus = Annotated[
     Path | None,
-    option("--corpus", "FOLDER", TEXT, "Where the text is kept, for several drafts. Default: OUT/corpus."),
+    option(
+        "--corpus",
+        "FOLDER",
+        TEXT,
+        "Folder of the training text, shared by several drafts. Default: OUT/corpus.",
+    ),
 ]
 Evaluated = Annotated[
     list[str] | None,
-    option("--evaluated", "TASK", TEXT, "A further task or prompts file to keep out of the text."),
+    option(
+        "--evaluated", "TASK", TEXT, "Another task or prompts file to keep out of the text; may be repeated."
+    ),
 ]
 
 
@@ -88,7 +102,7 @@ def distill(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Make a draft for a target: it learns the target's own distributions.
+    """Train a draft model or head for a target on the target's own distributions.
 
     Example: spsbench distill --target package:smollm2 --kind eagle --out head
     """
@@ -114,7 +128,7 @@ def distill_draft(params: Mapping[str, Any]) -> None:
     source, made, forecasts = _make(params, recipe, target, folder, _lines(quiet))
     if params["json"]:
         print_json(made.record | {"forecast": [_as_dict(forecast) for forecast in forecasts]})
-    else:
+    elif not quiet:
         _print(made, forecasts, _use(source.name, made))
 
 

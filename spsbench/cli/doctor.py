@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from spsbench.tasks.spec import TaskSpec
 
 
-def doctor(json: options.Json = False, debug: options.Debug = False) -> None:
-    """Tell what this machine can run: environment, models, data and the checker of programs."""
+def doctor(json: options.Json = False, quiet: options.Quiet = False, debug: options.Debug = False) -> None:
+    """Show what this machine can run: environment, models, data, and the sandbox for generated programs.
+
+    Example: spsbench doctor
+    """
     from dataclasses import asdict
 
-    from spsbench.cli.console import out, print_json
+    from spsbench.cli.console import present
     from spsbench.errors import UnavailableError
 
     checks = examine()
-    if json:
-        print_json([asdict(check) for check in checks])
-    else:
-        out().print(render(checks))
+    present(lambda: [asdict(check) for check in checks], lambda: render(checks), json=json, quiet=quiet)
     broken = [check.what for check in checks if check.state == "broken"]
     if broken:
         raise UnavailableError(f"{', '.join(broken)} cannot be used.", remedy="Install spsbench again.")

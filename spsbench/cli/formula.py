@@ -9,7 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from spsbench.cli import options
-from spsbench.cli.console import out, print_json, say
+from spsbench.cli.console import present, say
 
 
 def theory(
@@ -21,14 +21,18 @@ def theory(
     ],
     k: Annotated[str, typer.Option(metavar="LIST", help="Lookaheads: 4, 0,2,4 or 0..7.")] = "0..7",
     json: options.Json = False,
+    quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """What Leviathan et al. 2022 predict from alpha and c, assuming independent tests."""
-    say("`spsbench theory` is now `spsbench simulate --formula`.")
-    show(alpha, c, k, json=json)
+    """What Leviathan et al. 2022 predict from alpha and c, assuming independent acceptance.
+
+    Example: spsbench simulate --formula --alpha 0.8 --cost 0.13
+    """
+    say("`spsbench theory` is now `spsbench simulate --formula`.", quiet=quiet)
+    show(alpha, c, k, json=json, quiet=quiet)
 
 
-def show(alpha: float, c: float, k: str | None, *, json: bool) -> None:
+def show(alpha: float, c: float, k: str | None, *, json: bool, quiet: bool) -> None:
     """Print the prediction.
 
     Args:
@@ -36,6 +40,7 @@ def show(alpha: float, c: float, k: str | None, *, json: bool) -> None:
         c: time of one draft run over the time of one target run.
         k: lookaheads as typed; 0 to 7 where none were.
         json: as JSON alone.
+        quiet: nothing for people to read.
 
     Raises:
         UsageError: alpha outside [0, 1], c below 0, or no such lookaheads.
@@ -43,10 +48,7 @@ def show(alpha: float, c: float, k: str | None, *, json: bool) -> None:
     from spsbench.config import parse_ks
 
     prediction = predict(alpha, c, parse_ks(k or "0..7"))
-    if json:
-        print_json(prediction)
-    else:
-        out().print(render(prediction))
+    present(lambda: prediction, lambda: render(prediction), json=json, quiet=quiet)
 
 
 def predict(alpha: float, c: float, ks: Sequence[int]) -> dict[str, Any]:
@@ -87,5 +89,5 @@ def render(prediction: dict[str, Any]) -> RenderableType:
     ]
     table = Table([*map(right, ("K", "tokens/loop", "speedup"))], rows)
     best = f"Best: K={prediction['best_k']} with {prediction['best_speedup']:.2f}x."
-    note = "A prediction, not a measurement: it takes the tests as independent and verifying as free."
+    note = "A prediction, not a measurement: acceptance is assumed independent, verifying K tokens free."
     return Group(table.as_rich(), "", best, note)

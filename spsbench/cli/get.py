@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-import typer
-
-from spsbench.cli import options
+from spsbench.cli import completion, options
 
 if TYPE_CHECKING:
     from spsbench.fetch.catalogue import Package
     from spsbench.peers.catalogue import Entry
 
 _NAME = "A pair or an engine, see `spsbench list pairs` and `spsbench list engines`."
-Name = Annotated[str, typer.Argument(metavar="NAME", help=_NAME)]
-Remove = Annotated[bool, typer.Option("--remove", help="Take away what was fetched.")]
+Name = Annotated[str, options.argument("NAME", _NAME, completion.named(completion.gettable_names))]
+Remove = Annotated[
+    bool, options.option("--remove", "", options.FIRST, "Remove what was fetched or installed.")
+]
 
 
 def get(
@@ -26,7 +26,7 @@ def get(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Fetch a pair's models or install an engine, or take them away; the size is said first.
+    """Fetch a pair's models or install an external engine, or remove it; the download's size is shown first.
 
     Example: spsbench get smollm2
     """
@@ -41,7 +41,7 @@ def get(
         print_json([each.row(gone) for each, gone in zip(wanted, freed, strict=True)])
         return
     for each, gone in zip(wanted, freed, strict=True):
-        out().print(_sentence(each, gone, removed=remove), soft_wrap=True, markup=False)
+        out(quiet=quiet).print(_sentence(each, gone, removed=remove), soft_wrap=True, markup=False)
 
 
 class _Wanted(Protocol):

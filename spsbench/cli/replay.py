@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Group
 
-from spsbench.cli import options, policies, values
+from spsbench.cli import completion, options, policies, values
 from spsbench.cli.audit import Greedy, Temperature, TopK, TopP
-from spsbench.cli.console import out, print_json, say
+from spsbench.cli.console import present, say
 from spsbench.cli.options import option
 from spsbench.cli.written import pairs_of, sought_of, times_of, written_of
 from spsbench.errors import UsageError
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 Source = Annotated[
     Path | None,
-    typer.Argument(
-        metavar="RUN",
-        help="Directory of a run, or texts of another engine as JSON lines, as `audit` takes them. "
+    options.argument(
+        "RUN",
+        "Run directory, or another engine's texts as JSON lines (as for `audit`). "
         "Default: the latest in results/.",
-        show_default=False,
+        completion.runs,
     ),
 ]
 Ks = Annotated[str | None, option("--k", "LIST", options.FIRST, "Lookahead: 4, 2,4 or 1..8. Default: 1..8.")]
 Name = Annotated[
     str | None,
-    option("--sampling", "NAME", options.FIRST, "Of the texts. Default: the run's first."),
+    option("--sampling", "NAME", options.FIRST, "The run's sampling to replay. Default: its first."),
 ]
 Drafts = Annotated[
     list[str] | None,
-    option("--draft", "MODEL", options.FIRST, "Draft; given more than once, they are compared."),
+    option("--draft", "MODEL", options.FIRST, "Draft model; may be repeated, to compare several."),
 ]
 Budget = Annotated[
     str | None,
@@ -48,12 +48,17 @@ Budget = Annotated[
         "--budget",
         "TIME",
         options.FIRST,
-        "For timing loops here, e.g. 5min; 0 predicts no times. Default: 30.",
+        "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",
     ),
 ]
 Times = Annotated[
     Path | None,
-    option("--times", "FILE", options.FIRST, "Another machine's, of `spsbench bench --json` there."),
+    option(
+        "--times",
+        "FILE",
+        options.FIRST,
+        "Times of another machine: the output of `spsbench bench --json` there.",
+    ),
 ]
 
 
@@ -83,7 +88,7 @@ def replay(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Predict any drafter and any K from texts that the target wrote; nothing is generated.
+    """Predict the speedup of any drafter and K from texts that the target has written.
 
     Example: spsbench replay results/RUN --drafter model,lookup --k 1..8
     """
@@ -118,11 +123,15 @@ def replay_texts(source: Path, params: Mapping[str, Any]) -> None:
         written, sought, ks, times, lambda text: say(text, quiet=quiet), readers=readers, under=under
     )
     curves = policies.curves(found, asked, readers)
-    if params["json"]:
-        print_json(_facts(found) | policies.facts(curves))
-    else:
-        shown = (_table(found).as_rich(), *policies.shown(curves))
-        out().print(Group(_title(written), "", *shown, "", *_evens(found), _note(found, times)))
+    present(
+        lambda: _facts(found) | policies.facts(curves),
+        lambda: Group(
+            *(_title(written), "", _table(found).as_rich(), *policies.shown(curves)),
+            *("", *_evens(found), _note(found, times)),
+        ),
+        json=params["json"],
+        quiet=quiet,
+    )
 
 
 def _require_one_draft(drafts: Sequence[str] | None) -> None:

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import typer
-
-from spsbench.cli import options
+from spsbench.cli import completion, options
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.measure import resume_command
 from spsbench.errors import SpsbenchError, UsageError
@@ -22,24 +20,24 @@ if TYPE_CHECKING:
 
 Runs = Annotated[
     list[Path] | None,
-    typer.Argument(
-        metavar="[RUN]...",
-        help="Directories of runs; several are shown side by side. Default: the latest in results/.",
-        show_default=False,
+    options.argument(
+        "RUN...",
+        "Run directories; several are shown side by side. Default: the latest in results/.",
+        completion.runs,
     ),
 ]
 Html = Annotated[
-    bool, typer.Option("--html", rich_help_panel=options.OUTPUT, help="Write a page with plots and traces.")
+    bool, options.option("--html", "", options.FIRST, "Write an HTML page with figures and token traces.")
 ]
 Csv = Annotated[
-    bool, typer.Option("--csv", rich_help_panel=options.OUTPUT, help="Print CSV alone on stdout.")
+    bool, options.option("--csv", "", options.FIRST, "Print the table as CSV, and nothing else on stdout.")
 ]
 Out = Annotated[
     Path | None,
     options.option(
         "--out",
         "FILE",
-        options.OUTPUT,
+        options.FIRST,
         "Where --html writes. Default: report.html in the run, comparison.html for several.",
     ),
 ]
@@ -54,7 +52,10 @@ def report(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Show results again and write the report with its figures, from what the runs recorded."""
+    """Show a finished run again, and write its report and figures.
+
+    Example: spsbench report results/RUN --html
+    """
     if csv and json:
         raise UsageError("--csv and --json are given together.", flag="--csv", remedy="Leave one out.")
     if out is not None and not html:
@@ -118,7 +119,7 @@ def show_runs(
     from spsbench.store import latest
 
     runs, problems = _derived(list(dict.fromkeys(named or [latest(results_dir())])))
-    _print(runs, csv=csv, json=json)
+    _print(runs, csv=csv, json=json, quiet=quiet)
     for directory, measured, _ in runs:
         if not measured.summary["complete"]:
             say(f"{directory} is not complete. Continue it with:\n  {resume_command(directory)}", quiet=quiet)
@@ -148,8 +149,8 @@ def _derived(directories: Sequence[Path]) -> tuple[list[Derived], list[SpsbenchE
     return runs, problems
 
 
-def _print(runs: Sequence[Derived], *, csv: bool, json: bool) -> None:
-    """Results on stdout: JSON or CSV alone, else tables."""
+def _print(runs: Sequence[Derived], *, csv: bool, json: bool, quiet: bool) -> None:
+    """Results on stdout: JSON or CSV alone, else tables unless ``quiet``."""
     if csv:
         from spsbench.report.measured import to_csv
 
@@ -158,6 +159,8 @@ def _print(runs: Sequence[Derived], *, csv: bool, json: bool) -> None:
         single = [dict(measured.summary) for _, measured, _ in runs]
         several = [{"run": str(path), **measured.summary} for path, measured, _ in runs]
         print_json(single[0] if len(runs) == 1 else {"runs": several})
+    elif quiet:
+        return
     elif len(runs) == 1:
         from spsbench.report.terminal import show
 

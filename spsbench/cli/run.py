@@ -78,7 +78,7 @@ def run(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Measure ArS and SpS side by side on a task.
+    """Measure ArS and SpS side by side on a task or on your own prompts.
 
     Example: spsbench run xsum --k 2,4 --drafter model,lookup
     """

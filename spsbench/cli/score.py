@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from spsbench.cli import judge, options
+from spsbench.cli import completion, judge, options
+from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
     from spsbench.store import RunStore
@@ -15,27 +14,82 @@ if TYPE_CHECKING:
 
 
 def score(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run.", show_default=False)],
+    source: Annotated[
+        Path,
+        options.argument(
+            "RUN or SAMPLES",
+            "Run directory, or samples as JSON lines with task_id and completion (.gz too).",
+            completion.runs,
+        ),
+    ],
     missing: Annotated[
-        bool, typer.Option("--missing", help="Only outputs that have no score yet. Default: all of them.")
+        bool,
+        options.option(
+            "--missing", "", options.FIRST, "RUN: only outputs without a score. Default: all outputs."
+        ),
     ] = False,
     n_workers: judge.Workers = "auto",
     timeout: judge.Timeout = "3",
     unsafe_exec: judge.UnsafeExec = False,
-    extract: Annotated[
-        str | None,
-        options.option(
-            "--extract",
-            "auto|none|fence",
-            options.FIRST,
-            "Code from an answer's fence, or the answer as it is. Default: the run's own setting.",
-        ),
-    ] = None,
+    extract: judge.Extract = None,
+    out: judge.Results = None,
+    k: judge.Ks = None,
+    problem_file: judge.ProblemFile = None,
+    ignore_missing: judge.IgnoreMissing = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Score a run's outputs, now or anew: generating and judging can be on different machines."""
+    """Score outputs, elsewhere or later: those of a run, or HumanEval samples of any engine.
+
+    Example: spsbench score results/RUN --missing
+    """
+    if source.is_dir():
+        for flag, given in (
+            *(("--out", out), ("--k", k), ("--problem-file", problem_file)),
+            ("--ignore-missing", ignore_missing or None),
+        ):
+            _refuse(flag, given, "a file of samples", f"{source} is a run")
+        score_run(source, (n_workers, timeout), unsafe_exec, extract, missing=missing, json=json, quiet=quiet)
+        return
+    _refuse("--missing", missing or None, "a run", f"{source} is a file of samples")
+    asked = judge.Judging(out, k, n_workers, timeout, problem_file, ignore_missing, unsafe_exec, extract)
+    judge.judge_samples(source, asked, json=json, quiet=quiet)
+
+
+def _refuse(flag: str, given: object, belongs: str, instead: str) -> None:
+    if given is not None:
+        raise UsageError(f"it is an option for {belongs}, and {instead}.", flag=flag, remedy="Leave it out.")
+
+
+def score_run(
+    run: Path,
+    limits: tuple[str, str],
+    unsafe_exec: bool,
+    extract: str | None,
+    *,
+    missing: bool,
+    json: bool,
+    quiet: bool,
+) -> None:
+    """Score the outputs of a run and show its summary.
+
+    Args:
+        run: its directory.
+        limits: ``--n-workers`` and ``--timeout`` as typed.
+        unsafe_exec: run programs even without a sandbox.
+        extract: how code is taken from answers; None for the run's setting.
+        missing: only outputs without a score.
+        json: print JSON.
+        quiet: print nothing for people.
+
+    Raises:
+        UsageError: it is not a run, or cannot be scored like this.
+    """
+    workers, timeout_s = judge.workers_of(limits[0]), judge.timeout_of(limits[1])
+    from spsbench.store.opening import read_run
+
+    read_run(run)  # what is not a run is refused before torch is imported
     from spsbench.cli.console import say
     from spsbench.cli.measure import show_summary
     from spsbench.config import resolve
@@ -46,10 +100,10 @@ def score(
     from spsbench.store import RunStore
     from spsbench.tasks.catalogue import load_task
 
-    told = {"judge_timeout_s": judge.timeout_of(timeout), "judge_workers": judge.workers_of(n_workers)}
+    judging = {"judge_timeout_s": timeout_s, "judge_workers": workers}
     with RunStore.open(run, writable=True) as store:
         config = resolve({"extract": extract}, run / "config.yaml")
-        task = load_task(config.task, unsafe_exec=unsafe_exec, extract=config.extract, **told)
+        task = load_task(config.task, unsafe_exec=unsafe_exec, extract=config.extract, **judging)
         if task.runs_code:
             store.note(sandbox=sandbox_level(unsafe_exec))
             _note_rule(store, task, extract, only_missing=missing)
@@ -58,7 +112,7 @@ def score(
             task, store, lambda count: say(f"Scoring {count} outputs", quiet=quiet), again=not missing
         )
         summary = finalize(store, None, task)
-    show_summary(summary, as_json=json)
+    show_summary(summary, as_json=json, quiet=quiet)
     say(f"Everything is in {run}", quiet=quiet)
 
 
@@ -68,7 +122,6 @@ def _note_rule(store: RunStore, task: Task, asked: str | None, *, only_missing: 
     Raises:
         UsageError: some outputs would have scores by another rule, or they are no answers of their own.
     """
-    from spsbench.errors import UsageError
     from spsbench.tasks import answers
 
     info, prompt = store.run_info(), next(iter(store.prompts()), None)
@@ -86,7 +139,7 @@ def _note_rule(store: RunStore, task: Task, asked: str | None, *, only_missing: 
         raise UsageError(
             f"the outputs that have scores were judged with {before}, the missing ones would be with {rule}.",
             flag="--missing",
-            remedy="Leave it out to score all of them anew.",
+            remedy="Leave it out to score all of them again.",
         )
     identity = {key: value for key, value in (info.get("identity") or {}).items() if key != "extract"}
     store.note(extract=rule, identity=identity | answers.extraction_identity(rule, chat))

@@ -22,25 +22,30 @@ if TYPE_CHECKING:
 FACTS_FILE = "simulation.json"
 """A folder that has it holds a simulation, and may be written again."""
 
-CLOSENESS = "How close the draft is, in place of --alpha"
-TARGET = "What the target is like"
+CLOSENESS = "How close the draft is, instead of --alpha"
+TARGET = "The target"
 
 Alpha = Annotated[
     str | None,
-    option("--alpha", "A", options.FIRST, "Solve for the closeness that gives this alpha. Default: 0.8."),
+    option(
+        "--alpha",
+        "A",
+        options.FIRST,
+        "Acceptance probability of a draft token, above 0 and below 1. Default: 0.8.",
+    ),
 ]
 Cost = Annotated[
     str | None,
     option(
         *("--cost", "C", options.FIRST),
-        "c, time of one draft run over one target run. Default: 1.8/14.1, the paper's.",
+        "c, time of a draft forward over a target forward. Default: 1.8/14.1, from Chen et al.",
     ),
 ]
 Operations = Annotated[
     str | None,
     option(
         *("--operations", "C", TARGET),
-        "c^, operations of one draft run over one target run. Default: 4/70, the paper's parameters.",
+        "c^, operations of a draft forward over a target forward. Default: 4/70, from Chen et al.",
     ),
 ]
 Ks = Annotated[
@@ -53,11 +58,13 @@ SourceOption = Annotated[
 ]
 Concentration = Annotated[
     str | None,
-    option("--concentration", "X", CLOSENESS, "dirichlet: larger draws draft rows closer to the target's."),
+    option(
+        "--concentration", "X", CLOSENESS, "dirichlet: the larger, the closer the draft is to the target."
+    ),
 ]
 DraftTemperature = Annotated[
     str | None,
-    option("--draft-temperature", "T", CLOSENESS, "temperature: 1 is the target itself."),
+    option("--draft-temperature", "T", CLOSENESS, "temperature: of the draft; 1 is the target itself."),
 ]
 Dependence = Annotated[
     str | None,
@@ -65,7 +72,7 @@ Dependence = Annotated[
         "--dependence", "X", CLOSENESS, "ngram: share of the target's row that depends on two tokens, 0 to 1."
     ),
 ]
-Vocabulary = Annotated[str | None, option("--vocabulary", "V", TARGET, "Tokens. Default: 32.")]
+Vocabulary = Annotated[str | None, option("--vocabulary", "V", TARGET, "Vocabulary size. Default: 32.")]
 ContextsOption = Annotated[
     str | None,
     option(
@@ -85,21 +92,31 @@ Stay = Annotated[
     option("--stay", "X", TARGET, "Chance that easy stays easy and hard stays hard. Default: 0.95."),
 ]
 Tokens = Annotated[
-    str | None, option("--tokens", "N", options.FIRST, "For each K, in sequences of 128. Default: 6400.")
+    str | None,
+    option("--tokens", "N", options.FIRST, "Tokens for each K, in sequences of 128. Default: 6400."),
 ]
 RuleOption = Annotated[
     str | None,
-    option("--rule", "NAME", options.FIRST, "What decides which draft tokens stand. Lossy ones show."),
+    option(
+        "--rule",
+        "NAME",
+        options.FIRST,
+        "What accepts draft tokens, see `spsbench list rules`. Default: modified-rejection.",
+    ),
 ]
 Fault = Annotated[
     str | None,
-    option("--fault", "NAME", options.FIRST, f"Plant a wrong sampler: {', '.join(FAULTS)}."),
+    option("--fault", "NAME", options.FIRST, f"Inject a faulty sampler: {', '.join(FAULTS)}."),
 ]
 Folder = Annotated[
-    Path | None, option("--out", "DIR", options.FIRST, "Write figures, page and JSON there. Default: none.")
+    Path | None,
+    option(
+        "--out", "DIR", options.FIRST, "Write figures, Markdown and JSON there. Default: nothing is written."
+    ),
 ]
 Formula = Annotated[
-    bool, option("--formula", "", options.FIRST, "Only what the formula predicts; nothing is simulated.")
+    bool,
+    option("--formula", "", options.FIRST, "Print only what the formula predicts; nothing is simulated."),
 ]
 
 
@@ -131,7 +148,7 @@ def simulate(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Theory against simulation, without any model: target and draft are random tables.
+    """Compare theory with simulated loops; target and draft are random tables, no model is needed.
 
     Example: spsbench simulate --alpha 0.8 --cost 0.13 --k 1..8
     """
@@ -150,7 +167,7 @@ def _formula(params: Mapping[str, Any]) -> None:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{value} is for a simulation.", flag=flag, remedy="Leave it or --formula out.")
     alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
-    by_formula.show(alpha, cost_of(params), params["k"], json=params["json"])
+    by_formula.show(alpha, cost_of(params), params["k"], json=params["json"], quiet=params["quiet"])
 
 
 def simulate_loops(params: Mapping[str, Any]) -> None:
@@ -170,7 +187,8 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
     if folder is not None:
         _write(question, worlds, folder)
         say(f"Figures, page and JSON are in {folder}", quiet=quiet)
-    _show(question, worlds, as_json=params["json"])
+    if params["json"] or not quiet:
+        _show(question, worlds, as_json=params["json"])
 
 
 def _folder(out: Path | None) -> Path | None:

@@ -15,7 +15,7 @@ DEFAULT_KS = "0..7"
 
 @wraps(run, assigned=("__annotations__",))  # the options of `run`, with a help of its own
 def sweep_k(context: typer.Context, **options: Any) -> None:
-    """Measure several lookaheads K in one run: all interleaved, the models loaded once.
+    """Measure several lookaheads K in one run, interleaved prompt by prompt.
 
     Example: spsbench sweep-k xsum --k 0,2,4,8
     """

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spsbench.cli import options
-from spsbench.cli.console import out, say
+from spsbench.cli.console import out, print_json, say
 from spsbench.errors import UsageError
 from spsbench.records import Arm, Loop, Request, TracedToken
 
@@ -23,17 +23,15 @@ if TYPE_CHECKING:
 
 Prompt = Annotated[
     str,
-    typer.Argument(metavar="PROMPT", help="The text to continue; - reads it from stdin.", show_default=False),
+    options.argument("PROMPT", "The text to continue; - reads it from stdin."),
 ]
 K = Annotated[
     str | None,
-    options.option("--k", "K", options.WHAT, "Lookahead, from 1 on. Default: 4."),
+    options.option("--k", "K", options.FIRST, "Lookahead K, from 1. Default: 4."),
 ]
 Sampling = Annotated[
     str | None,
-    options.option(
-        "--sampling", "NAME", options.SAMPLING, "nucleus (top-p 0.8) or greedy. Default: nucleus."
-    ),
+    options.option("--sampling", "NAME", options.FIRST, "nucleus (top-p 0.8) or greedy. Default: nucleus."),
 ]
 
 
@@ -57,11 +55,14 @@ def trace(
     dtype: options.Dtype = None,
     threads: options.Threads = None,
     backend: options.Backend = None,
+    json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Watch SpS write: accepted, rejected and corrected tokens as they come."""
+    """Show which model proposed each token of an output, as it is generated.
 
+    Example: spsbench trace "The capital of France" --k 4
+    """
     trace_prompt(context.params)
 
 
@@ -107,16 +108,22 @@ def trace_prompt(params: Mapping[str, Any]) -> None:
     request = _request(ready, arm, text)
     pair = load(ready)
     _warm_up(pair, arm, request)
-    console = out()
+    console = out(quiet=quiet or params["json"])
     writer = TraceWriter(console)
     writer.legend()
     loops: list[Loop] = []
+    tokens: list[Token] = []
     for spoken in _speak(pair, arm, request):
-        writer.write([_token(token, pair) for token in spoken.tokens])
+        written = [_token(token, pair) for token in spoken.tokens]
+        writer.write(written)
+        tokens += written
         loops.append(spoken.record)
     writer.end()
     baseline = EagerEngine(pair.target, None, 0, pair.tokenizer, pair.device, SystemClock()).generate(request)
-    for line in _closing(arm, loops, 1e3 * baseline.decode_s / len(baseline.tokens)):
+    facts = _facts(arm, loops, 1e3 * baseline.decode_s / len(baseline.tokens))
+    if params["json"]:
+        print_json(facts | {"prompt": text, "tokens": [asdict(token) for token in tokens]})
+    for line in _closing(facts):
         console.print(line, markup=False, soft_wrap=True)
 
 
@@ -212,23 +219,35 @@ def _token(traced: TracedToken, pair: Pair) -> Token:
     return Token(text, traced.fate, traced.target_prob, traced.draft_prob, traced.u)
 
 
-def _closing(arm: Arm, loops: list[Loop], ars_ms: float) -> list[str]:
-    """Acceptance under its names, and the speed of this one text."""
-    from spsbench.report.wording import milliseconds, number
-
+def _facts(arm: Arm, loops: list[Loop], ars_ms: float) -> dict[str, Any]:
+    """Acceptance under its names, and the times of this one text in ms per token."""
     accepted, drafted, tested = (
         sum(getattr(loop, name) for loop in loops) for name in ("accepted", "drafted", "tested")
     )
     emitted = sum(loop.emitted for loop in loops)
     sps_ms = 1e3 * sum(loop.loop_s for loop in loops) / emitted
-    names = {
+    return {
+        "k": arm.k,
+        "emitted": emitted,
+        "loops": len(loops),
         "mean_acceptance_length": 1 + accepted / len(loops),
         "alpha_beta": sum(loop.beta_sum for loop in loops) / tested if tested else None,
         "draft_acceptance_rate": accepted / drafted if drafted else None,
+        "sps_ms_per_token": sps_ms,
+        "ars_ms_per_token": ars_ms,
+        "speedup": ars_ms / sps_ms,
     }
+
+
+def _closing(facts: Mapping[str, Any]) -> list[str]:
+    """The numbers of ``_facts`` for people."""
+    from spsbench.report.wording import milliseconds, number
+
+    names = ("mean_acceptance_length", "alpha_beta", "draft_acceptance_rate")
+    sps, ars = milliseconds(facts["sps_ms_per_token"]), milliseconds(facts["ars_ms_per_token"])
     return [
         "",
-        "  ".join(f"{name} {number(value, 3)}" for name, value in names.items()),
-        f"{emitted} tokens in {len(loops)} loops: SpS (K={arm.k}) {milliseconds(sps_ms)} ms/token, "
-        f"ArS {milliseconds(ars_ms)}: {ars_ms / sps_ms:.2f}x here.",
+        "  ".join(f"{name} {number(facts[name], 3)}" for name in names),
+        f"{facts['emitted']} tokens in {facts['loops']} loops: SpS (K={facts['k']}) {sps} ms/token, "
+        f"ArS {ars}: {facts['speedup']:.2f}x here.",
     ]

@@ -27,24 +27,23 @@ if TYPE_CHECKING:
     from spsbench.verify.verification import Effort
 
 
-TESTED = "What is tested"
+TESTED = "What to test"
 
 Control = Annotated[
     str | None,
-    options.option(
-        "--control", "NAME", TESTED, "Plant a sampler that is known to be wrong; the tests must fail."
-    ),
+    options.option("--control", "NAME", TESTED, "Inject one known fault; the tests must fail."),
 ]
 Controls = Annotated[
     bool,
-    typer.Option(
-        "--controls", rich_help_panel=TESTED, help="Plant each in turn and print which test caught it."
-    ),
+    options.option("--controls", "", TESTED, "Inject every known fault and print which test caught it."),
 ]
 EffortName = Annotated[
     str | None,
     options.option(
-        "--effort", "full|reduced", TESTED, "How much is drawn. Default: full, with --controls reduced."
+        "--effort",
+        "full|reduced",
+        TESTED,
+        "How many samples are drawn. Default: full; with --controls reduced.",
     ),
 ]
 Engine = Annotated[
@@ -53,7 +52,7 @@ Engine = Annotated[
         "--engine",
         "NAME",
         TESTED,
-        'Test the answers of an engine of others instead, e.g. worker:"python my_engine.py".',
+        'Test instead whether an external engine follows the protocol, e.g. worker:"python my_engine.py".',
     ),
 ]
 
@@ -93,9 +92,9 @@ def verify(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Test whether SpS, or any drafter and rule, has the target's distribution; exit 4 if not.
+    """Test whether SpS, with any drafter and rule, keeps the target's distribution.
 
-    With --engine: whether an engine of others follows the engine protocol.
+    Example: spsbench verify --effort reduced --sampling nucleus
     """
     if tensor_parallel is None:
         require_alone("test", f"Add --tensor-parallel {started()}, or start spsbench without torchrun.")
@@ -147,7 +146,7 @@ def verify_sampler(params: Mapping[str, Any]) -> None:
         results[tested.name] = _Result(tested.arm, found)
     if params["json"]:
         print_json(_as_json(params["control"], results))
-    else:
+    elif not quiet:
         for result in results.values():
             out().print(_verdicts(result))
     _judge(params, results)
@@ -238,7 +237,7 @@ def verify_controls(params: Mapping[str, Any]) -> None:
     ]
     if params["json"]:
         print_json({"passed": not missed, "matrix": matrices})
-    else:
+    elif not quiet:
         for name, matrix in matrices.items():
             out().print(_matrix(name, matrix))
     if missed:

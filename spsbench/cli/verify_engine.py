@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import values
 from spsbench.cli.audit_engine import plan_of, subject_of
-from spsbench.cli.console import out, print_json, say
+from spsbench.cli.console import present, say
 from spsbench.errors import GateFailed, UsageError
 from spsbench.paths import results_dir
 
@@ -53,17 +53,16 @@ def verify_engine(params: Mapping[str, Any]) -> None:
             found[name] = list(conformance(asked))
         finally:
             peer.close()
-    if params["json"]:
-        print_json(
-            {
-                name: [asdict(each) | {"verdict": each.verdict} for each in all_]
-                for name, all_ in found.items()
-            }
-        )
-    else:
-        rows = [[name, each.test, each.verdict, each.found] for name, all_ in found.items() for each in all_]
-        columns = [left("setting"), left("test"), left("verdict"), left("found", whole=False)]
-        out().print(Table(columns, rows).as_rich())
+    rows = [[name, each.test, each.verdict, each.found] for name, all_ in found.items() for each in all_]
+    columns = [left("setting"), left("test"), left("verdict"), left("found", whole=False)]
+    present(
+        lambda: {
+            name: [asdict(each) | {"verdict": each.verdict} for each in all_] for name, all_ in found.items()
+        },
+        lambda: Table(columns, rows).as_rich(),
+        json=params["json"],
+        quiet=params["quiet"],
+    )
     failed = [f"{each.test} ({name})" for name, all_ in found.items() for each in all_ if not each.passed]
     if failed:
         raise GateFailed(f"it does not follow the protocol: {', '.join(failed)}.", flag="--engine")
