@@ -19,6 +19,7 @@ from spsbench.paths import results_dir
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from spsbench.config import RunConfig
     from spsbench.models.pair import PairSource
     from spsbench.records import Interval, Spec
     from spsbench.replay.advice import Advice, Candidate
@@ -109,13 +110,8 @@ def advise_on(params: Mapping[str, Any]) -> None:
     Raises:
         UsageError, UnavailableError: before anything is loaded.
     """
-    from spsbench.cli.progress import watching
+    from spsbench.cli.measure import require_possible
     from spsbench.predict.halves import FEWEST_PROMPTS
-    from spsbench.replay.advice import advise
-    from spsbench.replay.study import study
-    from spsbench.replay.texts import texts_of
-    from spsbench.runner import execute
-    from spsbench.store import fresh_directory
 
     quiet = params["quiet"]
     ks = values.lookaheads(params["k"] or "1..8")
@@ -123,12 +119,29 @@ def advise_on(params: Mapping[str, Any]) -> None:
     budget_s = values.seconds(params["budget"], 60.0)
     objective, memory = _objective(params["objective"]), values.memory_bytes(params["memory"])
     if budget_s == 0:
-        raise UsageError("advice needs times.", flag="--budget", remedy="Give more than 0 seconds.")
+        raise UsageError(
+            "it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 60 or 5min."
+        )
+    config = _config(params)
+    require_possible(config)
+    if config.limit is not None and config.limit < FEWEST_PROMPTS:
+        raise UsageError(
+            f"{config.limit} prompts are too few to choose on and to judge on.",
+            flag="--limit",
+            remedy=f"Give at least {FEWEST_PROMPTS}.",
+        )
     say("Checking task, data and models", quiet=quiet)
-    ready = _plan(params)
+    from spsbench.cli.progress import watching
+    from spsbench.replay.advice import advise
+    from spsbench.replay.study import study
+    from spsbench.replay.texts import texts_of
+    from spsbench.runner import execute, plan
+    from spsbench.store import fresh_directory
+
+    ready = plan(config)
     if len(ready.prompts) < FEWEST_PROMPTS:
         raise UsageError(
-            f"{len(ready.prompts)} prompts are too few to choose and to judge on.",
+            f"{len(ready.prompts)} prompts are too few to choose on and to judge on.",
             flag="--limit",
             remedy=f"Give at least {FEWEST_PROMPTS}.",
         )
@@ -154,7 +167,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
 
 
 def _objective(text: str | None) -> str:
-    from spsbench.replay.advice import MEAN, OBJECTIVES
+    from spsbench.replay.objective import MEAN, OBJECTIVES
 
     if text not in (None, *OBJECTIVES):
         raise UsageError(
@@ -163,11 +176,10 @@ def _objective(text: str | None) -> str:
     return text or MEAN
 
 
-def _plan(params: Mapping[str, Any]) -> Plan:
+def _config(params: Mapping[str, Any]) -> RunConfig:
     """ArS alone on the prompts."""
     from spsbench.arms.beams import refuse_beams
     from spsbench.cli.measure import read_settings
-    from spsbench.runner import plan
 
     given = dict(params) | _NOT_OFFERED | {"limit": params["limit"] or str(_PROMPTS)}
     given["draft"] = params["draft"][0] if params["draft"] else None
@@ -175,7 +187,7 @@ def _plan(params: Mapping[str, Any]) -> Plan:
         del given[name]
     config = read_settings(given)
     refuse_beams(config, "advise")
-    return plan(config)
+    return config
 
 
 def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:

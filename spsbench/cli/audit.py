@@ -13,8 +13,6 @@ from spsbench.cli.console import present, say
 from spsbench.errors import GateFailed, UsageError
 
 if TYPE_CHECKING:
-    import torch
-
     from spsbench.models.causal_lm import CausalLM
     from spsbench.models.source import ModelSource
     from spsbench.verify.audit import Audit
@@ -156,9 +154,17 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
         GateFailed: they are not distributed as the target says.
     """
     quiet: bool = params["quiet"]
-    sampling, theirs = values.sampling(params), _dtype(params["samples_dtype"], "--samples-dtype")
-    _dtype(params["dtype"], "--dtype")
-    seed = _seed(params["seed"])
+    sampling, seed = values.sampling(params), values.seed(params["seed"])
+    values.float_dtype(params["dtype"], "--dtype")
+    samples_dtype = params["samples_dtype"]
+    if samples_dtype is not None and samples_dtype not in values.FLOATS:
+        raise UsageError(
+            f"{samples_dtype} is unknown.",
+            flag="--samples-dtype",
+            remedy=f"Choose from {', '.join(values.FLOATS)}.",
+        )
+    values.require_machine({**params, "threads": None})
+    values.readable(path, "SAMPLES", "Name a file of JSON lines.")
     say(f"Checking {path} and the models", quiet=quiet)
     sources, size, window = _sources(params)
     from spsbench.verify.audit import Reader
@@ -166,10 +172,12 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
     reader = Reader(sources[0].tokenizer, size, window, sampling)
     total = sum(1 for _ in reader.read(path))
     if not total:
-        raise UsageError(f"{path} holds no text.", flag="SAMPLES", remedy="Name a file with completions.")
+        raise UsageError(f"{path} is empty.", flag="SAMPLES", remedy="Name a file with completions.")
     models = _load(sources, size, params)
+    from spsbench.models.weights import DTYPES
     from spsbench.verify.audit import Audit
 
+    theirs = None if samples_dtype is None else DTYPES[samples_dtype]
     found = Audit(models[0], models[1] if len(models) > 1 else None, theirs, seed)
     say(f"Reading {total} texts", quiet=quiet)
     for number, text in enumerate(reader.read(path), start=1):
@@ -246,22 +254,6 @@ def _impossible(facts: Mapping[str, Any]) -> str:
         f"{text}; the first: line {first['line']}, token {first['index']} of the completion "
         f"(id {first['token_id']}), {first['gap']:.3g} below the best logit"
     )
-
-
-def _seed(text: str | None) -> int:
-    if text is not None and not text.isdecimal():
-        raise UsageError(f"{text!r} is no whole number from 0.", flag="--seed")
-    return int(text or 0)
-
-
-def _dtype(name: str | None, flag: str) -> torch.dtype | None:
-    from spsbench.models.weights import DTYPES
-
-    if name is None or (name == "auto" and flag == "--dtype"):
-        return None
-    if name not in DTYPES:
-        raise UsageError(f"{name!r} is unknown.", flag=flag, remedy=f"Choose from {', '.join(DTYPES)}.")
-    return DTYPES[name]
 
 
 def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import values
 from spsbench.cli.console import out, print_json, say
-from spsbench.errors import GateFailed, IncompleteError, UnavailableError, UsageError
+from spsbench.errors import GateFailed, IncompleteError, SpsbenchError, UnavailableError, UsageError
 from spsbench.paths import results_dir
 
 if TYPE_CHECKING:
+    from spsbench.config import RunConfig
     from spsbench.models.causal_lm import CausalLM
     from spsbench.models.source import ModelSource
     from spsbench.peers.registry import PeerKind
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from spsbench.runner import Plan
     from spsbench.summary_types import ReproFacts
     from spsbench.verify.engine_audit import Effort
-    from spsbench.verify.engine_matrix import Row, Setting, Subject
+    from spsbench.verify.engine_matrix import Row, Subject
 
 PLAIN, SPECULATING = "ars", "sps"
 _PROMPTS, _TEXTS, _BUDGET_S = 40, 320, 600.0
@@ -39,18 +40,20 @@ def audit_named(params: Mapping[str, Any]) -> None:
 
     # What is refused is refused before torch is imported.
     kind, limits = find_peer(params["engine"]), _limits(params)
+    samplings, lookaheads = _samplings(params), _lookaheads(params, served=kind.served)
+    threads, config = values.threads(params["threads"]), config_of(params, "--task")
     from spsbench.store import fresh_directory
     from spsbench.verify.engine_audit import Effort
-    from spsbench.verify.engine_matrix import audit_engine
+    from spsbench.verify.engine_matrix import Setting, audit_engine
 
     quiet = params["quiet"]
-    settings = _settings(params, served=kind.served)
+    settings = [Setting(sampling, k) for sampling, k in product(samplings, lookaheads)]
     if params["repro"]:
         _require_script(kind)
     say("Checking prompts, models and engine", quiet=quiet)
-    ready = plan_of(params)
+    ready = plan_of(config, params["engine"])
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
-    subject = subject_of(kind, ready, values.threads(params["threads"]))
+    subject = subject_of(kind, ready, threads)
     effort = Effort(*limits, ready.max_new_tokens)
     rows: list[Row] = []
     gone = None
@@ -71,29 +74,24 @@ def audit_named(params: Mapping[str, Any]) -> None:
     _conclude(rows, effort, gone)
 
 
-def _settings(params: Mapping[str, Any], *, served: bool) -> list[Setting]:
-    """Every sampling, plain and with each K; of a server each once, for it has its own K or none."""
-    from spsbench.verify.engine_matrix import Setting
-
+def _lookaheads(params: Mapping[str, Any], *, served: bool) -> list[int | None]:
+    """Plain (0) and each K; of a server None alone, for it has its own K or none."""
     if served:
         _require_not_given(params, "arms", "k")
-        return [Setting(sampling, None) for sampling in _samplings(params)]
+        return [None]
     arms = [name.strip() for name in (params["arms"] or f"{PLAIN},{SPECULATING}").split(",")]
     wrong = next((name for name in arms if name not in (PLAIN, SPECULATING)), None)
     if wrong is not None:
-        raise UsageError(
-            f"{wrong!r} is unknown.", flag="--arms", remedy=f"Choose from {PLAIN}, {SPECULATING}."
-        )
+        raise UsageError(f"{wrong} is unknown.", flag="--arms", remedy=f"Choose from {PLAIN}, {SPECULATING}.")
     ks = values.lookaheads(params["k"] or "4") if SPECULATING in arms else ()
-    every = [*([0] if PLAIN in arms else []), *ks]
-    return [Setting(sampling, k) for sampling, k in product(_samplings(params), every)]
+    return [*([0] if PLAIN in arms else []), *ks]
 
 
 def _require_not_given(params: Mapping[str, Any], *names: str) -> None:
     given = next((name for name in names if params[name] is not None), None)
     if given is not None:
         raise UsageError(
-            f"{params[given]!r} is given, and a server has models and lookahead of its own.",
+            f"{params[given]} is given, and a server has its own models and lookahead.",
             flag=f"--{given}",
             remedy="Leave it out; audit a server with speculation and one without.",
         )
@@ -117,12 +115,19 @@ def _limits(params: Mapping[str, Any]) -> tuple[float, int, float]:
     return bound, texts, values.seconds(params["budget"], _BUDGET_S)
 
 
-def plan_of(params: Mapping[str, Any]) -> Plan:
-    """Prompts, pair and seed, as a run would have them; no sampling of the task's is used."""
+def config_of(params: Mapping[str, Any], task_flag: str) -> RunConfig:
+    """Prompts, pair and seed, as a run would have them; no sampling of the task's is used.
+
+    Args:
+        params: every option by its name in Python, as typed.
+        task_flag: what names the task in this command.
+
+    Raises:
+        UsageError, UnavailableError: what the settings alone show to be wrong.
+    """
+    from spsbench.cli.measure import require_possible
     from spsbench.config import resolve
     from spsbench.records import number
-    from spsbench.runner import plan
-    from spsbench.runner.plan import require_decoder
 
     flags: dict[str, Any] = {"task": params["task"], "arms": PLAIN, "limit": params["limit"] or _PROMPTS}
     names = ("target", "draft", "revision", "draft_revision", "max_new_tokens", "seed", "data")
@@ -132,8 +137,23 @@ def plan_of(params: Mapping[str, Any]) -> Plan:
         for name in ("limit", "max_new_tokens", "seed")
         if isinstance(flags.get(name), str)
     }
-    ready = plan(resolve(flags | {"score": False}, pair=params["pair"]))
-    require_decoder(ready.source, str(params.get("engine", "an engine of others")))
+    config = resolve(flags | {"score": False}, pair=params["pair"])
+    try:
+        require_possible(config)
+    except SpsbenchError as error:
+        if error.flag != "TASK":
+            raise
+        raise type(error)(error.message, flag=task_flag, remedy=error.remedy) from error
+    return config
+
+
+def plan_of(config: RunConfig, engine: str) -> Plan:
+    """What ``config_of`` describes, with the models found and the prompts built."""
+    from spsbench.runner import plan
+    from spsbench.runner.plan import require_decoder
+
+    ready = plan(config)
+    require_decoder(ready.source, engine)
     return ready
 
 

@@ -205,16 +205,17 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     Raises:
         UsageError, UnavailableError: before anything is loaded.
     """
+    random_weights = params["target_config"] is not None or params["draft_config"] is not None
+    _refuse(params, random_weights=random_weights)
     from spsbench.environment import describe_environment
     from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.memory import suitable_threads
     from spsbench.models.pair import resolve_device
 
     quiet: bool = params["quiet"]
-    random_weights = params["target_config"] is not None or params["draft_config"] is not None
     asked = _asked(params, _SHARPENED if random_weights else _SAMPLING)
     at_once = _at_once(params, asked)
-    device, dtype = resolve_device(params["device"] or "auto"), _dtype(params["dtype"])
+    device, dtype = resolve_device(params["device"] or "auto"), values.float_dtype(params["dtype"], "--dtype")
     say("Checking the models", quiet=quiet)
     quiet_libraries()
     names, target, draft = (_built if random_weights else _loaded)(params, asked, dtype, device)
@@ -242,12 +243,7 @@ def _measured(target: CausalLM, draft: CausalLM, asked: BenchConfig) -> Mapping[
 
 def _at_once(params: Mapping[str, Any], asked: BenchConfig) -> tuple[int, ...]:
     """The batch sizes of ``--batch``; none for a study of one sequence."""
-    found = sizes(params["batch"])
-    if found and len(asked.contexts) > 1:
-        raise UsageError(
-            "batches are measured behind one context.", flag="--context", remedy="Give one number."
-        )
-    return found
+    return sizes(params["batch"])
 
 
 def _batches(
@@ -279,22 +275,51 @@ def _batches(
 def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:
     from spsbench.bench.study import BenchConfig
 
-    contexts = lengths(params["context_tokens"], DEFAULT_CONTEXT)
-    acceptance = _acceptance(params)
-    if acceptance is not None and len(contexts) > 1:
-        raise UsageError(
-            "loops with synthetic acceptance run behind one context.",
-            flag="--context",
-            remedy="Give one number, or leave --alpha and --acceptance-from out.",
-        )
     return BenchConfig(
         ks=values.lookaheads(params["k"] or DEFAULT_KS),
-        contexts=contexts,
+        contexts=lengths(params["context_tokens"], DEFAULT_CONTEXT),
         budget_s=values.number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS),
         sampling=sampling,
-        acceptance=acceptance,
-        seed=int(values.number(params["seed"], "--seed", 0, 0, whole=True)),
+        acceptance=_acceptance(params),
+        seed=values.seed(params["seed"]),
     )
+
+
+def _refuse(params: Mapping[str, Any], *, random_weights: bool) -> None:
+    """Refuse wrong values before torch is imported.
+
+    Raises:
+        UsageError: naming the flag.
+    """
+    from spsbench.store.opening import read_run
+
+    values.lookaheads(params["k"] or DEFAULT_KS)
+    values.number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS)
+    values.seed(params["seed"])
+    values.float_dtype(params["dtype"], "--dtype")
+    contexts = lengths(params["context_tokens"], DEFAULT_CONTEXT)
+    if sizes(params["batch"]) and len(contexts) > 1:
+        raise UsageError("batches are measured at one context.", flag="--context", remedy="Give one number.")
+    alpha, run = params["alpha"], params["acceptance_from"]
+    if alpha is not None or run is not None:
+        if len(contexts) > 1:
+            raise UsageError(
+                "loops with synthetic acceptance run at one context.",
+                flag="--context",
+                remedy="Give one number, or leave --alpha and --acceptance-from out.",
+            )
+        if alpha is not None and run is not None:
+            raise UsageError(
+                "--acceptance-from is given too.", flag="--alpha", remedy="Leave one of the two out."
+            )
+        values.between(alpha, "--alpha", 0, 1, USUAL_ALPHA)
+        if run is not None:
+            read_run(run, "--acceptance-from")
+    values.require_machine(params)
+    if random_weights:
+        _require_two_configurations(params)
+    else:
+        _pair(params)
 
 
 def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
@@ -303,12 +328,7 @@ def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
 
     run: Path | None = params["acceptance_from"]
     if params["alpha"] is not None:
-        if run is not None:
-            raise UsageError("both say what is accepted.", flag="--alpha", remedy="Leave one of the two out.")
-        alpha = values.number(params["alpha"], "--alpha", 0, 0)
-        if alpha > 1:
-            raise UsageError(f"{alpha} is no probability.", flag="--alpha", remedy="Give a number up to 1.")
-        return SyntheticAcceptance([alpha])
+        return SyntheticAcceptance([float(params["alpha"])])
     if run is None:
         return None
     with RunStore.open(run) as store:
@@ -321,16 +341,6 @@ def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
             remedy="Name a run with an sps arm of the engine eager or graphed.",
         )
     return found
-
-
-def _dtype(name: str | None) -> str:
-    from spsbench.models.weights import DTYPES
-
-    if name is not None and name not in ("auto", *DTYPES):
-        raise UsageError(
-            f"{name!r} is unknown.", flag="--dtype", remedy=f"Choose from auto, {', '.join(DTYPES)}."
-        )
-    return name or "auto"
 
 
 Models: TypeAlias = "tuple[tuple[str, str], CausalLM, CausalLM]"
@@ -372,15 +382,29 @@ def _pair(params: Mapping[str, Any]) -> PairConfig:
 
     if (params["target"] is None) != (params["draft"] is None):
         missing = "--draft" if params["draft"] is None else "--target"
-        raise UsageError("a pair has two models.", flag=missing, remedy="Name both, or a --pair.")
+        raise UsageError("it is missing.", flag=missing, remedy="Give --target and --draft, or --pair.")
     if params["target"] is None:
         return load_pair(params["pair"] or DEFAULT_PAIR)
     if params["pair"] is not None:
         raise UsageError(
-            "both name the models.", flag="--pair", remedy="Leave --pair out, or --target and --draft."
+            "--target and --draft are given too.", flag="--pair", remedy="Leave --pair out, or the two."
         )
     target, draft = ModelRef(id=params["target"]), ModelRef(id=params["draft"])
     return PairConfig(name="custom", target=target, draft=draft)
+
+
+_CONFIGURATIONS = ("--target-config", "--draft-config")
+
+
+def _require_two_configurations(params: Mapping[str, Any]) -> None:
+    for other in ("pair", "target", "draft"):
+        if params[other] is not None:
+            raise UsageError(
+                "configurations take the place of models.", flag=f"--{other}", remedy="Leave it out."
+            )
+    for flag in _CONFIGURATIONS:
+        if params[flag.removeprefix("--").replace("-", "_")] is None:
+            raise UsageError("it is missing.", flag=flag, remedy="Give both configurations.")
 
 
 def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: torch.device) -> Models:
@@ -391,16 +415,7 @@ def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: to
     from spsbench.models.memory import suitable_threads
     from spsbench.models.random_init import random_model, read_config, require_room, weights_bytes
 
-    for other in ("pair", "target", "draft"):
-        if params[other] is not None:
-            raise UsageError(
-                "configurations stand in place of models.", flag=f"--{other}", remedy="Leave it out."
-            )
-    names = (params["target_config"], params["draft_config"])
-    flags = ("--target-config", "--draft-config")
-    for name, flag in zip(names, flags, strict=True):
-        if name is None:
-            raise UsageError("a pair has two models.", flag=flag, remedy="Give both configurations.")
+    names, flags = (params["target_config"], params["draft_config"]), _CONFIGURATIONS
     configs = [read_config(name, flag) for name, flag in zip(names, flags, strict=True)]
     two_sided = {bool(config.is_encoder_decoder) for config in configs}
     if len(two_sided) > 1:

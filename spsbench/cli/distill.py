@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spsbench.cli import options
+from spsbench.cli import options, values
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.options import option
 from spsbench.errors import UsageError
@@ -117,11 +117,14 @@ def distill_draft(params: Mapping[str, Any]) -> None:
         UnavailableError: the target cannot be read.
     """
     recipe = _recipe(params)
+    values.require_machine({"device": params["device"]})
+    if params["threads"] is not None:
+        _number(params, "threads", 1)
     target, folder = params["target"], params["out_folder"]
     if target is None or folder is None:
         missing = "--target" if target is None else "--out"
         raise UsageError(
-            "it is needed.", flag=missing, remedy="For example: --target package:smollm2 --out head."
+            "it is required.", flag=missing, remedy="For example: --target package:smollm2 --out head."
         )
     quiet: bool = params["quiet"]
     say(f"Reading {target}", quiet=quiet)
@@ -215,7 +218,7 @@ def _number(params: Mapping[str, Any], name: str, least: int) -> int:
     if text.isdecimal() and int(text) >= least:
         return int(text)
     flag = f"--{name.replace('_', '-')}"
-    raise UsageError(f"{text!r} is not valid.", flag=flag, remedy=f"Give a whole number from {least}.")
+    raise UsageError(f"it must be a whole number from {least}, got {text}.", flag=flag)
 
 
 def _lines(quiet: bool) -> Watch:
@@ -250,7 +253,7 @@ def _as_dict(forecast: Forecast) -> dict[str, Any]:
 
 def _use(target: str, made: Made) -> str:
     """The command line that measures the draft."""
-    from spsbench.models.trained import MODEL
+    from spsbench.models.draft_kinds import MODEL
 
     draft = f"--draft {made.folder}" if made.recipe.kind == MODEL else f"--drafter heads:from={made.folder}"
     return f"spsbench run humaneval --target {target} {draft}"

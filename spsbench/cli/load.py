@@ -12,6 +12,7 @@ from spsbench.cli.console import present, say
 from spsbench.errors import IncompleteError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
+    from spsbench.config import RunConfig
     from spsbench.load.measure import Loaded
     from spsbench.load.plan import LoadPlan
     from spsbench.peers.texts import Texts
@@ -33,16 +34,21 @@ def measure_load(params: Mapping[str, Any]) -> None:
         UnavailableError: a server does not answer, or serves another model than the other.
         IncompleteError: requests failed; the rest is shown all the same.
     """
+    from spsbench.load.plan import server_names
+
+    concurrencies = _concurrencies(params["concurrency"])
+    names = server_names(params["engine"] or "")
+    config = _config(params)
+    quiet: bool = params["quiet"]
     from spsbench.environment import describe_environment
     from spsbench.load.measure import measure
-    from spsbench.load.plan import server_names
     from spsbench.load.summary import page, summarised, waves_of
+    from spsbench.runner import plan
+    from spsbench.runner.plan import require_decoder
     from spsbench.store.files import write_json, write_text
 
-    names = server_names(params["engine"] or "")
-    concurrencies = _concurrencies(params["concurrency"])
-    quiet: bool = params["quiet"]
-    ready = _plan(params)
+    ready = plan(config)
+    require_decoder(ready.source, "a server")
     load = _load(ready, names, concurrencies)
     with _room(params["out"], ready) as directory:
         loaded = measure(load, _tokenizer(ready), lambda text: say(text, quiet=quiet))
@@ -93,24 +99,22 @@ def _concurrencies(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and 1 <= int(part) <= 1024 for part in parts):
         raise UsageError(
-            f"{text!r} are no numbers of requests.",
+            f"it must be whole numbers from 1 to 1024, got {text}.",
             flag="--concurrency",
-            remedy="Give numbers from 1 to 1024: 1,2,4,8,16.",
+            remedy="For example: --concurrency 1,2,4,8,16.",
         )
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _plan(params: Mapping[str, Any]) -> Plan:
-    """The prompts, as a run would have them; no model is loaded."""
+def _config(params: Mapping[str, Any]) -> RunConfig:
+    """Of the prompts, as a run would have them; no model is loaded."""
     from spsbench.arms.beams import refuse_beams
-    from spsbench.cli.measure import read_settings
-    from spsbench.runner import plan
-    from spsbench.runner.plan import require_decoder
+    from spsbench.cli.measure import read_settings, require_possible
 
     for name in _NOT_OFFERED:
         if params[name] not in (None, False):
             raise UsageError(
-                f"{params[name]} says nothing to a server that runs already.",
+                f"{params[name]} has no effect on a server that is running already.",
                 flag=f"--{name.replace('_', '-')}",
                 remedy="Leave it out, or leave --concurrency out.",
             )
@@ -121,9 +125,8 @@ def _plan(params: Mapping[str, Any]) -> Plan:
         given["draft"] = given["target"]  # only the target's tokenizer is asked
     config = read_settings(given)
     refuse_beams(config, "load on servers")
-    ready = plan(config)
-    require_decoder(ready.source, "a server")
-    return ready
+    require_possible(config)
+    return config
 
 
 def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -> LoadPlan:

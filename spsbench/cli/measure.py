@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.values import seconds
-from spsbench.cluster import require_cluster
+from spsbench.cluster import cluster_of, require_cluster
 from spsbench.errors import GateFailed, IncompleteError, UsageError
 from spsbench.paths import results_dir
 from spsbench.records import number
@@ -22,7 +22,7 @@ from spsbench.torchrun import started
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
-    from spsbench.runner import Plan
+    from spsbench.records import Arm
     from spsbench.summary_types import Summary
 
 
@@ -194,7 +194,21 @@ def measure(params: Mapping[str, Any]) -> None:
     _require_fixed_prompts(config, expected)
     if params["on"] is not None:
         require_unsplit(config, "--on")
+        cluster_of(params["on"])
+    require_possible(config, gates_of(params["fail_on"]))
     among_processes(config, lambda: _measure(params, config, expected))
+
+
+def require_possible(config: RunConfig, gates: Sequence[str] = ()) -> None:
+    """Refuse what the settings alone show to be impossible; torch is not imported for it.
+
+    Raises:
+        UsageError, UnavailableError: see ``arms.check.task_and_arms``; a lossy rule under the gate lossless.
+    """
+    from spsbench.arms.check import task_and_arms
+
+    _, arms = task_and_arms(config)
+    _require_lossless_rules(arms, gates)
 
 
 def among_processes(config: RunConfig, lead: Callable[[], None]) -> None:
@@ -234,7 +248,6 @@ def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None)
 
     ready = plan(config)
     carry_out = execute if address is None else partial(execute_on, address)
-    _require_lossless_rules(ready, gates_of(params["fail_on"]))
     named: Path | None = params["resume"] or params["out"]
     directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
     with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
@@ -286,11 +299,11 @@ def _require_tokens(summary: Summary, expected: str | None) -> None:
         )
 
 
-def _require_lossless_rules(ready: Plan, gates: list[str]) -> None:
+def _require_lossless_rules(arms: Sequence[Arm], gates: Sequence[str]) -> None:
     """Refuse a gate on losslessness that a rule cannot pass, before anything is loaded."""
     from spsbench.arms.choice import is_lossless
 
-    lossy = sorted({arm.rule.name for arm in ready.arms if arm.method == "sps" and not is_lossless(arm)})
+    lossy = sorted({arm.rule.name for arm in arms if arm.method == "sps" and not is_lossless(arm)})
     if lossy and "lossless" in gates:
         raise UsageError(
             f"{', '.join(lossy)} is lossy by design and cannot pass the gate lossless.",

@@ -23,6 +23,10 @@ def merge(
 
     Example: spsbench merge shard-1 shard-2 --out whole
     """
+    from spsbench.store.opening import read_run
+
+    for shard in shards:
+        read_run(shard, "SHARD")  # refused before torch is imported
     from spsbench.cli.console import say
     from spsbench.cli.measure import show_summary
     from spsbench.runner import finalize

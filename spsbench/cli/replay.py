@@ -92,23 +92,41 @@ def replay(
 
     Example: spsbench replay results/RUN --drafter model,lookup --k 1..8
     """
+    replay_texts(run, context.params)
+
+
+def _source(typed: Path | None) -> Path:
+    """The run or file that was typed, or the latest run.
+
+    Raises:
+        UsageError: it is neither.
+    """
     from spsbench.paths import results_dir
     from spsbench.store import latest
+    from spsbench.store.opening import read_run
 
-    replay_texts(run or latest(results_dir()), context.params)
+    source = typed or latest(results_dir())
+    if not source.is_file():
+        read_run(source)
+    return source
 
 
-def replay_texts(source: Path, params: Mapping[str, Any]) -> None:
-    """Replay drafters over the ArS texts of a run or a file.
+def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
+    """Replay drafters over the ArS texts of a run or a file, or of the latest run.
 
     Raises:
         UsageError: they cannot be replayed, or not with these drafters.
-        UnavailableError: its models cannot be had.
+        UnavailableError: a model or a file is unavailable.
     """
-    from spsbench.replay.study import study
-
     quiet = params["quiet"]
     ks, drafters = values.lookaheads(params["k"] or "1..8"), values.drafters(params["drafter"] or "model")
+    values.policies(params["policy"])
+    values.seconds(params["budget"], 30.0)
+    values.readable(params["times"], "--times", "Give what `spsbench bench --json` printed.")
+    values.require_machine(params)
+    source = _source(typed)
+    from spsbench.replay.study import study
+
     times = times_of(params, 30.0, drafters)
     asked = policies.asked(params["policy"], drafters)
     if asked is not None:

@@ -176,10 +176,10 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
     Raises:
         UsageError: before anything is simulated.
     """
-    from spsbench.simulate.study import prepare, study, total_loops
-
     quiet: bool = params["quiet"]
     question = question_of(params)
+    from spsbench.simulate.study import prepare, study, total_loops
+
     pairs = prepare(question)
     folder = _folder(params["out"])
     worlds = study(question, pairs, lambda text: say(text, quiet=quiet))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from spsbench.axes import MODIFIED_REJECTION
 from spsbench.cli import values
 from spsbench.errors import UsageError
 from spsbench.plugins import unknown
 
 if TYPE_CHECKING:
     from spsbench.records import SamplingParams, Spec
-    from spsbench.simulate.loops import Sampler
     from spsbench.simulate.sources import Source
     from spsbench.simulate.study import Question
 
@@ -32,7 +32,6 @@ def question_of(params: Mapping[str, Any]) -> Question:
         UsageError: it is no question.
     """
     from spsbench.simulate.sources import Language
-    from spsbench.simulate.study import Question
 
     source = _source(params["source"])
     alpha, distance = _closeness(params, source)
@@ -43,18 +42,17 @@ def question_of(params: Mapping[str, Any]) -> Question:
         stay=values.between(params["stay"], "--stay", 0, 1, 0.95),
         seed=int(values.number(params["seed"], "--seed", 0, 0, whole=True)),
     )
-    return Question(
-        source=source,
-        language=language,
-        classes=_classes(params["contexts"], source, language.vocabulary),
-        alpha=alpha,
-        distance=distance,
-        ks=_ks(params["k"]),
-        cost=cost_of(params),
-        operations=values.number(params["operations"], "--operations", 0, OPERATIONS),
-        tokens=int(values.number(params["tokens"], "--tokens", 1, 6400, whole=True)),
-        sampler=_sampler(params, language.seed),
-    )
+    classes, ks = _classes(params["contexts"], source, language.vocabulary), _ks(params["k"])
+    operations = values.number(params["operations"], "--operations", 0, OPERATIONS)
+    tokens = int(values.number(params["tokens"], "--tokens", 1, 6400, whole=True))
+    cost, sampling = cost_of(params), _sampling(params)
+    rule, fault = _rule_and_fault(params)
+    # torch comes with these: all that was typed has been checked by now.
+    from spsbench.simulate.loops import Sampler
+    from spsbench.simulate.study import Question
+
+    sampler = Sampler(sampling, rule, fault, language.seed)
+    return Question(source, language, classes, alpha, distance, ks, cost, operations, tokens, sampler)
 
 
 def cost_of(params: Mapping[str, Any]) -> float:
@@ -144,34 +142,30 @@ def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ..
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def _sampler(params: Mapping[str, Any], seed: int) -> Sampler:
-    from spsbench.simulate.loops import PAPERS_RULE, Sampler
-
+def _rule_and_fault(params: Mapping[str, Any]) -> tuple[Spec, str | None]:
     rule, fault = _rule(params["rule"]), params["fault"]
     if fault is not None:
         if fault not in FAULTS:
             raise unknown(fault, FAULTS, "--fault")
-        if rule != PAPERS_RULE:
+        if rule.name != MODIFIED_REJECTION:
             raise UsageError(
-                f"{fault} is planted in {PAPERS_RULE}, and the rule is {rule}.",
+                f"{fault} is a fault of {MODIFIED_REJECTION}, and the rule is {rule}.",
                 flag="--fault",
                 remedy="Leave --rule out.",
             )
-    return Sampler(_sampling(params), rule, fault, seed)
+    return rule, fault
 
 
 def _rule(text: str | None) -> Spec:
-    from spsbench.decode.rules import build_rule, rule_kind
+    from spsbench.decode.rule_kinds import rule_kind
     from spsbench.records import Spec
-    from spsbench.simulate.loops import PAPERS_RULE
 
     if text in FAULTS and text != "lenience":
         raise UsageError(
             f"{text} is a planted fault, not a rule.", flag="--rule", remedy=f"Give --fault {text}."
         )
-    rule = PAPERS_RULE if text is None else Spec.parse(text)
-    rule_kind(rule.name)
-    build_rule(rule)
+    rule = Spec(MODIFIED_REJECTION) if text is None else Spec.parse(text)
+    rule_kind(rule.name).settled(rule)
     return rule
 
 

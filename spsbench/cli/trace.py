@@ -93,14 +93,14 @@ def trace_prompt(params: Mapping[str, Any]) -> None:
     Raises:
         UsageError: an empty prompt, one that does not fit, or more than one K or sampling.
     """
+    config = _settings(params)
+    text = _prompt(str(params["prompt"]))
     from spsbench.decode.clock import SystemClock
     from spsbench.engines.local import EagerEngine
     from spsbench.report.trace import TraceWriter
     from spsbench.runner import plan
     from spsbench.runner.execute import load
 
-    config = _settings(params)
-    text = _prompt(str(params["prompt"]))
     quiet: bool = params["quiet"]
     say(f"Loading {config.pair.name}", quiet=quiet)
     ready = plan(config)
@@ -129,19 +129,22 @@ def trace_prompt(params: Mapping[str, Any]) -> None:
 
 def _settings(params: Mapping[str, Any]) -> RunConfig:
     from spsbench.arms.beams import refuse_beams
-    from spsbench.cli.measure import read_settings
+    from spsbench.cli.measure import read_settings, require_possible
 
-    asked = {name: value for name, value in params.items() if name != "prompt"}
+    asked = {name: value for name, value in params.items() if name not in ("prompt", "json")}
     config = read_settings(asked | _NOT_OFFERED)
     refuse_beams(config, "trace")
     if len(config.ks) != 1 or config.ks[0] < 1:
         raise UsageError(
-            f"{params['k']!r} is no single lookahead.", flag="--k", remedy="Give one number from 1 on."
+            f"it must be one number from 1, got {params['k']}.", flag="--k", remedy="For example: --k 4."
         )
     if config.samplings is not None and len(config.samplings) != 1:
         raise UsageError(
-            f"{params['sampling']!r} names several.", flag="--sampling", remedy="Choose nucleus or greedy."
+            f"one sampling can be shown, got {params['sampling']}.",
+            flag="--sampling",
+            remedy="Choose nucleus or greedy.",
         )
+    require_possible(config)
     return config
 
 

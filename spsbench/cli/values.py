@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.errors import UsageError
+from spsbench.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from spsbench.records import SamplingParams, Spec
@@ -39,6 +40,21 @@ def drafters(text: str) -> list[Spec]:
     specs = list(dict.fromkeys(Spec.parse(name) for name in text.split(",")))
     for spec in specs:
         drafter_kind(spec.name).settled(spec)
+    return specs
+
+
+def policies(text: str | None) -> list[Spec]:
+    """``stop-below:tau=0.3,entropy`` as policies; none where none was typed.
+
+    Raises:
+        UsageError: one of them does not exist, or not with this setting.
+    """
+    from spsbench.drafters.policy_kinds import policy_kind
+    from spsbench.records import Spec
+
+    specs = [] if text is None else [Spec.parse(name) for name in text.split(",")]
+    for spec in specs:
+        policy_kind(spec.name).settled(spec)
     return specs
 
 
@@ -151,7 +167,7 @@ def sampling(params: Mapping[str, Any]) -> SamplingParams:
         UsageError: one of them is no such value.
     """
     from spsbench.records import number as as_number
-    from spsbench.verify.audit import sampling_of
+    from spsbench.tasks.spec import sampling_of
 
     names = ("temperature", "top_p", "top_k")
     said: dict[str, Any] = {name: as_number(params[name]) for name in names if params[name] is not None}
@@ -160,5 +176,59 @@ def sampling(params: Mapping[str, Any]) -> SamplingParams:
     try:
         return sampling_of(said)
     except ValueError as problem:
-        flag = next((f"--{name.replace('_', '-')}" for name in names if str(problem).startswith(name)), None)
-        raise UsageError(f"{problem}.", flag=flag) from problem
+        name, _, reason = str(problem).partition(": ")
+        flag = f"--{name.replace('_', '-')}" if name in names else None
+        raise UsageError(f"{reason if flag else problem}.", flag=flag) from problem
+
+
+MACHINE = ("device", "dtype", "backend", "threads")
+FLOATS = ("float32", "bfloat16", "float16")
+"""Dtypes of models whose weights are not rounded."""
+
+
+def require_machine(params: Mapping[str, Any]) -> None:
+    """Refuse wrong values of ``--pair``, ``--device``, ``--dtype``, ``--backend`` and ``--threads``.
+
+    They are those of a run, whose configuration knows what may be written.
+
+    Args:
+        params: every option by its name in Python, as typed; those that a command lacks may be missing.
+
+    Raises:
+        UsageError: naming the flag.
+    """
+    from spsbench.config import resolve
+    from spsbench.records import number as as_number
+
+    given = {name: as_number(params[name]) for name in MACHINE if params.get(name) is not None}
+    resolve(given, pair=params.get("pair"))
+
+
+def float_dtype(name: str | None, flag: str) -> str:
+    """The dtype of a model whose weights are not rounded; ``auto`` where none was typed.
+
+    Raises:
+        UsageError: it is another.
+    """
+    if name not in (None, "auto", *FLOATS):
+        raise UsageError(f"{name} is unknown.", flag=flag, remedy=f"Choose from auto, {', '.join(FLOATS)}.")
+    return name or "auto"
+
+
+def seed(text: str | None) -> int:
+    """Of ``--seed``; 0 where none was typed.
+
+    Raises:
+        UsageError: not a whole number from 0.
+    """
+    return int(number(text, "--seed", 0, 0, whole=True))
+
+
+def readable(path: Path | None, flag: str, remedy: str) -> None:
+    """Refuse a file that is not there.
+
+    Raises:
+        UnavailableError: naming the flag.
+    """
+    if path is not None and not path.is_file():
+        raise UnavailableError(f"{path} is not a file.", flag=flag, remedy=remedy)

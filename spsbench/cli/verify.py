@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from spsbench.config import RunConfig
     from spsbench.decode.stopping import TextDecoder
     from spsbench.report.tables import Cell
+    from spsbench.verify.effort import Effort
     from spsbench.verify.finding import Finding
     from spsbench.verify.subject import SamplerUnderTest
-    from spsbench.verify.verification import Effort
 
 
 TESTED = "What to test"
@@ -108,13 +108,16 @@ def verify(
 
 def verify_here(params: Mapping[str, Any]) -> None:
     """Test a sampler or the planted ones, over as many processes as the target is split over."""
+    from spsbench.cli.measure import among_processes, require_possible
+
     work, effort = (verify_controls, "reduced") if params["controls"] else (verify_sampler, "full")
+    _known_control(params["control"])
+    config = _settings(params, _effort(params, effort))
+    require_possible(config)
     if params["tensor_parallel"] is None:
         work(params)
-        return
-    from spsbench.cli.measure import among_processes
-
-    among_processes(_settings(params, _effort(params, effort)), lambda: work(params))
+    else:
+        among_processes(config, lambda: work(params))
 
 
 _NOT_OFFERED = {
@@ -131,11 +134,10 @@ def verify_sampler(params: Mapping[str, Any]) -> None:
     Raises:
         GateFailed: a test found it wrong.
     """
-    from spsbench.verify.verification import findings
-
-    _known_control(params["control"])
     if params["control"]:
         _require_usual(params, "--control")
+    from spsbench.verify.verification import findings
+
     effort, quiet = _effort(params, "full"), params["quiet"]
     results: dict[str, _Result] = {}
     for tested in _subjects(params, effort):
@@ -216,9 +218,9 @@ def verify_controls(params: Mapping[str, Any]) -> None:
     Raises:
         GateFailed: a control went unnoticed.
     """
+    _require_usual(params, "--controls")
     from spsbench.verify.verification import control_matrix
 
-    _require_usual(params, "--controls")
     effort = _effort(params, "reduced")
     matrices: dict[str, dict[str, dict[str, bool]]] = {}
     quiet: bool = params["quiet"]
@@ -306,11 +308,11 @@ def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
 
 
 def _effort(params: Mapping[str, Any], default: str) -> Effort:
-    from spsbench.verify.verification import EFFORTS
+    from spsbench.verify.effort import EFFORTS
 
     name = params["effort"] or default
     if name not in EFFORTS:
-        raise UsageError(f"{name!r} is unknown.", flag="--effort", remedy="Choose full or reduced.")
+        raise UsageError(f"{name} is unknown.", flag="--effort", remedy="Choose full or reduced.")
     return EFFORTS[name]
 
 
@@ -319,7 +321,7 @@ def _require_usual(params: Mapping[str, Any], flag: str) -> None:
     for name in ("drafter", "rule", "policy"):
         if params[name] is not None:
             raise UsageError(
-                f"{params[name]!r} is given together with {flag}.",
+                f"{params[name]} is given together with {flag}.",
                 flag=f"--{name}",
                 remedy="Faults are planted in the paper's own sampler: leave one of the two out.",
             )
@@ -334,10 +336,10 @@ def _leakage(result: _Result) -> str:
 
 
 def _known_control(name: str | None) -> None:
-    from spsbench.verify.controls import NAMES
+    from spsbench.verify.effort import FAULTS
 
-    if name is not None and name not in NAMES:
-        raise unknown(name, NAMES, "--control")
+    if name is not None and name not in FAULTS:
+        raise unknown(name, FAULTS, "--control")
 
 
 def _flag(params: Mapping[str, Any]) -> str | None:

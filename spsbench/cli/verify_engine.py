@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import values
-from spsbench.cli.audit_engine import plan_of, subject_of
+from spsbench.cli.audit_engine import config_of, plan_of, subject_of
 from spsbench.cli.console import present, say
 from spsbench.errors import GateFailed, UsageError
 from spsbench.paths import results_dir
@@ -29,8 +29,6 @@ def verify_engine(params: Mapping[str, Any]) -> None:
         GateFailed: it does not follow the protocol.
     """
     from spsbench.peers.registry import find_peer
-    from spsbench.report.tables import Table, left
-    from spsbench.verify.conformance import Asked, conformance
 
     for name in _NOT_OFFERED:
         if params[name] is not None:
@@ -41,9 +39,14 @@ def verify_engine(params: Mapping[str, Any]) -> None:
             )
     kind = find_peer(params["engine"])
     (k, *_) = values.lookaheads(params["k"] or "4")
+    threads = values.threads(params["threads"])
+    config = config_of(dict(params) | {"limit": str(_PROMPTS)}, "TASK")
     say("Checking prompts, models and engine", quiet=params["quiet"])
-    ready = plan_of(dict(params) | {"limit": str(_PROMPTS)})
-    subject = subject_of(kind, ready, values.threads(params["threads"]))
+    from spsbench.report.tables import Table, left
+    from spsbench.verify.conformance import Asked, conformance
+
+    ready = plan_of(config, params["engine"])
+    subject = subject_of(kind, ready, threads)
     log = results_dir() / "engine.log"
     found: dict[str, list[Finding]] = {}
     for name, lookahead in (("plain", 0), (f"K={k}", k)):

@@ -47,7 +47,7 @@ def forecasts(
         weight_share: bytes that a draft forward reads over the target's.
         kind: of the draft; Medusa drafts all tokens in one forward.
     """
-    from spsbench.models.trained import MEDUSA
+    from spsbench.models.draft_kinds import MEDUSA
 
     found = []
     for text in measured:

@@ -27,9 +27,10 @@ from spsbench.distill.training import Progress, Training, has_fast_bfloat16
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.blueprint import NotCovered, blueprint_of
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
+from spsbench.models.draft_kinds import EAGLE, MEDUSA, MODEL
 from spsbench.models.loading import weights_folder
 from spsbench.models.source import ModelSource
-from spsbench.models.trained import EAGLE, MEDUSA, MODEL, MadeFor, embedding_fingerprint
+from spsbench.models.trained import MadeFor, embedding_fingerprint
 
 # Of the minutes: what is left is for learning.
 _SAMPLING_SHARE = 0.5

@@ -16,10 +16,11 @@ from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, text_config
+from spsbench.models.draft_kinds import EAGLE, MODEL
 from spsbench.models.features import HiddenStates
 from spsbench.models.heads import Chain, Heads, load_chain, load_heads
 from spsbench.models.source import ModelSource, embedding_of, fingerprint
-from spsbench.models.trained import EAGLE, MODEL, TrainedDraft, read_trained
+from spsbench.models.trained import TrainedDraft, read_trained
 from spsbench.paths import embedded_dir
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams

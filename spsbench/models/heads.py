@@ -10,10 +10,11 @@ from torch import Tensor
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.blueprint import NotCovered
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.draft_kinds import EAGLE, MEDUSA
 from spsbench.models.onnx_heads import OnnxChain, OnnxHeads
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.torch_heads import TorchChain, TorchHeads
-from spsbench.models.trained import EAGLE, MEDUSA, TrainedDraft
+from spsbench.models.trained import TrainedDraft
 
 _BITS = (0, 8, 4)
 

@@ -19,11 +19,10 @@ from torch import Tensor
 
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, Floats, StoredWeights
+from spsbench.models.draft_kinds import KINDS, MEDUSA
 from spsbench.models.hf_errors import typed_errors
 
 FORMAT = 1
-EAGLE, MEDUSA, MODEL = "eagle", "medusa", "model"
-KINDS = (EAGLE, MEDUSA, MODEL)
 DESCRIPTION, WEIGHTS, VOCABULARY = "draft.json", "model.safetensors", "vocabulary"
 
 _ROWS = 64

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from spsbench.errors import UsageError
 from spsbench.predict.halves import FEWEST_PROMPTS, halves
 from spsbench.records import Interval
+from spsbench.replay.objective import MEAN
 from spsbench.replay.prediction import Even, Timed, faster
 from spsbench.replay.study import Found, Study
 
@@ -54,10 +55,6 @@ class Advice:
     judging: tuple[str, ...]
     even: Even | None
     too_large: tuple[str, ...]
-
-
-MEAN, P99 = "mean", "p99"
-OBJECTIVES = MEAN, P99
 
 
 def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) -> Advice:

@@ -18,7 +18,8 @@ from spsbench.decode.stopping import StopRule
 from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.records import Interval, SamplingParams, Spec
-from spsbench.simulate.tables import ChainModel, Floats, Tables
+from spsbench.simulate.model import ChainModel
+from spsbench.simulate.tables import Floats, Tables
 from spsbench.stats.acceptance import acceptance
 from spsbench.stats.bootstrap import pooled_ratio
 from spsbench.summary_types import Acceptance

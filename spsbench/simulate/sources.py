@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import gammaincinv, gammaln, logsumexp
 
 from spsbench.simulate.chain import text_shares
 from spsbench.simulate.tables import Contexts, Floats, Tables
@@ -102,6 +101,8 @@ def _dirichlet(language: Language, distance: float) -> Tables:
     A row is Gamma variates, normalised. These come from fixed uniform numbers by the inverse of their
     cumulative distribution, so that the draft moves smoothly with the concentration.
     """
+    from scipy.special import gammaincinv, gammaln, logsumexp  # what is refused must not wait for scipy
+
     contexts = Contexts(language.classes)
     target = language.rows(contexts, 0)
     uniform = np.random.default_rng([language.seed, 1]).random(target.shape)
@@ -120,6 +121,8 @@ _TINY, _SMALL_LOG = 1e-290, -600.0
 
 def _temperature(language: Language, distance: float) -> Tables:
     """The draft is the target at another temperature: below 1, sharper, for distances above 0."""
+    from scipy.special import logsumexp
+
     contexts = Contexts(language.classes)
     target = language.rows(contexts, 0)
     scaled = abs(distance) * language.factors(contexts)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from spsbench.decode.sampling import warp
-from spsbench.decode.table import TableModel
 from spsbench.records import SamplingParams
+
+if TYPE_CHECKING:
+    from spsbench.simulate.model import ChainModel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -80,30 +81,12 @@ class Tables:
 
     def warped(self, sampling: SamplingParams) -> Tables:
         """Both under temperature, top-k and nucleus, as a loop warps their logits."""
-        return replace(self, target=_warped(self.target, sampling), draft=_warped(self.draft, sampling))
+        from spsbench.simulate.model import warped  # torch comes with it; see `cli.simulate_question`
+
+        return replace(self, target=warped(self.target, sampling), draft=warped(self.draft, sampling))
 
     def models(self) -> tuple[ChainModel, ChainModel]:
         """Target and draft as language models that a loop can score."""
+        from spsbench.simulate.model import ChainModel
+
         return ChainModel(self.contexts, self.target), ChainModel(self.contexts, self.draft)
-
-
-def _warped(rows: Floats, sampling: SamplingParams) -> Floats:
-    return np.asarray(warp(torch.from_numpy(rows).log(), sampling).numpy())
-
-
-class ChainModel(TableModel):
-    """A table as a language model: the logits of a context are the logarithms of its row, in float64.
-
-    Args:
-        contexts: which row belongs to which tokens.
-        rows: [S, V] probabilities.
-    """
-
-    def __init__(self, contexts: Contexts, rows: Floats) -> None:
-        super().__init__(lambda tokens: rows[contexts.of(tokens)].tolist(), rows.shape[1])
-        self._contexts = contexts
-        self._by_context = torch.from_numpy(rows).log().unbind(0)
-
-    def _logits(self, context: tuple[int, ...]) -> torch.Tensor:
-        # Not remembered by the whole text, of which there are too many.
-        return self._by_context[self._contexts.of(context)]

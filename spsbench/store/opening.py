@@ -264,12 +264,14 @@ def take(directory: Path) -> int:
     return files.acquire_lock(directory, "--out")
 
 
-def read_run(directory: Path) -> Row:
+def read_run(directory: Path, flag: str = "RUN") -> Row:
     """What ``run.json`` says; UsageError if there is none, it is damaged or its schema is another."""
     path = directory / RUN_FILE
     if not path.exists():
         raise UsageError(
-            f"{directory} holds no run.", flag="RUN", remedy=f"Name a directory with a {RUN_FILE} in it."
+            f"{directory} is not a run directory.",
+            flag=flag,
+            remedy=f"Name a directory with a {RUN_FILE} in it.",
         )
     content = checked_schema(path)
     require_shape(path, content)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
@@ -85,6 +86,25 @@ class SamplingSpec(_Strict):
     def params(self) -> SamplingParams:
         """The same as the house's own type."""
         return SamplingParams(self.temperature, self.top_k, self.top_p, self.greedy)
+
+
+def sampling_of(said: object) -> SamplingParams:
+    """Sampling parameters from ``{temperature, top_p, top_k, greedy}``; a temperature of 0 is greedy.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(said, Mapping):
+        raise ValueError(f"sampling must be an object, got {said}")
+    fields = dict(said)
+    if fields.get("temperature") == 0:
+        fields |= {"temperature": 1.0, "greedy": True}
+    try:
+        return SamplingSpec.model_validate(fields).params()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "sampling"
+        raise ValueError(f"{where}: {first['msg'].lower()}, got {first.get('input')}") from error
 
 
 class HubSource(_Strict):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import ValidationError
 
 from spsbench.decode.evidence import Sums, added
 from spsbench.engines.rescore import Reading, score_stats, teacher_force
@@ -27,7 +26,7 @@ from spsbench.records import SamplingParams
 from spsbench.stats import evidence_stats
 from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, OK, evidence_of
 from spsbench.summary_types import Evidence
-from spsbench.tasks.spec import SamplingSpec
+from spsbench.tasks.spec import sampling_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,25 +117,6 @@ class Reader:
     def _sampling(self, row: Mapping[str, Any]) -> SamplingParams:
         said = row.get("sampling")
         return self.sampling if said is None else sampling_of(said)
-
-
-def sampling_of(said: object) -> SamplingParams:
-    """Sampling parameters from ``{temperature, top_p, top_k, greedy}``; a temperature of 0 is greedy.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if not isinstance(said, Mapping):
-        raise ValueError(f"sampling {said!r} is no object")
-    fields = dict(said)
-    if fields.get("temperature") == 0:
-        fields |= {"temperature": 1.0, "greedy": True}
-    try:
-        return SamplingSpec.model_validate(fields).params()
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "sampling"
-        raise ValueError(f"{where} = {first.get('input')!r} ({first['msg']})") from error
 
 
 def described(sampling: SamplingParams) -> str:

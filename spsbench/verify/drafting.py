@@ -21,6 +21,7 @@ from spsbench.drafters.checked import CheckedDrafter, DrafterFault
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 from spsbench.testing import described, scenes
+from spsbench.verify.effort import Sizes
 from spsbench.verify.finding import Finding, skipped
 from spsbench.verify.subject import SamplerUnderTest
 
@@ -32,8 +33,6 @@ _PLAIN, _CUT, _GREEDY = (
     SamplingParams(temperature=0.8, top_p=0.8),
     SamplingParams(greedy=True),
 )
-
-Sizes = tuple[tuple[int, int], ...]
 
 
 @dataclass

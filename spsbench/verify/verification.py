@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spsbench.axes import FIXED, MODEL
 from spsbench.decode.stopping import TextDecoder
@@ -14,7 +14,8 @@ from spsbench.records import SamplingParams
 from spsbench.testing import context_of
 from spsbench.verify.analytic import analytic
 from spsbench.verify.controls import NAMES, SHARED, planted, planted_everywhere
-from spsbench.verify.drafting import Sizes, enumerated, kept_contract
+from spsbench.verify.drafting import enumerated, kept_contract
+from spsbench.verify.effort import Effort
 from spsbench.verify.finding import LOSSY, Finding, row_difference, skipped
 from spsbench.verify.greedy import greedy_identity
 from spsbench.verify.outputs import rescored_outputs
@@ -30,41 +31,6 @@ TESTS = ("rows", "warp", "uniforms", "clock", "analytic", "greedy", "sampling", 
 OF_THE_LAW = frozenset({"enumeration", "analytic", "greedy", "sampling", "end to end", "outputs"})
 """What a rule that is lossy by design need not pass."""
 
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much is drawn and read.
-
-    Attributes:
-        draws: a context, on remembered rows; 20,000 find a total variation of .023 with 99% power.
-        end_to_end: draws in one context with every forward done anew.
-        contexts: where draws are made.
-        prompts: read by the tests of the warper, of the formulas and of greedy.
-        outputs: generated and read again.
-        tables, wide_tables: (V, K) of the enumeration, see ``enumerated``.
-    """
-
-    draws: int = 20_000
-    end_to_end: int = 2_000
-    contexts: int = 2
-    prompts: int = 8
-    outputs: int = 16
-    tables: Sizes = ((2, 4), (3, 3), (4, 2), (5, 2))
-    wide_tables: Sizes = ((5, 4),)
-
-    @classmethod
-    def reduced(cls) -> Effort:
-        """Enough to catch every control, in seconds each."""
-        tables: dict[str, Sizes] = {"tables": ((2, 2), (3, 2)), "wide_tables": ((4, 3),)}
-        return cls(draws=200, end_to_end=300, contexts=10, prompts=4, outputs=10, **tables)
-
-    @property
-    def needed(self) -> int:
-        """How many prompts the tests want; each gives one context at most."""
-        return max(self.prompts, self.contexts, self.outputs)
-
-
-EFFORTS = {"full": Effort(), "reduced": Effort.reduced()}
 
 Contexts = list[tuple[int, ...]]
 

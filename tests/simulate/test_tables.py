@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from spsbench.records import SamplingParams
+from spsbench.simulate.model import ChainModel
 from spsbench.simulate.sources import SOURCES, Language
-from spsbench.simulate.tables import ChainModel, Contexts, Tables
+from spsbench.simulate.tables import Contexts, Tables
 
 
 @pytest.mark.parametrize("contexts", [Contexts(1), Contexts(3), Contexts(3, order=2), Contexts(1, order=2)])
