@@ -125,7 +125,7 @@ def config_of(params: Mapping[str, Any], task_flag: str) -> RunConfig:
     Raises:
         UsageError, UnavailableError: what the settings alone show to be wrong.
     """
-    from spsbench.cli.measure import require_possible
+    from spsbench.cli.measure import require_possible, task_file
     from spsbench.config import resolve
     from spsbench.records import number
 
@@ -137,6 +137,8 @@ def config_of(params: Mapping[str, Any], task_flag: str) -> RunConfig:
         for name in ("limit", "max_new_tokens", "seed")
         if isinstance(flags.get(name), str)
     }
+    if "data" not in flags:
+        flags |= task_file(flags["task"], quiet=params["quiet"])
     config = resolve(flags | {"score": False}, pair=params["pair"])
     try:
         require_possible(config)

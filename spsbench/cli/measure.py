@@ -72,6 +72,8 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
     }
     if (prompts := params.get("prompts")) is not None:
         flags["task"] = _prompts_file(prompts, params["task"])
+    if "data" not in flags:
+        flags |= task_file(flags.get("task"), quiet=params["quiet"])
     if params["no_score"]:
         flags["score"] = False
     if params.get("no_proof"):
@@ -91,6 +93,28 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
             remedy="Add --tensor-parallel N, or leave it out.",
         )
     return config
+
+
+def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
+    """What a file given as TASK stands for: prompts, or a task with the file as its data.
+
+    Args:
+        task: as typed.
+        quiet: do not say how the file is read.
+
+    Returns:
+        ``task`` and ``data`` where they differ from what was typed.
+
+    Raises:
+        UsageError: the file is neither.
+    """
+    from spsbench.tasks.layouts import is_task_file, layout_of
+
+    if task is None or not is_task_file(task) or not Path(task).is_file():
+        return {}
+    layout = layout_of(Path(task))
+    say(layout.described(task), quiet=quiet)
+    return {} if layout.task is None else {"task": layout.task, "data": task}
 
 
 def require_unsplit(config: RunConfig, flag: str) -> None:
@@ -121,7 +145,7 @@ def _prompts_file(path: str, task: str | None) -> str:
         )
     if not is_prompts_file(path):
         raise UsageError(
-            f"{path} is of no known form.", flag="--prompts", remedy=f"Give {', '.join(ENDINGS)}."
+            f"{path} is not a prompts file.", flag="--prompts", remedy=f"Give {', '.join(ENDINGS)}."
         )
     return path
 

@@ -123,7 +123,7 @@ def verify_here(params: Mapping[str, Any]) -> None:
 _NOT_OFFERED = {
     **dict.fromkeys(("out", "resume", "config", "fail_on", "set", "protocol", "samples", "arms")),
     **dict.fromkeys(("max_new_tokens", "engine", "trace")),
-    **dict.fromkeys(("fixed_length", "unsafe_exec", "quiet", "json", "debug"), False),
+    **dict.fromkeys(("fixed_length", "unsafe_exec", "json", "debug"), False),
     "no_score": True,
 }
 
@@ -265,7 +265,7 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
     from spsbench.runner.execute import load
     from spsbench.verify.subject import SamplerUnderTest
 
-    config = _settings(params, effort)
+    config = _settings({**params, "quiet": True}, effort)  # how a file is read has been said
     say("Checking task, data and models", quiet=params["quiet"])
     ready = plan(config)
     pair = load(ready)
@@ -297,7 +297,7 @@ def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     from spsbench.arms.beams import refuse_beams
     from spsbench.cli.measure import read_settings
 
-    own = {"control", "controls", "effort", "quiet", "json", "debug"}
+    own = {"control", "controls", "effort", "json", "debug"}
     asked = {name: value for name, value in params.items() if name not in own}
     asked["limit"] = str(effort.needed)
     if asked["sampling"] is None:

@@ -16,12 +16,12 @@ from spsbench.fetch.catalogue import PREFIX as PACKAGE
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import folder_of_gguf, folder_of_package
+from spsbench.models.draft_kinds import MODEL
 from spsbench.models.gguf import SUFFIX as GGUF
 from spsbench.models.gguf import Origin, read_origin
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.models.trained import (
-    MODEL,
     TrainedDraft,
     embedding_fingerprint,
     is_trained,
