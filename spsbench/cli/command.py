@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -32,8 +34,8 @@ def refuse_repeated(command: Any, context: Any, arguments: Sequence[str]) -> Non
         if count == 1 or parameter.multiple or parameter.param_type_name != "option":
             continue
         flag = parameter.opts[0]
-        values = ",".join(_values(parameter.opts, arguments))
-        listed = f": {flag} {values}" if parameter.metavar == LIST else ""
+        values = _values(parameter.opts, arguments) if parameter.metavar == LIST else ()
+        listed = f": {flag} {','.join(values)}" if parameter.metavar == LIST else ""
         raise UsageError("it is given twice.", flag=flag, remedy=f"Give {flag} once{listed}.")
 
 
@@ -45,6 +47,22 @@ def _values(flags: Sequence[str], arguments: Sequence[str]) -> Iterator[str]:
             yield value if equals else arguments[place + 1]
 
 
+NARROW = 60
+"""Columns below which help is plain text: in a table of panels the names of options would be cut."""
+
+
+@contextmanager
+def fitting_help(command: Any, formatter: Any) -> Iterator[None]:
+    """While the block lasts a command's help fits the terminal, without panels where that is narrow."""
+    columns, usual = shutil.get_terminal_size().columns, command.rich_markup_mode
+    if columns < NARROW:
+        command.rich_markup_mode, formatter.width = None, columns
+    try:
+        yield
+    finally:
+        command.rich_markup_mode = usual
+
+
 class Command(TyperCommand):
     """A command of spsbench."""
 
@@ -53,6 +71,11 @@ class Command(TyperCommand):
         if not ctx.resilient_parsing:  # completion looks at commands that are half typed
             refuse_repeated(self, ctx, args)
         return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As typer does, at any width."""
+        with fitting_help(self, formatter):
+            super().format_help(ctx, formatter)
 
 
 class Group(TyperGroup):
@@ -63,3 +86,8 @@ class Group(TyperGroup):
         if not ctx.resilient_parsing:
             refuse_repeated(self, ctx, args)
         return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As typer does, at any width."""
+        with fitting_help(self, formatter):
+            super().format_help(ctx, formatter)

@@ -329,8 +329,8 @@ TensorParallel = Annotated[
 DraftPlacement = Annotated[
     str | None,
     option(
-        *("--draft-placement", "first|replicated", MACHINE),
-        "With --tensor-parallel: the draft in the first process or in each. Default: first.",
+        *("--draft-placement", "WHERE", MACHINE),
+        "With --tensor-parallel: the draft in the first process (first) or in each (replicated). Default: first.",
     ),
 ]
 

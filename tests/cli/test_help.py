@@ -1,0 +1,124 @@
+"""Help, over all commands: one sentence, an example that parses, ten options first, exit codes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+import typer.main
+from commandline import Cli
+
+from spsbench.cli.main import FORMER, PANELS, app, main
+from spsbench.cli.options import EXIT_CODES
+
+GROUP: Any = typer.main.get_command(app)
+SHOWN = [name for commands in PANELS.values() for name, _ in commands]
+EVERY = [*SHOWN, *(name for name, _ in FORMER)]
+COMMON = ("--json", "--quiet", "--debug")
+
+
+def options_of(name: str) -> list[Any]:
+    command = GROUP.commands[name]
+    return [each for each in command.params if each.param_type_name == "option"]
+
+
+def test_the_panels_are_those_of_the_intentions(cli: Cli) -> None:
+    text = cli("--help").out
+    assert re.findall(r"^╭─ (\w+) ─", text, re.MULTILINE) == ["Options", *PANELS]
+    assert list(PANELS) == ["Measure", "Predict", "Prove", "Look", "Make", "Manage"]
+    shown = text[text.index("─ Measure") :]
+    assert re.findall(r"^│ ([a-z-]+) {2,}", shown, re.MULTILINE) == SHOWN
+    assert " ".join(text.rpartition("╯")[2].split()) == EXIT_CODES
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_one_sentence_and_an_example_that_the_parser_takes(name: str) -> None:
+    sentence, example = GROUP.commands[name].help.strip().split("\n\n")
+    assert sentence.endswith(".")
+    assert sentence.replace("et al. ", "").count(". ") == 0
+    assert len(sentence) < 110
+    program, command, *arguments = shlex.split(example.removeprefix("Example: "))
+    assert program == "spsbench"
+    assert command in SHOWN
+    assert command == name or name in dict(FORMER)
+    parsed = GROUP.commands[command].make_context(command, list(arguments))
+    assert parsed.params
+
+
+def test_a_wrong_example_would_be_noticed() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        GROUP.commands["run"].make_context("run", ["xsum", "--no-such-option"])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_option_has_help_and_at_most_ten_come_first(name: str) -> None:
+    options = options_of(name)
+    assert [each.opts[0] for each in options if not each.help] == []
+    first = [each.opts[0] for each in options if getattr(each, "rich_help_panel", None) is None]
+    assert len(first) <= 10, first
+    assert set(COMMON) <= {each.opts[0] for each in options}
+    assert not [each.opts[0] for each in options if each.hidden]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_exit_codes_end_it(name: str) -> None:
+    assert GROUP.commands[name].epilog == EXIT_CODES
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("name", ["", "run", "audit", "score"])
+def test_it_fits_the_terminal(name: str, width: int, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = cli(*([name] if name else []), "--help").out
+    assert max(map(len, text.splitlines())) <= width
+    words = re.findall(r"--[a-z][a-z-]*", text)
+    wanted = {flag for each in options_of(name) for flag in each.opts} if name else {"--version", "--debug"}
+    assert wanted <= set(words), wanted - set(words)
+
+
+@pytest.mark.parametrize("name", ["theory", "judge", "tasks", "pairs", "protocols"])
+def test_a_former_name_is_hidden_and_names_the_new_one(name: str, cli: Cli) -> None:
+    assert f"│ {name} " not in cli("--help").out
+    given = {
+        "theory": ["--alpha", "0.8", "--c", "0.1"],
+        "judge": ["nowhere.jsonl"],
+    }
+    said = cli(name, *given.get(name, [])).err.splitlines()[0]
+    assert re.fullmatch(
+        rf"`spsbench {name}` is now `spsbench (simulate --formula|score|list {name})`\.", said
+    )
+
+
+def test_an_option_without_effect_is_gone(cli: Cli) -> None:
+    result = cli("run", "--allow-code-exec")
+    assert result.code == 2
+    assert "No such option: --allow-code-exec" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--k", "2", "--k", "4"], "--k: it is given twice. Give --k once: --k 2,4."),
+        (["run", "--k=2", "--limit", "3", "--k=4"], "--k: it is given twice. Give --k once: --k 2,4."),
+        (["run", "--seed", "1", "--seed", "1"], "--seed: it is given twice. Give --seed once."),
+        (["report", "--html", "--html"], "--html: it is given twice. Give --html once."),
+        (["--debug", "--debug", "list"], "--debug: it is given twice. Give --debug once."),
+    ],
+)
+def test_an_option_given_twice_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: {message}"
+
+
+def test_options_that_collect_may_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--set", "limit=1", "--set", "k=99"]) == 2
+    assert "twice" not in capsys.readouterr().err
+
+
+def test_a_suggestion_ends_with_one_mark(cli: Cli) -> None:
+    result = cli("rnu")
+    assert result.err == "error: No such command 'rnu'. Did you mean 'run'? See `spsbench --help`.\n"
