@@ -38,7 +38,7 @@ def cluster_of(text: str) -> str:
     if text.startswith(f"{RAY}://") and _ADDRESS.fullmatch(text):
         return text
     raise UsageError(
-        f"{text!r} is unknown.",
+        f"{text} is unknown.",
         flag=FLAG,
         remedy="Write ray for this machine or ray://HOST:PORT for a cluster; with Slurm take --shard, see "
         "docs/clusters.md.",

@@ -2,14 +2,18 @@
 
 SpsbenchError               1  failure while running
 ├── UsageError              2  unknown name or key, bad value, parts that do not fit
-├── UnavailableError        3  data or model not to be had: offline, missing, gated, unreadable
+├── UnavailableError        3  data or model unavailable: offline, missing, gated, unreadable
 ├── GateFailed              4  a gate named in --fail-on, or `verify`, failed
 └── IncompleteError         5  some samples failed or are missing
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+_SUBJECT = "it "
+"""A message that begins so is about the value of its flag."""
 
 
 class SpsbenchError(Exception):
@@ -30,7 +34,10 @@ class SpsbenchError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        head = f"{self.flag}: {self.message}" if self.flag else self.message
+        # "--k: it must be above 0" reads better as "--k must be above 0".
+        about = self.flag is not None and self.message.startswith(_SUBJECT)
+        message = f" {self.message.removeprefix(_SUBJECT)}" if about else f": {self.message}"
+        head = f"{self.flag}{message}" if self.flag else self.message
         return f"{head} {self.remedy}" if self.remedy else head
 
 
@@ -41,7 +48,7 @@ class UsageError(SpsbenchError):
 
 
 class UnavailableError(SpsbenchError):
-    """Data or a model could not be had: offline, missing, gated or unreadable."""
+    """Data or a model is unavailable: offline, missing, gated or unreadable."""
 
     exit_code: ClassVar[int] = 3
 
@@ -56,3 +63,20 @@ class IncompleteError(SpsbenchError):
     """The run ended with failed or missing samples."""
 
     exit_code: ClassVar[int] = 5
+
+
+_LONGEST = 80
+
+
+def as_typed(value: Any) -> str:
+    """A value as a shell user would type it, cut after 80 characters: a list as ``a,b``, None as ``nothing``."""
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{name}: {as_typed(each)}" for name, each in value.items()) or "an empty mapping"
+    elif isinstance(value, (list, tuple)):
+        text = ",".join(map(as_typed, value)) or "an empty list"
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    else:
+        text = "nothing" if value is None else str(value).strip() or "an empty text"
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -64,7 +64,7 @@ def unknown(name: str, known: Iterable[str], flag: str, more: str = "") -> Usage
     close = get_close_matches(name.lower(), lowered, n=1)
     hint = f"Did you mean {lowered[close[0]]}? " if close else ""
     remedy = f"{hint}Choose from {', '.join(lowered.values())}{more}."
-    return UsageError(f"{name!r} is unknown.", flag=flag, remedy=remedy)
+    return UsageError(f"{name or 'an empty text'} is unknown.", flag=flag, remedy=remedy)
 
 
 def settled(
@@ -86,7 +86,7 @@ def settled(
     for option, value in spec.options:
         if option not in options:
             has = f"It has {', '.join(options)}." if options else "It has none."
-            raise UsageError(f"{name} has no option {option!r}.", flag=flag, remedy=has)
+            raise UsageError(f"{name} has no option {option}.", flag=flag, remedy=has)
         wanted = type(options[option])
         if type(value) is not wanted and not (wanted is float and type(value) is int):
             raise UsageError(
@@ -166,7 +166,7 @@ def names(ours: Mapping[str, Any], group: str) -> dict[str, str]:
 
 def _from_file(path: Path, attribute: str, flag: str) -> Any:
     if not path.is_file():
-        raise UnavailableError(f"{path} is not there.", flag=flag, remedy="Name a Python file.")
+        raise UnavailableError(f"{path} does not exist.", flag=flag, remedy="Name a Python file.")
     spec = importlib.util.spec_from_file_location(f"spsbench_plugin_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -178,10 +178,10 @@ def _from_file(path: Path, attribute: str, flag: str) -> Any:
         raise UnavailableError(
             f"{path} cannot be imported ({type(error).__name__}: {error}).",
             flag=flag,
-            remedy="Mend the file.",
+            remedy="Correct the file.",
         ) from error
     if not hasattr(module, attribute):
-        raise UsageError(f"{path} has no {attribute!r}.", flag=flag, remedy="Name what the file defines.")
+        raise UsageError(f"{path} has no {attribute}.", flag=flag, remedy="Name what the file defines.")
     return getattr(module, attribute)
 
 
@@ -192,7 +192,7 @@ def _loaded(point: metadata.EntryPoint, flag: str) -> Any:
         raise UnavailableError(
             f"{point.name} ({point.value}) cannot be imported ({type(error).__name__}: {error}).",
             flag=flag,
-            remedy="Mend or remove its package.",
+            remedy="Correct or remove its package.",
         ) from error
 
 
@@ -200,7 +200,7 @@ def _checked(found: Any, kind: type[Kind], name: str, flag: str) -> Kind:
     if isinstance(found, kind):
         return found
     raise UsageError(
-        f"{name!r} is {type(found).__name__}, not {kind.__name__}.",
+        f"{name} is {type(found).__name__}, not {kind.__name__}.",
         flag=flag,
         remedy=f"It must be a spsbench {kind.__name__}; see docs/extending.md.",
     )

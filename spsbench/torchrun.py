@@ -20,7 +20,7 @@ def started() -> int:
     told = os.environ.get(_COUNT, "1")
     if not (told.isascii() and told.isdecimal() and int(told) > 0):
         raise UsageError(
-            f"the environment's {_COUNT} is {told!r}, which is no number of processes.",
+            f"the environment's {_COUNT} is {told}, which is not a number of processes.",
             flag=FLAG,
             remedy=f"Unset it, or let torchrun set it for {FLAG}.",
         )

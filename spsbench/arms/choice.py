@@ -15,7 +15,8 @@ from spsbench.decode.rule_kinds import rule_kind
 from spsbench.drafters.policy_kinds import policy_kind
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError
-from spsbench.peers.registry import find_peer
+from spsbench.peers.named import NAMED
+from spsbench.peers.registry import OPENAI, WORKER, find_peer
 from spsbench.plugins import unknown
 from spsbench.records import Arm, SamplingParams, Spec
 
@@ -54,7 +55,7 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
         require_beams_used(config)
     if not arms:
         raise UsageError(
-            "no arm is left: K = 0 leaves none without ars, and an engine only runs the methods it knows.",
+            "no arm remains: K = 0 needs the method ars, and each engine runs certain methods only.",
             flag="--arms",
             remedy="Add ars or the engine eager, or give a K above 0.",
         )
@@ -88,10 +89,10 @@ def _require_engine(engine: str) -> None:
     try:
         find_peer(engine)
     except UsageError as error:
-        if ":" in engine:  # a command, or an engine's options
+        if ":" in engine or engine in NAMED:  # a command, or an engine's options
             raise
-        more = f". {error.remedy}" if error.remedy else ""
-        raise unknown(engine, ENGINES, "--engine", more.removesuffix(".")) from error
+        more = f', or give {WORKER}"COMMAND" or {OPENAI}URL'
+        raise unknown(engine, [*ENGINES, *NAMED], "--engine", more) from error
 
 
 def require_stoppable(config: RunConfig, arms: Sequence[Arm]) -> None:
@@ -127,7 +128,7 @@ def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
     )
     if wanted and FIXED not in config.policies and not any(arm.method == "sps" for arm in arms):
         raise UsageError(
-            f"no arm drafts as {', '.join(config.policies)} says: a policy takes a drafter that "
+            f"no arm drafts by {', '.join(config.policies)} says: a policy takes a drafter that "
             "heeds it, and the engine eager.",
             flag="--policy",
             remedy="Add the drafter model, the engine eager, or the policy fixed.",

@@ -171,7 +171,7 @@ def _objective(text: str | None) -> str:
 
     if text not in (None, *OBJECTIVES):
         raise UsageError(
-            f"{text!r} is unknown.", flag="--objective", remedy=f"Choose from {', '.join(OBJECTIVES)}."
+            f"{text} is unknown.", flag="--objective", remedy=f"Choose from {', '.join(OBJECTIVES)}."
         )
     return text or MEAN
 

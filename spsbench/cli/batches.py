@@ -30,7 +30,7 @@ def sizes(text: str | None) -> tuple[int, ...]:
     found = {int(part) if part.isascii() and part.isdigit() else 0 for part in parts}
     if not all(1 <= size <= MAX_BATCH for size in found):
         raise UsageError(
-            f"it takes whole numbers from 1 to {MAX_BATCH}, got {text!r}.",
+            f"it must be whole numbers from 1 to {MAX_BATCH}, got {text}.",
             flag="--batch",
             remedy="Give one (8) or a list (1,2,4,8).",
         )
@@ -42,7 +42,7 @@ def by_batch(facts: Mapping[str, Any]) -> list[RenderableType]:
     from rich.console import Group
     from rich.text import Text
 
-    place = f"{facts['device']}, {facts['threads']} threads, behind {facts['context']} tokens"
+    place = f"{facts['device']}, {facts['threads']} threads, after {facts['context']} tokens"
     assumed = facts["assumed"]
     tables = {
         f"Forwards by batch size, {place}": _forwards(facts),

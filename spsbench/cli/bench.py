@@ -138,7 +138,7 @@ def _forwards(facts: Mapping[str, Any]) -> Group:
     from spsbench.report.wording import milliseconds, percent
 
     place = f"{facts['device']}, {facts['threads']} threads, {facts['modes']['target']}"
-    title = f"Forwards behind {facts['context']} tokens, {place}"
+    title = f"Forwards after {facts['context']} tokens of context, {place}"
     columns = [right("model"), right("rows"), right("ms"), right("t(n)/t(1)", note="95%")]
     rows = []
     for role in ("target", "draft"):
@@ -223,7 +223,7 @@ def bench_pair(params: Mapping[str, Any]) -> None:
         import torch
 
         torch.set_num_threads(values.threads(params["threads"]) or suitable_threads(target.parameters))
-    say(f"Timing forwards behind {', '.join(map(str, asked.contexts))} tokens", quiet=quiet)
+    say(f"Timing forwards after {', '.join(map(str, asked.contexts))} tokens of context", quiet=quiet)
     facts = {
         "target": _told(names[0], target, random_weights),
         "draft": _told(names[1], draft, random_weights),

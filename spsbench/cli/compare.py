@@ -164,7 +164,7 @@ def read_share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0.0 <= share < 1.0:
-        raise UsageError(f"{text!r} is no share.", flag="--gate", remedy="Write 2% or 0.02.")
+        raise UsageError(f"it must be from 0% to below 100%, got {text}.", flag="--gate", remedy="E.g. 2%.")
     return share
 
 
@@ -187,7 +187,7 @@ def _require_comparable(compared: RunComparison, *, gated: bool, force: bool) ->
         raise UsageError(
             f"these runs answer different questions: {'; '.join(compared['refusals'])}.",
             flag="B",
-            remedy="--force compares them all the same.",
+            remedy="Add --force to compare them anyway.",
         )
     if gated and compared["machine"]:
         raise UsageError(

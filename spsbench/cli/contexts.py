@@ -29,7 +29,9 @@ def lengths(text: str | None, default: int) -> tuple[int, ...]:
     found = [int(match["number"]) * (1024 if match["k"] else 1) for match in matches if match is not None]
     if len(found) < len(matches) or min(found) < 1:
         raise UsageError(
-            f"it takes tokens from 1 on, got {text!r}.", flag="--context", remedy="Give 256, 4k or 1k,4k,16k."
+            f"it must be numbers of tokens from 1, got {text}.",
+            flag="--context",
+            remedy="Give 256, 4k or 1k,4k,16k.",
         )
     return tuple(sorted(set(found)))
 
@@ -113,6 +115,6 @@ def _read(facts: Mapping[str, Any]) -> str:
     speed = "" if bandwidth is None else f"Memory is read at {bandwidth / _GB:.1f} GB/s (measured). "
     return (
         f"{speed}KV and weights are what one forward of the target reads; the floor is their sum over that. "
-        "Intervals are of 95%, over rounds; every round has both models behind all contexts in shuffled "
+        "Intervals are of 95%, over rounds; every round has both models at all contexts in shuffled "
         "order, so that a drift of the machine hits all alike."
     )

@@ -40,13 +40,13 @@ def setup_of(options: Mapping[str, Any]) -> PaperConfig:
     changes: dict[str, Any] = {"tasks": tasks} if tasks else {}
     if options["target"] is not None and options["pair"] is not None:
         raise UsageError(
-            f"{options['target']!r} is given together with --pair.",
+            f"{options['target']} is given together with --pair.",
             flag="--target",
             remedy="Give either --pair, or --target and --draft.",
         )
     if options["target"] is not None and not drafts:
         raise UsageError(
-            f"no draft of {options['target']!r} is named.",
+            f"no draft of {options['target']} is named.",
             flag="--draft",
             remedy="Give one or more, e.g. --draft small=MODEL.",
         )
@@ -71,11 +71,9 @@ def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
         if not (equals and _NAME.fullmatch(name)):
             name, value = _UNFIT.sub("-", _ENDING.sub("", Path(text).name)).strip("-."), text
         if not name or not value.strip():
-            raise UsageError(
-                f"{text!r} is not valid.", flag=flag, remedy="Give NAME=VALUE, e.g. small=MODEL."
-            )
+            raise UsageError(f"{text} is not valid.", flag=flag, remedy="Give NAME=VALUE, e.g. small=MODEL.")
         if name in found:
-            raise UsageError(f"{name!r} is given twice.", flag=flag, remedy="Give each a name of its own.")
+            raise UsageError(f"{name} is given twice.", flag=flag, remedy="Give each a name of its own.")
         found[name] = value.strip()
     return found
 
@@ -91,7 +89,7 @@ def _named_drafts(given: Sequence[str]) -> dict[str, str]:
     found = _named("--draft", given)
     if taken := next((name for name in NGRAMS if name in found), None):
         raise UsageError(
-            f"{taken!r} is the name of a draft that is counted on the target's texts.",
+            f"{taken} is the name of an n-gram draft of Table 3.",
             flag="--draft",
             remedy="Give the model another name, e.g. small=MODEL.",
         )

@@ -173,7 +173,7 @@ def _check_directories(params: Mapping[str, Any]) -> None:
             )
     if not (resume / "run.json").is_file():
         raise UsageError(
-            f"{resume} holds no run.",
+            f"{resume} is not a run directory.",
             flag="--resume",
             remedy="Name the directory of a run, or begin a new one there with --out.",
         )
@@ -191,7 +191,9 @@ def gates_of(text: str | None) -> list[str]:
     for gate in named:
         if gate not in GATES:
             raise UsageError(
-                f"there is no gate {gate!r}.", flag="--fail-on", remedy=f"Choose from {', '.join(GATES)}."
+                f"{gate or 'an empty text'} is unknown.",
+                flag="--fail-on",
+                remedy=f"Choose from {', '.join(GATES)}.",
             )
     return named
 
@@ -296,7 +298,7 @@ def _expected(text: str | None) -> str | None:
     if text is None or re.fullmatch(r"[0-9a-f]{8,64}", text):
         return text
     raise UsageError(
-        f"{text!r} is not a hash.",
+        f"{text} is not a hash.",
         flag="--expect",
         remedy="Give the 16 digits that a run prints as the hash of all token ids, or at least 8 of them.",
     )
@@ -380,5 +382,5 @@ def _incomplete(summary: Summary, directory: Path) -> IncompleteError:
     missing = sum(row["missing"] for row in summary["rows"])
     return IncompleteError(
         f"of the sequences {failed} failed and {missing} are missing.",
-        remedy=f"{directory / 'samples.jsonl'} tells why; `{resume_command(directory)}` tries them again.",
+        remedy=f"{directory / 'samples.jsonl'} says why; `{resume_command(directory)}` tries them again.",
     )

@@ -123,7 +123,7 @@ def _paper_of(params: Mapping[str, Any]) -> str:
     before = _resolved(begun.get("of", CHEN)) if begun else None
     if typed is not None and before is not None and typed != before:
         raise UsageError(
-            f"{typed!r} is asked for, and {params['resume'] or params['out']} holds {before}.",
+            f"{params['resume'] or params['out']} holds the paper {before}, got {typed}.",
             flag="--of",
             remedy="Leave it out, or name another directory.",
         )

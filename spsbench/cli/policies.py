@@ -111,7 +111,7 @@ def _sentences(found: Curve) -> Iterator[str]:
             yield f"In the run {cell.policy} emitted {cell.ran.tokens_per_loop:.2f} tokens a loop."
     if found.rollouts:
         yield (
-            "Tokens per loop are exact given the texts. What is drafted behind rejected tokens is sampled "
+            "Tokens per loop are exact given the texts. What is drafted after rejected tokens is sampled "
             f"({found.rollouts:,} drafts); in brackets its bounds."
         )
     if found.choices:

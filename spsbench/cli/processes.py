@@ -62,9 +62,7 @@ def _require_fixed_prompts(config: RunConfig) -> None:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not 2 <= int(text) <= _MOST:
-        raise UsageError(
-            f"{text!r} is no number of processes.", flag="--processes", remedy=f"Give 2 to {_MOST}."
-        )
+        raise UsageError(f"it must be a whole number from 2 to {_MOST}, got {text}.", flag="--processes")
     return int(text)
 
 

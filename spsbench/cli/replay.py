@@ -248,5 +248,5 @@ def _note(study: Study, times: float | Calibration) -> str:
         return told
     if isinstance(times, float):
         return f"{told} Times are of loops run here."
-    forwards = f"Times are of forwards alone, {times.told}, behind {times.context:,} tokens"
+    forwards = f"Times are of forwards alone, {times.told}, after {times.context:,} tokens of context"
     return f"{told} {forwards}; what else a loop does is not in them."

@@ -178,6 +178,6 @@ def _write_page(runs: Sequence[Derived], named: Path | None) -> Path:
 
     path = named or (runs[0][0] / "report.html" if len(runs) == 1 else Path(COMPARISON_FILE))
     if not path.parent.is_dir():
-        raise UsageError(f"{path.parent} is no folder.", flag="--out", remedy="Name a file in a folder.")
+        raise UsageError(f"{path.parent} is not a folder.", flag="--out", remedy="Create it first.")
     write_text(path, page([(measured, drawn) for _, measured, drawn in runs]))
     return path

@@ -24,7 +24,9 @@ def lookaheads(text: str) -> tuple[int, ...]:
 
     ks = tuple(k for k in parse_ks(text) if k)
     if not ks:
-        raise UsageError("no lookahead is left: 0 is ArS.", flag="--k", remedy="Give a K from 1 on: 1..8.")
+        raise UsageError(
+            "it needs at least one value above 0, got 0.", flag="--k", remedy="For example: --k 1..8."
+        )
     return ks
 
 
@@ -75,7 +77,9 @@ def seconds(text: str | None, default: float) -> float:
     except ValueError:
         found = math.nan
     if not 0 <= found < math.inf:
-        raise UsageError(f"{text!r} is no time.", flag="--budget", remedy="Give seconds, or 90s, 5min, 2h.")
+        raise UsageError(
+            f"it must be a time, got {text}.", flag="--budget", remedy="Give 300, 90s, 5min or 2h."
+        )
     return found
 
 
@@ -93,7 +97,7 @@ def number(text: str | None, flag: str, least: float, default: float, *, whole: 
         value = float("nan")
     if not least <= value < float("inf"):
         kind = "whole number" if whole else "number"
-        raise UsageError(f"{text!r} will not do.", flag=flag, remedy=f"Give a {kind} from {least}.")
+        raise UsageError(f"it must be a {kind} from {least:g}, got {text}.", flag=flag)
     return value
 
 
@@ -130,7 +134,9 @@ def share(text: str | None, flag: str, default: float) -> float:
     except ValueError:
         value = math.nan
     if rest or not 0 < value < 1:
-        raise UsageError(f"{text!r} is no share.", flag=flag, remedy="Give 1% or 0.01.")
+        raise UsageError(
+            f"it must be a share between 0 and 1, got {text}.", flag=flag, remedy="Give 1% or 0.01."
+        )
     return value
 
 
@@ -147,7 +153,7 @@ def memory_bytes(text: str | None) -> float:
         return math.inf
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if found is None or found[2].upper() not in _UNITS:
-        raise UsageError(f"{text!r} is no size.", flag="--memory", remedy="Give 4GB or 900MB.")
+        raise UsageError(f"it must be a size, got {text}.", flag="--memory", remedy="Give 4GB or 900MB.")
     return float(found[1]) * _UNITS[found[2].upper()]
 
 
@@ -166,19 +172,15 @@ def sampling(params: Mapping[str, Any]) -> SamplingParams:
     Raises:
         UsageError: one of them is no such value.
     """
-    from spsbench.records import number as as_number
-    from spsbench.tasks.spec import sampling_of
+    from spsbench.records import SamplingParams
 
-    names = ("temperature", "top_p", "top_k")
-    said: dict[str, Any] = {name: as_number(params[name]) for name in names if params[name] is not None}
-    if params["greedy"]:
-        said["greedy"] = True
-    try:
-        return sampling_of(said)
-    except ValueError as problem:
-        name, _, reason = str(problem).partition(": ")
-        flag = f"--{name.replace('_', '-')}" if name in names else None
-        raise UsageError(f"{reason if flag else problem}.", flag=flag) from problem
+    temperature = number(params["temperature"], "--temperature", 0, 1.0)
+    top_p = between(params["top_p"], "--top-p", 0, 1, 1.0)
+    if top_p == 0:
+        raise UsageError("it must be above 0 and at most 1, got 0.", flag="--top-p")
+    top_k = int(number(params["top_k"], "--top-k", 0, 0, whole=True))
+    greedy = bool(params["greedy"]) or temperature == 0
+    return SamplingParams(1.0 if temperature == 0 else temperature, top_k, top_p, greedy)
 
 
 MACHINE = ("device", "dtype", "backend", "threads")

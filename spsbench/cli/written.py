@@ -42,7 +42,7 @@ def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]
     if source.is_file():
         if params["sampling"] is not None:
             raise UsageError(
-                f"{source} has no samplings by name.",
+                f"{source} is a file of texts, whose sampling has no name.",
                 flag="--sampling",
                 remedy="Give --temperature, --top-p.",
             )
@@ -53,7 +53,7 @@ def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]
     for name in _OF_SAMPLES:
         if params[name] not in (None, False):
             raise UsageError(
-                f"{source} says that itself.",
+                f"{source} records it already.",
                 flag=f"--{name.replace('_', '-')}",
                 remedy="Leave it out: it is for a file of texts.",
             )
@@ -76,7 +76,7 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
 
     Raises:
         UsageError: the target is no longer what wrote the texts, or a draft does not suit it.
-        UnavailableError: a model cannot be had.
+        UnavailableError: a model is unavailable.
     """
     from spsbench.config import ModelRef
     from spsbench.models.pair import find_pair, load_pair, pair_backend, resolve_device
@@ -139,7 +139,9 @@ def times_of(params: Mapping[str, Any], default_s: float, drafters: Sequence[Spe
 
     if params["budget"] is not None:
         raise UsageError(
-            "with --times nothing is timed here.", flag="--budget", remedy="Leave one of the two out."
+            "with --times nothing is timed here.",
+            flag="--budget",
+            remedy="Leave one of the two out.",
         )
     found = read_times(params["times"])
     for drafter in drafters:

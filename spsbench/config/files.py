@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from spsbench.config.models import Limits, ModelRef, PairConfig, PaperConfig, ProtocolConfig, RunConfig
-from spsbench.errors import UsageError
+from spsbench.errors import UsageError, as_typed
 from spsbench.paths import DataKind, data_dir
 
 
@@ -34,7 +34,7 @@ def read_yaml(path: Path, flag: str) -> dict[str, Any]:
             f"{path} is not YAML in UTF-8 ({reason}).", flag=flag, remedy="Correct the file."
         ) from problem
     if not isinstance(content, dict):
-        raise UsageError(f"{path} holds no mapping.", flag=flag, remedy="Write one `key: value` per line.")
+        raise UsageError(f"{path} holds no settings.", flag=flag, remedy="Write one `key: value` per line.")
     return {str(key): value for key, value in content.items()}
 
 
@@ -50,8 +50,10 @@ def unknown_name(kind: str, name: str, known: Iterable[str], flag: str) -> Usage
     names = sorted(known)
     lowered = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
-    guess = f"Did you mean {lowered[close[0]]!r}? " if close else ""
-    return UsageError(f"there is no {kind} {name!r}.", flag=flag, remedy=f"{guess}Known: {', '.join(names)}.")
+    guess = f"Did you mean {lowered[close[0]]}? " if close else ""
+    return UsageError(
+        f"the {kind} {name} is unknown.", flag=flag, remedy=f"{guess}Choose from {', '.join(names)}."
+    )
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -86,14 +88,14 @@ def validate(model: type[_Model], content: Mapping[str, Any], label: Callable[[s
         raise unknown_name("setting", path[-1], owner.model_fields, label(".".join(path)))
     while len(path) > 1 and path[-1] not in _MEANING:  # list indices and branches of unions
         path.pop()
-    what = "the value is missing" if error["type"] == "missing" else f"{_short(error['input'])} is not valid"
-    remedy = f"Give {_MEANING[path[-1]]}." if path[-1] in _MEANING else None
-    raise UsageError(f"{what}.", flag=label(".".join(path)), remedy=remedy)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    meaning = _MEANING.get(path[-1])
+    if error["type"] == "missing":
+        what, remedy = "the value is missing.", f"Give {meaning}." if meaning else None
+    elif meaning:
+        what, remedy = f"it must be {meaning}, got {as_typed(error['input'])}.", None
+    else:
+        what, remedy = f"{as_typed(error['input'])} is not valid.", None
+    raise UsageError(what, flag=label(".".join(path)), remedy=remedy)
 
 
 _Kind = Literal["pair", "protocol", "paper"]

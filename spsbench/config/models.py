@@ -44,10 +44,10 @@ def split_ks(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = _PART.fullmatch(part.strip())
         if match is None:
-            raise ValueError(f"{text!r} is not a lookahead")
+            raise ValueError(f"{text.strip() or 'an empty text'} is not a lookahead")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise ValueError(f"{part.strip()!r} is an empty range")
+            raise ValueError(f"{part.strip()} is an empty range")
         if last > MAX_K:
             raise ValueError(f"{last} is more than the largest lookahead, {MAX_K}")
         ks.extend(range(first, last + 1))
@@ -67,7 +67,7 @@ def chosen_backend(typed: str | None = None) -> str:
     """
     flag, name = ("--backend", typed) if typed is not None else (VARIABLE, os.environ.get(VARIABLE) or AUTO)
     if name not in BACKENDS:
-        raise UsageError(f"{name!r} is unknown.", flag=flag, remedy=f"Choose from {', '.join(BACKENDS)}.")
+        raise UsageError(f"{name} is unknown.", flag=flag, remedy=f"Choose from {', '.join(BACKENDS)}.")
     return name
 
 
@@ -199,10 +199,12 @@ class PairConfig(_Settings):
 class Limits(_Settings):
     """How much is measured. What is not set stays with the task's own setting."""
 
-    ks: Ks = Field(default=(4,), description=f"0 to {MAX_K} or adaptive, e.g. 4 or 2,4,adaptive")
+    ks: Ks = Field(
+        default=(4,), description=f"whole numbers from 0 to {MAX_K} or adaptive, e.g. 4 or 0,2,4 or 0..7"
+    )
     samplings: Names | None = Field(default=None, description="names of samplings that the task knows")
     max_new_tokens: Count | None = Field(default=None, description="a whole number from 1")
-    limit: Count | None = Field(default=None, description="a whole number from 1, or null for every example")
+    limit: Count | None = Field(default=None, description="a whole number from 1")
     samples: Count | None = Field(default=None, description="a whole number from 1")
 
 
@@ -255,7 +257,7 @@ class PaperConfig(_Settings):
     most_k: Annotated[int, Field(strict=True, ge=1, le=MAX_K)] = Field(
         default=10, description=f"a whole number from 1 to {MAX_K}"
     )
-    limit: Count | None = Field(default=None, description="a whole number from 1, or null for every example")
+    limit: Count | None = Field(default=None, description="a whole number from 1")
     notes: str = Field(default="", description="text")
 
 
@@ -301,23 +303,21 @@ class RunConfig(Limits):
         default=None,
         gt=0,
         strict=True,
-        description="a number above 0 (for 0 choose the sampling greedy)",
+        description="a number above 0 (for 0 give --sampling greedy)",
     )
     top_p: float | None = Field(
         default=None,
         gt=0,
         le=1,
         strict=True,
-        description="a number above 0 up to 1, which keeps all tokens",
+        description="a number above 0 and at most 1",
     )
-    top_k: int | None = Field(
-        default=None, ge=0, strict=True, description="a whole number, 0 to keep all tokens"
-    )
+    top_k: int | None = Field(default=None, ge=0, strict=True, description="a whole number from 0")
     beams: int | None = Field(default=None, ge=1, strict=True, description="a whole number from 1")
     draft_beams: int | None = Field(
         default=None, ge=1, strict=True, description="a whole number, at least as many as beams"
     )
-    length_penalty: float | None = Field(default=None, strict=True, description="a number, 0 for none")
+    length_penalty: float | None = Field(default=None, strict=True, description="a number")
     early_stopping: Literal["never"] | Flag = Field(default=False, description="true, false or never")
     fixed_length: Flag = Field(default=False, description="true or false")
     drafters: Names = Field(default=("model",), description="names of drafters")
@@ -346,7 +346,7 @@ class RunConfig(Limits):
         default="first", description="first or replicated"
     )
     seed: int = Field(default=0, ge=0, lt=2**63, strict=True, description="a whole number from 0 to 2**63-1")
-    trace: int = Field(default=8, ge=0, strict=True, description="a whole number, 0 for none")
+    trace: int = Field(default=8, ge=0, strict=True, description="a whole number from 0")
     score: Flag = Field(default=True, description="true or false")
     proof: Flag = Field(default=True, description="true or false")
     unsafe_exec: Flag = Field(default=False, description="true or false")

@@ -167,13 +167,13 @@ def _assignment(text: str) -> tuple[list[str], Any]:
     path = [_FIELD_OF_FLAG.get(part, part) for part in name.strip().split(".")]
     if not equals or not all(path):
         raise UsageError(
-            f"{text!r} is no assignment.", flag="--set", remedy="Write key=value, e.g. limit=20."
+            f"it must be key=value, got {text}.", flag="--set", remedy="For example: --set limit=20."
         )
     try:
         return path, yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError):
         raise UsageError(
-            f"the value in {text!r} is not YAML.",
+            f"the value in {text} is not YAML.",
             flag="--set",
             remedy="Put it in quotes, e.g. data='\"a: b\"'.",
         ) from None
@@ -198,14 +198,14 @@ def _pair(chosen: Any, models: Mapping[str, str], *, named: bool) -> Any:
     ids = [key for key in ("target", "draft") if key in models]
     if ids and named:
         raise UsageError(
-            f"{models[ids[0]]!r} is given together with --pair.",
+            f"{models[ids[0]]} is given together with --pair.",
             flag=f"--{ids[0]}",
             remedy="Give either --pair, or --target and --draft.",
         )
     if len(ids) == 1:
         missing = "draft" if ids == ["target"] else "target"
         raise UsageError(
-            f"the {missing} of {models[ids[0]]!r} is not named.",
+            f"it is missing beside --{ids[0]} {models[ids[0]]}.",
             flag=f"--{missing}",
             remedy="Give both models.",
         )

@@ -72,7 +72,7 @@ def build(options: Options, context: Context) -> Drafter:
     for spec, kind in members(options):
         if DRAFT in kind.needs and context.draft is None:
             raise UsageError(
-                f"union:of has {spec.name!r}, which needs a draft model, and the run has none.",
+                f"union:of has {spec.name}, which needs a draft model, and the run has none.",
                 flag="--drafter",
                 remedy="Name a draft model with --draft, or take it out of the union.",
             )

@@ -38,7 +38,7 @@ def server_names(text: str, flag: str = "--engine") -> tuple[str, ...]:
     names = (first, *(OPENAI + other for other in others))
     if not first.startswith(OPENAI) or len(names) > 2:
         raise UsageError(
-            f"{text!r} names no server, or more than two.",
+            f"it must name one or two servers, got {text or 'nothing'}.",
             flag=flag,
             remedy="With --concurrency give openai:URL, or the plain server and the speculating one: "
             "openai:URL,openai:URL.",

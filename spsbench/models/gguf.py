@@ -80,7 +80,9 @@ def read_header(file: Path, name: str, flag: str) -> Header:
     with file.open("rb") as opened:
         if opened.read(len(_MAGIC)) != _MAGIC:
             raise UnavailableError(
-                f"{name} is no GGUF file: it does not begin with GGUF.", flag=flag, remedy="Check the path."
+                f"{name} is not a GGUF file.",
+                flag=flag,
+                remedy="Check the path.",
             )
     with _gguf_errors(name, flag):
         from gguf import GGUFReader

@@ -11,7 +11,7 @@ import torch
 from spsbench.config import PairConfig
 from spsbench.config.models import TORCH
 from spsbench.config.precision import Precision
-from spsbench.errors import UsageError
+from spsbench.errors import UsageError, as_typed
 from spsbench.models.backend import choose_backend, model_not_covered
 from spsbench.models.causal_lm import CausalLM, context_window, text_config
 from spsbench.models.hf_errors import quiet_libraries
@@ -147,8 +147,9 @@ def _require_one_kind(target: ModelSource, draft: ModelSource) -> None:
     ours, theirs = target.tokenizer.border, draft.tokenizer.border
     if ours is not None and theirs is not None and ours != theirs:
         raise UsageError(
-            f"the target's decoder starts with the tokens {list(ours.start)} behind sources that end with "
-            f"{list(ours.ending)}, the draft's with {list(theirs.start)} behind {list(theirs.ending)}.",
+            f"the target's decoder starts with the tokens {as_typed(ours.start)} after sources that end with "
+            f"{as_typed(ours.ending)}, the draft's with {as_typed(theirs.start)} after "
+            f"{as_typed(theirs.ending)}.",
             flag="--draft",
             remedy="Choose a draft of the target's model family.",
         )
@@ -168,7 +169,7 @@ def resolve_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise UsageError(
-            f"device {name!r} cannot be used here: {reason}.",
+            f"device {name} cannot be used here: {reason}.",
             flag="--device",
             remedy="Use cpu, or auto.",
         ) from error

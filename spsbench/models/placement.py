@@ -285,14 +285,14 @@ def _read_map(path: Path) -> Modules:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
-            f"{str(path)!r} is no strategy, and no file that can be read.",
+            f"{path} is neither a strategy nor a readable file.",
             flag=FLAG,
             remedy=f"Choose from {', '.join(STRATEGIES)}, or name a JSON file.",
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON.", flag=FLAG, remedy=_FORM) from error
     if not isinstance(content, dict) or not content or not all(map(_is_device, content.values())):
-        raise UsageError(f"{path} is no device map.", flag=FLAG, remedy=_FORM)
+        raise UsageError(f"{path} is not a device map.", flag=FLAG, remedy=_FORM)
     return content
 
 
@@ -317,7 +317,7 @@ def _require_modules(modules: Modules, model: Any) -> None:
     for name in modules:
         if name not in known:
             raise UsageError(
-                f"{type(model).__name__} has no module {name!r}.",
+                f"{type(model).__name__} has no module {name}.",
                 flag=FLAG,
                 remedy=f"It has {', '.join(sorted(name for name in known if name)[:4])}, ...",
             )

@@ -142,7 +142,7 @@ def _require_states(model: Any, flag: str) -> None:
         if len(seen) == len(heard) == 1 and torch.equal(seen[0], heard[0]):
             return
     raise UsageError(
-        f"what the head of {type(model).__name__} multiplies cannot be had.",
+        f"the input of the head of {type(model).__name__} is not accessible.",
         flag=flag,
         remedy="Choose another drafter.",
     )

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from spsbench.errors import UnavailableError, UsageError
+from spsbench.errors import UnavailableError, UsageError, as_typed
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, Floats, StoredWeights
 from spsbench.models.draft_kinds import KINDS, MEDUSA
 from spsbench.models.hf_errors import typed_errors
@@ -143,7 +143,7 @@ def read_trained(folder: Path, flag: str) -> TrainedDraft:
     if not stored.tensors:
         _refuse(folder, f"it has no {WEIGHTS}", flag)
     if not all(stored.reads(name) for name in stored.tensors if name != VOCABULARY):
-        _refuse(folder, f"its {WEIGHTS} has tensors that are no floats of 16 or 32 bits", flag)
+        _refuse(folder, f"its {WEIGHTS} has tensors that are not floats of 16 or 32 bits", flag)
     if vocabulary is not None:
         _require_vocabulary(folder, vocabulary, target.vocab_size, flag)
     return TrainedDraft(folder, told["kind"], target, config, heads, vocabulary, stored)
@@ -184,7 +184,7 @@ def _described(folder: Path, flag: str) -> Mapping[str, Any]:
         )
     if told.get("kind") not in KINDS:
         raise UsageError(
-            f"{folder} is of the kind {told.get('kind')!r}.",
+            f"{folder} is of the kind {as_typed(told.get('kind'))}.",
             flag=flag,
             remedy=f"Known kinds are {', '.join(KINDS)}.",
         )

@@ -95,10 +95,12 @@ def server_address(text: str, flag: str) -> tuple[str, str | None]:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise UsageError(
-            f"{url!r} is no URL of a server.", flag=flag, remedy=f"E.g. {OPENAI}http://127.0.0.1:8000/v1."
+            f"{url or 'an empty text'} is not the URL of a server.",
+            flag=flag,
+            remedy=f"E.g. {OPENAI}http://127.0.0.1:8000/v1.",
         )
     if named and not model:
-        raise UsageError(f"no name stands behind {_MODEL!r}.", flag=flag)
+        raise UsageError(f"a name is missing after {_MODEL}.", flag=flag)
     return url, model or None
 
 
@@ -120,7 +122,7 @@ def _worker(text: str, flag: str) -> PeerKind:
     try:
         argv = shlex.split(text.removeprefix(WORKER))
     except ValueError as error:
-        raise UsageError(f"{text!r} cannot be read: {error}.", flag=flag) from error
+        raise UsageError(f"{text} cannot be read: {error}.", flag=flag) from error
     if not argv:
         raise UsageError(
             "no command stands behind the colon.", flag=flag, remedy=f'E.g. {WORKER}"python my_engine.py".'

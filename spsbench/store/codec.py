@@ -304,7 +304,7 @@ def read_prompts(path: Path) -> list[Prompt]:
         raise UsageError(
             f"{path} is damaged ({problem}).",
             flag="RUN",
-            remedy="Restore the file, or remove it and resume the run, which writes it anew.",
+            remedy="Restore the file, or remove it and resume the run, which writes it again.",
         ) from problem
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from spsbench.errors import UsageError
+from spsbench.errors import UsageError, as_typed
 from spsbench.records import READABLE_SCHEMAS, SCHEMA_VERSION, Prompt
 from spsbench.store import codec, files
 from spsbench.store.files import unwritable
@@ -58,7 +58,7 @@ def latest(results: Path) -> Path:
     runs = [directory for directory, when in begun.items() if when]
     if not runs:
         raise UsageError(
-            f"there is no run in {results}.",
+            f"{results} holds no run.",
             flag="RUN",
             remedy="Start one with `spsbench run`, or name a directory.",
         )
@@ -285,7 +285,7 @@ def checked_schema(path: Path) -> Row:
     if version not in READABLE_SCHEMAS:
         known = " and ".join(map(str, READABLE_SCHEMAS))
         raise UsageError(
-            f"{path} has schema version {version!r}, this spsbench reads {known}.",
+            f"{path} has schema version {as_typed(version)}, this spsbench reads {known}.",
             flag="RUN",
             remedy="Use the version of spsbench that wrote it.",
         )

@@ -45,7 +45,7 @@ def read_aligned(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
 
 def _lines(path: Path) -> list[str]:
     if not path.is_file():
-        raise bad_data(f"there is no file {path}.", "Give the paths of text files with a comma between them.")
+        raise bad_data(f"{path} does not exist.", "Give the paths of text files with a comma between them.")
     # Line feeds alone end a line: a text may hold other separators, which str.splitlines would follow.
     lines = [line.removesuffix("\r") for line in read_text(path).removesuffix("\n").split("\n")]
     if lines == [""]:

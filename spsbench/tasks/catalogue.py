@@ -62,7 +62,7 @@ def load_task(
         task = _from_yaml(path, unsafe_exec, extract, judging)
     if extract == "fence" and not task.runs_code:
         raise UsageError(
-            f"the answers of {task.name} hold no code.", flag="--extract", remedy="Give auto or none."
+            f"the answers of {task.name} contain no code.", flag="--extract", remedy="Give auto or none."
         )
     return task
 
@@ -73,7 +73,7 @@ def _from_yaml(path: Path, unsafe_exec: bool, extract: ExtractionChoice, judging
     known = [*(PROGRAMS if spec.kind == "code" else ()), *(kind.name for kind in kinds)]
     if spec.headline not in known:
         raise UsageError(
-            f"headline is {spec.headline!r}, not one of {', '.join(known)}.",
+            f"headline is {spec.headline}, not one of {', '.join(known)}.",
             flag=f"{path}: headline",
             remedy="Name one of the task's metrics.",
         )

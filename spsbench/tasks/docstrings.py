@@ -76,7 +76,7 @@ def read_docstrings(names: Sequence[str]) -> tuple[list[Row], str]:
     kept = _distinct(sorted(rows, key=lambda row: str(row.fields["id"])))
     if not kept:
         raise bad_data(
-            f"{'+'.join(names)} has no docstring of a sentence and a text behind it.", "Name another package."
+            f"{'+'.join(names)} has no docstring of a sentence and a text after it.", "Name another package."
         )
     return kept, versions
 
@@ -87,7 +87,7 @@ def _version(name: str) -> str:
     found = sorted({f"{one.metadata['Name']} {one.version}" for one in distributions() if _brings(one, name)})
     if not found:
         raise UnavailableError(
-            f"there is no installed package {name!r}.",
+            f"the package {name} is not installed.",
             flag="--data",
             remedy=f"Install it, or name others by their import name, e.g. {STDLIB}+numpy.",
         )

@@ -36,7 +36,7 @@ _SPEAKERS = {"system": "system", "human": "user", "user": "user"} | dict.fromkey
 )
 _ROLES = ("system", "user", "assistant")
 
-# What the published SPEED-Bench has in place of texts that it may not pass on.
+# What the published SPEED-Bench has instead of texts that it may not pass on.
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 
 
@@ -99,7 +99,7 @@ def read_prompts_file(path: Path) -> PromptsFile:
 
 def _rows(path: Path) -> list[Row]:
     if not path.is_file():
-        raise bad_data(f"there is no file {path}.", "Give the path of a prompts file.")
+        raise bad_data(f"{path} does not exist.", "Give the path of a prompts file.")
     if path.suffix == ".txt":
         rows = list(_lines(path))
     elif path.suffix == ".json":
@@ -126,10 +126,10 @@ def _items(path: Path) -> Iterator[Row]:
             f"{path} is not JSON ({error}).", "Correct it, or call a file of JSON lines .jsonl."
         ) from error
     if not isinstance(content, list):
-        raise bad_data(f"{path} is no list.", "Write a list of objects.")
+        raise bad_data(f"{path} is not a JSON list.", "Write a list of objects.")
     for number, item in enumerate(content, start=1):
         if not isinstance(item, dict):
-            raise bad_data(f"item {number} of {path} is no object.", "Write a list of objects.")
+            raise bad_data(f"item {number} of {path} is not an object.", "Write a list of objects.")
         yield Row(f"item {number} of {path}", item)
 
 
@@ -183,7 +183,7 @@ def _user_turns(row: Row) -> list[str]:
     turns = _listed(row, TURNS)
     for text in turns:
         if not isinstance(text, str) or not text.strip():
-            raise bad_data(f"{row.place}: turns holds {text!r:.60} in place of text.", "Correct the row.")
+            raise bad_data(f"{row.place}: turns holds {text!r:.60} instead of text.", "Correct the row.")
     if not turns:
         raise bad_data(f"{row.place}: turns is empty.", "Fill it in or remove the row.")
     return [_whole(text, row) for text in turns]
@@ -210,7 +210,7 @@ def _conversation(row: Row) -> list[Message]:
 def _listed(row: Row, name: str) -> list[Any]:
     value = row.fields[name]
     if not isinstance(value, list):
-        raise bad_data(f"{row.place}: {name} holds {value!r:.60} in place of a list.", "Correct the row.")
+        raise bad_data(f"{row.place}: {name} holds {value!r:.60} instead of a list.", "Correct the row.")
     return value
 
 
@@ -222,7 +222,7 @@ def _message(row: Row, number: int, part: Any, role: str, content: str, roles: d
     if who not in roles:
         raise bad_data(f"{place} has the {role} {who!r:.40}.", f"Known: {', '.join(roles)}.")
     if not isinstance(text, str):
-        raise bad_data(f"{place} holds {text!r:.60} in place of text.", "Correct the row.")
+        raise bad_data(f"{place} holds {text!r:.60} instead of text.", "Correct the row.")
     if roles[who] == "user" and not text.strip():
         raise bad_data(f"{place} is empty.", "Fill it in or remove the row.")
     return {"role": roles[who], "content": _whole(text, row)}
@@ -252,7 +252,7 @@ def _references(row: Row, turns: int) -> list[list[str]]:
     texts = value if isinstance(value, list) else [value]
     for text in texts:
         if not (isinstance(text, str) and text.strip()) and not (text is None and turns > 1):
-            raise bad_data(f"{row.place}: reference holds {text!r:.60} in place of text.", "Correct the row.")
+            raise bad_data(f"{row.place}: reference holds {text!r:.60} instead of text.", "Correct the row.")
     if turns == 1 or not isinstance(value, list):
         return [*none[:-1], texts]
     if len(texts) not in (0, turns):

@@ -94,7 +94,7 @@ class PythonTask(Task):
             )
         if not path.exists():
             raise UnavailableError(
-                f"there is no {path}.", flag="--data", remedy="Give the path of a data file."
+                f"{path} does not exist.", flag="--data", remedy="Give the path of a data file."
             )
         return self._checked(self._called(f"no examples from {path}", lambda: list(read(path))))
 
@@ -107,7 +107,7 @@ class PythonTask(Task):
                 raise self._fault(f"gave {type(example).__name__} for an Example")
             if not isinstance(example.example_id, str) or not isinstance(example.reference, str):
                 raise self._fault(
-                    f"gave an Example whose id or reference is no text ({example.example_id!r:.60})"
+                    f"gave an Example whose id or reference is not text ({example.example_id!r:.60})"
                 )
             if not example.example_id or example.example_id in seen:
                 raise self._fault(f"gave the id {example.example_id!r} twice, or an empty one")
@@ -129,7 +129,7 @@ class PythonTask(Task):
             raise self._fault(f"gave {without}: {type(error).__name__}: {error}") from error
 
     def _fault(self, what: str) -> UnavailableError:
-        return UnavailableError(f"the task {self.name} {what}.", flag="TASK", remedy="Mend the task.")
+        return UnavailableError(f"the task {self.name} {what}.", flag="TASK", remedy="Correct the task.")
 
 
 def _sha256(texts: Iterable[str]) -> str:

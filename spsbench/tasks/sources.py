@@ -49,7 +49,7 @@ def required_column(row: Row, *names: str) -> str:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str):
         raise bad_data(
-            f"{row.place}: column {name!r} holds {value!r:.60} in place of text.", "Correct the row."
+            f"{row.place}: column {name!r} holds {value!r:.60} instead of text.", "Correct the row."
         )
     if not text.strip():
         raise bad_data(f"{row.place}: column {name!r} is empty.", "Fill it in or remove the row.")
@@ -108,7 +108,7 @@ def read_rows(path: Path, split: str) -> list[Row]:
     """
     if not path.exists():
         raise UnavailableError(
-            f"there is no {path}.", flag="--data", remedy="Give official, mini or the path of a data file."
+            f"{path} does not exist.", flag="--data", remedy="Give official, mini or the path of a data file."
         )
     rows = list(_reader(path, split))
     if not rows:
@@ -137,7 +137,7 @@ def _reader(path: Path, split: str) -> Iterator[Row]:
         return _csv_rows(path)
     if path.suffix == ".parquet":
         return parquet_rows(path)
-    raise UsageError(f"{path} is of no known form.", flag="--data", remedy=f"Give {_FORMS}.")
+    raise UsageError(f"{path} has an unknown file format.", flag="--data", remedy=f"Give {_FORMS}.")
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
@@ -153,7 +153,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
         if fields is None and not text.strip():
             continue
         if not isinstance(fields, dict):
-            raise bad_data(f"{place} is no JSON object.", "Write one JSON object per line.")
+            raise bad_data(f"{place} is not a JSON object.", "Write one JSON object per line.")
         yield Row(place, fields)
 
 
@@ -207,7 +207,7 @@ def parquet_rows(path: Path, row_group: int | None = None) -> Iterator[Row]:
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise bad_data(
-            f"{path} is no readable Parquet file ({reason}).", "Fetch or write it again."
+            f"{path} is not a readable Parquet file ({reason}).", "Fetch or write it again."
         ) from error
     for number, fields in enumerate(table.to_pylist(), start=1):
         yield Row(f"row {number} of {path}", fields)
@@ -220,7 +220,8 @@ def _saved_rows(path: Path, split: str) -> Iterator[Row]:
         saved: Any = datasets.load_from_disk(str(path))
     except Exception as error:  # datasets raises what the broken part raised, of any type
         raise bad_data(
-            f"{path} is no directory saved by datasets ({type(error).__name__}: {error}).", f"Give {_FORMS}."
+            f"{path} is not saved by datasets ({type(error).__name__}: {error}).",
+            f"Give {_FORMS}.",
         ) from error
     if isinstance(saved, datasets.DatasetDict):
         if split not in saved:
@@ -254,7 +255,7 @@ def fetch(sources: Sequence[HubSource], split: str, *, exemplars: bool) -> HubDa
         exemplars: whether rows of the train split are needed.
 
     Raises:
-        UnavailableError: no source could be had; names each with its reason and the other ways.
+        UnavailableError: no source is available; names each with its reason and the other ways.
     """
     tried: dict[str, list[str]] = {}
     for source in sources:
@@ -264,7 +265,7 @@ def fetch(sources: Sequence[HubSource], split: str, *, exemplars: bool) -> HubDa
             tried.setdefault(_first_sentence(error), []).append(f"{source.repository} at {source.revision}")
     reasons = [f"{', '.join(names)}: {reason}" for reason, names in tried.items()]
     raise UnavailableError(
-        f"the split {split!r} could not be had from the hub ({'; '.join(reasons) or 'no source is named'}).",
+        f"the split {split} is unavailable from the hub ({'; '.join(reasons) or 'no source is named'}).",
         flag="--data official",
         remedy="Give a local file with --data PATH, point HF_HOME to a cache that holds the data, go online "
         "(with HF_TOKEN if access is gated), or use --data mini.",

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from spsbench.config.files import read_yaml, unknown_name
-from spsbench.errors import UsageError
+from spsbench.errors import UsageError, as_typed
 from spsbench.paths import PairFolder
 from spsbench.records import SamplingParams
 
@@ -226,7 +226,7 @@ def columns_of(template: str) -> list[str]:
     found = []
     for _, name, layout, conversion in Formatter().parse(template):
         if name is not None and (not re.fullmatch(r"[^\d\W][\w -]*", name) or layout or conversion):
-            raise ValueError(f"prompt has {{{name}}}, which is no column's name; write {{{{ for a brace")
+            raise ValueError(f"prompt has {{{name}}}, which is not a column; write {{{{ for a brace")
         if name is not None:
             found.append(name)
     return list(dict.fromkeys(found))
@@ -234,13 +234,13 @@ def columns_of(template: str) -> list[str]:
 
 def _one_of(key: str, value: str, allowed: Any) -> None:
     if value not in allowed:
-        raise ValueError(f"{key} is {value!r}, not one of {', '.join(allowed)}")
+        raise ValueError(f"{key} is {value}, not one of {', '.join(allowed)}")
 
 
 def _sentence(error: Any) -> str:
     if error["type"] == "value_error":
         return str(error["msg"]).removeprefix("Value error, ")
-    return f"{str(error['input'])[:80]!r} is not valid ({error['msg']})"
+    return f"{as_typed(error['input'])} is not valid ({error['msg']})"
 
 
 def _fields(place: list[str]) -> list[str]:

@@ -100,11 +100,11 @@ def test_an_option_without_effect_is_gone(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--k", "2", "--k", "4"], "--k: it is given twice. Give --k once: --k 2,4."),
-        (["run", "--k=2", "--limit", "3", "--k=4"], "--k: it is given twice. Give --k once: --k 2,4."),
-        (["run", "--seed", "1", "--seed", "1"], "--seed: it is given twice. Give --seed once."),
-        (["report", "--html", "--html"], "--html: it is given twice. Give --html once."),
-        (["--debug", "--debug", "list"], "--debug: it is given twice. Give --debug once."),
+        (["run", "--k", "2", "--k", "4"], "--k is given twice. Give --k once: --k 2,4."),
+        (["run", "--k=2", "--limit", "3", "--k=4"], "--k is given twice. Give --k once: --k 2,4."),
+        (["run", "--seed", "1", "--seed", "1"], "--seed is given twice. Give --seed once."),
+        (["report", "--html", "--html"], "--html is given twice. Give --html once."),
+        (["--debug", "--debug", "list"], "--debug is given twice. Give --debug once."),
     ],
 )
 def test_an_option_given_twice_is_refused(
