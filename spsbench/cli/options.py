@@ -330,7 +330,7 @@ DraftPlacement = Annotated[
     str | None,
     option(
         *("--draft-placement", "WHERE", MACHINE),
-        "With --tensor-parallel: the draft in the first process (first) or each (replicated). Default: first.",
+        "With --tensor-parallel: the draft in the first process (first) or in all (replicated).",
     ),
 ]
 

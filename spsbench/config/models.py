@@ -199,9 +199,7 @@ class PairConfig(_Settings):
 class Limits(_Settings):
     """How much is measured. What is not set stays with the task's own setting."""
 
-    ks: Ks = Field(
-        default=(4,), description=f"whole numbers from 0 to {MAX_K} or adaptive, e.g. 4 or 0,2,4 or 0..7"
-    )
+    ks: Ks = Field(default=(4,), description=f"whole numbers from 0 to {MAX_K} or adaptive, e.g. 4 or 0..7")
     samplings: Names | None = Field(default=None, description="names of samplings that the task knows")
     max_new_tokens: Count | None = Field(default=None, description="a whole number from 1")
     limit: Count | None = Field(default=None, description="a whole number from 1")

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.paths import mini_dir
 from spsbench.verify import verification
-from spsbench.verify.verification import Effort
+from spsbench.verify.effort import Effort
 
 TINY = Effort(draws=60, end_to_end=10, contexts=1, prompts=2, outputs=1)
 LAYER = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 32}

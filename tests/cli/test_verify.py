@@ -13,7 +13,8 @@ from spsbench.cli import verify
 from spsbench.verify import analytic, streams
 from spsbench.verify.controls import NAMES
 from spsbench.verify.drafting import Sizes
-from spsbench.verify.verification import EFFORTS, TESTS, Effort
+from spsbench.verify.effort import EFFORTS, Effort
+from spsbench.verify.verification import TESTS
 
 TABLES: dict[str, Sizes] = {"tables": ((2, 2), (3, 2)), "wide_tables": ((3, 2),)}
 TINY = Effort(draws=80, end_to_end=10, contexts=1, prompts=2, outputs=1, **TABLES)

@@ -11,7 +11,7 @@ from commandline import BRIEF, Cli, Result
 
 from spsbench.verify import analytic, streams, verification
 from spsbench.verify.drafting import Sizes
-from spsbench.verify.verification import Effort
+from spsbench.verify.effort import Effort
 
 TABLES: dict[str, Sizes] = {"tables": ((3, 2),), "wide_tables": ((5, 2),)}
 TINY = Effort(draws=60, end_to_end=10, contexts=1, prompts=2, outputs=1, **TABLES)

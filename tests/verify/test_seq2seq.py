@@ -14,8 +14,9 @@ from spsbench.records import SamplingParams
 from spsbench.testing import Letters
 from spsbench.verify import analytic, streams
 from spsbench.verify.drafting import Sizes
+from spsbench.verify.effort import Effort
 from spsbench.verify.subject import SamplerUnderTest
-from spsbench.verify.verification import Effort, findings
+from spsbench.verify.verification import findings
 from tests.tiny_models import make_seq2seq
 
 VOCAB, START, END = 24, 23, 22

@@ -19,8 +19,9 @@ from spsbench.testing import Letters
 from spsbench.verify import analytic, streams
 from spsbench.verify.controls import CONTROLS, NAMES, SHARED, planted, planted_everywhere
 from spsbench.verify.drafting import Sizes
+from spsbench.verify.effort import FAULTS, Effort
 from spsbench.verify.subject import SamplerUnderTest
-from spsbench.verify.verification import Effort, control_matrix, findings
+from spsbench.verify.verification import control_matrix, findings
 
 VOCAB = 24
 DECODER = Letters("x" * VOCAB)
@@ -142,3 +143,7 @@ def test_what_is_planted_everywhere_is_no_wrong_sampler(subject: SamplerUnderTes
         assert rescore.warp is sampling.warp
         assert rows.warped is not WARPED
         assert sampling.warp is not RIGHT_WARP
+
+
+def test_the_names_that_are_checked_first_are_those_of_the_faults() -> None:
+    assert set(FAULTS) == set(controls.NAMES)
