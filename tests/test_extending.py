@@ -22,7 +22,7 @@ from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import SamplingParams, Spec
 from spsbench.tasks.catalogue import task_kind
 from spsbench.testing import assert_lossless, context_of
-from spsbench.verify import verification
+from spsbench.verify import effort
 from spsbench.verify.drafting import Sizes
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ FLAGS = ("--limit", "2", "--max-new-tokens", "12", "--threads", "1", "--no-score
 
 
 TABLES: dict[str, Sizes] = {"tables": ((3, 2),), "wide_tables": ((5, 2),)}
-LITTLE = verification.Effort(draws=60, end_to_end=10, contexts=1, prompts=1, outputs=1, **TABLES)
+LITTLE = effort.Effort(draws=60, end_to_end=10, contexts=1, prompts=1, outputs=1, **TABLES)
 
 
 Install = Callable[..., None]
@@ -62,7 +62,7 @@ def test_the_example_is_lossless() -> None:
 
 def test_the_commands_of_the_page_run_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setitem(verification.EFFORTS, "reduced", LITTLE)
+    monkeypatch.setitem(effort.EFFORTS, "reduced", LITTLE)
     text = (ROOT / "docs/extending.md").read_text()
     commands = re.findall(r"^spsbench (run --drafter .*echo_drafter.*)$", text, re.MULTILINE)
     assert len(commands) == 2

@@ -188,7 +188,7 @@ def _unsafe(missing: tuple[str, ...]) -> IsolationLevel:
             return IsolationLevel(_NONE, f"unsafe ({'+'.join(layers)}, {where})", layers, missing)
     raise UsageError(
         f"generated programs cannot be run on this machine at all ({'; '.join(missing)}).",
-        remedy="Generate with --no-score and judge the samples on Linux with `spsbench judge`.",
+        remedy="Generate with --no-score and judge the samples on Linux with `spsbench score`.",
     )
 
 

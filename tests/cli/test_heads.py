@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from spsbench.models.torch_lm import TorchLM
 from spsbench.paths import mini_dir
-from spsbench.verify import verification
+from spsbench.verify import effort
 from spsbench.verify.effort import Effort
 
 TINY = Effort(draws=60, end_to_end=10, contexts=1, prompts=2, outputs=1)
@@ -68,7 +68,7 @@ def test_a_run_is_not_continued_with_another_head(cli: Cli, folder: Path, tmp_pa
 def test_both_kinds_pass_every_test_that_can_be_asked(
     cli: Cli, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(verification.EFFORTS, "full", TINY)
+    monkeypatch.setitem(effort.EFFORTS, "full", TINY)
     drafter = f"heads:from={folder / kind}"
     result = cli("verify", "--drafter", drafter, *ONE, "--sampling", "nucleus", "--top-p", "1", "--json")
     assert result.code == 0, result.err

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from commandline import BRIEF, Cli, Result
 
-from spsbench.verify import analytic, streams, verification
+from spsbench.verify import analytic, effort, streams
 from spsbench.verify.drafting import Sizes
 from spsbench.verify.effort import Effort
 
@@ -103,7 +103,7 @@ CLAIMED = RuleKind("claimed", "Says that it is lossless.", True, LENIENCE.build,
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(verification.EFFORTS, "full", TINY)
+    monkeypatch.setitem(effort.EFFORTS, "full", TINY)
     monkeypatch.setattr(analytic, "TOKENS", 16)
     monkeypatch.setattr(streams, "LONG", streams.LONG // 4)
 

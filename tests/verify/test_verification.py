@@ -146,4 +146,4 @@ def test_what_is_planted_everywhere_is_no_wrong_sampler(subject: SamplerUnderTes
 
 
 def test_the_names_that_are_checked_first_are_those_of_the_faults() -> None:
-    assert set(FAULTS) == set(controls.NAMES)
+    assert set(FAULTS) == set(NAMES)
