@@ -58,7 +58,7 @@ def test_fixed_alone_contradicts_it() -> None:
 
 @pytest.mark.parametrize("k", ["adaptve", "4,adaptive,x", "adaptive,99"])
 def test_what_is_no_k_is_refused_as_ever(k: str) -> None:
-    with pytest.raises(UsageError, match=r"--k: .* is not valid"):
+    with pytest.raises(UsageError, match="--k must be"):
         resolve({"k": k})
 
 
@@ -77,7 +77,7 @@ def test_the_run_holds_what_it_stands_for_and_goes_on(tmp_path: Path) -> None:
 def test_where_nothing_heeds_it_the_run_is_refused(tmp_path: Path, others: list[str]) -> None:
     result = call("run", "--k", "adaptive", *others, *SMALL, "--out", tmp_path / "run")
     assert result.code == 2
-    assert "--policy: no arm drafts as stop-below says" in result.err
+    assert "--policy: no arm drafts by stop-below" in result.err
     assert not (tmp_path / "run").exists()
     beside = call(
         "run", "--k", "2,adaptive", *others, *SMALL, "--no-proof", "--quiet", "--out", tmp_path / "run"

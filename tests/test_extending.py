@@ -103,7 +103,7 @@ def test_an_installed_package_gives_its_drafter_a_name(tmp_path: Path, install: 
     ("given", "code", "said"),
     [
         ("lookpu", 2, "Did you mean lookup?"),
-        ("lookup:size=3", 2, "lookup has no option 'size'. It has max_n, min_n."),
+        ("lookup:size=3", 2, "lookup has no option size. It has max_n, min_n."),
         ("lookup:max_n=much", 2, "lookup:max_n=much is not valid. Give a whole number, e.g. 3."),
         ("none.py:KIND", 3, "none.py is not there"),
     ],

@@ -444,7 +444,7 @@ def test_a_run_killed_before_it_began_can_begin(store: RunStore) -> None:
 
 
 def test_no_run_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no run"):
+    with pytest.raises(UsageError, match="is not a run directory"):
         RunStore.open(tmp_path)
     with pytest.raises(UsageError, match="no run"):
         latest(tmp_path)

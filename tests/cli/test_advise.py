@@ -83,13 +83,13 @@ def test_the_screen_fits_a_terminal_and_says_what_was_advised(cli: Cli, tmp_path
     ("flags", "code", "said"),
     [
         (("--limit", "4"), 2, "too few to choose and to judge on"),
-        (("--budget", "0"), 2, "advice needs times"),
+        (("--budget", "0"), 2, "--budget must be above 0"),
         (("--drafter", "heads"), 2, "was made for package:smollm2"),
         (("--drafter", "suffix:across=true"), 2, "cannot be replayed"),
         (("--k", "x"), 2, "--k"),
-        (("--k", "0"), 2, "no lookahead is left"),
+        (("--k", "0"), 2, "--k needs at least one value above 0"),
         (("--objective", "median"), 2, "Choose from mean, p99"),
-        (("--memory", "much"), 2, "is no size"),
+        (("--memory", "much"), 2, "--memory must be a size"),
     ],
 )
 def test_what_cannot_be_advised_on_is_refused(

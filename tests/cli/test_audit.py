@@ -92,9 +92,12 @@ def test_too_little_is_no_evidence(cli: Cli, tmp_path: Path) -> None:
         ('{"prompt_ids": [5], "completion_ids": [1.5]}', "no list of whole numbers"),
         ('{"prompt_ids": [], "completion_ids": [5]}', "the prompt is empty"),
         (json.dumps({"prompt_ids": [5] * 4096, "completion_ids": [5]}), "4097 tokens do not fit"),
-        ('{"prompt": "a", "completion": "b", "sampling": {"top_p": 2}}', "top_p = 2"),
-        ('{"prompt": "a", "completion": "b", "sampling": "greedy"}', "is no object"),
-        ("", "bad.jsonl holds no text"),
+        (
+            '{"prompt": "a", "completion": "b", "sampling": {"top_p": 2}}',
+            "top_p: input should be less than or equal to 1, got 2",
+        ),
+        ('{"prompt": "a", "completion": "b", "sampling": "greedy"}', "must be an object, got greedy"),
+        ("", "bad.jsonl is empty"),
     ],
 )
 def test_bad_lines_are_named_before_anything_loads(
@@ -114,7 +117,7 @@ def test_bad_lines_are_named_before_anything_loads(
         (["--samples-dtype", "int4"], "Choose from"),
         (["--draft", "x"], "the target is not named"),
         (["--target", "x", "--pair", "mini"], "together with --pair"),
-        (["--seed", "a"], "no whole number"),
+        (["--seed", "a"], "--seed must be a whole number"),
     ],
 )
 def test_bad_flags(cli: Cli, flags: list[str], said: str) -> None:

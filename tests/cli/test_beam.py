@@ -137,16 +137,16 @@ def test_an_encoder_decoder_searches_too(cli: Cli, architecture: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--sampling", "beam", "--beams", "0"), "--beams: 0 is not valid. Give a whole number from 1."),
-        (("--sampling", "beam", "--beams", "-3"), "--beams: -3 is not valid"),
-        (("--sampling", "beam", "--beams", "two"), "--beams: 'two' is not valid"),
+        (("--sampling", "beam", "--beams", "0"), "must be a whole number from 1, got 0"),
+        (("--sampling", "beam", "--beams", "-3"), "got -3"),
+        (("--sampling", "beam", "--beams", "two"), "got two"),
         (("--sampling", "beam", "--draft-beams", "3"), "--draft-beams: 3 beams of the draft cannot hold"),
         (("--sampling", "beam", "--beams", "9999"), "--beams: 9999 beams are more than the vocabulary's"),
         (("--sampling", "beam", "--draft-beams", "9999"), "--draft-beams: 9999 beams are more than"),
         (("--sampling", "beam", "--temperature", "0.7"), "--temperature: 0.7 changes a distribution"),
         (("--sampling", "beam", "--top-p", "0.7"), "--top-p: 0.7 changes a distribution"),
-        (("--sampling", "beam", "--length-penalty", "inf"), "--length-penalty: inf is not valid"),
-        (("--sampling", "beam", "--set", "early_stopping=soon"), "--set early_stopping: 'soon' is not valid"),
+        (("--sampling", "beam", "--length-penalty", "inf"), "got inf"),
+        (("--sampling", "beam", "--set", "early_stopping=soon"), "got soon"),
         (("--sampling", "beam", "--drafter", "lookup"), "--drafter: lookup cannot search with beams"),
         (("--sampling", "beam", "--engine", "hf-generate"), "--engine: hf-generate cannot search with beams"),
         (

@@ -94,22 +94,22 @@ def test_acceptance_of_a_run(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--alpha", "1.5"), "no probability"),
+        (("--alpha", "1.5"), "--alpha must be between 0 and 1"),
         (("--alpha", "x"), "--alpha"),
         (("--k", "0"), "no lookahead"),
         (("--context", "0"), "--context"),
         (("--context", "1k,x"), "Give 256, 4k or 1k,4k,16k"),
-        (("--context", "64,1k", "--alpha", "0.5"), "behind one context"),
+        (("--context", "64,1k", "--alpha", "0.5"), "at one context"),
         (("--context", "64,99999"), "99999 tokens and 57 after them are needed"),
         (("--context", "99999"), "99999 tokens and 57 after them are needed"),
         (("--seconds", "-1"), "--seconds"),
         (("--dtype", "int4"), "Choose from auto"),
         (("--device", "cuda"), "--device"),
-        (("--target", "x"), "a pair has two models"),
+        (("--target", "x"), "--draft is missing"),
         (("--target-config", "gone.json", "--draft-config", "gone.json"), "gone.json does not exist"),
         (("--target-config", "gone.json"), "Give both"),
         (("--target-config", "a", "--pair", "mini"), "Leave it out"),
-        (("--acceptance-from", "nowhere"), "holds no run"),
+        (("--acceptance-from", "nowhere"), "is not a run directory"),
         (("--alpha", "0.5", "--acceptance-from", "nowhere"), "Leave one"),
     ],
 )
@@ -146,7 +146,7 @@ def test_batches_are_predicted_and_tried(cli: Cli, tmp_path: Path) -> None:
         loop = cell["draft_ms"] + cell["verify_ms"]
         assert cell["predicted"] == pytest.approx(found["tokens_per_loop"][str(k)] * step / loop)
     assert found["tokens_per_loop"] == {"1": pytest.approx(1.8), "2": pytest.approx(2.44)}
-    shown = cli(*asked, "--threads", "1", "--quiet").out
+    shown = cli(*asked, "--threads", "1").out
     assert "Forwards by batch size" in shown
     assert "SYNTHETIC" not in shown
     assert max(map(len, shown.splitlines())) <= 80

@@ -79,7 +79,7 @@ def test_what_is_no_run_or_no_share_is_refused(cli: Cli, runs: tuple[Path, Path]
     assert cli("compare", runs[0], tmp_path).code == 2
     wrong = cli("compare", *runs, "--gate", "much")
     assert wrong.code == 2
-    assert "--gate: 'much' is no share." in wrong.err
+    assert "--gate must be from 0% to below 100%, got much." in wrong.err
 
 
 @pytest.mark.parametrize(("text", "share"), [("2%", 0.02), (" 0.5 % ", 0.005), ("0.1", 0.1), ("0", 0.0)])

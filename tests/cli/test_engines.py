@@ -38,7 +38,7 @@ def test_an_unknown_engine_and_one_without_a_method_are_refused(cli: Cli) -> Non
     assert "Did you mean hf-assisted?" in unknown.err
     nothing = cli("run", *SMALL, "--engine", "hf-assisted", "--arms", "ars")
     assert nothing.code == 2
-    assert "no arm is left" in nothing.err
+    assert "no arm remains" in nothing.err
 
 
 def test_without_cuda_a_graphed_arm_runs_eagerly_and_says_so(cli: Cli, tmp_path: Path) -> None:

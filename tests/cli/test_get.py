@@ -93,7 +93,7 @@ def test_a_gguf_file_as_target_is_named_in_every_title(
     [
         ("mini", "mini is part of spsbench"),
         ("qwen3", "hf download Qwen/Qwen3-8B"),
-        ("smollm3", "there is no pair or engine 'smollm3'. Did you mean 'smollm2'?"),
+        ("smollm3", "the pair or engine smollm3 is unknown. Did you mean smollm2?"),
     ],
 )
 def test_what_cannot_be_fetched_is_told_apart(cli: Cli, name: str, words: str) -> None:

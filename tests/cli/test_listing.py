@@ -43,7 +43,7 @@ def test_the_old_names_name_the_new_one(cli: Cli, command: str) -> None:
 def test_an_unknown_list_is_refused(cli: Cli) -> None:
     result = cli("list", "models")
     assert result.code == 2
-    assert "WHAT: 'models' is unknown. Choose from tasks, pairs" in " ".join(result.err.split())
+    assert "WHAT: models is unknown. Choose from tasks, pairs" in " ".join(result.err.split())
     assert "Did you mean drafters?" in cli("list", "drafter").err
 
 

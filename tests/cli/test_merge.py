@@ -66,7 +66,7 @@ def test_the_merged_run_is_the_whole_one(runs: Path, cli: Cli, tmp_path: Path) -
         (["a"], 2, "shard 2/2 is missing"),
         (["a", "a", "b"], 2, "shard 1/2 is given twice"),
         (["whole", "a"], 2, "not the shards of one run"),
-        (["nothing"], 2, "holds no run"),
+        (["nothing"], 2, "is not a run directory"),
     ],
 )
 def test_what_is_no_whole_is_refused(

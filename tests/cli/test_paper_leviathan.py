@@ -224,7 +224,7 @@ def test_a_paper_of_ones_own_is_found_from_another_folder(
 def test_what_cannot_be_is_refused_before_anything_is_made(cli: Cli, tmp_path: Path) -> None:
     place = tmp_path / "paper"
     wrong = {
-        ("--of", "leviatan"): "Did you mean 'leviathan'",
+        ("--of", "leviatan"): "Did you mean leviathan",
         ("--of", "leviathan", "--samples", "3"): "--samples",
         ("--of", "leviathan", "--no-score"): "--no-score",
         ("--of", "leviathan", "--target", "embedded:mini/target"): "--draft small=MODEL",

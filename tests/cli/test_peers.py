@@ -269,4 +269,4 @@ def test_what_an_engine_cannot_be_given_is_refused(cli: Cli) -> None:
     assert "quantises weights" in rounded.err
     alone = cli("run", *SMALL, "--engine", "worker:x", "--arms", "draft")
     assert alone.code == 2
-    assert "no arm is left" in alone.err
+    assert "no arm remains" in alone.err

@@ -88,9 +88,9 @@ def test_the_screen_has_the_curve_and_the_oracle(cli: Cli, measured: Path) -> No
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--policy", "stop-bellow"), "--policy: 'stop-bellow' is unknown. Did you mean stop-below?"),
-        (("--policy", "stop-below:tau=2"), "--policy: stop-below:tau=2 is not valid. Give 0 to 1."),
-        (("--policy", "stop-below:taw=1"), "--policy: stop-below has no option 'taw'."),
+        (("--policy", "stop-bellow"), "--policy: stop-bellow is unknown. Did you mean stop-below?"),
+        (("--policy", "stop-below:tau=2"), "--policy: stop-below:tau must be between 0 and 1, got 2."),
+        (("--policy", "stop-below:taw=1"), "--policy: stop-below has no option taw."),
         (("--policy", "stop-below", "--drafter", "lookup"), "--policy: no drafter here drafts as stop-below"),
         (("--policy", "tests/drafters/nowhere.py:KIND"), "is not there"),
     ],

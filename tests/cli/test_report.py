@@ -91,7 +91,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(
     result = cli("report", simulated, tmp_path)
     assert result.code == 2
     assert "SpS (K=4)" in result.out
-    assert f"{tmp_path} holds no run" in result.err
+    assert f"{tmp_path} is not a run directory" in result.err
 
 
 def test_an_unfinished_run_is_reported_from_its_journal(cli: Cli, run: Path) -> None:
@@ -111,7 +111,7 @@ def test_an_unfinished_run_is_reported_from_its_journal(cli: Cli, run: Path) -> 
 def test_a_folder_without_a_run_is_refused(cli: Cli, tmp_path: Path) -> None:
     result = cli("report", tmp_path)
     assert result.code == 2
-    assert "holds no run" in result.err
+    assert "is not a run directory" in result.err
 
 
 def test_a_run_that_has_measured_nothing_says_so(cli: Cli, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_out_needs_html_and_a_folder(cli: Cli, simulated: Path, tmp_path: Path) 
     assert cli("report", simulated, "--out", tmp_path / "x.html").code == 2
     result = cli("report", simulated, "--html", "--out", tmp_path / "nowhere/x.html")
     assert result.code == 2
-    assert "is no folder" in result.err
+    assert "is not a folder" in result.err
 
 
 WITHOUT_TORCH = """

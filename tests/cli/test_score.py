@@ -53,7 +53,11 @@ def test_without_a_sandbox_nothing_runs(cli: Cli, tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("flags", "said"),
-    [(["--n-workers", "0"], "--n-workers"), (["--timeout", "x"], "--timeout"), ([], "holds no run")],
+    [
+        (["--n-workers", "0"], "--n-workers"),
+        (["--timeout", "x"], "--timeout"),
+        ([], "is not a run directory"),
+    ],
 )
 def test_bad_input(cli: Cli, tmp_path: Path, flags: list[str], said: str) -> None:
     result = cli("score", tmp_path, *flags)

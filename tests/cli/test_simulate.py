@@ -11,7 +11,7 @@ from commandline import Cli
 
 def test_the_command_prints_writes_and_draws(cli: Cli, tmp_path: Path) -> None:
     small = ("--k", "1,2", "--tokens", "512", "--vocabulary", "8", "--contexts", "1,4")
-    result = cli("simulate", *small, "--out", tmp_path / "deep" / "folder", "--quiet")
+    result = cli("simulate", *small, "--out", tmp_path / "deep" / "folder")
     assert (result.code, result.err) == (0, "")
     assert "One row everywhere: concentration" in result.out
     assert "Leviathan's bound" in result.out
@@ -33,7 +33,7 @@ def test_the_command_prints_writes_and_draws(cli: Cli, tmp_path: Path) -> None:
         ("--draft-temperature 0.5", "--draft-temperature: --source dirichlet"),
         ("--concentration 0", "--concentration: it must be between"),
         ("--source ngram --dependence 1", "--dependence: 1 leaves no room"),
-        ("--source bigram", "--source: 'bigram' is unknown. Did you mean ngram?"),
+        ("--source bigram", "--source: bigram is unknown. Did you mean ngram?"),
         ("--k 0", "--k: a simulated loop drafts"),
         ("--k=-1", "--k: '-1'"),
         ("--cost=-0.1", "--cost: '-0.1'"),
@@ -58,7 +58,7 @@ def test_the_command_prints_writes_and_draws(cli: Cli, tmp_path: Path) -> None:
             "--rule: lecture-test is a planted fault, not a rule. Give --fault lecture-test.",
         ),
         ("--rule lenience:l=2", "--rule: lenience:l=2"),
-        ("--fault stale-cache", "--fault: 'stale-cache' is unknown."),
+        ("--fault stale-cache", "--fault: stale-cache is unknown."),
         ("--fault no-residual --rule lenience", "--fault: no-residual is planted in"),
         ("--temperature 0", "--temperature: a greedy target"),
         ("--tokens 0", "--tokens: '0'"),

@@ -40,7 +40,7 @@ def test_a_draft_that_is_its_own_target_is_never_rejected(cli: Cli) -> None:
 
 def test_the_prompt_may_come_from_stdin(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(PROMPT))
-    by_pipe = cli("trace", "-", *SHORT, "--quiet")
+    by_pipe = cli("trace", "-", *SHORT)
     assert (by_pipe.code, by_pipe.err) == (0, "")
     assert by_pipe.out.split("\n\n")[0] == cli("trace", PROMPT, *SHORT).out.split("\n\n")[0]
 
@@ -49,9 +49,9 @@ def test_the_prompt_may_come_from_stdin(cli: Cli, monkeypatch: pytest.MonkeyPatc
     ("arguments", "words"),
     [
         ((" ",), "nothing to continue"),
-        ((PROMPT, "--k", "0"), "no single lookahead"),
-        ((PROMPT, "--k", "2,4"), "no single lookahead"),
-        ((PROMPT, "--sampling", "nucleus,greedy"), "names several"),
+        ((PROMPT, "--k", "0"), "--k must be one number from 1"),
+        ((PROMPT, "--k", "2,4"), "--k must be one number from 1"),
+        ((PROMPT, "--sampling", "nucleus,greedy"), "one sampling can be shown"),
         ((PROMPT, "--max-new-tokens", "100000"), "window"),
         ((PROMPT, "--pair", "nobody"), "nobody"),
     ],

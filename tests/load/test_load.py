@@ -149,10 +149,13 @@ def test_streams_that_break_off_are_failures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--engine", "openai:http://a", "--concurrency", "0"), "--concurrency: '0' are no numbers"),
+        (
+            ("--engine", "openai:http://a", "--concurrency", "0"),
+            "--concurrency must be whole numbers from 1 to 1024, got 0",
+        ),
         (("--engine", "openai:http://a", "--concurrency", "1,,2"), "--concurrency"),
-        (("--engine", "eager", "--concurrency", "1"), "names no server"),
-        (("--concurrency", "1"), "names no server"),
+        (("--engine", "eager", "--concurrency", "1"), "must name one or two servers"),
+        (("--concurrency", "1"), "must name one or two servers"),
         (("--engine", "openai:a", "--concurrency", "1"), "no URL of a server"),
         (("--engine", "openai:http://a,openai:http://a", "--concurrency", "1"), "is named twice"),
         (

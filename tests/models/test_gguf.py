@@ -122,7 +122,7 @@ def _without_a_weight(path: Path) -> Path:
     [
         (_truncated, UnavailableError, "is damaged or incomplete"),
         (_torn_in_the_head, UnavailableError, "is damaged or incomplete"),
-        (_something_else, UnavailableError, "is no GGUF file"),
+        (_something_else, UnavailableError, "is not a GGUF file"),
         (_unknown_architecture, UsageError, "cannot read from GGUF"),
         (_without_a_weight, UnavailableError, "1 weights are missing"),
     ],

@@ -254,7 +254,7 @@ def test_get_installs_with_the_real_pip_and_removes(tmp_path: Path, monkeypatch:
 def test_an_unknown_name_is_refused_with_the_closest() -> None:
     done = cli("get", "opnvino")
     assert done.code == 2
-    assert "there is no pair or engine 'opnvino'. Did you mean 'openvino'?" in done.err
+    assert "the pair or engine opnvino is unknown. Did you mean openvino?" in done.err
 
 
 def test_list_engines_tells_what_is_installed_and_what_each_cannot_do(

@@ -272,7 +272,7 @@ def test_what_is_no_url_is_refused(text: str) -> None:
 
 
 def test_an_empty_model_name_is_refused() -> None:
-    with pytest.raises(UsageError, match="no name stands behind"):
+    with pytest.raises(UsageError, match="a name is missing after"):
         find_peer("openai:http://a:model=")
 
 

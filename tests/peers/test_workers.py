@@ -362,7 +362,7 @@ def test_an_engine_that_is_not_installed_names_the_remedy(
     ("text", "words"),
     [
         ("opnvino", "Did you mean openvino"),
-        ("openvino:threads=2", "openvino has no option 'threads'"),
+        ("openvino:threads=2", "openvino has no option threads"),
         ("llama-cpp:draft_sampling=both", "Choose from greedy, probabilistic"),
         ("vllm:mended=3", "Give true or false"),
     ],

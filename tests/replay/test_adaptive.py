@@ -245,10 +245,10 @@ def test_names_and_thresholds_of_policies() -> None:
     ("policy", "drafter", "said"),
     [
         ("stop-bellow", "model", "unknown"),
-        ("stop-below:tau=2", "model", "tau=2 is not valid"),
-        ("stop-below:h=2", "model", "has no option 'h'"),
-        ("entropy:h=-1", "model", "h=-1 is not valid"),
-        ("momentum:tau=1", "model", "has no option 'tau'"),
+        ("stop-below:tau=2", "model", "tau must be between 0 and 1"),
+        ("stop-below:h=2", "model", "has no option h"),
+        ("entropy:h=-1", "model", "h must be at least 0"),
+        ("momentum:tau=1", "model", "has no option tau"),
         ("stop-below", "lookup", "no drafter here drafts as stop-below says"),
     ],
 )

@@ -47,7 +47,7 @@ def test_unknown_name() -> None:
     with pytest.raises(UsageError) as caught:
         load_task("x-sum")
     assert str(caught.value) == (
-        "TASK: 'x-sum' is unknown. Did you mean xsum? "
+        "TASK: x-sum is unknown. Did you mean xsum? "
         "Choose from cnndm, cnndm-mini, docsum, humaneval, wmt-mini, wmt14-ende, xsum, "
         "or name one as file.py:attribute."
     )

@@ -63,7 +63,7 @@ def test_a_yaml_that_names_none_has_those_of_its_kind(spec_file: Callable[..., s
         ({"metrics": ["mine.py:NUMBER"]}, UsageError, "is int, not MetricKind"),
         ({"metrics": ["mine.py:NOTHING"]}, UsageError, "has no 'NOTHING'"),
         ({"metrics": ["yours.py:KIND"]}, UnavailableError, "yours.py is not there"),
-        ({"metrics": [3]}, UsageError, "'3' is not valid"),
+        ({"metrics": [3]}, UsageError, "3 is not valid"),
     ],
 )
 def test_a_wrong_metric_is_refused(

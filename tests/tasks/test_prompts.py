@@ -260,11 +260,11 @@ def test_an_error_names_the_line_and_what_is_missing(write: Write, row: dict[str
     [
         ("a.jsonl", b"", "holds no row"),
         ("a.jsonl", b"{", "line 1 of .* is not JSON"),
-        ("a.jsonl", b"[]", "line 1 of .* is no JSON object"),
+        ("a.jsonl", b"[]", "line 1 of .* is not a JSON object"),
         ("a.txt", b"\n \n", "holds no prompt"),
         ("a.txt", b"\xff", "is not UTF-8"),
-        ("a.json", b"{}", "is no list"),
-        ("a.json", b"[1]", "item 1 of .* is no object"),
+        ("a.json", b"{}", "is not a JSON list"),
+        ("a.json", b"[1]", "item 1 of .* is not an object"),
         ("a.json", b'{"prompt": "A"}\n{}', "is not JSON .*jsonl"),
         ("a.json", b"[]", "holds no prompt"),
         ("a.json", b'[{"conversations": []}]', "holds no prompt"),
@@ -278,7 +278,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str, content: byte
 
 
 def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match=r"^TASK: there is no file"):
+    with pytest.raises(UnavailableError, match=r"^TASK: .* does not exist"):
         load_task(str(tmp_path / "prompts.jsonl"))
 
 
