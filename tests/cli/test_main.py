@@ -103,7 +103,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> FailWith:
 def test_a_typed_error_has_its_sentence_and_code(cli: Cli, failing: FailWith) -> None:
     failing(UnavailableError("it is gone.", flag="--data", remedy="Fetch it."))
     result = cli("list", "tasks")
-    assert (result.code, result.err) == (3, "error: --data: it is gone. Fetch it.\n")
+    assert (result.code, result.err) == (3, "error: --data is gone. Fetch it.\n")
 
 
 def test_an_unknown_error_is_one_sentence_that_points_to_debug(cli: Cli, failing: FailWith) -> None:

@@ -67,8 +67,8 @@ def test_greedy_is_compared_token_by_token(cli: Cli) -> None:
         (["--effort", "huge"], "--effort: huge is unknown"),
         (["--drafter", "lookpu"], "Did you mean lookup?"),
         (["--rule", "leniense"], "Did you mean lenience?"),
-        (["--drafter", "lookup", "--control", "lenience"], "--drafter: 'lookup' is given together with"),
-        (["--rule", "lenience", "--controls"], "--rule: 'lenience' is given together with --controls"),
+        (["--drafter", "lookup", "--control", "lenience"], "--drafter: lookup is given together with"),
+        (["--rule", "lenience", "--controls"], "--rule: lenience is given together with --controls"),
     ],
 )
 def test_bad_input(cli: Cli, arguments: list[str], said: str) -> None:
