@@ -23,13 +23,14 @@ from benchmarks.museum.exhibits import EXHIBITS, Exhibit
 from benchmarks.museum.head import trained_head
 from benchmarks.museum.pages import page, read_rows, write_rows
 from benchmarks.museum.visit import Opened, Room, kind_in, visit
-from spsbench.cli.audit_engine import plan_of, subject_of
+from spsbench.cli.audit_engine import subject_of
+from spsbench.config import resolve
 from spsbench.environment import describe_environment
 from spsbench.errors import SpsbenchError
 from spsbench.peers.environment import Environment
 from spsbench.peers.peer import PeerGone
 from spsbench.peers.registry import PeerKind
-from spsbench.runner import Plan
+from spsbench.runner import Plan, plan
 from spsbench.verify.engine_audit import Effort
 
 _BOUND = 0.001
@@ -87,7 +88,10 @@ def _opener(given: argparse.Namespace, room: Room) -> Opened:
 
 def _plan(task: str, prompts: int) -> Plan:
     """Prompts of the mini pair's task."""
-    return plan_of({"task": task, "data": "mini", "limit": str(prompts), "pair": "mini"})
+    config = resolve(
+        {"task": task, "data": "mini", "limit": prompts, "arms": ["ars"], "score": False}, pair="mini"
+    )
+    return plan(config)
 
 
 def _room(given: argparse.Namespace) -> Room:
