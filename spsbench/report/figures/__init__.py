@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spsbench.report.figures import batches, figure1, lengths, phases, positions, replayed, speedup, tails
-from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet
+from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet, stacked
 from spsbench.report.measured import Measured
 
 __all__ = ["Gallery", "Plate", "draw"]
@@ -48,7 +48,14 @@ def draw(measured: Measured) -> Gallery:
     with quiet():
         for title, figure in figures.items():
             try:
-                plates.append(printed(figure(measured)))
+                plates.append(_printed(figure, measured))
             except FigureSkipped as reason:
                 left_out.append((title, str(reason)))
     return Gallery(tuple(plates), tuple(left_out))
+
+
+def _printed(figure: Callable[[Measured], Drawing], measured: Measured) -> Plate:
+    """The figure with its panels side by side, and one below another."""
+    beside = figure(measured)
+    with stacked():
+        return printed(beside, figure(measured))

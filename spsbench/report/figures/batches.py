@@ -27,7 +27,7 @@ def draw(measured: Measured) -> Drawing:
         "batches",
         "Speedup against batch size",
         "Ratio of time per token, ArS over SpS of the same batch size; above 1 SpS is faster. "
-        "Bars: 95% interval.",
+        "Bars: 95% interval over waves of prompts.",
         figure,
     )
 
@@ -52,6 +52,6 @@ def _panel(axes: Axes, surface: Surface) -> None:
     axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("batch size B (sequences)")
-    axes.set_ylabel("speedup")
-    axes.legend(frameon=False, fontsize="small")
+    axes.set_ylabel("speedup (x)")
+    axes.legend()
     axes.set_title(title(surface))

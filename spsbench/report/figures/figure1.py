@@ -42,14 +42,14 @@ def _caption(measured: Measured, slopes: list[str]) -> str:
     length = measured.fixed_length
     what = f"Time for {length} tokens" if length else "Time per token (outputs differ in length)"
     text = (
-        f"{what}: mean and standard deviation over sequences, by the wall (filled) and by the paper's clock "
-        "(hollow: mean loop time times the sequence's loops, so that its deviation comes from loop counts "
-        "alone). r' is (accepted + 1) / (K + 1), 1 at K = 0."
+        f"{what}: mean over sequences, by wall time (filled) and by the paper's clock (hollow: mean loop "
+        "time times the sequence's loops, so that only loop counts vary). Bars: one standard deviation over "
+        "sequences. r' is (accepted + 1) / (K + 1), 1 at K = 0."
     )
     if slopes:
         text += (
-            f" Loop time with the line fitted over K from 1 on: {'; '.join(slopes)}. Thin: one target step "
-            "and K times the draft's, nothing else."
+            f" Loop time with the line fitted over K from 1 on: {'; '.join(slopes)}. Thin line: one target "
+            "step plus K draft steps, without any other cost."
         )
     return text
 
@@ -57,7 +57,8 @@ def _caption(measured: Measured, slopes: list[str]) -> str:
 def _time(axes: Axes, measured: Measured) -> bool:
     """Mean and deviation by both clocks; whether the paper's could be drawn."""
     length, paper = measured.fixed_length, False
-    axes.set_title(f"Time for {length} tokens (ms)" if length else "Time per token (ms)")
+    axes.set_title(f"Time for {length} tokens" if length else "Time per token")
+    axes.set_ylabel("time (ms)")
     for index, series in enumerate(measured.series):
         look, shift = style.look(index), (2 * index + 1 - len(measured.series)) * _APART
         points = [(row["k"], *_clocks(measured, row)) for row in series.rows]
@@ -98,7 +99,8 @@ def _spread(values: Floats, weights: Floats) -> tuple[float, float]:
 
 
 def _r_prime(axes: Axes, measured: Measured) -> None:
-    axes.set_title("r' (share of K + 1)")
+    axes.set_title("r'")
+    axes.set_ylabel("(accepted + 1) / (K + 1)")
     for index, series in enumerate(measured.series):
         points = [(row["k"], _share(row)) for row in series.rows]
         there = [(k, value) for k, value in points if value is not None]
@@ -116,7 +118,8 @@ def _share(row: ArmRow) -> float | None:
 
 def _loop_time(axes: Axes, measured: Measured) -> list[str]:
     """Loop time by K with the summary's fitted line and the ideal one; what the slopes are, in words."""
-    axes.set_title("Loop time (ms)")
+    axes.set_title("Loop time")
+    axes.set_ylabel("time (ms)")
     told = []
     for index, series in enumerate(measured.series):
         look = style.look(index)
@@ -161,11 +164,11 @@ def _note(axes: Axes, index: int, slope: float, draft: float | None) -> None:
     height = 0.04 + 0.085 * index
     box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.0}
     color = style.look(index)["color"]
-    axes.text(0.04, height, text, transform=axes.transAxes, fontsize=7.5, color=color, bbox=box)
+    axes.text(0.04, height, text, transform=axes.transAxes, fontsize=style.SMALL_PT, color=color, bbox=box)
 
 
 def _slope(label: str, slope: float, draft: float | None) -> str:
     text = f"{label} {milliseconds(slope) if slope >= 0 else f'{slope:.3f}'} ms per drafted token"
     if draft is None:
         return text
-    return f"{text} (the draft takes {milliseconds(draft)})"
+    return f"{text} (a draft step: {milliseconds(draft)} ms)"
