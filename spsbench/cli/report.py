@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -32,7 +32,16 @@ Html = Annotated[
     bool, typer.Option("--html", rich_help_panel=options.OUTPUT, help="Write a page with plots and traces.")
 ]
 Csv = Annotated[
-    bool, typer.Option("--csv", rich_help_panel=options.OUTPUT, help="Print CSV alone on stdout.")
+    bool,
+    typer.Option(
+        "--csv", rich_help_panel=options.OUTPUT, help="Print tidy CSV alone on stdout: a line an arm."
+    ),
+]
+Latex = Annotated[
+    bool,
+    typer.Option(
+        "--latex", rich_help_panel=options.OUTPUT, help="Print LaTeX tables alone on stdout (booktabs)."
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -49,17 +58,34 @@ def report(
     runs: Runs = None,
     html: Html = False,
     csv: Csv = False,
+    latex: Latex = False,
     json: options.Json = False,
     out: Out = None,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
     """Show results again and write the report with its figures, from what the runs recorded."""
-    if csv and json:
-        raise UsageError("--csv and --json are given together.", flag="--csv", remedy="Leave one out.")
+    form = _form({"--csv": csv, "--latex": latex, "--json": json})
     if out is not None and not html:
         raise UsageError(f"{out} is given without --html.", flag="--out", remedy="Add --html.")
-    show_runs(runs, html=html, csv=csv, json=json, out_file=out, quiet=quiet)
+    show_runs(runs, html=html, form=form, out_file=out, quiet=quiet)
+
+
+Form = Literal["--csv", "--latex", "--json"]
+"""What stdout holds alone, by its option."""
+
+
+def _form(asked: Mapping[Form, bool]) -> Form | None:
+    """The one that is asked for; None for tables.
+
+    Raises:
+        UsageError: there are several.
+    """
+    named = [name for name, is_asked in asked.items() if is_asked]
+    if len(named) > 1:
+        together = " and ".join(named)
+        raise UsageError(f"{together} are given together.", flag=named[0], remedy="Leave all but one out.")
+    return named[0] if named else None
 
 
 def derive(directory: Path) -> tuple[Measured, Gallery]:
@@ -108,7 +134,7 @@ COMPARISON_FILE = "comparison.html"
 
 
 def show_runs(
-    named: Sequence[Path] | None, *, html: bool, csv: bool, json: bool, out_file: Path | None, quiet: bool
+    named: Sequence[Path] | None, *, html: bool, form: Form | None, out_file: Path | None, quiet: bool
 ) -> None:
     """Report what can be reported.
 
@@ -118,7 +144,7 @@ def show_runs(
     from spsbench.store import latest
 
     runs, problems = _derived(list(dict.fromkeys(named or [latest(results_dir())])))
-    _print(runs, csv=csv, json=json)
+    _print(runs, form)
     for directory, measured, _ in runs:
         if not measured.summary["complete"]:
             say(f"{directory} is not complete. Continue it with:\n  {resume_command(directory)}", quiet=quiet)
@@ -148,13 +174,17 @@ def _derived(directories: Sequence[Path]) -> tuple[list[Derived], list[SpsbenchE
     return runs, problems
 
 
-def _print(runs: Sequence[Derived], *, csv: bool, json: bool) -> None:
-    """Results on stdout: JSON or CSV alone, else tables."""
-    if csv:
-        from spsbench.report.measured import to_csv
+def _print(runs: Sequence[Derived], form: Form | None) -> None:
+    """Results on stdout: JSON, CSV or LaTeX alone, else tables."""
+    if form == "--csv":
+        from spsbench.report.tidy import to_csv
 
-        sys.stdout.write(to_csv([(measured.name, measured.summary) for _, measured, _ in runs]))
-    elif json:
+        sys.stdout.write(to_csv([measured for _, measured, _ in runs]))
+    elif form == "--latex":
+        from spsbench.report.latex import to_latex
+
+        sys.stdout.write(to_latex([measured for _, measured, _ in runs]))
+    elif form == "--json":
         single = [dict(measured.summary) for _, measured, _ in runs]
         several = [{"run": str(path), **measured.summary} for path, measured, _ in runs]
         print_json(single[0] if len(runs) == 1 else {"runs": several})

@@ -32,17 +32,17 @@ def facts(summary: Summary, run: Run) -> list[Fact]:
         ("Date", _date(run)),
         ("spsbench", _version(run)),
     ]
-    return [(name, printable(str(value))) for name, value in found if value]
+    return [(name, printable(str(text))) for name, text in found if text]
 
 
 def section(summary: Summary, run: Run) -> list[str]:
     """The facts as lines of report.md."""
-    return [f"{escape(name)}: {escape(value)}  " for name, value in facts(summary, run)]
+    return [f"{escape(name)}: {escape(text)}  " for name, text in facts(summary, run)]
 
 
 def model(run: Run, role: str) -> str | None:
     """Name and revision of the ``target`` or ``draft``; of a folder its name alone. None if unknown."""
-    known = _part(run, "models", role) or _part(run, "identity", "pair", role)
+    known = value(run, "models", role) or value(run, "identity", "pair", role)
     name = known.get("name") if isinstance(known, Mapping) else None
     if not name:
         return None
@@ -62,15 +62,19 @@ def sampling(name: str, params: Mapping[str, Any] | None) -> str:
 
 def device(run: Run) -> str | None:
     """``cpu`` or ``cuda`` with the name of the processor; None if unknown."""
-    kind = _part(run, "identity", "device")
+    kind, name = value(run, "identity", "device"), device_name(run)
     if not kind:
         return None
-    gpus = [
-        str(gpu.get("name")) for gpu in _part(run, "environment", "gpus") or () if isinstance(gpu, Mapping)
-    ]
-    cpu = _part(run, "environment", "cpu", "model")
-    name = ", ".join(gpus) if not str(kind).startswith("cpu") else cpu
     return f"{kind} ({name})" if name else str(kind)
+
+
+def device_name(run: Run) -> str | None:
+    """The model of the CPU, or of the GPUs, that computed; None if unknown."""
+    if str(value(run, "identity", "device") or "cpu").startswith("cpu"):
+        model_name = value(run, "environment", "cpu", "model")
+        return str(model_name) if model_name else None
+    gpus = [gpu for gpu in value(run, "environment", "gpus") or () if isinstance(gpu, Mapping)]
+    return ", ".join(_distinct([str(gpu.get("name")) for gpu in gpus])) or None
 
 
 def _short(name: str) -> str:
@@ -126,34 +130,35 @@ def _prompts(summary: Summary) -> str:
 
 
 def _length(run: Run) -> str | None:
-    most = _part(run, "identity", "max_new_tokens")
+    most = value(run, "identity", "max_new_tokens")
     if not most:
         return None
-    return f"{most}, EOS ignored" if _part(run, "identity", "fixed_length") else f"at most {most}"
+    return f"{most}, EOS ignored" if value(run, "identity", "fixed_length") else f"at most {most}"
 
 
 def _machine(run: Run) -> list[tuple[str, Any]]:
     return [
         ("Device", device(run)),
-        ("dtype", _part(run, "identity", "dtype")),
-        ("Threads", _part(run, "models", "threads")),
+        ("dtype", value(run, "identity", "dtype")),
+        ("Threads", value(run, "models", "threads")),
     ]
 
 
 def _date(run: Run) -> str | None:
-    created = run.get("created_utc") or _part(run, "environment", "time_utc")
+    created = run.get("created_utc") or value(run, "environment", "time_utc")
     return f"{str(created)[:10]} {str(created)[11:16]} UTC" if created else None
 
 
 def _version(run: Run) -> str | None:
-    version, commit = _part(run, "environment", "spsbench"), _part(run, "environment", "git", "commit")
+    version, commit = value(run, "environment", "spsbench"), value(run, "environment", "git", "commit")
     if not version:
         return None
-    changed = ", with changes" if _part(run, "environment", "git", "dirty") else ""
+    changed = ", with changes" if value(run, "environment", "git", "dirty") else ""
     return f"{version} (commit {str(commit)[:7]}{changed})" if commit else str(version)
 
 
-def _part(run: Run, *path: str) -> Any:
+def value(run: Run, *path: str) -> Any:
+    """What run.json holds at a path of keys; None where it ends early."""
     content: Any = run
     for key in path:
         content = content.get(key) if isinstance(content, Mapping) else None
