@@ -10,6 +10,7 @@ import math
 import tempfile
 from array import array
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def make_run(
             "headline_metric": "rouge2",
             "synthetic": True,
             "pair": "simulated",
-            "arms": [{"arm": arm.name, **arm.axes()} for arm in arms],
+            "arms": [{"arm": arm.name, **arm.axes(), "params": asdict(arm.sampling)} for arm in arms],
             "expected_sequences": prompts,
             "verification_rule": VERIFICATION_RULE,
             "command": "spsbench sweep-k xsum",

@@ -89,7 +89,7 @@ def _table(run: str, table: Tabular) -> str:
     return "\n".join(
         [
             r"\begin{table}[t]",
-            r"\centering",
+            r"\centering\small",
             rf"\caption{{{table.caption}}}",
             rf"\label{{tab:{name}-{table.kind}}}",
             rf"\begin{{tabular}}{{@{{}}{table.align}@{{}}}}",
@@ -111,13 +111,13 @@ def _row(cells: Iterable[str]) -> str:
 def _results(measured: Measured) -> Tabular:
     metric = wording.headline_metric(measured.summary)
     rows = measured.summary["rows"]
-    scored = metric is not None
+    scored, several = metric is not None, _several_samplings(rows)
     head = ["Sampling method", *([escape(wording.metric_title(metric))] if scored else [])]
     head += ["ms/token", "Speedup", "End to end", "Tokens/loop"]
 
     def cells(row: ArmRow) -> list[str]:
         return [
-            _name(row),
+            _name(row, several),
             *([_number(wording.quality(metric, row))] if scored else []),
             _number(wording.milliseconds(row["ms_per_token"])),
             _speedup(row, row["speedup"]),
@@ -133,10 +133,11 @@ def _results(measured: Measured) -> Tabular:
 
 def _acceptance(measured: Measured) -> Tabular:
     rows = [row for row in measured.summary["rows"] if row["acceptance"]]
+    several = _several_samplings(rows)
     head = ["Sampling method", r"$\tau$", "Acceptance rate", r"$\alpha$", "$r'$"]
 
     def cells(row: ArmRow) -> list[str]:
-        return [_name(row), *(_acceptance_cells(found) if (found := row["acceptance"]) else ())]
+        return [_name(row, several), *(_acceptance_cells(found) if (found := row["acceptance"]) else ())]
 
     caption = f"{_setup(measured)} {_ACCEPTANCE_NOTE}"
     return Tabular("acceptance", caption, "lrrrr", head, _groups(rows, cells))
@@ -158,8 +159,13 @@ def _groups(rows: Sequence[ArmRow], cells: Callable[[ArmRow], list[str]]) -> lis
     return [[cells(row) for row in rows if row["sampling"] == name] for name in samplings]
 
 
-def _name(row: ArmRow) -> str:
-    name = escape(f"{label(row)}, {row['sampling']}")
+def _several_samplings(rows: Sequence[ArmRow]) -> bool:
+    return len({row["sampling"] for row in rows}) > 1
+
+
+def _name(row: ArmRow, with_sampling: bool) -> str:
+    """The arm; its sampling where the table has several, else the caption says it."""
+    name = escape(f"{label(row)}, {row['sampling']}" if with_sampling else label(row))
     return re.sub(r"\bK=(\d+)", r"$K=\1$", name)
 
 
@@ -179,11 +185,11 @@ def _number(text: str) -> str:
 
 
 def _setup(measured: Measured) -> str:
-    """``xsum, 40 prompts. Target a, draft b, float32 on cpu (AMD EPYC), 2 threads.``"""
+    """``xsum, 40 prompts. Target a, draft b, nucleus (T=1, top-p 0.8), float32, cpu (EPYC), 2 threads.``"""
     known = dict(facts.facts(measured.summary, measured.run))
     what = f"{wording.title(measured.summary)}, {known['Prompts']} prompts."
     models = [f"{role.lower()} {known[role]}" for role in ("Target", "Draft", "Pair") if role in known]
-    machine = [known[name] for name in ("dtype", "Device") if name in known]
+    machine = [known[name] for name in ("Sampling", "dtype", "Device") if name in known]
     threads = [f"{known['Threads']} threads"] if "Threads" in known else []
     settings = ", ".join([*models, *machine, *threads])
     return escape(f"{what} {settings[:1].upper()}{settings[1:]}." if settings else what)

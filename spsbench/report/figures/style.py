@@ -124,6 +124,7 @@ _RC = {
     "savefig.facecolor": PAPER,
     "text.parse_math": False,  # a dollar in a name is a dollar
     "svg.fonttype": "none",  # text stays text; it only gets narrower in other type than this wide one
+    "pdf.fonttype": 42,  # text stays text here too: publishers refuse type 3
     "svg.hashsalt": "spsbench",  # the same run gives the same bytes
 }
 
