@@ -88,8 +88,8 @@ def _form(asked: Mapping[Form, bool]) -> Form | None:
     return named[0] if named else None
 
 
-def derive(directory: Path) -> tuple[Measured, Gallery]:
-    """A run, finished or not, with its figures.
+def derive(directory: Path, *, narrow: bool = False) -> tuple[Measured, Gallery]:
+    """A run, finished or not, with its figures, for a phone too if ``narrow``.
 
     Writes ``summary.json``, ``figures/`` and ``report.md`` if that can be done: someone else's run can
     be looked at all the same.
@@ -117,7 +117,7 @@ def derive(directory: Path) -> tuple[Measured, Gallery]:
             loops=frames.loops,
             tokens=frames.tokens,
         )
-        drawn = draw(measured)
+        drawn = draw(measured, narrow=narrow)
         try:
             write_summary(directory, summary)
             for plate in drawn.plates:
@@ -143,7 +143,7 @@ def show_runs(
     """
     from spsbench.store import latest
 
-    runs, problems = _derived(list(dict.fromkeys(named or [latest(results_dir())])))
+    runs, problems = _derived(list(dict.fromkeys(named or [latest(results_dir())])), narrow=html)
     _print(runs, form)
     for directory, measured, _ in runs:
         if not measured.summary["complete"]:
@@ -155,13 +155,13 @@ def show_runs(
         raise problems[0]
 
 
-def _derived(directories: Sequence[Path]) -> tuple[list[Derived], list[SpsbenchError]]:
+def _derived(directories: Sequence[Path], *, narrow: bool) -> tuple[list[Derived], list[SpsbenchError]]:
     """Every run that can be read, under names that differ; what is wrong with the others."""
     runs: list[Derived] = []
     problems: list[SpsbenchError] = []
     for directory in directories:
         try:
-            runs.append((directory, *derive(directory)))
+            runs.append((directory, *derive(directory, narrow=narrow)))
         except SpsbenchError as problem:
             problems.append(problem)
     if not runs:
