@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_APART = 0.2
-"""Between marks of the same K, in units of K."""
+_APART, _SPREAD = 0.2, 0.7
+"""Between marks of the same K, and of all of them at most, in units of K."""
+
+_MOST_NOTES = 2
+"""More series than this have their slopes in the caption alone."""
 
 
 def draw(measured: Measured) -> Drawing:
@@ -60,11 +63,12 @@ def _time(axes: Axes, measured: Measured) -> bool:
     axes.set_title(f"Time for {length} tokens" if length else "Time per token")
     axes.set_ylabel("time (ms)")
     for index, series in enumerate(measured.series):
-        look, shift = style.look(index), (2 * index + 1 - len(measured.series)) * _APART
+        apart = min(_APART, _SPREAD / (2 * len(measured.series)))
+        look, shift = style.look(index), (2 * index + 1 - len(measured.series)) * apart
         points = [(row["k"], *_clocks(measured, row)) for row in series.rows]
-        walls = [(k + shift - _APART / 2, *wall) for k, wall, _ in points]
+        walls = [(k + shift - apart / 2, *wall) for k, wall, _ in points]
         _bars(axes, walls, markerfacecolor=look["color"], **look)
-        papers = [(k + shift + _APART / 2, *clock) for k, _, clock in points if clock is not None]
+        papers = [(k + shift + apart / 2, *clock) for k, _, clock in points if clock is not None]
         if papers:
             paper = True
             _bars(axes, papers, markerfacecolor=style.PAPER, **look | {"linestyle": ""})
@@ -138,7 +142,8 @@ def _loop_time(axes: Axes, measured: Measured) -> list[str]:
         axes.plot(ends, fitted, color=look["color"], linestyle=look["linestyle"])
         draft = _draft_ms(line)
         told.append(_slope(series.label, line["slope_ms"], draft))
-        _note(axes, index, line["slope_ms"], draft)
+        if len(measured.series) <= _MOST_NOTES:
+            _note(axes, index, line["slope_ms"], draft)
         if draft is not None and line["ars_ms"] is not None:
             _ideal(axes, line["ars_ms"], draft, max(line["ks"]))
     style.over_k(axes, measured.ks)

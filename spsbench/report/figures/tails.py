@@ -37,6 +37,8 @@ def draw(measured: Measured) -> Drawing:
         style.key(f"P{percentile}", color=style.INK, linestyle=dash)
         for percentile, dash in zip(PERCENTILES, _DASHES, strict=True)
     ]
+    if sweep and len(shown) > 1:
+        keys += [_patch(series.label, measured.series.index(series)) for series in shown]
     style.legend(figure, keys)
     return Drawing("tails", "Slow sequences and slower prompts", _caption(measured, sweep), figure)
 
@@ -85,8 +87,12 @@ def _slower(axes: Axes, measured: Measured, shown: list[Series]) -> None:
                     place, 0.8, "0", ha="center", va="bottom", fontsize=style.SMALL_PT, color=style.FAINT
                 )
     style.places(axes, ks)
-    axes.set_ylim(0, max(10.0, (1.25 if len(shown) > 1 else 1.0) * axes.get_ylim()[1]))
+    axes.set_ylim(0, max(10.0, axes.get_ylim()[1]))
     axes.set_title("Prompts slower than under ArS")
     axes.set_ylabel("prompts (%)")
-    if len(shown) > 1:
-        axes.legend(loc="upper left", fontsize=style.SMALL_PT, handlelength=1.0, borderaxespad=0.0)
+
+
+def _patch(label: str, index: int) -> Any:
+    from matplotlib.patches import Patch
+
+    return Patch(color=style.look(index)["color"], label=label)

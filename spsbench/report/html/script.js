@@ -52,11 +52,16 @@ document.querySelectorAll("table").forEach((table) => {
   const found = table.tHead && speedups(table);
   if (!found) return;
   const { rows, from, to } = found;
-  const arrange = () => rows.forEach((row) => {
-    if (phone.matches) row.insertBefore(row.cells[from], row.cells[to]);
-    else row.insertBefore(row.cells[to], row.cells[from + 1] || null);
-  });
-  if (phone.matches) arrange();
+  let moved = false;
+  const arrange = () => {
+    if (phone.matches === moved) return;
+    moved = phone.matches;
+    rows.forEach((row) => {
+      if (moved) row.insertBefore(row.cells[from], row.cells[to]);
+      else row.insertBefore(row.cells[to], row.cells[from + 1] || null);
+    });
+  };
+  arrange();
   phone.addEventListener("change", arrange);
 });
 

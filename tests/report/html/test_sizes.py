@@ -159,6 +159,8 @@ def test_the_speedup_is_in_sight_on_a_phone_and_where_it_was_on_a_screen(show: C
         assert cell.rect["x"] + cell.rect["width"] <= 390
     with seen_as(browser, 1280):
         assert browser.execute_script(read) == wide
+        browser.execute_script("phone.dispatchEvent(new Event('change'))")  # as browsers may without a change
+        assert browser.execute_script(read) == wide
     assert not wide[1].startswith("speedup")
 
 
