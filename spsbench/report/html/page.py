@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from spsbench.report.figures.style import inline, inline_narrow
 from spsbench.report.measured import Measured
 from spsbench.report.tables import Table
 from spsbench.report.trace import LEGEND, Trace, traces
-from spsbench.summary_types import ArmRow, RatioInterval
+from spsbench.summary_types import ArmRow, RatioInterval, SpeedVerdict
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -200,24 +200,20 @@ def _run(prefix: str, measured: Measured, gallery: Gallery) -> _Run:
 
 
 def _cards(measured: Measured) -> list[dict[str, str]]:
-    """The fastest speculative arm of each sampling in large figures."""
-    cards = []
-    for series in measured.series:
-        rows = wording.sped(series.speculative)
-        if not rows:
-            continue
-        best, speedup = max(rows, key=lambda one: one[1]["ratio"])
-        base = next((row for row in measured.summary["rows"] if row["arm"] == best["baseline"]), None)
-        cards.append(
-            {
-                "name": f"{label(best)}, {best['sampling']}",
-                "ratio": f"{speedup['ratio']:.2f}",
-                "interval": _interval(speedup),
-                "times": f"{_ms(base)} \u2192 {_ms(best)} ms/token",
-                "length": f"{wording.number(best['tokens_per_loop'], 2)} tokens/loop",
-            }
-        )
-    return cards
+    """The arm of each verdict in large figures; none where the times are not to be trusted."""
+    rows = {row["arm"]: row for row in measured.summary["rows"]}
+    return [_card(rows[found["arm"]], found, rows) for found in measured.summary.get("verdict") or []]
+
+
+def _card(row: ArmRow, found: SpeedVerdict, rows: Mapping[str, ArmRow]) -> dict[str, str]:
+    return {
+        "name": f"{label(row)}, {row['sampling']}",
+        "ratio": f"{found['speedup']['ratio']:.2f}",
+        "interval": _interval(found["speedup"]),
+        "times": f"{_ms(rows.get(row['baseline'] or ''))} \u2192 {_ms(row)} ms/token",
+        "length": f"{wording.number(row['tokens_per_loop'], 2)} tokens/loop",
+        "whole": f"{wording.speedup(found['end_to_end'])} end to end" if found["end_to_end"] else "",
+    }
 
 
 def _interval(speedup: RatioInterval) -> str:

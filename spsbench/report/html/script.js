@@ -30,6 +30,7 @@ function sort(table, column) {
 document.querySelectorAll("table.sortable").forEach((table) => {
   if (!table.tHead || !table.tBodies.length || table.tBodies[0].rows.length < 2) return;
   [...table.tHead.rows[0].cells].forEach((head) => {
+    if (!head.textContent.trim()) return;
     const button = document.createElement("button");
     button.type = "button";
     button.append(...head.childNodes);
