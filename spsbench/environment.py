@@ -44,6 +44,7 @@ LIBRARIES = (
 OPTIONAL = ("torchao", "accelerate")
 """Of an extra, which a result may depend on all the same."""
 
+_CPU_INFO = Path("/proc/cpuinfo")
 _OWN_THREADS = Path("/proc/self/task")
 _TOOL_TIMEOUT_S = 10.0
 
@@ -188,6 +189,7 @@ def _cpu() -> dict[str, Any]:
         usable = None
     return {
         "model": _cpu_model(),
+        "virtual": is_virtual(),
         "architecture": platform.machine(),
         "cores": psutil.cpu_count(logical=False),
         "threads": psutil.cpu_count(),
@@ -196,13 +198,24 @@ def _cpu() -> dict[str, Any]:
     }
 
 
+def is_virtual() -> bool | None:
+    """Whether a hypervisor runs this machine, as the CPU's flags say (x86 on Linux); None if unknown."""
+    flags = _cpu_line("flags")
+    return None if flags is None else "hypervisor" in flags.split()
+
+
 def _cpu_model() -> str | None:
+    return _cpu_line("model name") or platform.processor() or None
+
+
+def _cpu_line(name: str) -> str | None:
+    """The first line of this name in ``/proc/cpuinfo``; None without one."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return platform.processor() or None
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, None) or platform.processor() or None
+        return None
+    found = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in found if key.strip() == name), None)
 
 
 def _version(name: str) -> str | None:

@@ -552,11 +552,15 @@ class ArmCeiling(ArmIdentity):
 
 
 class Ceiling(TypedDict):
-    """What memory bandwidth alone allows."""
+    """What memory bandwidth alone allows.
+
+    ``cache_shared``: the last-level cache is the one that a hypervisor reports; other guests may use it too.
+    """
 
     regime: Regime
     bandwidth_bytes_per_s: float | None
     cache_bytes: float | None
+    cache_shared: NotRequired[bool | None]
     forward_bytes: ModelBytes
     kv_bytes_per_token: CacheBytes
     weak_baseline: bool | None

@@ -10,6 +10,7 @@ import math
 import tempfile
 from array import array
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from spsbench.records import (
     Prompt,
     Sample,
     SamplingParams,
+    Spec,
     TokenEvidence,
     TracedToken,
 )
@@ -85,9 +87,10 @@ def make_run(
     traced: int = 2,
     seed: int = 7,
     label: str = "xsum-fixture",
+    arms: Sequence[Arm] = (),
 ) -> Path:
-    """Write a whole run and answer its directory."""
-    arms = arms_of(ks, samplings)
+    """Write a whole run and answer its directory; ``arms`` in place of those of ``ks`` and ``samplings``."""
+    arms = arms or arms_of(ks, samplings)
     rng = np.random.default_rng(seed)
     asked = [Prompt(f"doc-{i}", DOCUMENT, (1, 2, 3), "A reference.") for i in range(prompts)]
     with RunStore.create(
@@ -100,7 +103,7 @@ def make_run(
             "headline_metric": "rouge2",
             "synthetic": True,
             "pair": "simulated",
-            "arms": [{"arm": arm.name, **arm.axes()} for arm in arms],
+            "arms": [{"arm": arm.name, **arm.axes(), "params": asdict(arm.sampling)} for arm in arms],
             "expected_sequences": prompts,
             "verification_rule": VERIFICATION_RULE,
             "command": "spsbench sweep-k xsum",
@@ -213,4 +216,24 @@ def measured(**changes: Any) -> Measured:
 @cache
 def gallery() -> Gallery:
     """The figures of ``measured()``."""
-    return draw(measured())
+    return draw(measured(), narrow=True)
+
+
+@cache
+def of_many_kinds() -> Measured:
+    """Two drafters in two engines at several lookaheads, beside the ArS of each; not to be changed."""
+    nucleus = SAMPLINGS["nucleus"]
+    arms = [
+        arm
+        for engine in ("eager", "hf-generate")
+        for arm in (
+            Arm("ars", 0, engine, "nucleus", nucleus),
+            *(
+                Arm("sps", k, engine, "nucleus", nucleus, drafter=Spec(drafter))
+                for drafter in ("model", "lookup")
+                for k in (1, 2, 4, 8)
+            ),
+        )
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        return read_run(make_run(Path(folder) / "kinds", arms=arms, samplings=("nucleus",), prompts=8))

@@ -104,3 +104,18 @@ def test_what_was_taken_is_a_difference_of_what_is_told(monkeypatch: pytest.Monk
     monkeypatch.setitem(environment.TAKERS, "waited_s", lambda: next(told))
     monkeypatch.setitem(environment.TAKERS, "stolen_s", lambda: None)
     assert environment.taken_since(environment.taken()) == {"waited_s": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_virtual"),
+    [("flags\t\t: fpu sse2 hypervisor lahf_lm", True), ("flags\t\t: fpu sse2 lahf_lm", False), ("", None)],
+)
+def test_the_flags_of_the_cpu_say_whether_a_hypervisor_runs_it(
+    flags: str, is_virtual: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nmodel name\t: AMD EPYC\n{flags}\n")
+    monkeypatch.setattr(environment, "_CPU_INFO", tmp_path / "cpuinfo")
+    assert environment.is_virtual() is is_virtual
+    assert environment.describe_environment()["cpu"]["model"] == "AMD EPYC"
+    monkeypatch.setattr(environment, "_CPU_INFO", tmp_path / "nowhere")
+    assert environment.is_virtual() is None

@@ -99,7 +99,7 @@ def bench(
 
 _MILLION, _GB = 1e6, 1e9
 _REGIMES = {
-    "dispatch-bound": "What is read fits in the last-level cache: no floor by memory is known here.",
+    "dispatch-bound": "What is read fits in the reported last-level cache: no memory floor is known here.",
     "unknown": "Bandwidth could not be measured: no floor is known here.",
 }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from spsbench.cli import completion, options
 from spsbench.cli.console import out, print_json, say
@@ -30,7 +30,16 @@ Html = Annotated[
     bool, options.option("--html", "", options.FIRST, "Write an HTML page with figures and token traces.")
 ]
 Csv = Annotated[
-    bool, options.option("--csv", "", options.FIRST, "Print the table as CSV, and nothing else on stdout.")
+    bool,
+    options.option(
+        "--csv", "", options.FIRST, "Print tidy CSV, one line an arm, and nothing else on stdout."
+    ),
+]
+Latex = Annotated[
+    bool,
+    options.option(
+        "--latex", "", options.FIRST, "Print LaTeX tables (booktabs), and nothing else on stdout."
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -47,6 +56,7 @@ def report(
     runs: Runs = None,
     html: Html = False,
     csv: Csv = False,
+    latex: Latex = False,
     json: options.Json = False,
     out: Out = None,
     quiet: options.Quiet = False,
@@ -56,15 +66,31 @@ def report(
 
     Example: spsbench report results/RUN --html
     """
-    if csv and json:
-        raise UsageError("--csv and --json are given together.", flag="--csv", remedy="Leave one out.")
+    form = _form({"--csv": csv, "--latex": latex, "--json": json})
     if out is not None and not html:
         raise UsageError(f"{out} is given without --html.", flag="--out", remedy="Add --html.")
-    show_runs(runs, html=html, csv=csv, json=json, out_file=out, quiet=quiet)
+    show_runs(runs, html=html, form=form, out_file=out, quiet=quiet)
 
 
-def derive(directory: Path) -> tuple[Measured, Gallery]:
-    """A run, finished or not, with its figures.
+Form = Literal["--csv", "--latex", "--json"]
+"""What stdout holds alone, by its option."""
+
+
+def _form(asked: Mapping[Form, bool]) -> Form | None:
+    """The one that is asked for; None for tables.
+
+    Raises:
+        UsageError: there are several.
+    """
+    named = [name for name, is_asked in asked.items() if is_asked]
+    if len(named) > 1:
+        together = " and ".join(named)
+        raise UsageError(f"{together} are given together.", flag=named[0], remedy="Leave all but one out.")
+    return named[0] if named else None
+
+
+def derive(directory: Path, *, narrow: bool = False) -> tuple[Measured, Gallery]:
+    """A run, finished or not, with its figures, for a phone too if ``narrow``.
 
     Writes ``summary.json``, ``figures/`` and ``report.md`` if that can be done: someone else's run can
     be looked at all the same.
@@ -92,7 +118,7 @@ def derive(directory: Path) -> tuple[Measured, Gallery]:
             loops=frames.loops,
             tokens=frames.tokens,
         )
-        drawn = draw(measured)
+        drawn = draw(measured, narrow=narrow)
         try:
             write_summary(directory, summary)
             for plate in drawn.plates:
@@ -109,7 +135,7 @@ COMPARISON_FILE = "comparison.html"
 
 
 def show_runs(
-    named: Sequence[Path] | None, *, html: bool, csv: bool, json: bool, out_file: Path | None, quiet: bool
+    named: Sequence[Path] | None, *, html: bool, form: Form | None, out_file: Path | None, quiet: bool
 ) -> None:
     """Report what can be reported.
 
@@ -118,8 +144,8 @@ def show_runs(
     """
     from spsbench.store import latest
 
-    runs, problems = _derived(list(dict.fromkeys(named or [latest(results_dir())])))
-    _print(runs, csv=csv, json=json, quiet=quiet)
+    runs, problems = _derived(list(dict.fromkeys(named or [latest(results_dir())])), narrow=html)
+    _print(runs, form, quiet=quiet)
     for directory, measured, _ in runs:
         if not measured.summary["complete"]:
             say(f"{directory} is not complete. Continue it with:\n  {resume_command(directory)}", quiet=quiet)
@@ -130,13 +156,13 @@ def show_runs(
         raise problems[0]
 
 
-def _derived(directories: Sequence[Path]) -> tuple[list[Derived], list[SpsbenchError]]:
+def _derived(directories: Sequence[Path], *, narrow: bool) -> tuple[list[Derived], list[SpsbenchError]]:
     """Every run that can be read, under names that differ; what is wrong with the others."""
     runs: list[Derived] = []
     problems: list[SpsbenchError] = []
     for directory in directories:
         try:
-            runs.append((directory, *derive(directory)))
+            runs.append((directory, *derive(directory, narrow=narrow)))
         except SpsbenchError as problem:
             problems.append(problem)
     if not runs:
@@ -149,13 +175,17 @@ def _derived(directories: Sequence[Path]) -> tuple[list[Derived], list[SpsbenchE
     return runs, problems
 
 
-def _print(runs: Sequence[Derived], *, csv: bool, json: bool, quiet: bool) -> None:
-    """Results on stdout: JSON or CSV alone, else tables unless ``quiet``."""
-    if csv:
-        from spsbench.report.measured import to_csv
+def _print(runs: Sequence[Derived], form: Form | None, *, quiet: bool) -> None:
+    """Results on stdout: JSON, CSV or LaTeX alone, else tables unless ``quiet``."""
+    if form == "--csv":
+        from spsbench.report.tidy import to_csv
 
-        sys.stdout.write(to_csv([(measured.name, measured.summary) for _, measured, _ in runs]))
-    elif json:
+        sys.stdout.write(to_csv([measured for _, measured, _ in runs]))
+    elif form == "--latex":
+        from spsbench.report.latex import to_latex
+
+        sys.stdout.write(to_latex([measured for _, measured, _ in runs]))
+    elif form == "--json":
         single = [dict(measured.summary) for _, measured, _ in runs]
         several = [{"run": str(path), **measured.summary} for path, measured, _ in runs]
         print_json(single[0] if len(runs) == 1 else {"runs": several})

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from spsbench.decode.clock import device_now
 from spsbench.decode.theory import union_share
+from spsbench.environment import is_virtual
 from spsbench.models.causal_lm import text_config
 from spsbench.models.quantised import stored_bytes
 
@@ -129,6 +130,18 @@ def cache_bytes(device: torch.device | None = None) -> int | None:
         return None if not size else int(size)
     sizes = [_size(folder / "size") for folder in _SYSTEM_CACHES.glob("index*")]
     return max((size for size in sizes if size), default=None)
+
+
+def cache_shared(device: torch.device | None = None) -> bool | None:
+    """Whether ``cache_bytes`` may be shared with other guests of a host: that of a CPU in a virtual machine.
+
+    Args:
+        device: see ``cache_bytes``.
+
+    Returns:
+        None if unknown.
+    """
+    return False if device is not None and device.type == "cuda" else is_virtual()
 
 
 def _size(path: Path) -> int | None:

@@ -42,7 +42,7 @@ def ceiling(
         info: of ``summarise``; ``models`` with ``target`` and ``draft``, each with ``forward_bytes``
             of one row (or ``parameters`` and ``dtype``, which counts an untied input embedding too) and
             optionally ``kv_bytes_per_token`` and, of a mixture, ``experts`` (``bytes``, ``count``,
-            ``per_token``); ``bandwidth_bytes_per_s`` and ``cache_bytes``, both optional.
+            ``per_token``); ``bandwidth_bytes_per_s``, ``cache_bytes`` and ``cache_shared``, all optional.
 
     Returns:
         ``regime``, the bytes and the bandwidth it rests on, ``weak_baseline`` (None if not known) and
@@ -68,6 +68,7 @@ def ceiling(
         "regime": regime,
         "bandwidth_bytes_per_s": bandwidth,
         "cache_bytes": cache,
+        "cache_shared": info.get("cache_shared"),
         "forward_bytes": sizes,
         "kv_bytes_per_token": kv,
         "weak_baseline": any(weak) if weak else None,

@@ -16,6 +16,7 @@ from spsbench.report import (
     conditions,
     energy,
     engines,
+    facts,
     gallery,
     judgement,
     proof,
@@ -70,12 +71,6 @@ def _heading(summary: Summary, run: Run) -> list[str]:
     for answer, beside in verdict.verdicts(summary):
         lines.append(f"**{escape(answer)}** {escape(beside)}".rstrip() + "  ")
     lines += [f"{escape(text)}  " for text in judgement.losslessness(summary)]
-    data = summary.get("data")
-    source = data.get("source") if isinstance(data, Mapping) else data
-    facts = [("Pair", summary.get("pair")), ("Data", source)]
-    prompts = max((row["prompts"] for row in summary["rows"]), default=0)
-    notes = [f"{name}: {escape(value)}" for name, value in facts if value] + [f"Prompts: {prompts}"]
-    lines += ["", ". ".join(notes) + "."]
     if summary.get("synthetic"):
         lines += ["", wording.SYNTHETIC]
     return lines
@@ -209,6 +204,7 @@ def _reproduce(summary: Summary, run: Run) -> list[str]:
 
 SECTIONS: tuple[Section, ...] = (
     _heading,
+    facts.section,
     _results,
     surfaces.section,
     engines.section,

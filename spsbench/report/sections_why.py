@@ -172,18 +172,30 @@ def _floors(arm: ArmCeiling) -> list[str]:
 
 
 def _regime(found: Ceiling) -> list[str]:
-    sizes, cache = found["forward_bytes"], found["cache_bytes"]
+    sizes = found["forward_bytes"]
     draft = "" if sizes["draft"] is None else f", the draft {wording.mebibytes(sizes['draft'])}"
     text = f"A forward of the target reads {wording.mebibytes(sizes['target'])} of weights{draft}."
     if found["regime"] == DISPATCH_BOUND:
-        return [
-            f"{text} Both fit in the last-level cache ({wording.mebibytes(cache)}): the regime is "
-            "dispatch-bound, a loop saves dispatch and not memory traffic, and no bandwidth ceiling applies."
-        ]
+        return [f"{text} {_cached(found)}"]
     if found["bandwidth_bytes_per_s"] is None:
         return [f"{text} The memory bandwidth was not measured, so no floor is shown."]
     weak = judgement.weak(found)
     return [f"{text} Measured bandwidth: {found['bandwidth_bytes_per_s'] / 1e9:.3g} GB/s.", *weak]
+
+
+def _cached(found: Ceiling) -> str:
+    """Weights within the cache: stated as a condition where the cache may be shared."""
+    size = wording.mebibytes(found["cache_bytes"])
+    meaning = (
+        "dispatch-bound: a speedup comes from fewer forwards to dispatch, not from less memory traffic, and "
+        "no bandwidth ceiling applies."
+    )
+    if found.get("cache_shared"):
+        return (
+            f"The weights fit in the reported last-level cache ({size}). A hypervisor reports it, and other "
+            f"guests of the host may share it. If it is available in full, the regime is {meaning}"
+        )
+    return f"The weights fit in the reported last-level cache ({size}), so the regime is {meaning}"
 
 
 def _signed(value: float | None) -> str:

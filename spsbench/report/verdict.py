@@ -136,7 +136,7 @@ def section(summary: Summary, run: Mapping[str, Any]) -> list[str]:
 
 
 def _against(entry: SpeedVerdict) -> Table:
-    columns = [left("instead"), right(f"{_name(entry)} is faster by", note="95%"), left("")]
+    columns = [left("instead"), right(f"{_name(entry)} is faster by", note="95%"), left("verdict")]
     cells = [
         [
             f"K={other['k']}" if _only_k(entry) else label(other),

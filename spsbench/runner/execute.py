@@ -21,7 +21,7 @@ from spsbench.energy import EnergyMeter
 from spsbench.engines.base import Engine
 from spsbench.engines.threads import torch_threads
 from spsbench.environment import load_1m, taken, taken_since
-from spsbench.models.memory import cache_bytes, measured_bandwidth
+from spsbench.models.memory import cache_bytes, cache_shared, measured_bandwidth
 from spsbench.models.pair import Pair, load_pair
 from spsbench.paths import results_dir
 from spsbench.peers.engine import PeerEngine
@@ -375,11 +375,15 @@ def _mode(engine: Engine) -> str:
     return _OWN_FORWARD if isinstance(engine, PeerEngine) else _MODES.get(engine.name, "stock")
 
 
-def _memory(device: torch.device, threads: int) -> dict[str, float | None]:
+def _memory(device: torch.device, threads: int) -> dict[str, Any]:
     """What bounds a forward from below: how fast so many threads read memory, and what stays in the cache."""
     with torch_threads(threads):
         bandwidth = measured_bandwidth(device)
-    return {"bandwidth_bytes_per_s": bandwidth, "cache_bytes": cache_bytes(device)}
+    return {
+        "bandwidth_bytes_per_s": bandwidth,
+        "cache_bytes": cache_bytes(device),
+        "cache_shared": cache_shared(device),
+    }
 
 
 def measure(

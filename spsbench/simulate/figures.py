@@ -23,7 +23,7 @@ _APART = 0.12
 
 
 def plates(question: Question, worlds: Sequence[World]) -> list[Plate]:
-    """Both figures, as PNG and SVG."""
+    """Both figures."""
     with style.quiet():
         return [printed(draw(question, worlds)) for draw in (_figure1, _speedup)]
 
@@ -31,7 +31,8 @@ def plates(question: Question, worlds: Sequence[World]) -> list[Plate]:
 def _figure1(question: Question, worlds: Sequence[World]) -> Drawing:
     figure, (time, share, loop) = style.stamped_sheet(title(question), True, (1, 1, 1), 3.1)
     ks = [0, *question.ks]
-    time.set_title(f"{SEQUENCE} tokens (target steps)")
+    time.set_title(f"Time for {SEQUENCE} tokens")
+    time.set_ylabel("time (target steps)")
     time.plot(0, SEQUENCE, "o", color=style.FAINT)
     for index, world in enumerate(worlds):
         spread = [point.sequence_time for point in world.points]
@@ -39,7 +40,8 @@ def _figure1(question: Question, worlds: Sequence[World]) -> Drawing:
         _bars(time, world, index, means, np.asarray([deviations, deviations]), len(worlds))
         _line(time, world, index, lambda point: SEQUENCE * point.cost / point.formula, _FORMULA_DASH)
     _shares(share, worlds)
-    loop.set_title("Loop time (target steps)")
+    loop.set_title("Loop time")
+    loop.set_ylabel("time (target steps)")
     loop.plot(ks, [1.0 + k * question.cost for k in ks], color=style.INK, marker="o", markersize=3.8)
     for axes in (time, share, loop):
         style.over_k(axes, ks)
@@ -49,7 +51,8 @@ def _figure1(question: Question, worlds: Sequence[World]) -> Drawing:
 
 
 def _shares(axes: Axes, worlds: Sequence[World]) -> None:
-    axes.set_title("r' (share of K + 1)")
+    axes.set_title("r'")
+    axes.set_ylabel("(accepted + 1) / (K + 1)")
     axes.plot(0, 1, "o", color=style.FAINT)
     for index, world in enumerate(worlds):
         _intervals(axes, world, index, lambda point: point.r_prime, len(worlds))
@@ -67,7 +70,9 @@ _FIGURE1 = (
 def _speedup(question: Question, worlds: Sequence[World]) -> Drawing:
     figure, (tokens, gain) = style.stamped_sheet(title(question), True, (1, 1), 3.1)
     tokens.set_title("Tokens per loop")
+    tokens.set_ylabel("tokens per loop")
     gain.set_title("Speedup, with the chosen c")
+    gain.set_ylabel("speedup (x)")
     gain.axhline(1.0, color=style.FAINT, linewidth=0.9)
     for index, world in enumerate(worlds):
         _intervals(tokens, world, index, lambda point: point.simulated.tokens_per_loop, len(worlds))

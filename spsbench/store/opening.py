@@ -199,6 +199,7 @@ class _Run(_Told):
     models: _Models | None = None
     bandwidth_bytes_per_s: FiniteFloat | None = Field(default=None, gt=0)
     cache_bytes: int | None = Field(default=None, ge=0)
+    cache_shared: bool | None = None
     conditions: list[_Condition] | None = None
     workers: list[_Worker] | None = None
     stolen_share: FiniteFloat | None = None

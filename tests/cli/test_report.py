@@ -47,7 +47,20 @@ def test_csv_is_alone_on_stdout(cli: Cli, simulated: Path) -> None:
     assert (result.code, result.err) == (0, "")
     lines = list(csv.DictReader(io.StringIO(result.out)))
     assert [(line["run"], line["method"]) for line in lines] == [("simulated", "ars"), ("simulated", "sps")]
-    assert cli("report", simulated, "--csv", "--json").code == 2
+    both = cli("report", simulated, "--csv", "--json")
+    assert both.code == 2
+    assert "--csv and --json are given together" in both.err
+
+
+def test_latex_is_alone_on_stdout_a_run_after_the_other(cli: Cli, simulated: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", ks=(0, 2), samplings=("nucleus",), prompts=3, tokens=8, seed=8)
+    result = cli("report", simulated, other, "--latex", "--quiet")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("% Run simulated: ")
+    assert "\n% Run other: " in result.out
+    assert result.out.count("\\begin{tabular}") == result.out.count("\\end{tabular}") == 4
+    assert result.out.endswith("\\end{table}\n")
+    assert cli("report", simulated, "--latex", "--csv").code == 2
 
 
 def test_the_report_links_figures_that_are_there(cli: Cli, simulated: Path) -> None:
@@ -58,6 +71,7 @@ def test_the_report_links_figures_that_are_there(cli: Cli, simulated: Path) -> N
     for name in linked:
         assert (simulated / name).is_file()
         assert (simulated / name).with_suffix(".png").is_file()
+        assert (simulated / name).with_suffix(".pdf").is_file()
     assert "* Figure 1: one lookahead makes no sweep" in text
 
 

@@ -91,3 +91,10 @@ def test_the_largest_cache_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert memory.cache_bytes() == 33792 * 1024
     monkeypatch.setattr(memory, "_SYSTEM_CACHES", tmp_path / "nowhere")
     assert memory.cache_bytes(torch.device("cpu")) is None
+
+
+def test_only_the_cache_of_a_cpu_in_a_virtual_machine_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    for virtual in (True, False, None):
+        monkeypatch.setattr(memory, "is_virtual", lambda virtual=virtual: virtual)
+        assert memory.cache_shared(torch.device("cpu")) is virtual
+        assert memory.cache_shared(torch.device("cuda")) is False

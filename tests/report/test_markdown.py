@@ -46,7 +46,7 @@ def test_the_report_has_its_parts_in_order(make_summary: Make) -> None:
 
 
 def test_the_data_are_named_by_their_source(make_summary: Make) -> None:
-    assert "Data: hub/xsum. Prompts" in render(make_summary(data={"source": "hub/xsum", "seed": 0}), RUN)
+    assert "\nData: hub/xsum  \n" in render(make_summary(data={"source": "hub/xsum", "seed": 0}), RUN)
 
 
 def test_every_name_of_acceptance_has_a_row_and_a_legend(make_summary: Make) -> None:

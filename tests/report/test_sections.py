@@ -72,8 +72,16 @@ def test_the_ceiling_names_floors_and_a_weak_baseline(summary: dict[str, Any]) -
 def test_the_other_regimes_are_told_in_a_sentence() -> None:
     cached = summarise(*sweep(ks=(0, 4)), INFO | {"cache_bytes": 1 << 30})
     assert "dispatch-bound" in _sections(cached)["The ceiling"]
+    assert "hypervisor" not in _sections(cached)["The ceiling"]
     unknown = summarise(*sweep(ks=(0, 4)), INFO | {"bandwidth_bytes_per_s": None})
     assert "was not measured" in _sections(unknown)["The ceiling"]
+
+
+def test_a_cache_that_a_hypervisor_reports_is_a_condition_and_not_a_fact() -> None:
+    cached = INFO | {"cache_bytes": 1 << 30, "cache_shared": True}
+    text = _sections(summarise(*sweep(ks=(0, 4)), cached))["The ceiling"]
+    assert "reported last-level cache (1,024 MiB). A hypervisor reports it" in text
+    assert "If it is available in full, the regime is dispatch-bound" in text
 
 
 def test_k_hindsight_tails_and_positions_have_their_tables(summary: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spsbench.report.figures import batches, figure1, lengths, phases, positions, replayed, speedup, tails
-from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet
+from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet, stacked
 from spsbench.report.measured import Measured
 
 __all__ = ["Gallery", "Plate", "draw"]
@@ -39,8 +39,13 @@ class Gallery:
     left_out: tuple[tuple[str, str], ...]
 
 
-def draw(measured: Measured) -> Gallery:
-    """Every figure that the run has the data for."""
+def draw(measured: Measured, *, narrow: bool = False) -> Gallery:
+    """Every figure that the run has the data for.
+
+    Args:
+        measured: the run.
+        narrow: draw each with its panels one below another too, for a page on a phone.
+    """
     if measured.summary.get("conditions"):
         return Gallery((), tuple((title, _MIXED) for title in _FIGURES))
     plates, left_out = [], []
@@ -48,7 +53,15 @@ def draw(measured: Measured) -> Gallery:
     with quiet():
         for title, figure in figures.items():
             try:
-                plates.append(printed(figure(measured)))
+                plates.append(_printed(figure, measured, narrow))
             except FigureSkipped as reason:
                 left_out.append((title, str(reason)))
     return Gallery(tuple(plates), tuple(left_out))
+
+
+def _printed(figure: Callable[[Measured], Drawing], measured: Measured, narrow: bool) -> Plate:
+    beside = figure(measured)
+    if not narrow:
+        return printed(beside)
+    with stacked():
+        return printed(beside, figure(measured))

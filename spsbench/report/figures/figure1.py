@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_APART = 0.2
-"""Between marks of the same K, in units of K."""
+_APART, _SPREAD = 0.2, 0.7
+"""Between marks of the same K, and of all of them at most, in units of K."""
+
+_MOST_NOTES = 2
+"""More series than this have their slopes in the caption alone."""
 
 
 def draw(measured: Measured) -> Drawing:
@@ -42,14 +45,14 @@ def _caption(measured: Measured, slopes: list[str]) -> str:
     length = measured.fixed_length
     what = f"Time for {length} tokens" if length else "Time per token (outputs differ in length)"
     text = (
-        f"{what}: mean and standard deviation over sequences, by the wall (filled) and by the paper's clock "
-        "(hollow: mean loop time times the sequence's loops, so that its deviation comes from loop counts "
-        "alone). r' is (accepted + 1) / (K + 1), 1 at K = 0."
+        f"{what}: mean over sequences, by wall time (filled) and by the paper's clock (hollow: mean loop "
+        "time times the sequence's loops, so that only loop counts vary). Bars: one standard deviation over "
+        "sequences. r' is (accepted + 1) / (K + 1), 1 at K = 0."
     )
     if slopes:
         text += (
-            f" Loop time with the line fitted over K from 1 on: {'; '.join(slopes)}. Thin: one target step "
-            "and K times the draft's, nothing else."
+            f" Loop time with the line fitted over K from 1 on: {'; '.join(slopes)}. Thin line: one target "
+            "step plus K draft steps, without any other cost."
         )
     return text
 
@@ -57,13 +60,15 @@ def _caption(measured: Measured, slopes: list[str]) -> str:
 def _time(axes: Axes, measured: Measured) -> bool:
     """Mean and deviation by both clocks; whether the paper's could be drawn."""
     length, paper = measured.fixed_length, False
-    axes.set_title(f"Time for {length} tokens (ms)" if length else "Time per token (ms)")
+    axes.set_title(f"Time for {length} tokens" if length else "Time per token")
+    axes.set_ylabel("time (ms)")
     for index, series in enumerate(measured.series):
-        look, shift = style.look(index), (2 * index + 1 - len(measured.series)) * _APART
+        apart = min(_APART, _SPREAD / (2 * len(measured.series)))
+        look, shift = style.look(index), (2 * index + 1 - len(measured.series)) * apart
         points = [(row["k"], *_clocks(measured, row)) for row in series.rows]
-        walls = [(k + shift - _APART / 2, *wall) for k, wall, _ in points]
+        walls = [(k + shift - apart / 2, *wall) for k, wall, _ in points]
         _bars(axes, walls, markerfacecolor=look["color"], **look)
-        papers = [(k + shift + _APART / 2, *clock) for k, _, clock in points if clock is not None]
+        papers = [(k + shift + apart / 2, *clock) for k, _, clock in points if clock is not None]
         if papers:
             paper = True
             _bars(axes, papers, markerfacecolor=style.PAPER, **look | {"linestyle": ""})
@@ -98,7 +103,8 @@ def _spread(values: Floats, weights: Floats) -> tuple[float, float]:
 
 
 def _r_prime(axes: Axes, measured: Measured) -> None:
-    axes.set_title("r' (share of K + 1)")
+    axes.set_title("r'")
+    axes.set_ylabel("(accepted + 1) / (K + 1)")
     for index, series in enumerate(measured.series):
         points = [(row["k"], _share(row)) for row in series.rows]
         there = [(k, value) for k, value in points if value is not None]
@@ -116,7 +122,8 @@ def _share(row: ArmRow) -> float | None:
 
 def _loop_time(axes: Axes, measured: Measured) -> list[str]:
     """Loop time by K with the summary's fitted line and the ideal one; what the slopes are, in words."""
-    axes.set_title("Loop time (ms)")
+    axes.set_title("Loop time")
+    axes.set_ylabel("time (ms)")
     told = []
     for index, series in enumerate(measured.series):
         look = style.look(index)
@@ -135,7 +142,8 @@ def _loop_time(axes: Axes, measured: Measured) -> list[str]:
         axes.plot(ends, fitted, color=look["color"], linestyle=look["linestyle"])
         draft = _draft_ms(line)
         told.append(_slope(series.label, line["slope_ms"], draft))
-        _note(axes, index, line["slope_ms"], draft)
+        if len(measured.series) <= _MOST_NOTES:
+            _note(axes, index, line["slope_ms"], draft)
         if draft is not None and line["ars_ms"] is not None:
             _ideal(axes, line["ars_ms"], draft, max(line["ks"]))
     style.over_k(axes, measured.ks)
@@ -161,11 +169,11 @@ def _note(axes: Axes, index: int, slope: float, draft: float | None) -> None:
     height = 0.04 + 0.085 * index
     box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.0}
     color = style.look(index)["color"]
-    axes.text(0.04, height, text, transform=axes.transAxes, fontsize=7.5, color=color, bbox=box)
+    axes.text(0.04, height, text, transform=axes.transAxes, fontsize=style.SMALL_PT, color=color, bbox=box)
 
 
 def _slope(label: str, slope: float, draft: float | None) -> str:
     text = f"{label} {milliseconds(slope) if slope >= 0 else f'{slope:.3f}'} ms per drafted token"
     if draft is None:
         return text
-    return f"{text} (the draft takes {milliseconds(draft)})"
+    return f"{text} (a draft step: {milliseconds(draft)} ms)"

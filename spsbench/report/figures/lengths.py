@@ -28,13 +28,11 @@ def draw(measured: Measured) -> Drawing:
     )
     if not ks:
         raise FigureSkipped("no engine saw what was accepted")
-    figure, panels = style.sheet(measured, [k + 2.5 for k in ks], 2.5)
+    figure, panels = style.sheet(measured, [k + 2.5 for k in ks], 2.5, _MOST_PANELS)
     top = max(_panel(axes, measured, k) for axes, k in zip(panels, ks, strict=True))
-    for number, axes in enumerate(panels):
+    for axes in panels:
         axes.set_ylim(0, min(1.0, 1.08 * top))
-        if number:
-            axes.set_yticklabels([])
-    panels[0].set_ylabel("share of loops")
+    style.label_beside(panels, "share of loops")
     keys: list[Any] = [_patch(series.label, index) for index, series in enumerate(measured.series)]
     keys.append(style.key("if tests were independent", color=style.INK, marker="_", linestyle="", mew=1.4))
     style.legend(figure, keys)
@@ -42,8 +40,9 @@ def draw(measured: Measured) -> Drawing:
 
 
 _CAPTION = (
-    "Accepted tokens + 1 of each loop, before truncation. Dashes: what independent tests with the same "
-    "alpha_tested would give; fuller ends than that mean that easy and hard tokens come in runs."
+    "Tokens of a loop: accepted + 1, before truncation. Dashes: the shares if tests were independent with "
+    "the same alpha_tested. Measured bars above the dashes at both ends mean that acceptance is correlated: "
+    "easy tokens follow easy ones, and hard tokens hard ones."
 )
 
 
@@ -72,6 +71,7 @@ def _panel(axes: Axes, measured: Measured, k: int) -> float:
         axes.hlines(expected, x - width * 0.46, x + width * 0.46, color=style.INK, linewidth=1.2)
         top = max(top, float(shares.max()), float(expected.max()))
     axes.set_title(f"K = {k}")
+    axes.set_xlabel("tokens")
     axes.set_xticks(lengths)
     axes.set_xlim(0.4, k + 1.6)
     return top

@@ -45,7 +45,7 @@ def _figure2(page: Page) -> Drawing:
     for row in page["table2"]:
         _predicted(axes, row, row["expected_tokens"], row["tokens_per_loop"])
         _point(axes, page, row, row["tokens_per_loop"])
-    _over_alpha(axes, "Expected tokens per loop", top)
+    _over_alpha(axes, "Expected tokens per loop", "tokens per loop", top)
     style.legend(figure, [*_keys(page), _formula_key("by the formula, at its K"), _bound_key()])
     caption = (
         "Lines: (1 - alpha^(K+1)) / (1 - alpha) for several K, the paper's gamma, and its limit 1 / (1 - "
@@ -65,7 +65,8 @@ def _figure3(page: Page) -> Drawing:
         _name(axes, f"c={c:g}", float(_ALPHAS[named]), _NAMED_K[number] - 0.5, color)
     for row in page["table2"]:
         _point(axes, page, row, {"estimate": float(row["k"]), "low": None, "high": None})
-    _over_alpha(axes, "Best K", max(_MOST_K, *(row["k"] for row in page["table2"])) + 0.8)
+    most = max(_MOST_K, *(row["k"] for row in page["table2"])) + 0.8
+    _over_alpha(axes, "Best K", style.K_LABEL, most)
     style.legend(figure, _keys(page))
     caption = (
         "Lines: the K of the largest walltime factor for several c, up to 16; 0 where no K gains. Points: "
@@ -86,8 +87,8 @@ def _figure4(page: Page) -> Drawing:
         _point(speed, page, row, row["speedup"])
         if row["operations"] is not None:
             _point(operations, page, row, {"estimate": row["operations"], "low": None, "high": None})
-    _over_alpha(speed, "Speedup (walltime factor)", fastest)
-    _over_alpha(operations, "Operations per token (factor)", most)
+    _over_alpha(speed, "Speedup (walltime factor)", "speedup (x)", fastest)
+    _over_alpha(operations, "Operations per token", "multiple of ArS (x)", most)
     operations.set_yscale("log", base=2)
     operations.set_ylim(0.95, most)
     ticks = [2**power for power in range(int(np.log2(most)) + 1)]
@@ -129,7 +130,7 @@ def _curves(axes: Axes, formula: Callable[[float, int], float], top: float, at: 
                 (1.0, height),
                 (3, -3),
                 textcoords="offset points",
-                fontsize=7,
+                fontsize=style.SMALL_PT,
                 color=color,
                 annotation_clip=False,
             )
@@ -140,7 +141,7 @@ def _curves(axes: Axes, formula: Callable[[float, int], float], top: float, at: 
 def _name(axes: Axes, text: str, x: float, y: float, color: str) -> None:
     """The name of a line, on it."""
     box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.8}
-    axes.text(x, y, text, fontsize=7, color=color, ha="center", va="center", bbox=box)
+    axes.text(x, y, text, fontsize=style.SMALL_PT, color=color, ha="center", va="center", bbox=box)
 
 
 def _predicted(axes: Axes, row: WalltimeRow, value: float | None, measured: Estimate | None) -> None:
@@ -190,9 +191,10 @@ def _bars(found: Estimate) -> Floats | None:
     return np.array([[estimate - found["low"]], [found["high"] - estimate]]).clip(0.0)
 
 
-def _over_alpha(axes: Axes, title: str, top: float) -> None:
+def _over_alpha(axes: Axes, title: str, label: str, top: float) -> None:
     axes.set_title(title)
-    axes.set_xlabel("alpha")
+    axes.set_xlabel("alpha (acceptance rate)")
+    axes.set_ylabel(label)
     axes.set_xlim(0.0, 1.0)
     axes.set_ylim(0.0, top)
 

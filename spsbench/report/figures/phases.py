@@ -31,7 +31,7 @@ def draw(measured: Measured) -> Drawing:
     top = max(axes.get_ylim()[1] for axes in panels)
     for axes in panels:
         axes.set_ylim(0, top)
-    panels[0].set_ylabel("ms per loop")
+    style.label_beside(panels, "time per loop (ms)")
     parts = _parts([row for series in shown for row in _told(series)])
     style.legend(figure, [_patch(part, _TONES[part]) for part in parts])
     split = f"{_CAPTION[:-1]}; comm, collectives between the processes that share the target."

@@ -32,6 +32,7 @@ def draw(measured: Measured) -> Drawing:
     _by_position(position, measured, shown)
     _along(along, measured, shown)
     keys = [style.key(s.label, **style.look(measured.series.index(s))) for s in shown]
+    keys.append(style.key("joint", color=style.FAINT, marker="o"))
     keys.append(style.key("conditional", color=style.FAINT, marker="o", mfc="w", linestyle=(0, (1, 1.2))))
     style.legend(figure, keys)
     deepest = max(row["k"] for series in shown for row in [_deepest(series)] if row)
@@ -42,9 +43,10 @@ def draw(measured: Measured) -> Drawing:
 
 def _caption(k: int) -> str:
     return (
-        f"Left, K = {k}: joint, the share of loops that accepted j tokens or more (filled), and conditional, "
-        "the share accepted at position j of those tested there (hollow). Right: accepted / tested tokens "
-        "where a loop begins in the output, all K together; band: one standard error over prompts."
+        f"By position, K = {k}: joint, the share of loops that accepted j tokens or more (filled), and "
+        "conditional, the share accepted at position j of those tested there (hollow). Along the output: "
+        "accepted / tested tokens by where the loop begins, all K together; band: one standard error over "
+        "prompts."
     )
 
 
@@ -56,6 +58,7 @@ def _deepest(series: Series) -> ArmRow | None:
 
 def _by_position(axes: Axes, measured: Measured, shown: list[Series]) -> None:
     axes.set_title("Acceptance by draft position j")
+    axes.set_ylabel("share accepted")
     most = 1
     for series in shown:
         row = _deepest(series)
@@ -81,13 +84,14 @@ def _along(axes: Axes, measured: Measured, shown: list[Series]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.set_title("Acceptance along the output")
+    axes.set_ylabel("accepted / tested")
     for series in shown:
         look = style.look(measured.series.index(series))
         centres, rates, errors = _profile(measured, series)
         if len(centres):
             axes.fill_between(centres, rates - errors, rates + errors, color=look["color"], alpha=0.15, lw=0)
             axes.plot(centres, rates, **look | {"markersize": 3.5})
-    axes.set_xlabel("tokens of the output before the loop")
+    axes.set_xlabel("position of the loop (output tokens before it)")
     axes.set_ylim(0, _HEADROOM)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

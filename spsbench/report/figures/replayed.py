@@ -39,8 +39,8 @@ def draw(measured: Measured) -> Drawing:
 
 _DASHES = (0, (5, 2))
 _CAPTION = (
-    "Tokens per loop that are kept. By replay: what the ArS texts of this run say of each K by themselves; "
-    "the band is the 95% interval over prompts. Dashes: the same alpha at every position."
+    "Tokens kept per loop. Points: measured. Line: predicted for each K by replay of this run's ArS texts; "
+    "band: 95% interval over prompts. Dashes: the same alpha at every position."
 )
 
 
@@ -64,4 +64,5 @@ def _panel(axes: Axes, measured: Measured, series: Series, arms: Sequence[ArmPre
     axes.plot(ks, kept, **{**look, "linestyle": ""})
     axes.plot(ks, independent, color=style.FAINT, linestyle=_DASHES)
     style.over_k(axes, ks)
+    axes.set_ylabel("tokens per loop")
     axes.set_title(f"Tokens per loop, {series.label}")

@@ -47,16 +47,22 @@ def draw(measured: Measured) -> Drawing:
     for axes in panels:
         axes.set_ylim(0, top)
     names = [name for name in _DASHES if any(name in _predictions(series) for series in shown)]
-    keys = [style.key("measured, 95%", color=style.INK, marker="o", linestyle="-")]
+    intervals = any(found["low"] is not None for series in shown for _, found in sped(series.speculative))
+    label = "measured, 95% interval" if intervals else "measured"
+    keys = [style.key(label, color=style.INK, marker="o", linestyle="-")]
     keys += [style.key(_NAMES[name], color=style.FAINT, linestyle=_DASHES[name], lw=1.2) for name in names]
     style.legend(figure, keys)
-    return Drawing("speedup", "Speedup against K", _caption(names), figure)
+    return Drawing("speedup", "Speedup against K", _caption(names, intervals), figure)
 
 
-def _caption(predictions: list[Formula]) -> str:
-    text = "Ratio of time per token, ArS over SpS, decoding alone; above 1 SpS is faster. Bars: 95% interval."
+def _caption(predictions: list[Formula], intervals: bool) -> str:
+    text = "Ratio of time per token, ArS over SpS, decoding alone; above 1 SpS is faster."
+    if intervals:
+        text += " Bars: 95% interval over prompts."
     if predictions:
-        text += " Predictions take verifying K + 1 tokens for one target step and all else as free."
+        text += (
+            " Predictions assume that verifying K + 1 tokens costs one target step and that all else is free."
+        )
     if "leviathan" in predictions:
         text += " Leviathan's alpha comes from teacher forcing on ArS text, never from the result."
     return text
@@ -74,6 +80,7 @@ def _panel(axes: Axes, measured: Measured, series: Series) -> None:
         [row["k"] for row, _ in rows], ratios, yerr=np.abs(intervals - ratios), elinewidth=1.0, **look
     )
     style.over_k(axes, [k for k in measured.ks if k > 0])
+    axes.set_ylabel("speedup (x)")
     axes.set_title(f"Speedup, {series.label}")
 
 

@@ -1,12 +1,15 @@
-"""How figures look, what they are, and how they become PNG and SVG."""
+"""How figures look, what they are, and how they become PNG, SVG and PDF."""
 
 from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,13 +42,20 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Plate:
-    """A printed figure: see ``Drawing``, with the bytes of its files."""
+    """A printed figure: see ``Drawing``, with the content of its files.
+
+    Attributes:
+        png, svg, pdf: the panels side by side.
+        narrow_svg: the panels one below another, for phones; empty where it was not asked for.
+    """
 
     name: str
     title: str
     caption: str
     png: bytes
     svg: str
+    pdf: bytes
+    narrow_svg: str = ""
 
 
 class FigureSkipped(Exception):
@@ -54,6 +64,19 @@ class FigureSkipped(Exception):
 
 WIDTH_IN = 8.0
 """Of a whole figure: at 100 dots an inch as wide as the text of a README."""
+
+SINGLE_IN, NARROW_IN = 5.28, 3.4
+"""Of a figure with one panel, and of panels one below another."""
+
+SMALL_PT = 8.0
+"""The smallest text of a figure: 9 px where the narrow figure is 280 px wide."""
+
+_STACKED: ContextVar[bool] = ContextVar("stacked", default=False)
+_MOST_BESIDE = 3
+_STACKED_HEIGHT, _STACKED_LEGEND_IN = 0.78, 0.55
+_LINE_IN = 0.17
+_STAMP_CHARACTERS = 34
+_TITLE_CHARACTERS_PER_INCH = 11.5
 
 INK, FAINT, RULE, PAPER = "#24292f", "#6e7781", "#d8dee4", "#ffffff"
 SERIES = ("#1f4e79", "#d9822b", "#5f9e6e", "#9a6fb0", "#b0485c", "#7a7a7a")
@@ -101,6 +124,7 @@ _RC = {
     "savefig.facecolor": PAPER,
     "text.parse_math": False,  # a dollar in a name is a dollar
     "svg.fonttype": "none",  # text stays text; it only gets narrower in other type than this wide one
+    "pdf.fonttype": 42,  # text stays text here too: publishers refuse type 3
     "svg.hashsalt": "spsbench",  # the same run gives the same bytes
 }
 
@@ -116,57 +140,117 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def sheet(measured: Measured, panels: Sequence[float], height_in: float = 2.9) -> tuple[Figure, list[Axes]]:
+@contextmanager
+def stacked() -> Iterator[None]:
+    """Figures that are drawn within have their panels one below another, ``NARROW_IN`` wide."""
+    before = _STACKED.set(True)
+    try:
+        yield
+    finally:
+        _STACKED.reset(before)
+
+
+def sheet(
+    measured: Measured, panels: Sequence[float], height_in: float = 2.9, most_beside: int = _MOST_BESIDE
+) -> tuple[Figure, list[Axes]]:
     """A figure with one panel per given width, side by side, stamped with what it shows.
 
     Args:
-        measured: names the task; synthetic data is called so on the figure itself.
-        panels: relative widths. A single panel is drawn at two thirds of the full width.
-        height_in: inches.
+        measured: names the task; synthetic data is labelled on the figure itself.
+        panels: relative widths, which hold if there is one row.
+        height_in: inches of a row of panels.
+        most_beside: panels in a row.
     """
     summary = measured.summary
     prompts = max((row["prompts"] for row in summary["rows"]), default=0)
     pair = f"pair {summary['pair']}, " if summary.get("pair") else ""
     text = f"{title(summary)}, {pair}{prompts} prompts"
-    return stamped_sheet(text, bool(summary.get("synthetic")), panels, height_in)
+    return stamped_sheet(text, bool(summary.get("synthetic")), panels, height_in, most_beside)
 
 
 def stamped_sheet(
-    stamp: str, synthetic: bool, panels: Sequence[float], height_in: float = 2.9
+    stamp: str,
+    synthetic: bool,
+    panels: Sequence[float],
+    height_in: float = 2.9,
+    most_beside: int = _MOST_BESIDE,
 ) -> tuple[Figure, list[Axes]]:
-    """``sheet`` for what is no run.
+    """``sheet`` for data that is not a run.
 
     Args:
         stamp: what is shown, at the foot.
         synthetic: a box says that the data is.
-        panels, height_in: see ``sheet``.
+        panels, height_in, most_beside: see ``sheet``.
     """
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    width = WIDTH_IN if len(panels) > 1 else WIDTH_IN * 0.66
-    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06, rect=(0, 0.07, 1, 0.93))
-    figure = Figure(figsize=(width, height_in), layout=layout)
-    axes = figure.subplots(1, len(panels), squeeze=False, width_ratios=list(panels))[0]
-    figure.text(0.008, 0.012, stamp, fontsize=7.5, color=FAINT, va="bottom")
+    rows, columns = _grid(len(panels), most_beside)
+    lines = textwrap.wrap(stamp, _STAMP_CHARACTERS) if _STACKED.get() else [stamp]
+    width, height = _size(len(panels), rows, height_in)
+    foot = (_LINE_IN * len(lines) + 0.03) / height
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06, rect=(0, foot, 1, 1 - foot))
+    figure = Figure(figsize=(width, height), layout=layout)
+    ratios = list(panels) if rows == 1 else None
+    axes = figure.subplots(rows, columns, squeeze=False, width_ratios=ratios).flatten().tolist()
+    for unused in axes[len(panels) :]:
+        unused.remove()
+    _sign(figure, "\n".join(lines), synthetic, height)
+    return figure, axes[: len(panels)]
+
+
+def _grid(panels: int, most_beside: int) -> tuple[int, int]:
+    """(rows, columns) that hold the panels, as square as can be."""
+    if _STACKED.get():
+        return panels, 1
+    rows = -(-panels // most_beside)
+    return rows, -(-panels // rows)
+
+
+def _size(panels: int, rows: int, height_in: float) -> tuple[float, float]:
+    """(width, height) in inches. One size of text for all: the width of a page holds a whole figure."""
+    if _STACKED.get():
+        return NARROW_IN, _STACKED_LEGEND_IN + _STACKED_HEIGHT * height_in * panels
+    return (WIDTH_IN if panels > 1 else SINGLE_IN), height_in * rows
+
+
+def _sign(figure: Figure, stamp: str, synthetic: bool, height_in: float) -> None:
+    """What is shown, in small type at the foot."""
+    bottom = 0.035 / height_in
+    figure.text(0.008, bottom, stamp, fontsize=SMALL_PT, color=FAINT, va="bottom")
     if synthetic:
-        box = {"boxstyle": "round,pad=0.25", "facecolor": PAPER, "edgecolor": FAINT, "linewidth": 0.7}
+        box = {"boxstyle": "round,pad=0.2", "facecolor": PAPER, "edgecolor": FAINT, "linewidth": 0.7}
         figure.text(
-            *(0.992, 0.018, "SYNTHETIC"), fontsize=6.5, color=FAINT, va="bottom", ha="right", bbox=box
+            *(0.988, bottom + 0.02 / height_in, "SYNTHETIC"),
+            fontsize=SMALL_PT,
+            color=FAINT,
+            va="bottom",
+            ha="right",
+            bbox=box,
         )
-    return figure, list(axes)
+
+
+def label_beside(panels: Sequence[Axes], label: str) -> None:
+    """Label the vertical axes of panels that share their scale: in a row the first speaks for all."""
+    for number, axes in enumerate(panels):
+        first = number == 0 or _STACKED.get()
+        axes.set_ylabel(label if first else "")
+        axes.tick_params(labelleft=first)
+
+
+K_LABEL = "lookahead K (tokens)"
 
 
 def over_k(axes: Axes, ks: Sequence[int]) -> None:
     """An axis of lookaheads: whole numbers, every one that was measured if there is room."""
-    axes.set_xlabel("K")
+    axes.set_xlabel(K_LABEL)
     axes.set_xticks(list(ks) if len(ks) <= 12 else list(ks)[:: len(ks) // 8])
     axes.set_xlim(min(ks) - 0.45, max(ks) + 0.45)
 
 
 def places(axes: Axes, ks: Sequence[int]) -> None:
     """One place per lookahead for bars, in the middle where there are few."""
-    axes.set_xlabel("K")
+    axes.set_xlabel(K_LABEL)
     axes.set_xticks(range(len(ks)), [str(k) for k in ks])
     margin = 0.6 + max(0.0, (3 - len(ks)) / 2)
     axes.set_xlim(-margin, len(ks) - 1 + margin)
@@ -174,8 +258,9 @@ def places(axes: Axes, ks: Sequence[int]) -> None:
 
 def look(index: int) -> dict[str, Any]:
     """Colour, marker and dash of the series with this index."""
-    kind = index % len(SERIES)
-    return {"color": SERIES[kind], "marker": MARKERS[kind], "linestyle": DASHES[kind]}
+    kind, again = index % len(SERIES), index // len(SERIES)
+    marker = MARKERS[(kind + again) % len(MARKERS)]  # a colour that comes again has another marker
+    return {"color": SERIES[kind], "marker": marker, "linestyle": DASHES[kind]}
 
 
 def legend(figure: Figure, handles: Sequence[Any]) -> None:
@@ -201,18 +286,45 @@ _VARIABLES |= {color: f"tone-{index}" for index, color in enumerate(TONES)}
 _VARIABLES |= {color: f"series-{index}" for index, color in enumerate(SERIES)}
 
 
-def printed(drawing: Drawing) -> Plate:
-    """The figure as PNG and SVG, without date or version: the same run gives the same bytes."""
+def printed(drawing: Drawing, narrow: Drawing | None = None) -> Plate:
+    """The figure as PNG, SVG and PDF, without date or version: the same run gives the same bytes.
+
+    Args:
+        drawing: to be printed.
+        narrow: the same figure, drawn within ``stacked``.
+    """
     figure = drawing.figure
-    png, svg = io.BytesIO(), io.BytesIO()
+    _wrap_titles(figure)
+    png, pdf = io.BytesIO(), io.BytesIO()
     figure.savefig(png, format="png", dpi=DOTS_PER_INCH, metadata={"Software": "spsbench"})
     figure.set_layout_engine("none")  # everything has found its place
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "spsbench"})
-    return Plate(drawing.name, drawing.title, drawing.caption, png.getvalue(), svg.getvalue().decode())
+    figure.savefig(
+        pdf, format="pdf", metadata={"CreationDate": None, "Creator": "spsbench", "Producer": None}
+    )
+    plate = Plate(drawing.name, drawing.title, drawing.caption, png.getvalue(), _svg(figure), pdf.getvalue())
+    if narrow is None:
+        return plate
+    _wrap_titles(narrow.figure)
+    return replace(plate, narrow_svg=_svg(narrow.figure))
+
+
+def _svg(figure: Figure) -> str:
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "spsbench"})
+    return file.getvalue().decode()
+
+
+def _wrap_titles(figure: Figure) -> None:
+    """Break the titles of panels that are wider than their panel."""
+    for axes in figure.axes:
+        spec = axes.get_subplotspec()
+        columns = spec.get_gridspec().ncols if spec else 1
+        room = int(_TITLE_CHARACTERS_PER_INCH * (figure.get_figwidth() / columns - 0.5))
+        axes.set_title(textwrap.fill(axes.get_title(loc="left"), room))
 
 
 def save(plate: Plate, folder: Path) -> None:
-    """Write a figure as SVG and PNG.
+    """Write a figure as SVG, PNG and PDF.
 
     Raises:
         SpsbenchError: the folder cannot be written to.
@@ -221,7 +333,7 @@ def save(plate: Plate, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
     except OSError as problem:
         raise SpsbenchError(f"{folder} cannot be made ({problem.strerror}).") from problem
-    for ending, content in (("svg", plate.svg.encode()), ("png", plate.png)):
+    for ending, content in (("svg", plate.svg.encode()), ("png", plate.png), ("pdf", plate.pdf)):
         with replacing(folder / f"{plate.name}.{ending}") as new:
             new.write_bytes(content)
 
@@ -232,16 +344,29 @@ def inline(plate: Plate, prefix: str = "") -> str:
     Its text stays text, so that it can be read aloud and searched. ``prefix`` keeps the ids of several
     runs on one page apart.
     """
-    text = plate.svg[plate.svg.index("<svg") :]
+    return _element(plate.svg, plate.title, f"{prefix}{plate.name}-")
+
+
+def inline_narrow(plate: Plate, prefix: str = "") -> str:
+    """``inline`` with the panels one below another; empty where that was not drawn."""
+    return _element(plate.narrow_svg, plate.title, f"{prefix}{plate.name}-n-") if plate.narrow_svg else ""
+
+
+def _element(svg: str, title: str, prefix: str) -> str:
+    text = svg[svg.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{prefix}{plate.name}-", text)
+    text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{prefix}", text)
     for color, variable in _VARIABLES.items():
         text = text.replace(color, f"var(--{variable}, {color.upper()})")
-    return re.sub(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', _opening(plate), text, count=1)
+    return re.sub(
+        r'<svg [^>]*viewBox="([^"]*)"[^>]*>', lambda found: _opening(title, found[1]), text, count=1
+    )
 
 
-def _opening(plate: Plate) -> str:
+def _opening(title: str, view: str) -> str:
+    """``--points``: the width of the drawing, which the page multiplies by its one scale."""
+    points = view.split()[2]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'viewBox="\\1" role="img" aria-label="{plate.title}">'
+        f'viewBox="{view}" role="img" aria-label="{escape(title)}" style="--points: {points}">'
     )

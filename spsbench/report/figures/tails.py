@@ -37,6 +37,8 @@ def draw(measured: Measured) -> Drawing:
         style.key(f"P{percentile}", color=style.INK, linestyle=dash)
         for percentile, dash in zip(PERCENTILES, _DASHES, strict=True)
     ]
+    if sweep and len(shown) > 1:
+        keys += [_patch(series.label, measured.series.index(series)) for series in shown]
     style.legend(figure, keys)
     return Drawing("tails", "Slow sequences and slower prompts", _caption(measured, sweep), figure)
 
@@ -48,7 +50,7 @@ def _caption(measured: Measured, sweep: bool) -> str:
     if sweep:
         text += " Slower prompts: the share whose own time per token is longer than under ArS."
     if fewest < _FEW_FOR_P99:
-        text += f" With {fewest} sequences P99 is little else than the slowest one."
+        text += f" With {fewest} sequences P99 is close to the slowest one."
     return text
 
 
@@ -64,7 +66,8 @@ def _percentiles(axes: Axes, measured: Measured, series: Series) -> None:
     for column, dash in zip(np.asarray(values).T, _DASHES, strict=True):
         axes.plot(ks, column, **look | {"linestyle": dash, "markersize": 3.5})
     length = measured.fixed_length
-    axes.set_title(f"{f'ms for {length} tokens' if length else 'ms/token'}, {series.label}")
+    axes.set_title(f"{f'Time for {length} tokens' if length else 'Time per token'}, {series.label}")
+    axes.set_ylabel("time (ms)")
     style.over_k(axes, measured.ks)
 
 
@@ -80,9 +83,16 @@ def _slower(axes: Axes, measured: Measured, shown: list[Series]) -> None:
         axes.bar(x, shares, width * 0.9, color=color, label=series.label)
         for place, share in zip(x, shares, strict=True):
             if share == 0:
-                axes.text(place, 0.8, "0", ha="center", va="bottom", fontsize=7, color=style.FAINT)
+                axes.text(
+                    place, 0.8, "0", ha="center", va="bottom", fontsize=style.SMALL_PT, color=style.FAINT
+                )
     style.places(axes, ks)
-    axes.set_ylim(0, max(10.0, (1.25 if len(shown) > 1 else 1.0) * axes.get_ylim()[1]))
-    axes.set_title("Prompts slower (%)")
-    if len(shown) > 1:
-        axes.legend(loc="upper left", fontsize=7.5, handlelength=1.0, borderaxespad=0.0)
+    axes.set_ylim(0, max(10.0, axes.get_ylim()[1]))
+    axes.set_title("Prompts slower than under ArS")
+    axes.set_ylabel("prompts (%)")
+
+
+def _patch(label: str, index: int) -> Any:
+    from matplotlib.patches import Patch
+
+    return Patch(color=style.look(index)["color"], label=label)

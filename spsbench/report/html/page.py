@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import spsbench
 from spsbench.axes import label
-from spsbench.report import comparison, markdown, wording
+from spsbench.report import comparison, facts, markdown, wording
 from spsbench.report.figures import Gallery
-from spsbench.report.figures.style import inline
+from spsbench.report.figures.style import inline, inline_narrow
 from spsbench.report.measured import Measured
 from spsbench.report.tables import Table
 from spsbench.report.trace import LEGEND, Trace, traces
-from spsbench.summary_types import ArmRow, RatioInterval
+from spsbench.summary_types import ArmRow, RatioInterval, SpeedVerdict
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -66,7 +66,9 @@ def render(lines: Sequence[str], prefix: str = "") -> Block:
 
 
 def _sections(measured: Measured) -> list[list[str]]:
-    found = (section(measured.summary, measured.run) for section in markdown.SECTIONS)
+    """Those of report.md; the setup has a form of its own on the page."""
+    sections = (section for section in markdown.SECTIONS if section is not facts.section)
+    found = (section(measured.summary, measured.run) for section in sections)
     return [lines for lines in found if lines]
 
 
@@ -79,9 +81,20 @@ def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    parser.add_render_rule("table_open", lambda *_: '<div class="scroll"><table class="sortable">')
+    parser.add_render_rule("table_open", _table_open)
     parser.add_render_rule("table_close", lambda *_: "</table></div>")
     return parser
+
+
+_FEW, _WIDE = 3, 14
+"""Columns: up to ``_FEW`` the last may break anywhere in print, above ``_WIDE`` the paper is turned."""
+
+
+def _table_open(renderer: Any, tokens: Sequence[Token], place: int, *_: Any) -> str:
+    end = next(i for i in range(place, len(tokens)) if tokens[i].type == "thead_close")
+    columns = sum(token.type == "th_open" for token in tokens[place:end])
+    kind = " few" if columns <= _FEW else " wide" if columns > _WIDE else ""
+    return f'<div class="scroll{kind}" role="group"><table class="sortable" style="--columns: {columns}">'
 
 
 _HERE = Path(__file__).resolve().parent
@@ -92,6 +105,7 @@ class _Figure:
     title: str
     caption: str
     svg: Markup
+    narrow_svg: Markup
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,7 @@ class _Run:
     name: str
     title: str
     synthetic: bool
+    setup: list[tuple[str, str]]
     cards: list[dict[str, str]]
     heading: Markup
     results: Markup
@@ -164,11 +179,18 @@ def _run(prefix: str, measured: Measured, gallery: Gallery) -> _Run:
         name=measured.name,
         title=wording.title(measured.summary).replace(" (synthetic)", ""),  # the badge says it
         synthetic=bool(measured.summary.get("synthetic")),
+        setup=facts.facts(measured.summary, measured.run),
         cards=_cards(measured),
         heading=Markup(heading(measured)),
         results=Markup("".join(block.html for block in results)),
         figures=[
-            _Figure(plate.title, plate.caption, Markup(inline(plate, prefix))) for plate in gallery.plates
+            _Figure(
+                plate.title,
+                plate.caption,
+                Markup(inline(plate, prefix)),
+                Markup(inline_narrow(plate, prefix)),
+            )
+            for plate in gallery.plates
         ],
         left_out=gallery.left_out,
         traces=traced,
@@ -178,24 +200,20 @@ def _run(prefix: str, measured: Measured, gallery: Gallery) -> _Run:
 
 
 def _cards(measured: Measured) -> list[dict[str, str]]:
-    """The fastest speculative arm of each sampling in large figures."""
-    cards = []
-    for series in measured.series:
-        rows = wording.sped(series.speculative)
-        if not rows:
-            continue
-        best, speedup = max(rows, key=lambda one: one[1]["ratio"])
-        base = next((row for row in measured.summary["rows"] if row["arm"] == best["baseline"]), None)
-        cards.append(
-            {
-                "name": f"{label(best)}, {best['sampling']}",
-                "ratio": f"{speedup['ratio']:.2f}",
-                "interval": _interval(speedup),
-                "times": f"{_ms(base)} \u2192 {_ms(best)} ms/token",
-                "length": f"{wording.number(best['tokens_per_loop'], 2)} tokens/loop",
-            }
-        )
-    return cards
+    """The arm of each verdict in large figures; none where the times are not to be trusted."""
+    rows = {row["arm"]: row for row in measured.summary["rows"]}
+    return [_card(rows[found["arm"]], found, rows) for found in measured.summary.get("verdict") or []]
+
+
+def _card(row: ArmRow, found: SpeedVerdict, rows: Mapping[str, ArmRow]) -> dict[str, str]:
+    return {
+        "name": f"{label(row)}, {row['sampling']}",
+        "ratio": f"{found['speedup']['ratio']:.2f}",
+        "interval": _interval(found["speedup"]),
+        "times": f"{_ms(rows.get(row['baseline'] or ''))} \u2192 {_ms(row)} ms/token",
+        "length": f"{wording.number(row['tokens_per_loop'], 2)} tokens/loop",
+        "whole": f"{wording.speedup(found['end_to_end'])} end to end" if found["end_to_end"] else "",
+    }
 
 
 def _interval(speedup: RatioInterval) -> str:

@@ -29,14 +29,51 @@ function sort(table, column) {
 
 document.querySelectorAll("table.sortable").forEach((table) => {
   if (!table.tHead || !table.tBodies.length || table.tBodies[0].rows.length < 2) return;
-  [...table.tHead.rows[0].cells].forEach((head, column) => {
+  [...table.tHead.rows[0].cells].forEach((head) => {
+    if (!head.textContent.trim()) return;
     const button = document.createElement("button");
     button.type = "button";
     button.append(...head.childNodes);
-    button.addEventListener("click", () => sort(table, column));
+    button.addEventListener("click", () => sort(table, head.cellIndex));
     head.append(button);
   });
 });
+
+// On a phone the speedup stands beside the name of the arm.
+const phone = window.matchMedia("(max-width: 600px)");
+
+function speedups(table) {
+  const titles = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+  const from = titles.findIndex((title) => title.startsWith("speedup"));
+  const to = titles.findIndex((title) => title.startsWith("arm")) + 1;
+  return to > 0 && from > to ? { rows: [...table.rows], from, to } : null;
+}
+
+document.querySelectorAll("table").forEach((table) => {
+  const found = table.tHead && speedups(table);
+  if (!found) return;
+  const { rows, from, to } = found;
+  let moved = false;
+  const arrange = () => {
+    if (phone.matches === moved) return;
+    moved = phone.matches;
+    rows.forEach((row) => {
+      if (moved) row.insertBefore(row.cells[from], row.cells[to]);
+      else row.insertBefore(row.cells[to], row.cells[from + 1] || null);
+    });
+  };
+  arrange();
+  phone.addEventListener("change", arrange);
+});
+
+// A table that is wider than its place says so, and can be scrolled by the keyboard.
+const widths = new ResizeObserver((entries) => entries.forEach(({ target }) => {
+  const more = target.scrollWidth > target.clientWidth + 1;
+  target.classList.toggle("more", more);
+  if (more) target.tabIndex = 0;
+  else target.removeAttribute("tabindex");
+}));
+document.querySelectorAll(".scroll").forEach((place) => widths.observe(place));
 
 // The trace: what stands behind a token.
 const tip = document.getElementById("tip");

@@ -42,7 +42,7 @@ def test_figure_1_shows_both_clocks() -> None:
     """The wall's mean and deviation are those of the sequences, the paper's those of their loop counts."""
     drawing = figure1.draw(measured())
     axes = drawing.figure.axes[0]
-    assert axes.get_title(loc="left") == "Time for 24 tokens (ms)"
+    assert axes.get_title(loc="left") == "Time for 24 tokens"
     bars = [container for container in axes.containers if container.has_yerr]
     wall, paper = bars[0], bars[1]
     sequences = measured().sequences["sps-k4-nucleus"]
@@ -72,7 +72,7 @@ def test_figure_1_shows_r_prime_and_the_fitted_loop_time() -> None:
 def test_outputs_of_free_length_are_told_by_token() -> None:
     drawing = figure1.draw(measured(fixed_length=False))
     axes = drawing.figure.axes[0]
-    assert axes.get_title(loc="left") == "Time per token (ms)"
+    assert axes.get_title(loc="left") == "Time per token"
     assert "outputs differ in length" in drawing.caption
     wall = next(container for container in axes.containers if container.has_yerr)
     rows = measured(fixed_length=False).series[0].rows

@@ -9,21 +9,36 @@ import pytest
 from synthetic_run import gallery, measured
 
 from spsbench.errors import SpsbenchError
-from spsbench.report.figures import phases
-from spsbench.report.figures.style import inline, printed, quiet, save
+from spsbench.report.figures import figure1, lengths, phases, positions, replayed, speedup, tails
+from spsbench.report.figures.style import (
+    NARROW_IN,
+    SINGLE_IN,
+    SMALL_PT,
+    WIDTH_IN,
+    inline,
+    inline_narrow,
+    printed,
+    quiet,
+    save,
+    sheet,
+    stacked,
+)
 
 
 def test_the_same_run_gives_the_same_bytes() -> None:
     with quiet():
-        again = printed(phases.draw(measured()))
+        beside = phases.draw(measured())
+        with stacked():
+            again = printed(beside, phases.draw(measured()))
     (first,) = [plate for plate in gallery().plates if plate.name == again.name]
     assert again == first
 
 
-def test_both_files_are_written(tmp_path: Path) -> None:
+def test_every_format_is_written(tmp_path: Path) -> None:
     save(gallery().plates[0], tmp_path / "figures")
     assert (tmp_path / "figures/figure1.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "figures/figure1.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "figures/figure1.pdf").read_bytes().startswith(b"%PDF")
     (tmp_path / "file").write_text("")
     with pytest.raises(SpsbenchError, match="cannot be made"):
         save(gallery().plates[0], tmp_path / "file/figures")
@@ -32,12 +47,17 @@ def test_both_files_are_written(tmp_path: Path) -> None:
 def test_colours_inside_a_page_are_the_pages() -> None:
     """Every colour has a variable, so that a dark page leaves no dark ink behind."""
     for plate in gallery().plates:
-        bare = re.sub(r"var\(--[a-z0-9-]+, #[0-9A-F]{6}\)", "", inline(plate))
+        bare = re.sub(r"var\(--[a-z0-9-]+, #[0-9A-F]{6}\)", "", inline(plate) + inline_narrow(plate))
         assert re.findall(r"(?:fill|stroke): (#[0-9a-f]+)", bare) == [], plate.name
 
 
 def test_ids_inside_a_page_are_unique_and_found() -> None:
-    page = "".join(inline(plate, prefix) for plate in gallery().plates for prefix in ("r0-", "r1-"))
+    page = "".join(
+        element(plate, prefix)
+        for plate in gallery().plates
+        for prefix in ("r0-", "r1-")
+        for element in (inline, inline_narrow)
+    )
     ids = re.findall(r'\bid="([^"]*)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', page)) != set()
@@ -50,3 +70,55 @@ def test_a_page_gets_an_element_and_no_document() -> None:
     assert text.startswith("<svg ")
     assert "<?xml" not in text
     assert "<metadata>" not in text
+
+
+def test_a_pdf_names_no_date_and_no_version() -> None:
+    for plate in gallery().plates:
+        assert b"CreationDate" not in plate.pdf
+        assert b"Matplotlib" not in plate.pdf
+
+
+def widths(svg: str) -> float:
+    """Of an SVG in points."""
+    return float(re.findall(r'viewBox="0 0 ([0-9.]+) [0-9.]+"', svg)[0])
+
+
+def test_all_figures_have_one_scale() -> None:
+    """Text is as large in a figure of one panel as of three: their widths are in points of the same page."""
+    single = printed(speedup.draw(measured(ks=(0, 2, 4), samplings=("nucleus",))))
+    assert widths(single.svg) == pytest.approx(SINGLE_IN * 72)
+    for plate in gallery().plates:
+        assert widths(plate.svg) == pytest.approx(WIDTH_IN * 72)
+        assert widths(plate.narrow_svg) == pytest.approx(NARROW_IN * 72)
+        assert f'style="--points: {widths(plate.svg):g}"' in inline(plate)
+        sizes = [float(size) for size in re.findall(r"font-size: ([0-9.]+)px", plate.svg + plate.narrow_svg)]
+        sizes += [float(size) for size in re.findall(r"font: ([0-9.]+)px", plate.svg + plate.narrow_svg)]
+        assert sizes
+        assert min(sizes) >= SMALL_PT
+
+
+def test_many_panels_wrap_into_rows_and_are_stacked_on_a_phone() -> None:
+    with quiet():
+        figure, panels = sheet(measured(), [1.0] * 7)
+        assert len(panels) == len(figure.axes) == 7
+        assert {
+            (axes.get_subplotspec().rowspan[0], axes.get_subplotspec().colspan[0]) for axes in panels
+        } == {(place // 3, place % 3) for place in range(7)}
+        with stacked():
+            narrow, below = sheet(measured(), [1.0] * 3)
+    assert {axes.get_subplotspec().colspan[0] for axes in below} == {0}
+    assert narrow.get_figheight() > narrow.get_figwidth() == NARROW_IN
+
+
+def test_every_panel_says_what_it_shows_and_in_which_unit() -> None:
+    with quiet(), stacked():
+        for draw in (figure1, lengths, phases, positions, replayed, speedup, tails):
+            for axes in draw.draw(measured()).figure.axes:
+                assert axes.get_xlabel()
+                assert axes.get_ylabel()
+
+
+def test_acceptance_by_position_has_both_kinds_in_its_legend() -> None:
+    with quiet():
+        (legend,) = positions.draw(measured()).figure.legends
+    assert [text.get_text() for text in legend.texts] == ["nucleus", "greedy", "joint", "conditional"]

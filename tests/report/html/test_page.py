@@ -101,7 +101,7 @@ def test_a_token_carries_what_stands_behind_it() -> None:
 
 def test_tables_of_the_report_are_sortable() -> None:
     text = page([(measured(), NOTHING)])
-    assert text.count('<table class="sortable">') == text.count("<table")
+    assert text.count('<table class="sortable"') == text.count("<table")
     assert '<h2 id="r0-acceptance">Acceptance</h2>' in text
     assert "a &lt;reason&gt;" in text
 

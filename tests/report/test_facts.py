@@ -1,0 +1,75 @@
+"""The lines under a report's title."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from synthetic_run import measured
+
+from spsbench.report import facts
+
+RUN: dict[str, Any] = {
+    "identity": {
+        "device": "cpu",
+        "dtype": "float32",
+        "max_new_tokens": 48,
+        "pair": {"target": {"name": "/home/me/models/big-one/"}, "draft": {"name": "org/small"}},
+    },
+    "models": {"threads": 2},
+    "arms": [{"sampling": "nucleus", "params": {"temperature": 1.0, "top_k": 0, "top_p": 0.8}}],
+    "environment": {
+        "cpu": {"model": "AMD EPYC"},
+        "spsbench": "0.1.0",
+        "git": {"commit": "1f313ed1bf2f", "dirty": True},
+    },
+    "created_utc": "2026-11-23T00:02:41.002743+00:00",
+}
+
+
+def test_they_say_what_was_measured_and_where() -> None:
+    assert facts.facts(measured().summary, RUN) == [
+        ("Target", "big-one"),
+        ("Draft", "org/small"),
+        ("K", "1, 2, 4"),
+        ("Sampling", "nucleus (T=1, top-p 0.8), greedy"),
+        ("Prompts", "12"),
+        ("New tokens per prompt", "at most 48"),
+        ("Device", "cpu (AMD EPYC)"),
+        ("dtype", "float32"),
+        ("Threads", "2"),
+        ("Date", "2026-11-23 00:02 UTC"),
+        ("spsbench", "0.1.0 (commit 1f313ed, with changes)"),
+    ]
+
+
+def test_a_gpu_is_named() -> None:
+    gpus = {"gpus": [{"name": "NVIDIA H200"}, {"name": "NVIDIA H200"}]}
+    run = {"identity": {"device": "cuda"}, "environment": {"cpu": {"model": "AMD"}, **gpus}}
+    assert facts.device(run) == "cuda (NVIDIA H200)"
+
+
+def test_what_is_unusual_is_named_too() -> None:
+    rows = [
+        {**measured().summary["rows"][1], "drafter": name, "engine": engine, "batch": batch}
+        for name, engine, batch in (("model", "eager", 1), ("lookup", "graphed", 8))
+    ]
+    found = dict(facts.facts({**measured().summary, "rows": rows}, {}))
+    assert (found["Drafters"], found["Engines"], found["Batch size"]) == (
+        "model, lookup",
+        "eager, graphed",
+        "1, 8",
+    )
+    assert found["Pair"] == "simulated"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([], ""), ([4], "4"), ([3, 1, 2, 7, 7], "1 to 3, 7"), ([1, 2, 4], "1, 2, 4")]
+)
+def test_runs_of_numbers_go_by_their_ends(numbers: list[int], text: str) -> None:
+    assert facts.ranges(numbers) == text
+
+
+def test_foreign_text_is_escaped_in_the_report() -> None:
+    run = {"identity": {"pair": {"target": {"name": "<b>*x*\n# y"}}}}
+    assert facts.section(measured().summary, run)[0] == "Target: &lt;b&gt;\\*x\\* \\# y  "
