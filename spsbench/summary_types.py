@@ -952,7 +952,7 @@ class ReproFacts(TypedDict):
     """A deviation at one token of an engine's outputs, over many seeds; see ``spsbench.verify.repro``.
 
     ``context`` is the prompt, ``prefix`` what the counted outputs begin with, ``observed`` the counts of the
-    token behind them and ``expected`` its probabilities, ``rest`` that of all other tokens. ``clear`` says
+    token after them and ``expected`` its probabilities, ``rest`` that of all other tokens. ``clear`` says
     whether ``p_value``, of tests over new seeds, is below 0.001.
     """
 

@@ -80,11 +80,11 @@ def time_in_turns(
     budget_s: float,
     seed: int = 0,
 ) -> list[dict[int, Forwards]]:
-    """The same of several models behind several contexts: each round has them all, in shuffled order.
+    """The same of several models after several contexts: each round has them all, in shuffled order.
 
     The longest context is read once. A shorter one is a rollback, and a longer one takes the rollback back:
     what is scored are the very tokens that lie there, so that the cache keeps what was read. Before the
-    forwards of a model behind a context goes one that does not count: in a loop, too, forwards of a kind
+    forwards of a model after a context goes one that does not count: in a loop, too, forwards of a kind
     follow each other.
 
     Args:
@@ -117,7 +117,7 @@ def time_in_turns(
 
 
 class _Probe:
-    """A model that has read the longest context, and the tokens that lie in its cache and behind it."""
+    """A model that has read the longest context, and the tokens that lie in its cache and after it."""
 
     def __init__(self, model: CausalLM, rows: Sequence[int], longest: int, seed: int) -> None:
         self.model, self.counts = model, tuple(sorted({1, *rows}))

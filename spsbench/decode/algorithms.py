@@ -28,7 +28,7 @@ class DecodedLoop:
     """One loop as it left the algorithm, before EOS, stop strings and length are looked at.
 
     Attributes:
-        tokens: 1 to n+1 new tokens: the accepted ones and the one behind them.
+        tokens: 1 to n+1 new tokens: the accepted ones and the one after them.
         accepted: how many of them the draft proposed.
         target_rows: n+1 (ArS: 1) warped target rows over V tokens, kept for the records.
         draft: the proposal of n tokens, at most K; None for ArS.
@@ -48,7 +48,7 @@ class DecodedLoop:
 
 
 Loops = Callable[[Stopwatch], Iterator[DecodedLoop]]
-"""Loops without end behind a prompt that has been read; the watch times them from its own start on."""
+"""Loops without end after a prompt that has been read; the watch times them from its own start on."""
 
 
 def start(

@@ -59,7 +59,7 @@ class Scene:
         prompt: at least one token.
         k: lookahead.
         sampling: the target's; the drafter has its own.
-        before: the uniform numbers [2K+1] of loops that come before: the law is of the loop behind them.
+        before: the uniform numbers [2K+1] of loops that come before: the law is of the loop after them.
     """
 
     target: TableModel
@@ -284,7 +284,7 @@ def _matters(ask: Ask, later: int, fixed: Point) -> bool:
 
 
 def _along(ask: Ask, fixed: Point, later: int, setting: float) -> Answer:
-    """The answer as a function of one number, with those before it fixed and those behind it set."""
+    """The answer as a function of one number, with those before it fixed and those after it set."""
     rest = (setting,) * later
     return lambda u: ask((*fixed, u, *rest))
 
@@ -296,7 +296,7 @@ def _edges(answers: Sequence[Answer], known: _Edges) -> Iterator[float]:
     for high in _GRID[1:]:
         while changed := _changed(answers, here, high):
             edge = high
-            # The first change of one of them may lie behind one of another.
+            # The first change of one of them may lie after one of another.
             while changed:
                 searches += 1
                 if searches > _MOST_SEARCHES:

@@ -1,6 +1,6 @@
 """Warped rows as they are held while a loop runs: on the host by their support, elsewhere as tensors.
 
-A nucleus keeps a few of a vocabulary's tokens. On a CPU everything behind the forward is therefore done on
+A nucleus keeps a few of a vocabulary's tokens. On a CPU everything after the forward is therefore done on
 those: the row is warped once, its nucleus is found among the few tokens that are probable enough, and what
 is drawn, tested and subtracted afterwards is as long as the nucleus. On an accelerator a row stays a tensor,
 since looking for its support would make the host wait.
@@ -292,7 +292,7 @@ def as_in_a_loop(probs: Tensor) -> Rows:
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """All rows of several that are held alike, one behind the other; at least one part."""
+    """All rows of several that are held alike, one after the other; at least one part."""
     hosts = [part for part in parts if isinstance(part, HostRows)]
     if len(hosts) == len(parts):
         return HostRows([row for part in hosts for row in part._rows], hosts[0]._vocab_size)

@@ -42,7 +42,7 @@ class EarlyExitDrafter(ModelDrafter):
 
 
 def exit_model(target: object, layers: int) -> CausalLM:
-    """The target cut behind its first layers, checked against an uncached forward of the same layers.
+    """The target cut after its first layers, checked against an uncached forward of the same layers.
 
     Args:
         target: as loaded; its weights are shared.

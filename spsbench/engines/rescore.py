@@ -47,7 +47,7 @@ def own_evidence(loops: Sequence[TruncatedLoop], seed: int) -> Sums:
 
 
 def _draft_rows(loop: TruncatedLoop, q: Tensor) -> Tensor:
-    """[kept, V] draft rows at the emitted positions, zeros behind the last drafted one; q: the target's."""
+    """[kept, V] draft rows at the emitted positions, zeros after the last drafted one; q: the target's."""
     draft = loop.decoded.draft
     rows = torch.zeros_like(q)
     if draft is not None:

@@ -48,7 +48,7 @@ def batched(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchMo
 def difference(model: CausalLM, batch: BatchModel, block: int) -> float:
     """The largest difference of logits between a batch and its sequences alone, over the logits' scale.
 
-    The rows hold prompts of unlike lengths, one of them of one token, behind what other sequences left in
+    The rows hold prompts of unlike lengths, one of them of one token, after what other sequences left in
     their slots.
 
     Args:

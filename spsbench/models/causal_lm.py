@@ -83,7 +83,7 @@ class CausalLM(ABC):
     def restore(self, length: int) -> None:
         """Undo rollbacks: ``length`` tokens count as read again.
 
-        The cache still holds them as long as nothing else was scored behind a rollback: the same tokens, at
+        The cache still holds them as long as nothing else was scored after a rollback: the same tokens, at
         the same places, may have been.
 
         Args:

@@ -154,7 +154,7 @@ def _convert(location: str, file: str, folder: Path) -> None:
 
 
 def _drop_invented_tokens(file: Path, vocab_size: int) -> None:
-    """Take out tokens behind the vocabulary: transformers adds GPT-2's unknown token to files without one."""
+    """Take out tokens after the vocabulary: transformers adds GPT-2's unknown token to files without one."""
     content = json.loads(file.read_text(encoding="utf-8"))
     kept = [token for token in content["added_tokens"] if token["id"] < vocab_size]
     if len(kept) < len(content["added_tokens"]):

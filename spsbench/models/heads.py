@@ -58,7 +58,7 @@ class Chain(Protocol):
 
 
 class Heads(Protocol):
-    """Medusa heads: from one feature the tokens at several places behind it.
+    """Medusa heads: from one feature the tokens at several places after it.
 
     Attributes:
         count: how many places.

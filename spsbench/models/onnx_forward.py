@@ -90,7 +90,7 @@ class OnnxForward:
         self._seen, self._total = np.zeros(1, np.int32), np.zeros((), np.int32)
 
     def __call__(self, embed: Callable[[Floats], None], start: int, n: int, last: int) -> Tensor:
-        """Score n tokens behind the first ``start`` cached ones.
+        """Score n tokens after the first ``start`` cached ones.
 
         Args:
             embed: writes their embeddings into an array [n, width].

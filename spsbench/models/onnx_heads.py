@@ -125,7 +125,7 @@ def _plan_of(own: Blueprint, target: OnnxLM, ids: npt.NDArray[np.int64]) -> Blue
 
 
 class _EagleBuilder(Builder):
-    """The layers behind a product that takes an embedding and a feature to the width of one."""
+    """The layers after a product that takes an embedding and a feature to the width of one."""
 
     def __init__(self, blueprint: Blueprint, stored: StoredWeights, bits: int | None) -> None:
         super().__init__(blueprint, stored, bits)

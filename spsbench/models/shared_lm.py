@@ -56,7 +56,7 @@ def torch_under(
     Raises:
         KeyError: a weight is missing.
         RuntimeError: one has another shape.
-        UsageError: its architecture changes logits behind the head, which leaves none at minus infinity.
+        UsageError: its architecture changes logits after the head, which leaves none at minus infinity.
     """
     if draft.vocabulary is not None and getattr(config, "final_logit_softcapping", None):
         raise UsageError(

@@ -142,7 +142,7 @@ class ModelSource:
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """Whether an encoder reads the prompt, and a decoder begins behind it."""
+        """Whether an encoder reads the prompt, and a decoder begins after it."""
         return bool(self.config.is_encoder_decoder)
 
     @property

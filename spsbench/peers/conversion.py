@@ -33,7 +33,7 @@ openvino_genai.LLMPipeline(sys.argv[1], "CPU", enable_save_ov_model=True)
 _BUILD_ONNX = """
 import runpy, sys
 site = sys.argv.pop(1)
-sys.path.append(site)  # behind our own: torch, transformers and onnx are ours, onnx_ir is the engine's
+sys.path.append(site)  # after our own: torch, transformers and onnx are ours, onnx_ir is the engine's
 sys.path.insert(0, site + "/onnxruntime_genai/models")
 runpy.run_path(site + "/onnxruntime_genai/models/builder.py", run_name="__main__")
 """

@@ -42,7 +42,7 @@ def _alone(answer: Answer) -> list[int] | None:
 
 
 def _add_up(accepted: list[int], emitted: int) -> bool:
-    """Whether the loops end with the last token, or within the last loop behind it."""
+    """Whether the loops end with the last token, or within the last loop after it."""
     if not accepted:
         return emitted == 0
     before = sum(accepted[:-1]) + len(accepted) - 1
@@ -50,7 +50,7 @@ def _add_up(accepted: list[int], emitted: int) -> bool:
 
 
 def _records(accepted: list[int], room: int, k: int) -> list[Loop]:
-    """The loops up to the end of the output; those behind it belong to what was cut off."""
+    """The loops up to the end of the output; those after it belong to what was cut off."""
     loops = []
     for count in accepted:
         if room <= 0:

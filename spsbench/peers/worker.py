@@ -58,7 +58,7 @@ class Command:
 
 
 class Worker:
-    """A ``Peer`` behind a process, in a process group of its own.
+    """A ``Peer`` after a process, in a process group of its own.
 
     A request whose answer is late, of another request or no answer at all costs that one: the process is
     ended, and started anew for the next. After ``MOST_FAILURES`` in a row it is given up.

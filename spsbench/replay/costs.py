@@ -86,7 +86,7 @@ class LoopCosts:
     cold: Floats
 
     def at(self, contexts: Floats) -> Floats:
-        """[n, K+1] seconds, as measured, of loops behind contexts [n] of so many tokens."""
+        """[n, K+1] seconds, as measured, of loops after contexts [n] of so many tokens."""
         found: Floats = self.at_zero[0] + contexts[:, None] * self.slope[0]
         return found
 

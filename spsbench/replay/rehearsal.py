@@ -1,4 +1,4 @@
-"""What a loop of each cell takes here: a few are run for real, in turns, behind the texts' own beginnings."""
+"""What a loop of each cell takes here: a few are run for real, in turns, after the texts' own beginnings."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Ran:
 
     Attributes:
         tokens_per_loop: mean.
-        drafted_per_loop: mean; a run does not count what is drafted behind an accepted EOS.
+        drafted_per_loop: mean; a run does not count what is drafted after an accepted EOS.
     """
 
     tokens_per_loop: float

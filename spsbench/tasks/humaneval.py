@@ -81,7 +81,7 @@ class Code(YamlTask):
         """See ``Task.stop_for``. Only where the model has no way to say that it is done are lines stops.
 
         A free answer ends at EOS, and a fence that was begun with its end: the helpers that a model writes
-        behind the function, at the margin, are part of the answer.
+        after the function, at the margin, are part of the answer.
         """
         if prompt.begun:
             return (_END_OF_FENCE,)
@@ -104,7 +104,7 @@ class Code(YamlTask):
         return [{"passed": float(v.passed)} | other for v, other in zip(verdicts, others, strict=True)]
 
     def _completion(self, prompt: Prompt, problem: dict[str, str], text: str) -> str:
-        """What runs behind the prompt."""
+        """What runs after the prompt."""
         if self.extraction(prompt) == "fence":
             return completion_of(text, prompt.text, problem["entry_point"])
         return text
@@ -186,7 +186,7 @@ def _begun(example: Example, tokenizer: TextTokenizer) -> Prompt | None:
 def _head(text: str) -> str:
     """A prompt up to its last word, where an answer is begun for the model.
 
-    Tokenizers join a line's end with the indentation that follows: a model that is left behind the line's
+    Tokenizers join a line's end with the indentation that follows: a model that is left after the line's
     end has to go on with tokens that it never saw there.
     """
     return text.rstrip()

@@ -29,7 +29,7 @@ class TextTokenizer(Protocol):
         """The same for messages with ``role`` and ``content``; ValueError if the template refuses them."""
 
     def begun_chat(self, text: str, answer: str) -> list[int] | None:
-        """The same with the answer's beginning behind it; None if the template lets nobody begin one."""
+        """The same with the answer's beginning after it; None if the template lets nobody begin one."""
 
 
 class Task(ABC):

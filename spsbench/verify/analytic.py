@@ -40,11 +40,11 @@ def emitted_law(rule: Accept, q: Tensor, draft: Draft, drawn: Tensor, j: int) ->
         q: [K+1, V] target rows.
         draft: K tokens, and the [K, V] rows that the rule is told they came from.
         drawn: [K, V] rows that they really came from.
-        j: 0 to K; K is the token behind full acceptance.
+        j: 0 to K; K is the token after full acceptance.
 
     Returns:
         [V] probabilities in float64. They add up to less than 1 where the rule leaves the path: it
-        rejects what stood, or goes on behind a rejection.
+        rejects what stood, or goes on after a rejection.
     """
     k = len(draft.tokens)
     if j == k:
@@ -72,7 +72,7 @@ class _Asked:
         self._rows = as_in_a_loop(q)
 
     def answer(self, test: float, final: float) -> tuple[int, int]:
-        """(accepted, token). All other tests pass at 0; those behind ``j`` must not matter if it fails."""
+        """(accepted, token). All other tests pass at 0; those after ``j`` must not matter if it fails."""
         tests = [test if i == self._j else 0.0 for i in range(len(self._draft.tokens))]
         u = torch.tensor([*tests, final], dtype=self._q.dtype).clamp_(0.0, _BELOW_ONE)
         verdict = judged(self._rule, self._rows, self._draft, u)
@@ -83,7 +83,7 @@ class _Asked:
         return _edge(lambda u: self.answer(u, 0.5)[0] > self._j, guess)
 
     def token(self, test: float, final: float) -> int:
-        """The token drawn behind ``j`` accepted ones; past the vocabulary where that is not what it is."""
+        """The token drawn after ``j`` accepted ones; past the vocabulary where that is not what it is."""
         accepted, token = self.answer(test, final)
         return token if accepted == self._j else self._q.shape[-1]
 

@@ -51,7 +51,7 @@ class Asked:
 
 
 def conformance(asked: Asked) -> Iterator[Finding]:
-    """Every test, each whatever the others found; none behind an engine that does not start.
+    """Every test, each whatever the others found; none after an engine that does not start.
 
     Args:
         asked: the engine and its requests.

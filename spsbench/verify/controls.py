@@ -131,7 +131,7 @@ def _no_residual(q: Tensor, p: Tensor) -> Tensor:
 
 
 def _bonus_from_draft(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """Draws the token behind full acceptance from the draft's last row."""
+    """Draws the token after full acceptance from the draft's last row."""
     verdict = _verify(q, draft, u)
     if int(verdict.accepted) < len(draft.tokens):
         return verdict
@@ -148,7 +148,7 @@ def _row_off_by_one(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
 
 
 def _residual_row(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """Corrects from the row behind the rejected one."""
+    """Corrects from the row after the rejected one."""
     verdict = _verify(q, draft, u)
     n = int(verdict.accepted)
     if n == len(draft.tokens):
@@ -196,7 +196,7 @@ def _stale(rollback: Callable[[int], None]) -> Callable[[int], None]:
 
 
 def _shifted(score: Callable[[Tensor, int], Tensor], tokens: Tensor, last: int) -> Tensor:
-    """Reads a block of drafted tokens as if it began one position later, behind its first token twice."""
+    """Reads a block of drafted tokens as if it began one position later, after its first token twice."""
     if 1 < len(tokens) == last:
         score(tokens[:1], 1)
     return score(tokens, last)

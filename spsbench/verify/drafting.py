@@ -1,6 +1,6 @@
 """Does a drafter keep its contract, and does a loop with it keep the target's law?
 
-Both are asked of any drafter and any rule: of its proposals behind real prompts, and of every outcome of a
+Both are asked of any drafter and any rule: of its proposals after real prompts, and of every outcome of a
 loop on small tables of probabilities.
 """
 

@@ -30,7 +30,7 @@ QUIET: Decision = "quiet"
 UNDECIDED: Decision = "undecided"
 
 FIRST_LOOK = 20
-"""Texts behind which the bound is looked at first; then at twice as many, and so on."""
+"""Texts after which the bound is looked at first; then at twice as many, and so on."""
 
 LEVEL = 0.05
 """How often the bound may be wrong, over all looks."""
@@ -224,7 +224,7 @@ def reading_of(text: Foreign, models: tuple[CausalLM, CausalLM | None]) -> Readi
 
 
 def _looks(texts: int) -> list[int]:
-    """Numbers of texts behind which the bound is looked at: twice as many each time, and at the end."""
+    """Numbers of texts after which the bound is looked at: twice as many each time, and at the end."""
     doubled = [FIRST_LOOK << n for n in range(max(texts // FIRST_LOOK, 1).bit_length())]
     return [*(count for count in doubled if count < texts), texts]
 

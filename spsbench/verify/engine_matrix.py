@@ -238,7 +238,7 @@ def _audited(
 
 
 def _first_tokens(subject: Subject) -> list[tuple[list[int], int, float]]:
-    """Prompts, the target's best token behind each, and how far it is ahead of the second."""
+    """Prompts, the target's best token after each, and how far it is ahead of the second."""
     found = []
     for prompt in subject.prompts[:_COMPARED]:
         row = subject.models[0].score_uncached(torch.tensor(prompt), last=1)[-1].float()

@@ -88,7 +88,7 @@ def _speculative(subject: SamplerUnderTest, prompt: Sequence[int]) -> list[int]:
 
 
 def _gap(witness: CausalLM, context: Sequence[int], one: int, other: int) -> float:
-    """How far apart two tokens' logits are behind a context, by an uncached forward."""
+    """How far apart two tokens' logits are after a context, by an uncached forward."""
     row = witness.score_uncached(torch.tensor(context, device=witness.device), last=1)[0].float()
     return abs(float(row[one] - row[other]))
 

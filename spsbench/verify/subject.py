@@ -96,7 +96,7 @@ class SamplerUnderTest:
     def loops(
         self, target: LanguageModel, drafter: Drafter, prompt: Sequence[int], seed: int
     ) -> Iterator[Callable[[], Iterator[DecodedLoop]]]:
-        """A function that begins the production loops behind a prompt, again at each call.
+        """A function that begins the production loops after a prompt, again at each call.
 
         The control is planted while the block lasts. The target reads the prompt once; a further call
         rolls back to it, as a loop does after a rejection, and goes on in the same stream of numbers.
@@ -123,7 +123,7 @@ class SamplerUnderTest:
         Args:
             sequence: all tokens.
             start: the first row wanted is the law of ``sequence[start]``; there is one row more than
-                tokens from there, for the token behind the end.
+                tokens from there, for the token after the end.
 
         Returns:
             [n, V] warped rows, and [n] whether their support is the same just beside the parameters.
