@@ -1,4 +1,4 @@
-"""The words of the house: what is asked of an engine and what it answers.
+"""The shared records: a request to an engine and its answer.
 
 Plain dataclasses on the standard library alone, so that every floor above can speak them. The
 field's terms are used throughout: target, draft, K (lookahead), loop. One loop is one call of the
@@ -225,7 +225,7 @@ class Loop:
     """One loop: one target call with what was drafted, accepted and emitted, and where time went.
 
     ``accepted`` counts before truncation by EOS, stop string or length, except that a draft token
-    after an accepted EOS is no trial and is counted neither as drafted, tested nor accepted.
+    after an accepted EOS is not a trial and is counted neither as drafted, tested nor accepted.
 
     Attributes:
         drafted: tokens the draft proposed (0 for ArS).

@@ -20,7 +20,7 @@ Regime = Literal["bandwidth-bound", "dispatch-bound", "unknown"]
 
 
 class RatioInterval(TypedDict):
-    """A ratio of times per token; without ``low`` and ``high`` where no interval can be had."""
+    """A ratio of times per token; without ``low`` and ``high`` where there is no interval."""
 
     ratio: float
     low: float | None
@@ -126,7 +126,7 @@ class RowDetails(TypedDict):
 
 
 class MetricInterval(TypedDict):
-    """The 95% interval over prompts of a figure of the corpus; null where it cannot be had."""
+    """The 95% interval over prompts of a figure of the corpus; null where there is none."""
 
     low: float | None
     high: float | None
@@ -408,7 +408,7 @@ class Losslessness(TypedDict):
 
 
 class Estimate(TypedDict):
-    """A mean with its 95% interval; without ``low`` and ``high`` where no interval can be had."""
+    """A mean with its 95% interval; without ``low`` and ``high`` where there is no interval."""
 
     estimate: float
     low: float | None
@@ -810,9 +810,9 @@ class Labels(TypedDict):
 
 
 class EngineOfArm(TypedDict):
-    """What answered for an arm, as it tells; null where it does not. See ``peers.protocol.Described``.
+    """What answered for an arm, as it reports; null where it does not. See ``peers.protocol.Described``.
 
-    ``unseen`` are clauses on what it did not tell of its times, and how that was read.
+    ``unseen`` are clauses on what it did not report of its times, and how that was read.
     """
 
     arm: str

@@ -64,7 +64,7 @@ SAMPLINGS = (SamplingParams(), SamplingParams(temperature=0.8, top_p=0.8), Sampl
 Factory = Callable[[Context], Drafter]
 
 _SHARPNESS = 1.5
-# A prompt and how many loops come before the one that is looked at. A copy finds nothing in the first one,
+# A prompt and how many loops come before the one under test. A copy finds nothing in the first one,
 # K tokens in the second, and fewer after a loop of the third.
 _SITUATIONS: tuple[tuple[tuple[int, ...], int], ...] = (
     ((0,), 0),
@@ -85,7 +85,7 @@ def assert_lossless(
     """Prove by enumeration that a loop with this drafter and rule keeps the target's law.
 
     Target and draft are tables of random rows. Each loop is the production one; see ``enumeration``. Also
-    looked at are a loop that comes after another one, and a prompt that repeats itself.
+    tested are a loop that comes after another one, and a prompt that repeats itself.
 
     Args:
         drafter: one by name, with options if need be (``lookup:max_n=2``), a kind with its default options,
@@ -268,7 +268,7 @@ def _numbers(loops: int, k: int) -> tuple[Point, ...]:
 
 @cache
 def _small_model(vocab_size: int) -> CausalLM:
-    """Two random layers; shared, since whoever takes its layers has a cache of its own."""
+    """Two random layers; shared, since a drafter that takes its layers has its own cache."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

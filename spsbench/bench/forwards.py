@@ -60,7 +60,7 @@ def _ratio(one: Floats, other: Floats) -> tuple[float, float, float]:
 def time_forwards(
     model: CausalLM, rows: Sequence[int], context: int, budget_s: float, seed: int = 0
 ) -> Forwards:
-    """Time forwards of several sizes in turns, in an order shuffled anew each round.
+    """Time forwards of several sizes in turns, in an order reshuffled each round.
 
     Args:
         model: its cache is used.

@@ -89,7 +89,7 @@ def drafted_loops(law: StateLoops, drafted: Floats, count: int) -> DraftedLoops:
     Args:
         law: where they begin.
         drafted: [S, n, K+1] the chance that a loop which begins there drafts 0 to K tokens.
-        count: of first loops to be told apart.
+        count: of first loops to be distinguished.
     """
     return DraftedLoops(
         np.einsum("sn,snm->nm", law.starts, drafted), np.einsum("psn,snm->pm", law.placed(count), drafted)

@@ -1,6 +1,6 @@
 """Algorithm 1 (ArS) and Algorithm 2 (SpS) of Chen et al. 2023, as generators of loops.
 
-They decode without end; whoever consumes them decides where the output stops, what is recorded and
+They decode without end; the consumer decides where the output stops, what is recorded and
 what is shown. ``start`` is where every sampler begins: it reads the prompt and gives the loops. Each
 loop's uniform numbers are drawn up front: the draft's K picks, K acceptance tests and one final draw, so
 that any engine can be compared with any other token for token.
@@ -25,7 +25,7 @@ from spsbench.records import SamplingParams
 
 @dataclass(slots=True)
 class DecodedLoop:
-    """One loop as it left the algorithm, before EOS, stop strings and length are looked at.
+    """One loop as it left the algorithm, before EOS, stop strings and length are checked.
 
     Attributes:
         tokens: 1 to n+1 new tokens: the accepted ones and the one after them.
@@ -43,7 +43,7 @@ class DecodedLoop:
 
     @property
     def target_probs(self) -> Tensor:
-        """[n+1, V] the target's rows as a tensor, made anew where they are not held like that."""
+        """[n+1, V] the target's rows as a tensor, built where they are not held like that."""
         return self.target_rows.dense()
 
 

@@ -1,7 +1,7 @@
-"""ArS and SpS over a batch: B rows, each with a sequence of its own and a length of its own.
+"""ArS and SpS over a batch: B rows, each with its own sequence and its own length.
 
 A forward has one shape for all rows; how many draft tokens stand is decided row by row, and a row whose
-output has ended takes the next prompt while the others go on. Each row draws the numbers of its own sequence
+output has ended takes the next prompt while the others go on. Each row draws the numbers of its sequence
 and is judged by the same rule as a sequence alone, so that its tokens depend on no other row but by the
 rounding of a forward of more rows.
 """
@@ -204,7 +204,7 @@ class BatchSpS(Batch):
         return found
 
     def _score(self, drafts: Drafts) -> Tensor:
-        """[B, n+1, V] the target's logits, n the longest draft; after a shorter one they are of no token."""
+        """[B, n+1, V] the target's logits, n the longest draft; after a shorter one they are undefined."""
         longest = max(len(draft.tokens) for draft in drafts.values())
         device = self.target.device
         block = torch.zeros(self.size, longest + 1, dtype=torch.int64, device=device)

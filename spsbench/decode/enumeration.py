@@ -54,7 +54,7 @@ class Scene:
 
     Attributes:
         target: rows in float64.
-        make: builds the drafter anew; it must not remember what an earlier one did.
+        make: builds a new drafter; it must not remember what an earlier one did.
         accept: the rule.
         prompt: at least one token.
         k: lookahead.
@@ -79,7 +79,7 @@ class Path(NamedTuple):
         numbers: [2K+1] uniform numbers that lead through it.
         tokens: the 1 to K+1 tokens that it emits.
         drafted: how many tokens were proposed.
-        dtype: of the rows that they were told to be drawn from; float64 for point masses.
+        dtype: of the rows that they were reportedly drawn from; float64 for point masses.
     """
 
     chance: float
@@ -105,7 +105,7 @@ class Difference(NamedTuple):
         law: their probability by the loop.
         target: their probability by the target alone.
         drafted: every number of tokens that was proposed on the way.
-        limit: what rounding may make of no difference.
+        limit: a difference that rounding alone may cause.
     """
 
     context: tuple[int, ...]
@@ -127,7 +127,8 @@ class Difference(NamedTuple):
 
 
 class NotAFunction(AssertionError):
-    """A drafter or a rule answers the same numbers in different ways: it draws with others of its own."""
+    """A drafter or a rule answers the same numbers in different ways: it draws with random numbers other than
+    those given."""
 
 
 def law_of_loop(scene: Scene) -> Law:
@@ -203,7 +204,7 @@ def _run(scene: Scene, numbers: Point) -> _Ran:
 
 
 def _started(scene: Scene, numbers: Point) -> tuple[Drafter, tuple[int, ...], Iterator[DecodedLoop]]:
-    """Everything up to the loop that is looked at, which gets ``numbers``."""
+    """Everything up to the loop under test, which gets ``numbers``."""
     drafter = scene.make()
     script = ScriptedUniforms(torch.tensor(each, dtype=torch.float64) for each in (*scene.before, numbers))
     begin = start(scene.target, drafter, scene.prompt, scene.k, scene.sampling, script, scene.accept)
@@ -213,7 +214,7 @@ def _started(scene: Scene, numbers: Point) -> tuple[Drafter, tuple[int, ...], It
 
 
 def _proposes(scene: Scene, drawn: _Edges) -> Ask:
-    """The drafted tokens by the drafter's K numbers; the rows that it tells hint where its edges lie."""
+    """The drafted tokens by the drafter's K numbers; the rows that it reports hint where its edges lie."""
 
     def ask(point: Point) -> Hashable:
         drafter, context, _ = _started(scene, ())

@@ -80,7 +80,7 @@ def read_prompt(model: LanguageModel, prompt: Sequence[int], device: torch.devic
 class Drafter(Protocol):
     """Proposes tokens after a sequence.
 
-    A loop calls ``draft``, lets the target judge, and tells the drafter by ``observe`` what became of it.
+    A loop calls ``draft``, lets the target judge, and reports the result to the drafter through ``observe``.
     """
 
     def begin(self, prompt: Sequence[int]) -> None:

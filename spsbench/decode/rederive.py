@@ -2,14 +2,14 @@
 
 What a loop decided follows from its uniform numbers and the rows of both models: each draft pick, each
 acceptance test, and the draw after them. Given rows of an independent forward of the finished text,
-the decisions are derived anew and compared. A sampler that is wrong in a formula, a row, a cache or a
+the decisions are derived again and compared. A sampler that is wrong in a formula, a row, a cache or a
 random number decides otherwise within a few sequences: there is nothing to estimate.
 
 Nothing of ``decode.rejection``, ``decode.sampling`` or the engines is used. Each decision is judged after
 the tokens that were really emitted, so that one which rounding turned does not make others look wrong.
 Drafted tokens after a rejected one influenced nothing and are left out.
 
-Where a policy decided how many tokens a loop drafts, that is derived anew too: a token that was drawn
+Where a policy decided how many tokens a loop drafts, that is derived again too: a token that was drawn
 and then withdrawn leaves numbers and rows that fit, and only the draft's length is not what it should be.
 """
 
@@ -40,7 +40,7 @@ class Decided:
 
     Attributes:
         tokens: [n] emitted ids.
-        drafted: [n] the drafted id at this position; -1 where none was looked at.
+        drafted: [n] the drafted id at this position; -1 where none was tested.
         stood: [n] whether the drafted token was accepted.
         drawn: [n] whether the emitted token was drawn after the draft, or without one.
         asked: [n] whether the draft could have ended after this drafted token, or gone on.
@@ -76,15 +76,15 @@ def rederive(
     margin: Margin | None = None,
     draft_slack: float | None = None,
 ) -> Sums:
-    """Derive the decisions of a text anew.
+    """Derive the decisions of a text again.
 
     Args:
         decided: what the loops did.
         target: [n, V] the target's logits at the positions of the text, from an independent forward.
-        draft: [n, V] the draft's; None if nothing was drafted, or by whoever was certain of each token.
+        draft: [n, V] the draft's; None if nothing was drafted, or if the drafter was certain of each token.
         sampling: the warping of both.
         slack: of the target, see ``own_law.rounding_slack``.
-        margin: what ended drafts early; None if nothing did that looked at rows.
+        margin: what ended drafts early; None if nothing that reads rows did.
         draft_slack: of the draft; as the target's if not given.
 
     Returns:
@@ -273,7 +273,7 @@ def _draws(law: Law, tokens: Tensor, u: Tensor, *, greedy: bool) -> _Compared:
     follows = (cumulative <= point.unsqueeze(-1)).sum(-1) == tokens
     possible = (weight > 0) | law.doubtful.gather(-1, column).squeeze(-1)
     outside = torch.maximum(lower - point, point - upper)
-    # An end of the whole is no edge: no number lies beyond it.
+    # The two ends of the unit interval are not edges: no number lies beyond them.
     below = torch.where(lower > _NOTHING, point - lower, torch.inf)
     above = torch.where(total - upper > _NOTHING, upper - point, torch.inf)
     margin = law.lead if greedy else torch.minimum(below, above)

@@ -40,7 +40,7 @@ class Draft:
 
     @property
     def probs(self) -> Tensor | None:
-        """[K, V] the distributions; made anew where they are not held like that. None for point masses."""
+        """[K, V] the distributions; built where they are not held like that. None for point masses."""
         return self.drawn_from.dense() if isinstance(self.drawn_from, Rows) else self.drawn_from
 
     @property

@@ -79,7 +79,7 @@ def _match(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
 
     Args:
         q: [K+1, V] target probabilities at the K drafted positions and the one after them.
-        draft: K tokens; their rows are not looked at.
+        draft: K tokens; their rows are not read.
         u: [K+1] uniform numbers in [0, 1), one a position.
     """
     own = draw(q, u)

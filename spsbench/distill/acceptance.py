@@ -57,7 +57,7 @@ def held_out(
         student: see ``students``.
         texts: held-out sequences by kind.
         tokens: of a batch.
-        most: positions of a kind after which no further batch is looked at; always the same ones come first.
+        most: positions of a kind after which no further batch is read; always the same ones come first.
     """
     found = []
     for kind, sequences in sorted(texts.items()):

@@ -24,7 +24,7 @@ class Lessons:
 
     Attributes:
         learnt: by kind.
-        held_out: by kind; no request of theirs is among the learnt ones.
+        held_out: by kind; none of their requests is in the training data.
         contaminated: how many were left out because they overlap with an evaluated text.
     """
 

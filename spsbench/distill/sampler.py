@@ -16,7 +16,7 @@ from torch import Tensor
 from spsbench.models.cache import RewindCache
 from spsbench.records import SamplingParams
 
-# A nucleus is looked for among so many tokens: what lies after them is no text to learn from.
+# A nucleus is looked for among so many tokens: what lies after them is not text to learn from.
 _HEAD = 256
 # Rows that have ended are dropped from the batch once they are this share of it; the last few are cut.
 _ENDED, _LAST = 0.2, 0.12

@@ -38,7 +38,7 @@ class Student(Protocol):
         """Predictions of a batch.
 
         Args:
-            tokens: [b, n+1] of whole sequences; what pads them at the end is not looked at.
+            tokens: [b, n+1] of whole sequences; padding at the end is ignored.
             features: [b, n, hidden] the target's, after each token but the last.
         """
         ...

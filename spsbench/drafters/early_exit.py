@@ -49,7 +49,7 @@ def exit_model(target: object, layers: int) -> CausalLM:
         layers: how many; 0 for a quarter of the target's, at least one.
 
     Raises:
-        UsageError: it has no such number of layers, cannot be cut, or is not a model of ours.
+        UsageError: it has no such number of layers, cannot be cut, or is not a built-in model.
     """
     if not isinstance(target, CausalLM):
         raise UsageError(

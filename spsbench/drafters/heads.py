@@ -39,7 +39,7 @@ class EagleModel:
 
     Args:
         chain: the head.
-        hidden: the target's states; whoever asks for a row has rolled the target back to what was decided.
+        hidden: the target's states; the caller has rolled the target back to what was decided.
         vocab_size: V.
         context_window: of the target, in tokens.
         device: where it is.
@@ -88,7 +88,7 @@ class EagleModel:
         return logits.to(self._dtype)
 
     def rollback(self, length: int) -> None:
-        """Keep at most the first ``length`` tokens, and nothing that rests on a feature of its own."""
+        """Keep at most the first ``length`` tokens, and nothing that rests on its own feature."""
         self._read = min(self._read, length, self._true + 1)
         self._true = max(0, min(self._true, self._read - 1))
         self._chain.rollback(self._true)
@@ -116,7 +116,7 @@ class EagleDrafter(ModelDrafter):
 
 
 class MedusaDrafter:
-    """Samples up to K tokens at once, each from a head of its own and independent of the others.
+    """Samples up to K tokens at once, each from its own head and independent of the others.
 
     Blockwise heads (Stern et al. 2018, Medusa, Cai et al. 2024) on the feature of the last token that the
     target has read. It proposes as many tokens as there are heads, at most, and none after a single token.

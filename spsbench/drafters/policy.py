@@ -96,7 +96,7 @@ class Entropy(_Unlearning):
 class Momentum:
     """Two tokens more after a loop in which all stood, else one less: transformers' heuristic schedule.
 
-    The schedule that transformers calls ``heuristic_transient``: each sequence starts anew, so that its
+    The schedule that transformers calls ``heuristic_transient``: each sequence starts again, so that its
     tokens do not depend on the sequences before it.
     """
 
@@ -178,7 +178,7 @@ def lookaheads(policy: Policy, k: int, verdicts: Iterable[tuple[int, int]]) -> l
     """What the policy allowed in each loop of a sequence, asked once more from its beginning.
 
     Args:
-        policy: of its own, not the one that a drafter still uses.
+        policy: a separate one, not one that a drafter still uses.
         k: the arm's K.
         verdicts: (drafted, accepted) of each loop, in order.
     """

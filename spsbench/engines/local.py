@@ -68,7 +68,7 @@ class LocalEngine(ABC):
     def _decode(self, loops: Loops, stop: StopRule, ledger: LoopBuffer) -> tuple[FinishReason, float]:
         """Loops until the output ends; (why it ended, seconds that the clock stood still).
 
-        The clock stands while a full buffer is flushed: that is no part of decoding.
+        The clock stands while a full buffer is flushed: that is not part of decoding.
         """
         watch = Stopwatch(self._clock)
         paused_s = 0.0

@@ -46,7 +46,7 @@ def judge(
 
     Raises:
         UsageError: there is no sandbox here.
-        SpsbenchError: judge or sandbox failed twice for a program. A fault of ours is not a 0.
+        SpsbenchError: judge or sandbox failed twice for a program. An internal fault is not a score of 0.
     """
     return judge_all(zip(problems, completions, strict=True), timeout_s, workers, unsafe, secret)
 

@@ -179,7 +179,7 @@ def _alone(module: _Module, outputs: Texts, references: Texts) -> list[float]:
 
 
 def _is_mean(module: _Module, whole: float) -> bool:
-    """Whether the figure of the pairs together is the mean of their own."""
+    """Whether the figure of the pairs together is the mean of theirs."""
     try:
         alone = _alone(module, _PREDICTIONS, _REFERENCES)
     except SpsbenchError:

@@ -18,7 +18,7 @@ _PROMPT, _BLOCK = 12, 3
 
 
 def batched(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchModel:
-    """A model for B sequences over the weights of one, with caches of its own.
+    """A model for B sequences over the weights of one, with its own caches.
 
     Args:
         model: a decoder; its own cache is used by the test.
@@ -27,7 +27,7 @@ def batched(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchMo
         blocks: whether more than one token a row will be scored at once.
 
     Raises:
-        UsageError: its forward cannot be had for several sequences, or answers otherwise than for one.
+        UsageError: its forward is unavailable for several sequences, or answers differently than for one.
     """
     found: BatchModel
     try:

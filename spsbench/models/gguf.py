@@ -48,7 +48,7 @@ class Origin:
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """What a folder was converted from; None if it is no converted one."""
+    """What a folder was converted from; None if it was not converted."""
     file = folder / _ORIGIN
     return Origin(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
@@ -137,7 +137,7 @@ def _convert(location: str, file: str, folder: Path) -> None:
     config.dtype = torch.float32
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    with contextlib.redirect_stderr(io.StringIO()):  # it draws a bar of its own
+    with contextlib.redirect_stderr(io.StringIO()):  # it draws its own bar
         path = str(Path(location) / file)
         read = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model, torch_dtype=torch.float32)
     model.load_state_dict(read["tensors"], strict=False, assign=True)

@@ -53,7 +53,7 @@ def load(
 
     Raises:
         UnavailableError: a file is damaged, or weights or a required package are missing.
-        UsageError: this process's thread pool has another size, or a trained draft cannot be had so.
+        UsageError: this process's thread pool has another size, or a trained draft cannot be loaded this way.
     """
     if source.sharing is not None:
         assert target is not None, "a trained draft is loaded after its target"

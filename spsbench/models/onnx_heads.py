@@ -1,4 +1,4 @@
-"""Trained heads as ONNX graphs of their own, with rows of the target's output head in them."""
+"""Trained heads as separate ONNX graphs, with rows of the target's output head in them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class OnnxChain:
         return self._weight_bytes
 
     def fresh(self) -> OnnxChain:
-        """The same weights with a cache of its own."""
+        """The same weights with its own cache."""
         other = copy.copy(self)
         other._forward, other._length = other._new_forward(), 0
         return other

@@ -62,7 +62,7 @@ def torch_under(
         raise UsageError(
             f"{config.model_type} caps its logits, so that a draft of it proposes every token.",
             flag=flag,
-            remedy="Train one without a vocabulary of its own.",
+            remedy="Train one without a separate vocabulary.",
         )
     dtype = dtype or target.dtype
     model = _layers(draft, config, dtype).to(target.device)

@@ -69,7 +69,7 @@ def _layer_list(model: nn.Module, layers: int, flag: str) -> tuple[str, nn.Modul
 
 
 def _shorten_configs(model: nn.Module, path: str, layers: int) -> None:
-    """Tell the modules above the layers how many there are; the layers keep the configuration they have."""
+    """Set the number of layers in the modules above them; the layers keep the configuration they have."""
     names = path.split(".")
     for depth in range(len(names)):
         part = model.get_submodule(".".join(names[:depth]))

@@ -25,7 +25,7 @@ _ABSENT = (404, 405, 501)
 class Http:
     """A server by its root.
 
-    Several threads may ask at once. Every request has a connection of its own: of requests over connections
+    Several threads may ask at once. Every request has its own connection: of requests over connections
     that each thread kept, llama-server (build 11434) closed one in ten early.
 
     Args:

@@ -1,4 +1,4 @@
-"""An engine of others as whoever asks it sees it, and what its answers must satisfy."""
+"""An external engine as its caller sees it, and what its answers must satisfy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Peer(Protocol):
         """What it is and runs with; the models are loaded at the first call.
 
         Raises:
-            PeerGone: it cannot be had.
+            PeerGone: it is unavailable.
         """
         ...
 

@@ -89,7 +89,7 @@ def server_address(text: str, flag: str) -> tuple[str, str | None]:
     """URL and model of ``openai:URL[:model=NAME]``; None where no model is named.
 
     Raises:
-        UsageError: that is no URL of http or https, or no name stands after ``:model=``.
+        UsageError: that is not an http or https URL, or no name follows ``:model=``.
     """
     url, named, model = text.removeprefix(OPENAI).partition(_MODEL)
     parts = urlsplit(url)
@@ -125,7 +125,7 @@ def _worker(text: str, flag: str) -> PeerKind:
         raise UsageError(f"{text} cannot be read: {error}.", flag=flag) from error
     if not argv:
         raise UsageError(
-            "no command stands after the colon.", flag=flag, remedy=f'E.g. {WORKER}"python my_engine.py".'
+            "no command follows the colon.", flag=flag, remedy=f'E.g. {WORKER}"python my_engine.py".'
         )
     return PeerKind(text, lambda load, log, paused: started(argv, load, log, paused))
 

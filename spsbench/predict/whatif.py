@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spsbench.decode.theory import alpha_iid, expected_tokens
 
 MOST_K = 64
-"""Larger lookaheads are not looked at."""
+"""Larger lookaheads are not considered."""
 
 KS = range(1, MOST_K + 1)
 

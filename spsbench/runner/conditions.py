@@ -206,8 +206,8 @@ def _agree(one: Conditions, other: Conditions) -> bool:
 def _resolved(now: Conditions, before: Conditions) -> Conditions:
     """``auto`` is decided once for a run: what was recorded is used again.
 
-    Engines of others tell their versions when they are started, see ``require_same_engines``. How many
-    workers share a machine is no reason to refuse: a run goes on with others or without, its times apart.
+    External engines report their versions when they are started, see ``require_same_engines``. How many
+    workers share a machine is not a reason to refuse: a run goes on with others or without, its times apart.
     """
     now = with_sharing(now, before.get(SHARED, 1))
     if "engines" in before:

@@ -83,8 +83,8 @@ def score(
     Args:
         task: scores.
         store: open for writing.
-        announce: told how many there are.
-        again: score those anew that have scores.
+        announce: called with their number.
+        again: score again what has scores.
         scorer: where it is done.
     """
     references = {prompt.example_id: prompt for prompt in store.prompts()}

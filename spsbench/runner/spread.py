@@ -104,7 +104,7 @@ def hand_out(
         blocks: in the order in which they are begun.
         pool: of the workers.
         workers: those to be used, all free.
-        lost: told of each lost worker, with the reason.
+        lost: called with each lost worker and the reason.
 
     Raises:
         SpsbenchError: no worker is left, or one item has cost ``MOST_LOST`` of them; or as a worker raised.

@@ -80,7 +80,7 @@ class Worker:
 
         Raises:
             UsageError: something is not what the run was planned with.
-            UnavailableError: something is not to be had here.
+            UnavailableError: something is unavailable here.
         """
         with _saying_where():
             self._plan: Plan = plan(self._config)
@@ -142,7 +142,7 @@ class Worker:
 
 @contextmanager
 def _saying_where() -> Iterator[None]:
-    """An error tells the machine that it comes from."""
+    """An error names the machine that it comes from."""
     try:
         yield
     except SpsbenchError as error:

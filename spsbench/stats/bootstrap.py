@@ -105,7 +105,7 @@ def pooled_interval(
         statistic: from sums, [columns, m], to values, [m].
 
     Returns:
-        both ends, or None twice where they cannot be had: one prompt, or data without variation.
+        both ends, or None twice where they do not exist: one prompt, or data without variation.
     """
     data = np.stack([np.asarray(column, dtype=np.float64) for column in columns])
     if data.shape[1] < 2:

@@ -96,7 +96,7 @@ def _indentation(stub: str) -> str:
 
 
 def _functions(program: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions of a problem's own text; none if it is no program."""
+    """The functions of a problem's own text; none if it is not a program."""
     try:
         body = ast.parse(program).body
     except (SyntaxError, ValueError):
@@ -121,7 +121,7 @@ def extraction_rule(choice: ExtractionChoice, chat: bool) -> ExtractionRule:
 
 
 def extraction_identity(rule: ExtractionRule | None, chat: bool) -> dict[str, str]:
-    """What a run's identity tells of the rule: nothing where it is that of ``extraction_rule("auto", chat)``.
+    """What a run's identity holds of the rule: nothing where it is that of ``extraction_rule("auto", chat)``.
 
     So a run from before there was a choice, or from before turns were begun, can be continued.
 

@@ -93,7 +93,7 @@ class Code(YamlTask):
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """See ``Task.score``: ``passed`` is 1 if prompt + completion pass the problem's tests, else 0.
 
-        Of a free chat answer the code is taken (``spsbench.tasks.answers``), or as ``extract`` tells; one
+        Of a free chat answer the code is taken (``spsbench.tasks.answers``), or as ``extract`` says; one
         that was begun continues its prompt. The programs run in a sandbox, and their tests outside of it
         (``spsbench.execution``).
         """

@@ -1,4 +1,4 @@
-"""Every sentence on a line of its own, which ROUGE-Lsum takes for one.
+"""Every sentence on its own line, which ROUGE-Lsum takes for one.
 
 Highlights of CNN/DailyMail come so. A model that was trained on subwords without a line break writes its
 sentences in one line. Where a text has no line break, one is put after every sentence: a full stop, question

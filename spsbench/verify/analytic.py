@@ -38,7 +38,7 @@ def emitted_law(rule: Accept, q: Tensor, draft: Draft, drawn: Tensor, j: int) ->
     Args:
         rule: e.g. ``decode.rejection.accept_draft``.
         q: [K+1, V] target rows.
-        draft: K tokens, and the [K, V] rows that the rule is told they came from.
+        draft: K tokens, and the [K, V] rows that the rule is given for them.
         drawn: [K, V] rows that they really came from.
         j: 0 to K; K is the token after full acceptance.
 
@@ -140,7 +140,7 @@ _COARSE_TOLERANCE = 2e-2
 
 
 class _RowsNotShown(Exception):
-    """A drafter draws in a way of its own, so that only what it tells is known."""
+    """A drafter draws in its own way, so that only what it reports is known."""
 
 
 # More tokens than this become one, "the rest", before a rule is asked hundreds of times.
@@ -152,7 +152,7 @@ class _Law:
     """What the sampler implies for one emitted token.
 
     Attributes:
-        columns: [n] tokens that are looked at one by one.
+        columns: [n] tokens that are tested one by one.
         probs: [n + 1] their probabilities and that of the rest.
     """
 
@@ -172,7 +172,7 @@ def analytic(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fin
     drafted mass comes from the row that the draft token was really drawn from; the row that all this
     must give comes from one forward without a cache. So a wrong formula is found as well as a wrong
     row or number within the rule, a stale cache, a wrong position, or a draft that draws from another
-    row than it tells. Whether the uniform numbers are uniform is left to others.
+    row than it reports. Whether the uniform numbers are uniform is left to others.
 
     It does not apply to a rule whose tests are not thresholds, nor to a drafter that samples without
     showing what it draws from. A point mass is its own row.

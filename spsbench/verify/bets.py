@@ -1,6 +1,6 @@
 """Two bets on faults of an engine around its sampler, which a single row does not show.
 
-Both are likelihood ratios against the target, so they may be looked at after every text; their sums add up
+Both are likelihood ratios against the target, so they may be evaluated after every text; their sums add up
 like those of ``spsbench.decode.evidence``.
 """
 

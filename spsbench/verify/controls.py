@@ -58,7 +58,7 @@ def _nucleus_before_top_k(logits: Tensor, params: SamplingParams) -> Tensor:
 
 
 def _repeated_block(self: UniformStream, n: int) -> Tensor:
-    """Draws every block from the seed anew."""
+    """Draws every block again from the seed."""
     if self._used + n > len(self._block):
         self._generator.manual_seed(self._generator.initial_seed())
     return _right_numbers(self, n)
@@ -89,7 +89,7 @@ def _untimed_draft() -> Iterator[Swap]:
 
 
 def _wherever_warp_is_named(wrong: Callable[[Tensor, SamplingParams], Tensor]) -> Iterator[Swap]:
-    """One swap for each module of ours that imported the warper by name, and one for what the loops call."""
+    """One swap for each spsbench module that imported the warper by name, and one for what the loops call."""
     yield rows, "warped", lambda logits, params: rows.TensorRows(wrong(logits, params))
     for name, module in list(sys.modules.items()):
         if name.startswith("spsbench.") and vars(module).get("warp") is _right_warp:
@@ -173,7 +173,7 @@ def _unscaled_residual(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
 
 
 def _raw_draft(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-    """Draws from the draft's raw probabilities, but tells the warped ones to the acceptance test."""
+    """Draws from the draft's raw probabilities, but passes the warped ones to the acceptance test."""
     pending = torch.tensor(tokens[self.model.length :], device=u.device)
     picks, told = [], []
     for i in range(k):

@@ -89,7 +89,7 @@ class Subject:
         prompts: token ids.
         stop_ids: tokens that end an output.
         threads: of the engine; None leaves it to the engine.
-        dtype: that is asked of the engine.
+        dtype: requested from the engine.
     """
 
     kind: PeerKind
@@ -193,10 +193,10 @@ def audit_engine(
         effort: when to stop, for each of them.
         seed: of all requests.
         folder: takes the texts of each setting as they come, and what the engine prints.
-        say: told of each setting that begins.
+        say: called with each setting that begins.
 
     Raises:
-        PeerGone: a setting cannot be had at all; what was found before it was yielded.
+        PeerGone: a setting cannot be started; what was found before it was yielded.
     """
     laws: dict[SamplingParams, Law] = {}
     folder.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ def greedy_identity(
 ) -> Finding:
     """Compare the greedy outputs token by token and judge where they first part.
 
-    At a parting the two best logits are looked at again in float32, without a cache. A gap of at
+    At a difference the two best logits are compared again in float32, without a cache. A gap of at
     most twice what the row count changes is a numeric tie; a larger one is a bug.
 
     Args:

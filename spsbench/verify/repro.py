@@ -131,7 +131,7 @@ def reproduce(
     Args:
         row: an alarm.
         subject: the engine and its models.
-        names: of target and draft, for whoever reads the script.
+        names: of target and draft, for the script's readers.
         max_new_tokens: of the audit's texts.
         seed: of all requests.
         folder: takes the script.
@@ -423,7 +423,8 @@ def _shortened(
     return start.ids
 
 
-# --- what is told -------------------------------------------------------------------------------------
+# --- the docstring of the script
+# -------------------------------------------------------------------------------------
 
 
 def _title(row: Row, shown: Shown, names: tuple[str, str]) -> str:

@@ -126,7 +126,7 @@ class MemoizedModel:
                 node.state = node.state if node.state is not None else state
 
 
-# The context is read anew after so many draws: a cache that does not forget would grow without end.
+# The context is read again after so many draws: a cache that does not forget would grow without end.
 _ANEW = 100
 
 Path = tuple[int, ...]
@@ -143,7 +143,7 @@ def remembered_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]
 
 @torch.inference_mode()
 def end_to_end_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
-    """Fewer loops with every forward done anew through the models and their caches."""
+    """Fewer loops with every forward computed again through the models and their caches."""
     witness = MemoizedModel(subject.target, subject.device)
     drafter = subject.build_drafter(subject.sampling)
     return _test("end to end", subject, contexts, draws, subject.target, drafter, witness)

@@ -100,7 +100,7 @@ class SamplerUnderTest:
 
         The control is planted while the block lasts. The target reads the prompt once; a further call
         rolls back to it, as a loop does after a rejection, and goes on in the same stream of numbers.
-        A draft model's cache rolls back too; any other drafter is told of a new sequence.
+        A draft model's cache rolls back too; any other drafter is notified of a new sequence.
         """
         with planted(self.control, target):
             rule, uniforms = self.build_rule(), UniformStream(seed, self.device)
@@ -136,8 +136,8 @@ class SamplerUnderTest:
 def steady(logits: Tensor, sampling: SamplingParams, slack: float = 1e-3) -> Tensor:
     """[n] whether a row keeps its support when the nucleus or the best logit moves a little.
 
-    At the edge of a nucleus, or between two equal logits, rounding decides; such a position tells a
-    wrong sampler from a right one no better than a coin.
+    At the edge of a nucleus, or between two equal logits, rounding decides; such a position cannot
+    distinguish a wrong sampler from a right one.
     """
     if sampling.greedy:
         best = logits.float().topk(2, dim=-1).values

@@ -299,7 +299,7 @@ def test_another_model_is_refused() -> None:
 
 
 def test_near_ties_alone_prove_nothing() -> None:
-    with serving(Fake()) as url, pytest.raises(UnavailableError, match="no prompt of 1 tells"):
+    with serving(Fake()) as url, pytest.raises(UnavailableError, match="no prompt of 1 distinguishes"):
         require_same_model(Server(url), [([1], following(1), 0.1)], url)
 
 
