@@ -746,7 +746,7 @@ class Conditions(TypedDict, total=False):
     onnxruntime: str | None
     torchao: str | None  # where it quantised weights
     device_map: str  # where the target was spread over devices
-    engines: dict[str, str]  # name and version of engines of others, where there are any
+    engines: dict[str, str]  # name and version of external engines, where there are any
     workers_per_machine: int  # processes of the run that measured on one machine at once, where several did
 
 
@@ -917,7 +917,7 @@ class LocatedFacts(TypedDict):
 
 
 class EngineAuditRow(TypedDict):
-    """One setting of an engine of others, audited; see ``spsbench.verify.engine_matrix.Row``.
+    """One setting of an external engine, audited; see ``spsbench.verify.engine_matrix.Row``.
 
     ``leakage`` is over all texts. ``bound`` is what the last look rules out. ``against`` is the law that the
     texts were held against where that is not the one asked for, and ``convention`` the other reading of the

@@ -1,8 +1,8 @@
 """Pages and messages in plain technical English: phrases that a reader stumbles over are refused.
 
-The list is short and literal, so that it never argues about style: idioms that this project once used in place of
-the field's own words. Read are README.md, the pages of ``docs/`` (neither its log nor its decisions, which are history)
-and every string of the package, docstrings and help included.
+The list is short and literal, so that it never argues about style: idioms that stood here in place of the
+field's own words. It covers README.md, the pages of ``docs/`` (not the log and the decisions, which are
+history) and every string of the package, docstrings and help included.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BANNED = {
     r"\b(?:does|do|did) not tell\b": "does not report",
     r"\bnot told\b": "not reported",
     r"\bone behind the other\b": "one after the other",
-    r"\bjudges at work\b": "judge processes",
+    r"\bjudges at work\b": "parallel judges",
     r"\btaken by other guests of this machine\b": "CPU steal",
     r"\bthe interval says too little of them\b": "the interval is too narrow",
     r"\bfor free\b": "at no cost",
@@ -41,7 +41,7 @@ BANNED = {
     r"\bfuller ends\b": "name what is cut",
     r"\bbreaks even at no\b": "never breaks even",
     r"\bof others behind\b": "external",
-    r"(?<!there )\bis no (?:list|object|text|number|probability|file|folder|JSON|lookahead|share|size|time|URL)\b": "is not a ...",
+    r"(?<!there )\bis no (?:list|object|text|number|probability|file|folder|JSON|share|size)\b": "is not a",
 }
 """Phrases, and what to write instead."""
 
@@ -61,7 +61,7 @@ def strings(source: str) -> Iterator[tuple[int, str]]:
             inside |= {id(part) for part in node.values}
             yield (
                 node.lineno,
-                "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values),
+                "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values),
             )
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
@@ -70,7 +70,10 @@ def strings(source: str) -> Iterator[tuple[int, str]]:
 
 def pages() -> list[Path]:
     """The pages that are read."""
-    found = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "log.md")]
+    found = [
+        ROOT / "README.md",
+        *(page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "log.md"),
+    ]
     return [page for page in found if page.name not in LATER]
 
 

@@ -69,7 +69,7 @@ def methods_of(engine: str) -> tuple[str, ...]:
 
 
 def is_peer(arm: Arm) -> bool:
-    """Whether an engine of others answers for an arm, in its own process."""
+    """Whether an external engine answers for an arm, in its own process."""
     return arm.engine not in ENGINES
 
 

@@ -27,7 +27,7 @@ def _check(k: int, alpha: float = 0.0, c: float = 0.0) -> None:
         )
     if not 0.0 <= c < float("inf"):
         raise UsageError(
-            f"c must be a positive ratio of times, got {c}.",
+            f"c must be finite and at least 0, got {c}.",
             flag="--c",
             remedy="Give the time of one draft run over the time of one target run, from 0 on.",
         )

@@ -76,7 +76,7 @@ class Writer:
 
     @torch.inference_mode()
     def read(self, sequences: Sequence[tuple[Sequence[int], int]], temperature: float) -> list[Sampled]:
-        """What the model would have written in the place of text that is given.
+        """What the model would have written in place of text that is given.
 
         Args:
             sequences: token ids and where the text that matters begins; of similar lengths, for speed.

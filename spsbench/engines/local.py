@@ -50,7 +50,7 @@ class LocalEngine(ABC):
     def generate(self, request: Request) -> Generation:
         """See ``Engine.generate``: prefill, then loops until the stop rule ends them.
 
-        The last prompt token is left pending in every arm, so that none gets a token for free.
+        The last prompt token is left pending in every arm, so that no arm gets an uncharged token.
         """
         stop = StopRule.of(request, self._decoder)
         phases = self._device.type == "cpu"  # elsewhere work is asynchronous

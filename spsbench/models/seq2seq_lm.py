@@ -1,4 +1,4 @@
-"""An encoder-decoder over torch: T5, BART and their kin."""
+"""An encoder-decoder over torch: T5, BART and similar models."""
 
 from __future__ import annotations
 

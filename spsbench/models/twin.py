@@ -1,4 +1,4 @@
-"""A second model of the same tensors, with some of its modules in the place of others."""
+"""A second model of the same tensors, with some of its modules in place of others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spsbench.errors import UsageError
 from spsbench.models.causal_lm import text_config
 
 Swap = Callable[[nn.Module], nn.Module | None]
-"""What stands in the place of a module; None where it and what is in it are rebuilt."""
+"""What stands in place of a module; None where it and what is in it are rebuilt."""
 
 
 def rebuilt(module: nn.Module, swap: Swap) -> Any:

@@ -34,7 +34,7 @@ _SLACK, _SLACK_S = 1.05, 0.01
 
 
 class PeerEngine:
-    """Generates with an engine of others.
+    """Generates with an external engine.
 
     Args:
         name: as in the records.

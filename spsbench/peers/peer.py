@@ -17,7 +17,7 @@ class PeerGone(PeerError):
 
 
 class Peer(Protocol):
-    """An engine of others with one setting: a target, with a draft and K or without."""
+    """An external engine with one setting: a target, with a draft and K or without."""
 
     def describe(self) -> Described:
         """What it is and runs with; the models are loaded at the first call.

@@ -1,4 +1,4 @@
-"""Which engine of others a name stands for, and how it is opened."""
+"""Which external engine a name stands for, and how it is opened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODEL = ":model="
 
 @dataclass(frozen=True, slots=True)
 class PeerKind:
-    """An engine of others that can be opened.
+    """An external engine that can be opened.
 
     Attributes:
         name: as it was given, and in tables.

@@ -113,7 +113,7 @@ def _changes(now: Conditions, before: Conditions) -> list[str]:
 
 
 def with_engines(store: RunStore, now: Conditions, versions: Mapping[str, str]) -> Conditions:
-    """The conditions with the versions of engines of others; those that did not start keep the recorded one.
+    """The conditions with the versions of external engines; those that did not start keep the recorded one.
 
     Args:
         store: of the run.
@@ -198,7 +198,7 @@ def with_sharing(now: Conditions, workers: int) -> Conditions:
 
 
 def _agree(one: Conditions, other: Conditions) -> bool:
-    """Whether no engine of others is of two versions."""
+    """Whether no external engine has two versions."""
     versions = one.get("engines", {}), other.get("engines", {})
     return all(versions[1].get(engine, version) == version for engine, version in versions[0].items())
 

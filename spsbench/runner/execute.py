@@ -243,7 +243,7 @@ def _with_peers(
     *,
     allow_mixed: bool,
 ) -> Conditions:
-    """Start the engines of others before anything is measured; the conditions with their versions.
+    """Start the external engines before anything is measured; the conditions with their versions.
 
     Raises:
         UnavailableError: none can be started, and the run has no other arm.

@@ -1,4 +1,4 @@
-"""Engines of others as arms: each started once, kept stopped but for its requests, ended with the run."""
+"""External engines as arms: each started once, kept stopped but for its requests, ended with the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from spsbench.records import Arm
 from spsbench.runner.plan import Plan
 
 LOGS = "engines"
-"""Folder of the run directory that takes what engines of others print."""
+"""Folder of the run directory that takes what external engines print."""
 
 UNTOLD_RULE = "not reported by the engine"
 
@@ -65,7 +65,7 @@ class PeerArms:
         """Start engines and let them load their models; what cannot be is noted in ``left_out``.
 
         Args:
-            due: arms that are to be measured; the engines of others stay where they are.
+            due: arms that are to be measured; the external engines stay where they are.
             starting: called with each before it begins, since loading may take minutes.
         """
         for arm in (arm for arm in self._plan.arms if is_peer(arm) and arm in due):

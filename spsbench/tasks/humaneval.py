@@ -29,7 +29,7 @@ class Code(YamlTask):
 
     Attributes:
         judge_timeout_s: wall seconds for a program with its tests; upstream's default.
-        judge_workers: judges at work; None for one per CPU core.
+        judge_workers: parallel judges; None for one per CPU core.
         unsafe_exec: run the programs even where no sandbox holds.
         extract: how code is taken from an answer, see ``spsbench.tasks.answers``.
     """

@@ -97,7 +97,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_something_else(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="no directory saved by datasets"):
+    with pytest.raises(UnavailableError, match="not a directory saved by datasets"):
         read_rows(tmp_path, "validation")
 
 

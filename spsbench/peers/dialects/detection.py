@@ -25,7 +25,7 @@ def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:
 
     Raises:
         PeerError: it is not such a server, refuses, or serves no such model.
-        PeerGone: nobody answers.
+        PeerGone: no server answers.
     """
     props = http.find("/props")
     cards = _cards(http)
