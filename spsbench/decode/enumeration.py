@@ -1,4 +1,4 @@
-"""The exact law of one loop, for any drafter and any rule, found by asking both as black boxes.
+"""The exact law of one loop, for any drafter and any rule, found by probing both as black boxes.
 
 What a drafter proposes and what a rule decides are piecewise constant in each uniform number. So the cube of
 a loop's numbers falls into boxes; their edges are found by bisection, without a formula of either. From the

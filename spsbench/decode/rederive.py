@@ -1,4 +1,4 @@
-"""Every decision of a sequence once more, from rows and words that decoding did not use.
+"""Every decision of a sequence derived again, from rows and code that decoding did not use.
 
 What a loop decided follows from its uniform numbers and the rows of both models: each draft pick, each
 acceptance test, and the draw after them. Given rows of an independent forward of the finished text,

@@ -1,4 +1,4 @@
-"""What the papers predict: tokens per loop, and speed against K.
+"""The papers' predictions: tokens per loop, and speedup against K.
 
 Letters of Leviathan et al. 2022 in the house's words: ``alpha`` is the probability that one draft
 token is accepted, ``k`` the lookahead (their gamma), ``c`` the time of one draft run over the time

@@ -1,4 +1,4 @@
-"""What of a corpus is learnt from and what is held out."""
+"""Which part of a corpus is trained on and which is held out."""
 
 from __future__ import annotations
 

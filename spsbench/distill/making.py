@@ -1,4 +1,4 @@
-"""From a target to a draft in a folder: text, lessons, training, and what it is worth."""
+"""From a target to a draft in a folder: text, training and evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drafter would have done over a text that it did not write: what replay asks of it."""
+"""What a drafter would have proposed along a given text, as replay needs it."""
 
 from __future__ import annotations
 

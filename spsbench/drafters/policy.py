@@ -1,4 +1,4 @@
-"""Policies: how many tokens a loop drafts. Always K, by the draft's own rows, or by past verdicts.
+"""Policies: how many tokens a loop drafts. Always K, by the draft's own rows, or by past acceptance.
 
 None of them may withdraw a token. Whether drafting goes on may depend on the tokens drafted so far: the
 position after them is then either tested against the row that it was drawn from, or drawn from the

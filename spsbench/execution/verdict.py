@@ -1,4 +1,4 @@
-"""What the judge says of a program, and the secrets that keep it from being forged."""
+"""The judge's verdict on a program, and the secrets that keep it from being forged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The near side of a judge's process: start it, ask it, bury it."""
+"""The near side of a judge's process: start, query, terminate."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Texts = Sequence[str]
 
 
 class MetricFault(SpsbenchError):
-    """A metric broke its contract; what was generated stays, and can be scored once it is mended."""
+    """A metric broke its contract; what was generated stays, and can be scored once it is fixed."""
 
 
 Score = Callable[[Texts, Texts, Texts], Iterable[float]]

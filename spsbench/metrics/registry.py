@@ -1,4 +1,4 @@
-"""Metrics by name: ours, another package's, or a file's."""
+"""Metrics by name: built in, from another package, or from a file."""
 
 from __future__ import annotations
 

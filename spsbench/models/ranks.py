@@ -1,4 +1,4 @@
-"""The processes that a target is split over: one leads, the others do as it says, and none is out of step.
+"""The processes that a target is split over: one leads, the others follow, and none is out of step.
 
 All of them are of one process group of torch: gloo on a CPU, NCCL on GPUs, where each process has its own.
 """

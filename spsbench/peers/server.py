@@ -1,4 +1,4 @@
-"""An engine that runs already, behind an OpenAI-compatible server."""
+"""An engine that is already running, behind an OpenAI-compatible server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's side of the protocol: answer one request a line. On the standard library alone."""
+"""A worker's side of the protocol: answer one request a line. Standard library only."""
 
 from __future__ import annotations
 

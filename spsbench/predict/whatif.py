@@ -1,4 +1,4 @@
-"""What if alpha, c or K were others: one model of a loop, for every prediction.
+"""What if alpha, c or K were different: one model of a loop, for every prediction.
 
 A loop emits some tokens and costs some ArS steps, both against K; their quotient is the speedup. Where the
 two come from is the caller's: tokens from an alpha with independent tests, from the measured length or from

@@ -1,4 +1,4 @@
-"""What loops take by how many tokens they draft: the times of fixed K, put together."""
+"""The time of a loop by how many tokens it drafts: the times of fixed K, combined."""
 
 from __future__ import annotations
 

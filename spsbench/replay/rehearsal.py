@@ -1,4 +1,5 @@
-"""What a loop of each cell takes here: a few are run for real, in turns, after the texts' own beginnings."""
+"""The time of a loop of each cell on this machine: a few real loops, in turns, after prefixes of the
+texts."""
 
 from __future__ import annotations
 

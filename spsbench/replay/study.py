@@ -1,4 +1,4 @@
-"""A replay from one end to the other: texts, drafters and K in, what each cell would give out."""
+"""A replay from start to end: texts, drafters and K in, the prediction for each cell out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sequence is measured under besides the run's identity: kept for each, never mixed in silence.
+"""The conditions of a measurement besides the run's identity: recorded per sequence, never mixed silently.
 
 Threads, backends, versions and hardware may change tokens (in the last bits of a logit) and do change
 times. A run that goes on under others would pool the speeds of two configurations.

@@ -1,4 +1,5 @@
-"""A run that several workers measure: planned, kept and concluded here, nothing generated in this process."""
+"""A run that several workers measure: planned, recorded and finalized here, nothing generated in this
+process."""
 
 from __future__ import annotations
 

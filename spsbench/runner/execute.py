@@ -1,4 +1,4 @@
-"""Carry out a plan: load, warm up, measure arm beside arm, score, conclude."""
+"""Carry out a plan: load, warm up, measure arms in turns, score, finalize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""External engines as arms: each started once, kept stopped but for its requests, ended with the run."""
+"""External engines as arms: each started once, kept stopped between its requests, ended with the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run does for its proof alone: read outputs again, and draw some that leave more to chance.
+"""The proof of a run: read outputs again, and draw some at temperature 1.
 
 Re-reading is an uncached forward of both models over prompt and output, between two sequences.
 

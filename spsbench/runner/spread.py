@@ -1,4 +1,4 @@
-"""Work in blocks for several workers: who is free gets the next one, and a lost worker's is done again.
+"""Work in blocks for several workers: a free worker gets the next one, and a lost worker's is repeated.
 
 Nothing here knows what a worker is or how it is reached; that is a ``Pool``'s business.
 """

@@ -1,4 +1,4 @@
-"""Half of a run that is spread: what a process does that measures for another one.
+"""The worker's side of a distributed run: a process that measures for another one.
 
 It knows nothing of how it is reached. It finds task, data and models by itself, as the run's own settings
 name them, so that only keys travel to it, and finished samples back.

@@ -1,4 +1,4 @@
-"""Whether the simulated tokens follow the target's rows, by the statistics that runs are judged by."""
+"""Whether the simulated tokens follow the target's rows, by the statistics of a run."""
 
 from __future__ import annotations
 

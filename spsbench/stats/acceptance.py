@@ -1,4 +1,4 @@
-"""Acceptance: one run, many names.
+"""Acceptance under each of its names.
 
 The field prints at least ten different numbers as "the acceptance rate". Each is computed here
 under its own name, from the loop records of one arm, so that a figure can be compared with a

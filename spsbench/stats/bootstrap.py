@@ -1,4 +1,4 @@
-"""Intervals over prompts by a pooled bootstrap, and numbers on their way into JSON.
+"""Intervals over prompts by a pooled bootstrap, and numbers for JSON.
 
 scipy's jackknife builds n resamples of n - 1 prompts each: at the paper's 11,305 prompts that takes
 most of a report's time. Ratios of pooled times and means are functions of column sums, whose

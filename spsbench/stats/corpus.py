@@ -1,4 +1,4 @@
-"""Metrics that give a corpus one figure, no mean over its outputs: BLEU, and others of ``evaluate``."""
+"""Metrics with one figure for a corpus, not a mean over its outputs: BLEU, and others of ``evaluate``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates: what of a summary stands against calling the run sound, for ``--fail-on``."""
+"""Gates: what in a summary makes a run fail, for ``--fail-on``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good the output of an arm is, and whether SpS and ArS are equally good.
+"""The quality of each arm's outputs, and whether SpS and ArS are equally good.
 
 "No significant difference" is not parity: a small run never finds one. The margin is a share of what
 is at stake, the gap between the target and the draft alone; the verdict is *equivalent* when two

@@ -1,4 +1,4 @@
-"""One run from its shards, in the order in which one process would have made it."""
+"""One run from its shards, in the order in which one process would have written it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exact law of what the sampler's rule emits, found by asking it as a black box.
+"""The exact law of what the sampler's rule emits, found by probing it as a black box.
 
 Nothing is assumed of the rule but that each of its tests accepts small uniform numbers and rejects
 large ones, and that its final draw climbs the vocabulary with its number. So the law is a set of edges

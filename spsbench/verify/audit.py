@@ -1,4 +1,4 @@
-"""Text that another engine wrote, read and judged by the target's own rows.
+"""Text that another engine wrote, tested against the target's own rows.
 
 Every text is read by one uncached forward. The judgement is that of a run's own re-score, with one
 difference: a file is there from the start, so that tests for a fixed sample may speak too, each with

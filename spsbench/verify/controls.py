@@ -1,4 +1,4 @@
-"""Planted faults: samplers that are wrong on purpose, so that every test is seen to fail.
+"""Planted faults: samplers that are wrong on purpose, so that every test is shown to fail.
 
 A wrong warper bends the sampler and the law that it is held against alike; a wrong stream or clock
 bends what is measured. So these are planted for the whole of a test, not for the sampler alone.

@@ -1,4 +1,4 @@
-"""An engine audited with several settings: each sampling without speculation first, then with each K.
+"""An engine audited at several settings: each sampling first without speculation, then with each K.
 
 What the plain sampling of an engine does otherwise than asked is not charged to its speculation: where
 another law explains the plain texts, those of speculation are held against that law.

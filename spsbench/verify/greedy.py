@@ -1,4 +1,4 @@
-"""Greedy SpS must write what greedy ArS writes, but for ties that rounding decides."""
+"""Greedy SpS must write what greedy ArS writes, except for ties that rounding decides."""
 
 from __future__ import annotations
 

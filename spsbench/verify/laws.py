@@ -1,4 +1,4 @@
-"""Other laws than the one that was asked for, which an engine's texts may follow: to name what it does."""
+"""Alternative laws that an engine's texts may follow, to name what it does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tier 2: whole outputs of the engine, judged by a second reading without cache or loops."""
+"""Tier 2: whole outputs of the engine, tested by an uncached forward without loops."""
 
 from __future__ import annotations
 

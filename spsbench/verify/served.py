@@ -1,4 +1,4 @@
-"""Our own engine as a worker of the engine protocol, with a planted fault or none.
+"""The built-in engine as a worker of the engine protocol, with a planted fault or none.
 
     python -m spsbench.verify.served [FAULT]
 

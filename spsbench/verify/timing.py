@@ -1,4 +1,4 @@
-"""Is every second of decoding booked? Both arms under a clock of which each second is known."""
+"""Is every second of decoding accounted for? Both arms under a simulated clock."""
 
 from __future__ import annotations
 

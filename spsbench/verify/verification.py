@@ -1,4 +1,4 @@
-"""All tests of the sampler in one go, for one sampling or as a matrix of controls."""
+"""All tests of the sampler together, for one sampling or as a matrix of controls."""
 
 from __future__ import annotations
 
