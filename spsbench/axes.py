@@ -24,7 +24,7 @@ EAGER = "eager"
 """The engine that an arm has unless it says otherwise: our own loop, without graphs."""
 
 OWN_RULE = "own-rule"
-"""The rule of an engine of others: what it tells of it stands in ``verification_rule``."""
+"""The rule of an external engine: what it reports of it is in ``verification_rule``."""
 
 BEAM = "beam"
 """The sampling that samples nothing; an arm of it is named by the width too, e.g. ``beam(4)``."""

@@ -1,6 +1,6 @@
 """Joules, where a machine counts them: RAPL for its processors, NVML for an NVIDIA GPU.
 
-Both count for the whole package or board, whoever works on it and also while nobody does: a difference of
+Both count for the whole package or board, whatever works on it and also while idle: a difference of
 two readings holds what idles and what other processes draw. Nothing heavy is imported.
 """
 

@@ -80,7 +80,7 @@ def load_1m() -> float:
 
 
 def stolen_s() -> float | None:
-    """Seconds since its start that this virtual machine wanted a CPU and others had it; None if not told."""
+    """Seconds since its start that this virtual machine wanted a CPU and others had it; None if unknown."""
     try:
         found = getattr(psutil.cpu_times(), "steal", None)
     except (OSError, RuntimeError):
@@ -89,7 +89,7 @@ def stolen_s() -> float | None:
 
 
 def waited_s() -> float | None:
-    """Seconds that this process's threads were ready to run while others had the CPU; None if not told.
+    """Seconds that this process's threads were ready to run while others had the CPU; None if unknown.
 
     Linux keeps it for each thread (``/proc/PID/task/TID/schedstat``). Unlike the load it belongs to this
     process alone, and unlike stolen time it also shows neighbours on the same system.
@@ -116,7 +116,7 @@ def _waited_s(threads: Path) -> float | None:
 
 
 TAKERS: dict[str, Callable[[], float | None]] = {"waited_s": waited_s, "stolen_s": stolen_s}
-"""What tells the seconds that others took, by the name under which a sequence keeps them."""
+"""What counts the seconds that others took, by the name under which a sequence keeps them."""
 
 
 def taken(worker: int | None = None) -> dict[str, float | None]:
@@ -134,9 +134,9 @@ def taken(worker: int | None = None) -> dict[str, float | None]:
 
 
 def taken_since(before: dict[str, float | None], worker: int | None = None) -> dict[str, float]:
-    """What others took since ``taken`` answered ``before``, as far as the machine tells.
+    """What others took since ``taken`` answered ``before``, as far as the machine reports it.
 
-    A worker that was started anew meanwhile has waited for less than the one before it: nothing, then.
+    A worker that was restarted meanwhile has waited for less than the one before it: nothing, then.
     """
     changes = ((name, before[name], now) for name, now in taken(worker).items())
     known = ((name, now - then) for name, then, now in changes if now is not None and then is not None)
@@ -144,7 +144,7 @@ def taken_since(before: dict[str, float | None], worker: int | None = None) -> d
 
 
 def cpu_frequency_mhz() -> float | None:
-    """Current clock rate of the CPU; None where the machine does not tell."""
+    """Current clock rate of the CPU; None where the machine does not report it."""
     try:
         frequency = psutil.cpu_freq()
     except (OSError, NotImplementedError, RuntimeError, AttributeError):
@@ -159,9 +159,9 @@ def library_versions() -> dict[str, str | None]:
 
 
 def git_state(root: Path) -> dict[str, Any] | None:
-    """Commit of the checkout at ``root`` and whether it has changes; None if it is no checkout.
+    """Commit of the checkout at ``root`` and whether it has changes; None if it is not a checkout.
 
-    What lies under ``results/`` is no change: it is being written by the run that asks.
+    What lies under ``results/`` does not count: it is being written by the run that asks.
 
     Only ``root`` itself counts: a package installed inside someone's other repository is not of its commit.
     """
@@ -175,7 +175,7 @@ def git_state(root: Path) -> dict[str, Any] | None:
 
 
 def gpus() -> list[dict[str, str]]:
-    """Name, driver and memory of every NVIDIA GPU, as its own tool tells; empty without one."""
+    """Name, driver and memory of every NVIDIA GPU, as its own tool reports them; empty without one."""
     fields = ("name", "driver_version", "memory.total")
     lines = _output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
     rows = [[cell.strip() for cell in line.split(",")] for line in (lines or "").splitlines()]

@@ -1,4 +1,4 @@
-"""Drafters, rules, tasks and whatever else has a name: ours, an installed package's, or a file's."""
+"""Drafters, rules, tasks and other named kinds: built in, from an installed package, or from a file."""
 
 from __future__ import annotations
 

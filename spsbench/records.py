@@ -1,4 +1,4 @@
-"""The words of the house: what is asked of an engine and what it answers.
+"""The shared records: a request to an engine and its answer.
 
 Plain dataclasses on the standard library alone, so that every floor above can speak them. The
 field's terms are used throughout: target, draft, K (lookahead), loop. One loop is one call of the
@@ -132,7 +132,7 @@ class Arm:
         k: lookahead, the most that a loop drafts; 0 unless the method is ``sps``.
         engine: the backend that generates, e.g. ``eager``.
         sampling_name: the name under which the task knows its sampling, e.g. ``nucleus``.
-        sampling: the parameters behind that name.
+        sampling: the parameters after that name.
         drafter: what proposes tokens; without effect unless the method is ``sps``, like the two below.
         rule: what decides which of them stand; a beam search knows no other than the target's own choice.
         policy: what decides how many are drafted in a loop.
@@ -151,7 +151,7 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """Identifier within a run, the same in every run: ``sps-k4-nucleus``, with what is unusual behind it
+        """Identifier within a run, the same in every run: ``sps-k4-nucleus``, with what is unusual after it
         (``sps-k4-b8-nucleus+lookup:max_n=4@graphed``)."""
         lookahead = f"-k{self.k}" if self.method == "sps" else ""
         batch = "" if self.batch == 1 else f"-b{self.batch}"
@@ -225,7 +225,7 @@ class Loop:
     """One loop: one target call with what was drafted, accepted and emitted, and where time went.
 
     ``accepted`` counts before truncation by EOS, stop string or length, except that a draft token
-    behind an accepted EOS is no trial and is counted neither as drafted, tested nor accepted.
+    after an accepted EOS is not a trial and is counted neither as drafted, tested nor accepted.
 
     Attributes:
         drafted: tokens the draft proposed (0 for ArS).
@@ -339,7 +339,7 @@ class Generation:
         finish_reason: why generation ended.
         trace: one entry per drafted or emitted token if the request asked for it.
         losslessness: sums that the losslessness statistics are computed from; None if not kept.
-        proposed: per loop all the drafted ids, also those behind a rejected one or behind the end;
+        proposed: per loop all the drafted ids, also those after a rejected one or after the end;
             None if the engine cannot see them. Not stored.
         token_evidence: what an independent reading says of each token; None if there was none.
         hypotheses: all that a beam search finished, best first; the first is the output. None otherwise.

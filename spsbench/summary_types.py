@@ -20,7 +20,7 @@ Regime = Literal["bandwidth-bound", "dispatch-bound", "unknown"]
 
 
 class RatioInterval(TypedDict):
-    """A ratio of times per token; without ``low`` and ``high`` where no interval can be had."""
+    """A ratio of times per token; without ``low`` and ``high`` where there is no interval."""
 
     ratio: float
     low: float | None
@@ -126,7 +126,7 @@ class RowDetails(TypedDict):
 
 
 class MetricInterval(TypedDict):
-    """The 95% interval over prompts of a figure of the corpus; null where it cannot be had."""
+    """The 95% interval over prompts of a figure of the corpus; null where there is none."""
 
     low: float | None
     high: float | None
@@ -408,7 +408,7 @@ class Losslessness(TypedDict):
 
 
 class Estimate(TypedDict):
-    """A mean with its 95% interval; without ``low`` and ``high`` where no interval can be had."""
+    """A mean with its 95% interval; without ``low`` and ``high`` where there is no interval."""
 
     estimate: float
     low: float | None
@@ -750,7 +750,7 @@ class Conditions(TypedDict, total=False):
     onnxruntime: str | None
     torchao: str | None  # where it quantised weights
     device_map: str  # where the target was spread over devices
-    engines: dict[str, str]  # name and version of engines of others, where there are any
+    engines: dict[str, str]  # name and version of external engines, where there are any
     workers_per_machine: int  # processes of the run that measured on one machine at once, where several did
 
 
@@ -814,9 +814,9 @@ class Labels(TypedDict):
 
 
 class EngineOfArm(TypedDict):
-    """What answered for an arm, as it tells; null where it does not. See ``peers.protocol.Described``.
+    """What answered for an arm, as it reports; null where it does not. See ``peers.protocol.Described``.
 
-    ``unseen`` are clauses on what it did not tell of its times, and how that was read.
+    ``unseen`` are clauses on what it did not report of its times, and how that was read.
     """
 
     arm: str
@@ -921,7 +921,7 @@ class LocatedFacts(TypedDict):
 
 
 class EngineAuditRow(TypedDict):
-    """One setting of an engine of others, audited; see ``spsbench.verify.engine_matrix.Row``.
+    """One setting of an external engine, audited; see ``spsbench.verify.engine_matrix.Row``.
 
     ``leakage`` is over all texts. ``bound`` is what the last look rules out. ``against`` is the law that the
     texts were held against where that is not the one asked for, and ``convention`` the other reading of the
@@ -956,7 +956,7 @@ class ReproFacts(TypedDict):
     """A deviation at one token of an engine's outputs, over many seeds; see ``spsbench.verify.repro``.
 
     ``context`` is the prompt, ``prefix`` what the counted outputs begin with, ``observed`` the counts of the
-    token behind them and ``expected`` its probabilities, ``rest`` that of all other tokens. ``clear`` says
+    token after them and ``expected`` its probabilities, ``rest`` that of all other tokens. ``clear`` says
     whether ``p_value``, of tests over new seeds, is below 0.001.
     """
 

@@ -64,8 +64,8 @@ SAMPLINGS = (SamplingParams(), SamplingParams(temperature=0.8, top_p=0.8), Sampl
 Factory = Callable[[Context], Drafter]
 
 _SHARPNESS = 1.5
-# A prompt and how many loops come before the one that is looked at. A copy finds nothing in the first one,
-# K tokens in the second, and fewer behind a loop of the third.
+# A prompt and how many loops come before the one under test. A copy finds nothing in the first one,
+# K tokens in the second, and fewer after a loop of the third.
 _SITUATIONS: tuple[tuple[tuple[int, ...], int], ...] = (
     ((0,), 0),
     ((0, 1, 2, 2, 1, 0, 0, 1, 2), 0),
@@ -85,7 +85,7 @@ def assert_lossless(
     """Prove by enumeration that a loop with this drafter and rule keeps the target's law.
 
     Target and draft are tables of random rows. Each loop is the production one; see ``enumeration``. Also
-    looked at are a loop that comes behind another one, and a prompt that repeats itself.
+    tested are a loop that comes after another one, and a prompt that repeats itself.
 
     Args:
         drafter: one by name, with options if need be (``lookup:max_n=2``), a kind with its default options,
@@ -152,7 +152,7 @@ def fake_engine(
     """An engine in which only the models and the clock are fakes: the production's loops over tables.
 
     The same request gives the same generation everywhere, times included. Its last token is EOS; requests
-    with ``fixed_length`` go on behind it.
+    with ``fixed_length`` go on after it.
 
     Args:
         k: lookahead; 0 for ArS.
@@ -238,7 +238,7 @@ def _table(vocab_size: int, needs: frozenset[str]) -> TableModel:
 
 
 class TableWithStates(TableModel):
-    """A table that shows hidden states: those of a small model behind the same tokens.
+    """A table that shows hidden states: those of a small model after the same tokens.
 
     Whatever they are, a drafter that reads them must keep the table's law; they depend on the tokens read.
     """
@@ -268,7 +268,7 @@ def _numbers(loops: int, k: int) -> tuple[Point, ...]:
 
 @cache
 def _small_model(vocab_size: int) -> CausalLM:
-    """Two random layers; shared, since whoever takes its layers has a cache of its own."""
+    """Two random layers; shared, since a drafter that takes its layers has its own cache."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

@@ -31,7 +31,7 @@ def require_alone(command: str, remedy: str | None = None) -> None:
     """Refuse several processes for what one is to do.
 
     Args:
-        command: told as what each of them would carry out.
+        command: named in the error as what each of them would carry out.
         remedy: if there is a better one than to start it alone.
 
     Raises:

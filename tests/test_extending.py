@@ -124,7 +124,7 @@ WRONG = [
     ("Draft(torch.zeros(1), None)", "not a tensor [n] of int64"),
     ("Draft(torch.zeros(1, 1, dtype=torch.int64), None)", "not a tensor [n] of int64"),
     ("[1, 2]", "answered list, not a Draft"),
-    ("Draft(torch.tensor([1]), torch.full((1, 1024), float('nan')))", "a number that is no probability"),
+    ("Draft(torch.tensor([1]), torch.full((1, 1024), float('nan')))", "a number that is not a probability"),
     ("Draft(torch.tensor([1]), torch.eye(1024)[:1])", "its own row gives no probability"),
     ("Draft(torch.tensor([1]), torch.ones(1, 1024))", "rows that do not add up to 1"),
     ("Draft(torch.tensor([1]), torch.ones(2, 3))", "rows that are not a tensor"),

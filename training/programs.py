@@ -1,4 +1,4 @@
-"""Synthetic programming problems in HumanEval's fields: steps told in words, the form of the answer shown.
+"""Synthetic programming problems in HumanEval's fields: steps stated in words, the form of the answer shown.
 
 The docstring tells a chain of list operations (``training.operations``), forwards, as a numbered list
 or backwards; names are rare syllables to copy; in what form the result is returned can be read only

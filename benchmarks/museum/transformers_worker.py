@@ -44,7 +44,7 @@ class Transformers:
                 "top_p": SMALLEST_SET,
                 "sampler_order": SAMPLER_ORDER,
             },
-            limits=["It does not tell accepted tokens, nor when decoding began."],
+            limits=["It does not report accepted tokens, nor when decoding began."],
         )
 
     def generate(self, ask: Ask) -> Answer:

@@ -64,12 +64,12 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
 
 
 def methods_of(engine: str) -> tuple[str, ...]:
-    """The methods that an engine of ours, or of others, knows."""
+    """The methods that a built-in or external engine knows."""
     return ENGINES.get(engine, PEER_METHODS)
 
 
 def is_peer(arm: Arm) -> bool:
-    """Whether an engine of others answers for an arm, in a process of its own."""
+    """Whether an external engine answers for an arm, in its own process."""
     return arm.engine not in ENGINES
 
 
@@ -79,7 +79,7 @@ def is_lossless(arm: Arm) -> bool:
 
 
 def _require_engine(engine: str) -> None:
-    """Refuse what is neither an engine of ours nor one of others.
+    """Refuse what is neither a built-in nor an external engine.
 
     Raises:
         UsageError: see there.
@@ -173,7 +173,7 @@ def _under(
 
 
 def _of_engine(engine: str, drafting: Sequence[Drafting]) -> Iterator[Drafting]:
-    """What an engine with a drafter and a rule of its own makes of the Ks that were asked for."""
+    """What an engine with a drafter and its own rule makes of the Ks that were asked for."""
     drafter, rule = FIXED_DRAFTING.get(engine, PEER_DRAFTING)
     for k in sorted({k for *_, policy, k in drafting if policy.name == FIXED}):
         yield Spec(drafter), Spec(rule), Spec(FIXED), k

@@ -17,9 +17,9 @@ ALPHA = 0.8
 
 
 def study_contexts(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, Any]:
-    """Measure a pair behind several contexts; returns what ``--json`` prints and the terminal shows.
+    """Measure a pair after several contexts; returns what ``--json`` prints and the terminal shows.
 
-    Every round has both models behind all contexts, so that a drift of the machine hits them alike.
+    Every round has both models after all contexts, so that a drift of the machine hits them alike.
 
     Args:
         target, draft: on one device, with at least ``config.tokens`` positions; no encoder-decoders.
@@ -103,9 +103,9 @@ def short(context: int) -> str:
 
 
 def sentence(found: Sequence[dict[str, Any]]) -> str:
-    """The best speedup behind the shortest and the longest context, and what moved between them."""
+    """The best speedup after the shortest and the longest context, and what moved between them."""
     first, last = found[0], found[-1]
-    ends = [f"{end['best']['speedup']:.2f}x behind {short(end['context'])}" for end in (first, last)]
+    ends = [f"{end['best']['speedup']:.2f}x after {short(end['context'])}" for end in (first, last)]
     ks = [str(end["best"]["k"]) if end["best"]["k"] else "none gains" for end in (first, last)]
     rows = max(first["best"]["k"], last["best"]["k"], 1) + 1
     ratios = [_row(end, rows) for end in (first, last)]

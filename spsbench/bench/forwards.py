@@ -60,7 +60,7 @@ def _ratio(one: Floats, other: Floats) -> tuple[float, float, float]:
 def time_forwards(
     model: CausalLM, rows: Sequence[int], context: int, budget_s: float, seed: int = 0
 ) -> Forwards:
-    """Time forwards of several sizes in turns, in an order shuffled anew each round.
+    """Time forwards of several sizes in turns, in an order reshuffled each round.
 
     Args:
         model: its cache is used.
@@ -80,11 +80,11 @@ def time_in_turns(
     budget_s: float,
     seed: int = 0,
 ) -> list[dict[int, Forwards]]:
-    """The same of several models behind several contexts: each round has them all, in shuffled order.
+    """The same of several models after several contexts: each round has them all, in shuffled order.
 
     The longest context is read once. A shorter one is a rollback, and a longer one takes the rollback back:
     what is scored are the very tokens that lie there, so that the cache keeps what was read. Before the
-    forwards of a model behind a context goes one that does not count: in a loop, too, forwards of a kind
+    forwards of a model after a context goes one that does not count: in a loop, too, forwards of a kind
     follow each other.
 
     Args:
@@ -117,7 +117,7 @@ def time_in_turns(
 
 
 class _Probe:
-    """A model that has read the longest context, and the tokens that lie in its cache and behind it."""
+    """A model that has read the longest context, and the tokens that lie in its cache and after it."""
 
     def __init__(self, model: CausalLM, rows: Sequence[int], longest: int, seed: int) -> None:
         self.model, self.counts = model, tuple(sorted({1, *rows}))

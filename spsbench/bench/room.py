@@ -54,7 +54,7 @@ def require_context_room(
     Args:
         models: target and draft, which keep their caches side by side.
         context: the longest, in tokens, as it was asked for.
-        tokens: of the longest sequence, what is scored behind the context included.
+        tokens: of the longest sequence, what is scored after the context included.
         device: where they are.
         whole: whether the context is read at once, as loops read a prompt, or in blocks.
 
@@ -67,7 +67,7 @@ def require_context_room(
     available, needed = available_bytes(device), weights + caches + scores
     if available is not None and needed > available:
         raise UsageError(
-            f"behind {context} tokens the models need {needed / _GIB:.3g} GiB (weights {weights / _GIB:.3g}, "
+            f"after {context} tokens the models need {needed / _GIB:.3g} GiB (weights {weights / _GIB:.3g}, "
             f"keys and values {caches / _GIB:.3g} while the caches grow, attention {scores / _GIB:.3g}), but "
             f"{device.type} has {available / _GIB:.3g} GiB free.",
             flag="--context",

@@ -21,7 +21,7 @@ LARGEST_ROWS = 9
 """t(n) is shown up to here, whatever the Ks."""
 
 DRAFT_ROWS = (1, 2)
-"""Of the draft: one token in every pass but the one behind a loop whose drafts were all accepted."""
+"""Of the draft: one token in every pass but the one after a loop whose drafts were all accepted."""
 
 _FORCED_TOKENS = 48
 _FEWEST_ROUNDS, _MOST_ROUNDS = 3, 60
@@ -64,7 +64,7 @@ class BenchConfig:
 
 
 def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, Any]:
-    """Measure a pair behind one context; returns what ``--json`` prints and the terminal shows.
+    """Measure a pair after one context; returns what ``--json`` prints and the terminal shows.
 
     Args:
         target, draft: on one device, with at least ``config.tokens`` positions.
@@ -96,7 +96,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
 
 
 def memory_facts(target: CausalLM, draft: CausalLM, context: int) -> dict[str, Any]:
-    """``regime``, ``bandwidth_bytes_per_s`` and ``cache_bytes`` of a pair behind a context."""
+    """``regime``, ``bandwidth_bytes_per_s`` and ``cache_bytes`` of a pair after a context."""
     bandwidth = measured_bandwidth(target.device)
     return {
         "regime": regime(target, draft, context, bandwidth),

@@ -1,1 +1,1 @@
-"""The papers: sampling, rules, the two algorithms and their laws; knows no tokenizer or file."""
+"""The papers' algorithms: sampling, rules, ArS and SpS and their laws; no tokenizer or file."""

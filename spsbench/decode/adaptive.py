@@ -5,8 +5,8 @@ tokens are the text's: how many a loop keeps, and so the number of loops, follow
 The rejected token y is not the text's. Given that the target wrote x in its place, y has the law
 max(p - q, 0) / sum max(p - q, 0) and does not depend on x: P(y drafted and rejected, x written) is
 max(p - q, 0)(y) times max(q - p, 0)(x) over the sum of either (Chen et al. 2023, Theorem 1). So whether the
-draft ends behind y is known in law as well. What is drafted behind y is never kept and only costs time; it
-follows rows behind y, which no row of the text gives. It is bounded here: one token, or all up to K.
+draft ends after y is known in law as well. What is drafted after y is never kept and only costs time; it
+follows rows after y, which no row of the text gives. It is bounded here: one token, or all up to K.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def drafted_loops(law: StateLoops, drafted: Floats, count: int) -> DraftedLoops:
     Args:
         law: where they begin.
         drafted: [S, n, K+1] the chance that a loop which begins there drafts 0 to K tokens.
-        count: of first loops to be told apart.
+        count: of first loops to be distinguished.
     """
     return DraftedLoops(
         np.einsum("sn,snm->nm", law.starts, drafted), np.einsum("psn,snm->pm", law.placed(count), drafted)
@@ -115,7 +115,7 @@ def momentum_loops(accepted: Floats, following: Integers, first: int) -> tuple[S
 
     Args:
         accepted: [n] ``min(1, p / q)`` of the text's tokens.
-        following: [K, 2] the next lookahead behind one of 1 to K: after a rejection, after none.
+        following: [K, 2] the next lookahead after one of 1 to K: after a rejection, after none.
         first: the first loop's lookahead.
     """
     k = len(following)
@@ -131,12 +131,12 @@ def momentum_loops(accepted: Floats, following: Integers, first: int) -> tuple[S
 
 
 class Rollouts(NamedTuple):
-    """Drafts that were sampled on behind a rejected token.
+    """Drafts that were sampled on after a rejected token.
 
     Attributes:
-        positions: [m] of the rejected tokens in the text; n is behind its end.
+        positions: [m] of the rejected tokens in the text; n is after its end.
         weights: [m] one over the chance that the position was chosen.
-        further: [m] tokens drafted behind the rejected one until the policy ends the draft, at most K - 1.
+        further: [m] tokens drafted after the rejected one until the policy ends the draft, at most K - 1.
     """
 
     positions: Integers
@@ -151,8 +151,8 @@ class StoppedLoops:
     Attributes:
         law: where loops begin and what they accept: exact.
         most: [n] tokens that a loop drafts as long as they are the text's.
-        low, high: [1, n, K+1] the chance that a loop drafts 0 to K tokens, if a draft that goes on behind a
-            rejected token ends behind the next one, or never: every law of the drafted lies between.
+        low, high: [1, n, K+1] the chance that a loop drafts 0 to K tokens, if a draft that goes on after a
+            rejected token ends after the next one, or never: every law of the drafted lies between.
     """
 
     law: StateLoops
@@ -184,9 +184,9 @@ def stopped_loops(accepted: Floats, stops: Booleans, rejected: Floats, k: int) -
 
     Args:
         accepted: [n] ``min(1, p / q)`` of the text's tokens.
-        stops: [n] whether a draft ends behind each of them, if it was drafted.
-        rejected: [n+1] the chance that it ends behind the rejected token, where the text's was rejected
-            for another; the last entry is of what is drafted behind the text.
+        stops: [n] whether a draft ends after each of them, if it was drafted.
+        rejected: [n+1] the chance that it ends after the rejected token, where the text's was rejected
+            for another; the last entry is of what is drafted after the text.
         k: the most that a loop drafts.
     """
     most = drafted_ahead(stops, k)
@@ -206,7 +206,7 @@ def drafted_ahead(stops: Booleans, k: int) -> Integers:
 
 
 def drafted_bounds(ends: Floats, most: Integers, rejected: Floats) -> tuple[Floats, Floats]:
-    """What loops draft, if a draft that goes on behind a rejected token ends behind the next one, or never.
+    """What loops draft, if a draft that goes on after a rejected token ends after the next one, or never.
 
     Args:
         ends: [n, K+1] how loops go on.
@@ -220,7 +220,7 @@ def drafted_bounds(ends: Floats, most: Integers, rejected: Floats) -> tuple[Floa
     k, accepted, places = width - 1, np.arange(width - 1), np.arange(n)
     chance = np.where(accepted < most[:, None], ends[:, :k], 0.0)
     stop = rejected[np.minimum(places[:, None] + accepted, n)]
-    stop = np.where(accepted + 1 < k, stop, 1.0)  # behind K tokens nothing is left to decide
+    stop = np.where(accepted + 1 < k, stop, 1.0)  # after K tokens nothing is left to decide
     low = np.zeros_like(ends)
     low[places, most] = ends[places, most]
     low[:, 1:] += chance * stop

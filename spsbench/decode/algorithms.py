@@ -1,6 +1,6 @@
 """Algorithm 1 (ArS) and Algorithm 2 (SpS) of Chen et al. 2023, as generators of loops.
 
-They decode without end; whoever consumes them decides where the output stops, what is recorded and
+They decode without end; the consumer decides where the output stops, what is recorded and
 what is shown. ``start`` is where every sampler begins: it reads the prompt and gives the loops. Each
 loop's uniform numbers are drawn up front: the draft's K picks, K acceptance tests and one final draw, so
 that any engine can be compared with any other token for token.
@@ -25,10 +25,10 @@ from spsbench.records import SamplingParams
 
 @dataclass(slots=True)
 class DecodedLoop:
-    """One loop as it left the algorithm, before EOS, stop strings and length are looked at.
+    """One loop as it left the algorithm, before EOS, stop strings and length are checked.
 
     Attributes:
-        tokens: 1 to n+1 new tokens: the accepted ones and the one behind them.
+        tokens: 1 to n+1 new tokens: the accepted ones and the one after them.
         accepted: how many of them the draft proposed.
         target_rows: n+1 (ArS: 1) warped target rows over V tokens, kept for the records.
         draft: the proposal of n tokens, at most K; None for ArS.
@@ -43,12 +43,12 @@ class DecodedLoop:
 
     @property
     def target_probs(self) -> Tensor:
-        """[n+1, V] the target's rows as a tensor, made anew where they are not held like that."""
+        """[n+1, V] the target's rows as a tensor, built where they are not held like that."""
         return self.target_rows.dense()
 
 
 Loops = Callable[[Stopwatch], Iterator[DecodedLoop]]
-"""Loops without end behind a prompt that has been read; the watch times them from its own start on."""
+"""Loops without end after a prompt that has been read; the watch times them from its own start on."""
 
 
 def start(

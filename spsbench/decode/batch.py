@@ -1,7 +1,7 @@
-"""ArS and SpS over a batch: B rows, each with a sequence of its own and a length of its own.
+"""ArS and SpS over a batch: B rows, each with its own sequence and its own length.
 
 A forward has one shape for all rows; how many draft tokens stand is decided row by row, and a row whose
-output has ended takes the next prompt while the others go on. Each row draws the numbers of its own sequence
+output has ended takes the next prompt while the others go on. Each row draws the numbers of its sequence
 and is judged by the same rule as a sequence alone, so that its tokens depend on no other row but by the
 rounding of a forward of more rows.
 """
@@ -44,9 +44,9 @@ class BatchModel(Protocol):
         ...
 
     def score(self, tokens: Tensor, starts: Sequence[int], last: int) -> Tensor:
-        """Write n tokens a row behind the first ``starts[b]`` ones of it, and score the last few.
+        """Write n tokens a row after the first ``starts[b]`` ones of it, and score the last few.
 
-        What a row held behind ``starts[b]`` is forgotten: to roll back is to start earlier.
+        What a row held after ``starts[b]`` is forgotten: to roll back is to start earlier.
 
         Args:
             tokens: [B, n] int64; of a row without a sequence any tokens.
@@ -144,14 +144,14 @@ Drafts = Mapping[int, Draft]
 
 
 class BatchDrafter(Protocol):
-    """Proposes tokens behind several sequences."""
+    """Proposes tokens after several sequences."""
 
     def begin(self, number: int, row: BatchRow) -> None:
         """A row has a new sequence; its last token is pending."""
         ...
 
     def draft(self, live: Mapping[int, BatchRow], k: int, numbers: Mapping[int, Tensor]) -> Drafts:
-        """Up to k tokens behind each row; ``numbers`` are [k] uniform ones a row."""
+        """Up to k tokens after each row; ``numbers`` are [k] uniform ones a row."""
         ...
 
     def observe(self, number: int, row: BatchRow, accepted: int) -> None:
@@ -204,7 +204,7 @@ class BatchSpS(Batch):
         return found
 
     def _score(self, drafts: Drafts) -> Tensor:
-        """[B, n+1, V] the target's logits, n the longest draft; behind a shorter one they are of no token."""
+        """[B, n+1, V] the target's logits, n the longest draft; after a shorter one they are undefined."""
         longest = max(len(draft.tokens) for draft in drafts.values())
         device = self.target.device
         block = torch.zeros(self.size, longest + 1, dtype=torch.int64, device=device)
@@ -261,11 +261,11 @@ class ModelBatchDrafter:
         }
 
     def observe(self, number: int, row: BatchRow, accepted: int) -> None:
-        """See ``BatchDrafter.observe``: what lies behind the last decided token is no longer read."""
+        """See ``BatchDrafter.observe``: what lies after the last decided token is no longer read."""
         self._read[number] = min(self._read[number], len(row.tokens) - 1)
 
     def _first(self, live: Mapping[int, BatchRow]) -> Tensor:
-        """[b, V] the logits behind the pending tokens, which are one or two of each row."""
+        """[b, V] the logits after the pending tokens, which are one or two of each row."""
         most = max(len(row.tokens) - self._read[number] for number, row in live.items())
         block = torch.zeros(self._model.batch, most, dtype=torch.int64)
         starts, ends = [0] * self._model.batch, []
@@ -281,7 +281,7 @@ class ModelBatchDrafter:
         return logits[sorted(live), places]
 
     def _next(self, live: Mapping[int, BatchRow], order: Sequence[int], picked: Tensor, i: int) -> Tensor:
-        """[b, V] the logits behind the i-th drafted token of each row."""
+        """[b, V] the logits after the i-th drafted token of each row."""
         block = torch.zeros(self._model.batch, 1, dtype=torch.int64, device=self._model.device)
         block[order, 0] = picked
         starts = [0] * self._model.batch

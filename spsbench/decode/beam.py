@@ -6,7 +6,7 @@ finished hypotheses, length penalty and the end of the search are those of trans
 ``num_beams`` (5.x, one prompt at a time); ``early_stopping`` means the same. Scores are float32.
 
 Speculation (proposed as future work in lectures on Leviathan et al. 2022): from the target's w beams the
-draft runs a search of its own, u >= w beams wide, for K steps. One pass of the target scores every node of
+draft runs its own search, u >= w beams wide, for K steps. One pass of the target scores every node of
 that tree. Then the target's own steps are walked. While all beams of a step are nodes of the tree, their
 rows are there already and the next step is free. The first step that leaves the tree is kept too, since it
 is the target's, and ends the loop. So a loop makes between 1 and K+1 steps, and each of them is the step
@@ -297,7 +297,7 @@ def beam_speculative(
         target, draft: both have begun the prompt.
         search: at its start.
         k: the most steps that the draft proposes; fewer towards the length limit.
-        watch: told where time goes.
+        watch: notified of the phases.
         grow: the draft's search; see ``DraftSearch``.
     """
     while not search.over:

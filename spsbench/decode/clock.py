@@ -1,7 +1,7 @@
 """Clocks and the stopwatch that divides a loop into its phases.
 
 The hot path calls ``lap`` four times per loop, so nothing here does more than a subtraction. A device
-that works asynchronously brings a clock of its own whose ``now`` first waits for the device.
+that works asynchronously brings its own clock whose ``now`` first waits for the device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PHASES: tuple[Phase, ...] = ("draft", "verify", "sample", "other")
 
 
 class Clock(Protocol):
-    """Something that tells seconds from an arbitrary start; it never runs backwards."""
+    """A source of seconds since an arbitrary start; it never runs backwards."""
 
     def now(self) -> float:
         """Seconds since an arbitrary moment."""

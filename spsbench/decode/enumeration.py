@@ -1,4 +1,4 @@
-"""The exact law of one loop, for any drafter and any rule, found by asking both as black boxes.
+"""The exact law of one loop, for any drafter and any rule, found by probing both as black boxes.
 
 What a drafter proposes and what a rule decides are piecewise constant in each uniform number. So the cube of
 a loop's numbers falls into boxes; their edges are found by bisection, without a formula of either. From the
@@ -54,12 +54,12 @@ class Scene:
 
     Attributes:
         target: rows in float64.
-        make: builds the drafter anew; it must not remember what an earlier one did.
+        make: builds a new drafter; it must not remember what an earlier one did.
         accept: the rule.
         prompt: at least one token.
         k: lookahead.
         sampling: the target's; the drafter has its own.
-        before: the uniform numbers [2K+1] of loops that come before: the law is of the loop behind them.
+        before: the uniform numbers [2K+1] of loops that come before: the law is of the loop after them.
     """
 
     target: TableModel
@@ -79,7 +79,7 @@ class Path(NamedTuple):
         numbers: [2K+1] uniform numbers that lead through it.
         tokens: the 1 to K+1 tokens that it emits.
         drafted: how many tokens were proposed.
-        dtype: of the rows that they were told to be drawn from; float64 for point masses.
+        dtype: of the rows that they were reportedly drawn from; float64 for point masses.
     """
 
     chance: float
@@ -105,7 +105,7 @@ class Difference(NamedTuple):
         law: their probability by the loop.
         target: their probability by the target alone.
         drafted: every number of tokens that was proposed on the way.
-        limit: what rounding may make of no difference.
+        limit: a difference that rounding alone may cause.
     """
 
     context: tuple[int, ...]
@@ -127,7 +127,8 @@ class Difference(NamedTuple):
 
 
 class NotAFunction(AssertionError):
-    """A drafter or a rule answers the same numbers in different ways: it draws with others of its own."""
+    """A drafter or a rule answers the same numbers in different ways: it draws with random numbers other than
+    those given."""
 
 
 def law_of_loop(scene: Scene) -> Law:
@@ -203,7 +204,7 @@ def _run(scene: Scene, numbers: Point) -> _Ran:
 
 
 def _started(scene: Scene, numbers: Point) -> tuple[Drafter, tuple[int, ...], Iterator[DecodedLoop]]:
-    """Everything up to the loop that is looked at, which gets ``numbers``."""
+    """Everything up to the loop under test, which gets ``numbers``."""
     drafter = scene.make()
     script = ScriptedUniforms(torch.tensor(each, dtype=torch.float64) for each in (*scene.before, numbers))
     begin = start(scene.target, drafter, scene.prompt, scene.k, scene.sampling, script, scene.accept)
@@ -213,7 +214,7 @@ def _started(scene: Scene, numbers: Point) -> tuple[Drafter, tuple[int, ...], It
 
 
 def _proposes(scene: Scene, drawn: _Edges) -> Ask:
-    """The drafted tokens by the drafter's K numbers; the rows that it tells hint where its edges lie."""
+    """The drafted tokens by the drafter's K numbers; the rows that it reports hint where its edges lie."""
 
     def ask(point: Point) -> Hashable:
         drafter, context, _ = _started(scene, ())
@@ -284,7 +285,7 @@ def _matters(ask: Ask, later: int, fixed: Point) -> bool:
 
 
 def _along(ask: Ask, fixed: Point, later: int, setting: float) -> Answer:
-    """The answer as a function of one number, with those before it fixed and those behind it set."""
+    """The answer as a function of one number, with those before it fixed and those after it set."""
     rest = (setting,) * later
     return lambda u: ask((*fixed, u, *rest))
 
@@ -296,7 +297,7 @@ def _edges(answers: Sequence[Answer], known: _Edges) -> Iterator[float]:
     for high in _GRID[1:]:
         while changed := _changed(answers, here, high):
             edge = high
-            # The first change of one of them may lie behind one of another.
+            # The first change of one of them may lie after one of another.
             while changed:
                 searches += 1
                 if searches > _MOST_SEARCHES:

@@ -1,4 +1,4 @@
-"""What the emitted tokens of one sequence tell about the distribution they came from.
+"""What the emitted tokens of one sequence say about the distribution they came from.
 
 Each emitted token x is compared with the target's warped row q at its position and, where something
 was drafted there, with the draft's row p. All results are sums over positions, so that sequences,
@@ -12,7 +12,7 @@ Three kinds of sums:
   choice (``leak_``) and once over all (``leak_all_``): where q leaves one token, a leak would have
   brought another, so that such a position adds information and no variance;
 * e-values: likelihood ratios of alternatives against q. Each is a martingale under q, so they may be
-  looked at while a run grows (alarm at 1/alpha, Ville's inequality). The alternatives are mixtures
+  evaluated while a run grows (alarm at 1/alpha, Ville's inequality). The alternatives are mixtures
   with the draft, as far as the target has its tokens, the law of a sampler that corrects a rejection from
   the target in place of the residual, and the target sharpened or flattened.
 """

@@ -2,7 +2,7 @@
 
 ``spsbench.decode.sampling`` makes the rows that are decoded with. This module says the same in its own
 words, in float64 and by a full sort, so that a fault there is seen here. It also says how far rounding
-may move a row: a float32 forward of K+1 rows behind a cache does not give the bits of one forward of
+may move a row: a float32 forward of K+1 rows after a cache does not give the bits of one forward of
 the whole text.
 """
 

@@ -33,7 +33,7 @@ class LanguageModel(Protocol):
 
         Args:
             prompt: at least one token; of an encoder-decoder the source and what the decoder starts with,
-                maybe with tokens behind that.
+                maybe with tokens after that.
 
         Returns:
             [1] the pending token, on the model's device: what is to be scored next begins with it.
@@ -78,9 +78,9 @@ def read_prompt(model: LanguageModel, prompt: Sequence[int], device: torch.devic
 
 
 class Drafter(Protocol):
-    """Proposes tokens behind a sequence.
+    """Proposes tokens after a sequence.
 
-    A loop calls ``draft``, lets the target judge, and tells the drafter by ``observe`` what became of it.
+    A loop calls ``draft``, lets the target judge, and reports the result to the drafter through ``observe``.
     """
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -92,7 +92,7 @@ class Drafter(Protocol):
         ...
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """Propose up to k tokens behind ``tokens``; fewer, or none, where there is nothing to propose.
+        """Propose up to k tokens after ``tokens``; fewer, or none, where there is nothing to propose.
 
         Args:
             tokens: the whole sequence so far, prompt included.

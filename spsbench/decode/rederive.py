@@ -1,15 +1,15 @@
-"""Every decision of a sequence once more, from rows and words that decoding did not use.
+"""Every decision of a sequence derived again, from rows and code that decoding did not use.
 
 What a loop decided follows from its uniform numbers and the rows of both models: each draft pick, each
-acceptance test, and the draw behind them. Given rows of an independent forward of the finished text,
-the decisions are derived anew and compared. A sampler that is wrong in a formula, a row, a cache or a
+acceptance test, and the draw after them. Given rows of an independent forward of the finished text,
+the decisions are derived again and compared. A sampler that is wrong in a formula, a row, a cache or a
 random number decides otherwise within a few sequences: there is nothing to estimate.
 
-Nothing of ``decode.rejection``, ``decode.sampling`` or the engines is used. Each decision is judged behind
+Nothing of ``decode.rejection``, ``decode.sampling`` or the engines is used. Each decision is judged after
 the tokens that were really emitted, so that one which rounding turned does not make others look wrong.
-Drafted tokens behind a rejected one influenced nothing and are left out.
+Drafted tokens after a rejected one influenced nothing and are left out.
 
-Where a policy decided how many tokens a loop drafts, that is derived anew too: a token that was drawn
+Where a policy decided how many tokens a loop drafts, that is derived again too: a token that was drawn
 and then withdrawn leaves numbers and rows that fit, and only the draft's length is not what it should be.
 """
 
@@ -40,10 +40,10 @@ class Decided:
 
     Attributes:
         tokens: [n] emitted ids.
-        drafted: [n] the drafted id at this position; -1 where none was looked at.
+        drafted: [n] the drafted id at this position; -1 where none was tested.
         stood: [n] whether the drafted token was accepted.
-        drawn: [n] whether the emitted token was drawn behind the draft, or without one.
-        asked: [n] whether the draft could have ended behind this drafted token, or gone on.
+        drawn: [n] whether the emitted token was drawn after the draft, or without one.
+        asked: [n] whether the draft could have ended after this drafted token, or gone on.
         went_on: [n] whether it went on.
         pick_u, test_u, draw_u: [n] float64 uniform numbers of the draft's pick, the test and the draw.
     """
@@ -76,15 +76,15 @@ def rederive(
     margin: Margin | None = None,
     draft_slack: float | None = None,
 ) -> Sums:
-    """Derive the decisions of a text anew.
+    """Derive the decisions of a text again.
 
     Args:
         decided: what the loops did.
         target: [n, V] the target's logits at the positions of the text, from an independent forward.
-        draft: [n, V] the draft's; None if nothing was drafted, or by whoever was certain of each token.
+        draft: [n, V] the draft's; None if nothing was drafted, or if the drafter was certain of each token.
         sampling: the warping of both.
         slack: of the target, see ``own_law.rounding_slack``.
-        margin: what ended drafts early; None if nothing did that looked at rows.
+        margin: what ended drafts early; None if nothing that reads rows did.
         draft_slack: of the draft; as the target's if not given.
 
     Returns:
@@ -142,7 +142,7 @@ _Position = tuple[int, bool, bool, bool, bool, float, float, float]
 
 
 def _positions(loop: Loop, drafts: Sequence[int], most: int, numbers: Sequence[float]) -> Iterator[_Position]:
-    """The emitted positions of a loop, as the fields of ``Decided`` behind its tokens."""
+    """The emitted positions of a loop, as the fields of ``Decided`` after its tokens."""
     tests = numbers[-len(drafts) - 1 :]  # a draft of fewer than K leaves numbers between picks and tests
     for j in range(loop.emitted):
         looked = j < len(drafts)
@@ -228,7 +228,7 @@ def _certain(drafted: Tensor, like: Law) -> Law:
 
 
 def _ends(decided: Decided, p: Law, asked: Tensor, margin: Margin) -> _Compared:
-    """Whether each draft went on or ended behind its token as the policy says."""
+    """Whether each draft went on or ended after its token as the policy says."""
     p = _at(p, asked)
     level = margin(p.probs, decided.drafted[asked])
     # An entropy moves by at most this (Fannes' inequality); a probability by less.
@@ -245,7 +245,7 @@ def _at(law: Law, where: Tensor) -> Law:
 
 
 def _behind(q: Law, p: Law, rejected: Tensor) -> Law:
-    """What is drawn from: (q - p)+ behind a rejection, not normalised; elsewhere the target's row."""
+    """What is drawn from: (q - p)+ after a rejection, not normalised; elsewhere the target's row."""
     rest = torch.where(q.probs > p.probs, q.probs - p.probs, 0.0)
     # Where nothing remains, only rounding can have rejected: the rule is then the target's own row.
     takes = rejected.unsqueeze(-1) & (rest.sum(-1, keepdim=True) > 0)
@@ -273,7 +273,7 @@ def _draws(law: Law, tokens: Tensor, u: Tensor, *, greedy: bool) -> _Compared:
     follows = (cumulative <= point.unsqueeze(-1)).sum(-1) == tokens
     possible = (weight > 0) | law.doubtful.gather(-1, column).squeeze(-1)
     outside = torch.maximum(lower - point, point - upper)
-    # An end of the whole is no edge: no number lies beyond it.
+    # The two ends of the unit interval are not edges: no number lies beyond them.
     below = torch.where(lower > _NOTHING, point - lower, torch.inf)
     above = torch.where(total - upper > _NOTHING, upper - point, torch.inf)
     margin = law.lead if greedy else torch.minimum(below, above)

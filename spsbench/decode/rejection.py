@@ -40,7 +40,7 @@ class Draft:
 
     @property
     def probs(self) -> Tensor | None:
-        """[K, V] the distributions; made anew where they are not held like that. None for point masses."""
+        """[K, V] the distributions; built where they are not held like that. None for point masses."""
         return self.drawn_from.dense() if isinstance(self.drawn_from, Rows) else self.drawn_from
 
     @property
@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         accepted: [] int64, how many leading draft tokens stand, 0 to K.
-        token: [] int64, the token behind them: a correction after a rejection, else the bonus.
+        token: [] int64, the token after them: a correction after a rejection, else the bonus.
     """
 
     accepted: Tensor
@@ -116,19 +116,19 @@ def residual(q: Weights, p: Weights) -> Weights:
 
 @takes_rows
 def accept_draft(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """Accept a prefix of the draft and draw the token behind it (Algorithm 2, the inner loop).
+    """Accept a prefix of the draft and draw the token after it (Algorithm 2, the inner loop).
 
     Each drafted token is accepted if its uniform number is below min(1, q/p); the first rejection
     ends the draft. Behind it comes a token from (q - p)+, or, if all K stand, from the target's row
     K+1. On an accelerator all on the device of its inputs, without a wait of the host.
 
     Args:
-        q: K+1 target rows, or a tensor [K+1, V]: at the K drafted positions and the one behind them.
+        q: K+1 target rows, or a tensor [K+1, V]: at the K drafted positions and the one after them.
         draft: K tokens and the distributions that they were drawn from; K may be 0.
         u: [K+1] uniform numbers in [0, 1): K tests and the final draw.
 
     Returns:
-        The number of accepted tokens and the token behind them.
+        The number of accepted tokens and the token after them.
     """
     rows, told = rows_of(q), draft.own_rows
     k = draft.tokens.shape[0]
@@ -155,7 +155,7 @@ def accept_drafts(q: Tensor, tokens: Tensor, p: Tensor, u: Tensor) -> Verdict:
         u: [B, K+1] uniform numbers in [0, 1): K tests and the final draw of each row.
 
     Returns:
-        [B] numbers of accepted tokens, and [B] the tokens behind them.
+        [B] numbers of accepted tokens, and [B] the tokens after them.
     """
     k = tokens.shape[1]
     drafted = tokens.unsqueeze(-1)
@@ -168,7 +168,7 @@ def accept_drafts(q: Tensor, tokens: Tensor, p: Tensor, u: Tensor) -> Verdict:
 
 
 def _weights(q: Tensor, p: Tensor | None, tokens: Tensor, row: Tensor) -> Tensor:
-    """[1, V] what the token behind the accepted ones is drawn from.
+    """[1, V] what the token after the accepted ones is drawn from.
 
     Args:
         q: [K+1, V] target rows.
@@ -184,7 +184,7 @@ def _weights(q: Tensor, p: Tensor | None, tokens: Tensor, row: Tensor) -> Tensor
 
 
 def _verdict_on_host(q: HostRows, p: Rows | None, tokens: Tensor, chance: Tensor, u: Tensor) -> Verdict:
-    """The tests, and the token behind the accepted ones, drawn among those that the target supports.
+    """The tests, and the token after the accepted ones, drawn among those that the target supports.
 
     Args:
         q, p, tokens, u: see ``accept_draft``.
@@ -205,7 +205,7 @@ def _verdict_on_host(q: HostRows, p: Rows | None, tokens: Tensor, chance: Tensor
 
 
 def _without_own(q: Tensor, tokens: Tensor, row: Tensor) -> Tensor:
-    """[1, V] the residual behind a rejected point mass: the target without its token; behind the last, all.
+    """[1, V] the residual after a rejected point mass: the target without its token; after the last, all.
 
     Args:
         q: [1, V] the target's row there.

@@ -73,7 +73,7 @@ def loops_over(chances: Floats) -> TextLoops:
     Args:
         chances: [n, K] that the j-th draft of a loop which begins before token t is accepted, given that
             those before it are: ``min(1, p / q)`` of the text's token t + j, 0 where nothing is drafted.
-            Entries behind the end of the text have no effect.
+            Entries after the end of the text have no effect.
     """
     n, k = chances.shape
     kept = np.cumprod(np.concatenate([np.ones((n, 1)), chances], 1), 1)

@@ -1,6 +1,6 @@
 """Warped rows as they are held while a loop runs: on the host by their support, elsewhere as tensors.
 
-A nucleus keeps a few of a vocabulary's tokens. On a CPU everything behind the forward is therefore done on
+A nucleus keeps a few of a vocabulary's tokens. On a CPU everything after the forward is therefore done on
 those: the row is warped once, its nucleus is found among the few tokens that are probable enough, and what
 is drawn, tested and subtracted afterwards is as long as the nucleus. On an accelerator a row stays a tensor,
 since looking for its support would make the host wait.
@@ -58,7 +58,7 @@ class Rows(ABC):
 
     @abstractmethod
     def dense(self) -> Tensor:
-        """[n, V] the same as a tensor; made anew where it is not held: for records, after the clock."""
+        """[n, V] the same as a tensor; built where it is not held: for records, after the clock."""
 
     @abstractmethod
     def draw(self, u: Tensor) -> Tensor:
@@ -292,7 +292,7 @@ def as_in_a_loop(probs: Tensor) -> Rows:
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """All rows of several that are held alike, one behind the other; at least one part."""
+    """All rows of several that are held alike, one after the other; at least one part."""
     hosts = [part for part in parts if isinstance(part, HostRows)]
     if len(hosts) == len(parts):
         return HostRows([row for part in hosts for row in part._rows], hosts[0]._vocab_size)
@@ -309,7 +309,7 @@ def takes_rows(judge: Judge) -> Judge:
 
 
 def for_judge(judge: Callable[..., Any], rows: Rows) -> Any:
-    """Rows as whoever judges them takes them: made dense for one that knows tensors alone."""
+    """Rows in the form that a rule takes: made dense for one that knows only tensors."""
     return rows if getattr(judge, "takes_rows", False) else rows.dense()
 
 
@@ -383,7 +383,7 @@ def _edge(inside: Floats, top_p: float, are_all: bool) -> tuple[float, float] | 
     if len(inside) <= _HEAD:
         return _edge_of_few(sorted(inside.tolist(), reverse=True), top_p, are_all)
     if not are_all and inside.sum() < top_p:
-        return None  # what will not do is not sorted
+        return None  # too few candidates: do not sort them
     falling = np.sort(inside)[::-1]
     mass = np.add.accumulate(falling, dtype=np.float64)
     if mass[-1] < top_p and not are_all:

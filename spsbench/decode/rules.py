@@ -78,8 +78,8 @@ def _match(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     drafts less often, since sum_x p(x) q(x) is at most sum_x min(p(x), q(x)).
 
     Args:
-        q: [K+1, V] target probabilities at the K drafted positions and the one behind them.
-        draft: K tokens; their rows are not looked at.
+        q: [K+1, V] target probabilities at the K drafted positions and the one after them.
+        draft: K tokens; their rows are not read.
         u: [K+1] uniform numbers in [0, 1), one a position.
     """
     own = draw(q, u)

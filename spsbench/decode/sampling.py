@@ -111,7 +111,7 @@ def draw(probs: Tensor, u: Tensor) -> Tensor:
 
     Returns:
         [...] int64 token ids; a token of probability 0 is never drawn. Of a row with NaN some token,
-        so that whoever looks at the rows later can tell what happened.
+        so that a later reader of the rows can see what happened.
     """
     cumulative = probs.cumsum(-1)
     last = probs.shape[-1] - 1

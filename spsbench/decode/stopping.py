@@ -112,7 +112,7 @@ class StopRule:
     def _judge_piece(self, piece: str) -> bool:
         """Whether a token of this text can hold the end of a stop string; True when in doubt."""
         if _REPLACEMENT in piece and not all(s.isascii() for s in self.stop):
-            return True  # a part of a character: only what it joins will tell
+            return True  # a part of a character: only what it joins decides
         # Also with a space in front, which some tokenizers drop from a token decoded alone.
         return any(self._holds_end(candidate) for candidate in (piece, " " + piece))
 

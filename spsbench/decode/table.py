@@ -57,7 +57,7 @@ class TableModel:
 
 
 _REMEMBERED = 4096
-"""Rows of a function that are computed once: an enumeration builds its tables anew for every question."""
+"""Rows of a function that are computed once: an enumeration builds its tables again for every question."""
 
 
 @lru_cache(maxsize=64)

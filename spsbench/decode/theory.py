@@ -1,4 +1,4 @@
-"""What the papers predict: tokens per loop, and speed against K.
+"""The papers' predictions: tokens per loop, and speedup against K.
 
 Letters of Leviathan et al. 2022 in the house's words: ``alpha`` is the probability that one draft
 token is accepted, ``k`` the lookahead (their gamma), ``c`` the time of one draft run over the time
@@ -16,14 +16,18 @@ _BISECTIONS = 60
 
 def _check(k: int, alpha: float = 0.0, c: float = 0.0) -> None:
     if k < 0:
-        raise UsageError(f"{k} is no lookahead.", flag="--k", remedy="Give a whole number from 0 on.")
+        raise UsageError(
+            f"K must be 0 or above, got {k}.", flag="--k", remedy="Give a whole number from 0 on."
+        )
     if not 0.0 <= alpha <= 1.0:
         raise UsageError(
-            f"{alpha} is no probability.", flag="--alpha", remedy="Give a number between 0 and 1."
+            f"alpha must be between 0 and 1, got {alpha}.",
+            flag="--alpha",
+            remedy="Give a number between 0 and 1.",
         )
     if not 0.0 <= c < float("inf"):
         raise UsageError(
-            f"{c} is no ratio of times.",
+            f"c must be finite and at least 0, got {c}.",
             flag="--c",
             remedy="Give the time of one draft run over the time of one target run, from 0 on.",
         )
@@ -109,14 +113,16 @@ def chen_speedup(r_prime: float, k: int, target_s: float, draft_s: float) -> flo
         draft_s: seconds of one draft step.
 
     Raises:
-        UsageError: K below 0, r' outside (0, 1], or times that are no positive numbers.
+        UsageError: K below 0, r' outside (0, 1], or times that are not positive numbers.
     """
     _check(k)
     if not 0.0 < r_prime <= 1.0:
-        raise UsageError(f"r' = {r_prime} is no share of K+1.", remedy="Give a number above 0, at most 1.")
+        raise UsageError(
+            f"r' must be above 0 and at most 1, got {r_prime}.", remedy="Give a number above 0, at most 1."
+        )
     if not (target_s > 0.0 and draft_s >= 0.0):
         raise UsageError(
-            f"{target_s} and {draft_s} are no times of a target and a draft step.",
+            f"the times of a target and a draft step must be positive, got {target_s} and {draft_s}.",
             remedy="Give positive numbers in the same unit.",
         )
     return r_prime * (k + 1) * target_s / (k * draft_s + target_s)

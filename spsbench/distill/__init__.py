@@ -1,1 +1,1 @@
-"""Drafts made for a target: its own text, what is learnt from it, and what that is worth."""
+"""Drafts trained for a target: the target's text, training on it, and evaluation."""

@@ -1,4 +1,4 @@
-"""How many of a student's tokens its target would accept on held-out text, and what that is worth."""
+"""How many of a student's tokens its target would accept on held-out text, and the speedup that gives."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def held_out(
         student: see ``students``.
         texts: held-out sequences by kind.
         tokens: of a batch.
-        most: positions of a kind after which no further batch is looked at; always the same ones come first.
+        most: positions of a kind after which no further batch is read; always the same ones come first.
     """
     found = []
     for kind, sequences in sorted(texts.items()):

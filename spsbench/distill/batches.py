@@ -84,7 +84,7 @@ def batch_of(kind: str, sequences: Sequence[Sampled], device: torch.device, dtyp
 
 
 def _rounded(length: int) -> int:
-    """Few different shapes: kernels are kept by shape, with memory of their own."""
+    """Few different shapes: kernels are kept by shape, with their own memory."""
     return -(-(length - 1) // _SIMILAR) * _SIMILAR + 1
 
 

@@ -39,7 +39,7 @@ def card(made: Made, forecasts: Sequence[Forecast], use: str) -> str:
     minutes = record["training_s"] / 60
     return f"""# Draft for {made.target.name}
 
-{what} It proposes {words}; {made.parameters:,} weights of its own, in bfloat16.
+{what} It proposes {words}; {made.parameters:,} trained weights, in bfloat16.
 Embedding and output head are the target's, which is recognised by its embedding
 ({made.target.embedding}).
 

@@ -1,4 +1,4 @@
-"""Whether text to learn from holds what drafts are later measured on.
+"""Whether training text contains what drafts are later measured on.
 
 Two texts overlap if they share 13 words in a row (the measure of Brown et al. 2020, appendix C).
 """

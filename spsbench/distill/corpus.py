@@ -23,7 +23,7 @@ _TENSORS = ("tokens", "lengths", "starts", "features", "log_masses")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Sequences one behind the other.
+    """Sequences one after the other.
 
     Attributes:
         kind: of the text, ``chat`` or ``code``.

@@ -1,4 +1,4 @@
-"""What of a corpus is learnt from and what is held out."""
+"""Which part of a corpus is trained on and which is held out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Lessons:
 
     Attributes:
         learnt: by kind.
-        held_out: by kind; no request of theirs is among the learnt ones.
+        held_out: by kind; none of their requests is in the training data.
         contaminated: how many were left out because they overlap with an evaluated text.
     """
 

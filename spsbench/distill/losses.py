@@ -1,4 +1,4 @@
-"""What a student is taught: first the target's distribution, then to be accepted."""
+"""The training losses: first the target's distribution, then acceptance."""
 
 from __future__ import annotations
 

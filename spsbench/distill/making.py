@@ -1,4 +1,4 @@
-"""From a target to a draft in a folder: text, lessons, training, and what it is worth."""
+"""From a target to a draft in a folder: text, training and evaluation."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Made:
         folder: where it lies.
         recipe: how it was made.
         target: that it was made for.
-        parameters: weights of its own, without embedding and head.
+        parameters: its own weights, without embedding and head.
         forward_parameters: weights that a forward reads: its own and the rows of the head.
         held_out: acceptance on held-out text.
         record: everything of ``training.json``.

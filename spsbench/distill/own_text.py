@@ -43,7 +43,7 @@ class OwnText:
     Attributes:
         writer: the target.
         tokenizer: its tokenizer.
-        sources: ``own`` (the target's answers to requests of its own, and its endings of functions),
+        sources: ``own`` (the target's answers to its own requests, and its endings of functions),
             ``python`` (functions as they were written), or prompts files, which the target answers.
         seed: of everything.
     """

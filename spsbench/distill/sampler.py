@@ -16,7 +16,7 @@ from torch import Tensor
 from spsbench.models.cache import RewindCache
 from spsbench.records import SamplingParams
 
-# A nucleus is looked for among so many tokens: what lies behind them is no text to learn from.
+# A nucleus is looked for among so many tokens: what lies after them is not text to learn from.
 _HEAD = 256
 # Rows that have ended are dropped from the batch once they are this share of it; the last few are cut.
 _ENDED, _LAST = 0.2, 0.12
@@ -29,7 +29,7 @@ class Sampled:
     Attributes:
         tokens: [n] prompt and continuation.
         start: where the continuation begins.
-        features: [n-1, hidden] the last hidden state behind each token but the last, as the head reads it.
+        features: [n-1, hidden] the last hidden state after each token but the last, as the head reads it.
         log_masses: [n-start] log of the sum over V of exp(logit / temperature), for each drawn token.
     """
 
@@ -76,7 +76,7 @@ class Writer:
 
     @torch.inference_mode()
     def read(self, sequences: Sequence[tuple[Sequence[int], int]], temperature: float) -> list[Sampled]:
-        """What the model would have written in the place of text that is given.
+        """What the model would have written in place of text that is given.
 
         Args:
             sequences: token ids and where the text that matters begins; of similar lengths, for speed.
@@ -96,7 +96,7 @@ class Writer:
         return found
 
     def logits(self, states: Tensor, temperature: float) -> Tensor:
-        """[n, V] behind states [n, hidden], in float32, over the temperature."""
+        """[n, V] after states [n, hidden], in float32, over the temperature."""
         head = self.model.get_output_embeddings()
         found: Tensor = head(states)[:, : self.vocab_size].float() / temperature
         return found

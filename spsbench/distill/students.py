@@ -24,7 +24,7 @@ class Depth:
 
     Attributes:
         states: [b, n, hidden] predicted features; position t stands for the token t + ahead.
-        ahead: how many tokens behind position t the predicted one is.
+        ahead: how many tokens after position t the predicted one is.
     """
 
     states: Tensor
@@ -38,8 +38,8 @@ class Student(Protocol):
         """Predictions of a batch.
 
         Args:
-            tokens: [b, n+1] of whole sequences; what pads them at the end is not looked at.
-            features: [b, n, hidden] the target's, behind each token but the last.
+            tokens: [b, n+1] of whole sequences; padding at the end is ignored.
+            features: [b, n, hidden] the target's, after each token but the last.
         """
         ...
 
@@ -70,9 +70,9 @@ class SmallModel(nn.Module):
 
 
 class EagleHead(nn.Module):
-    """One layer over the next token's embedding and the feature behind the token before (Li et al. 2024).
+    """One layer over the next token's embedding and the feature after the token before (Li et al. 2024).
 
-    The first depth reads the target's features. The next ones read the head's own, each behind what was
+    The first depth reads the target's features. The next ones read the head's own, each after what was
     true before: as it drafts, so it is trained (Li et al. 2025, EAGLE-3).
 
     Args:
@@ -115,7 +115,7 @@ class EagleHead(nn.Module):
 def _mask(count: int, depth: int, like: Tensor) -> Tensor:
     """[1, 1, count, (depth + 1) count] what each entry of a depth may see.
 
-    Entry t of depth d drafts behind d own tokens: it sees what was true up to t - d, and of each depth
+    Entry t of depth d drafts after d own tokens: it sees what was true up to t - d, and of each depth
     between the one entry that led to it.
     """
     rows, columns = torch.arange(count).unsqueeze(1), torch.arange(count).unsqueeze(0)

@@ -1,4 +1,4 @@
-"""What a student learns from and shares with its target: embedding, head, layers."""
+"""What a student shares with its target: embedding, head, layers."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Training:
             batches: the batches of an epoch, by its number; always the same.
             evaluate: measures the student on held-out text.
             evaluate_every: updates between two measurements; there is one at the end.
-            tell: hears the progress and the loss after every update.
+            tell: called with the progress and the loss after every update.
         """
         saved = time.perf_counter()
         for batch in self._left(batches):

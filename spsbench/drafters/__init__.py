@@ -1,1 +1,1 @@
-"""Drafters: whoever proposes the next K tokens. They see tokens, never the target's answer."""
+"""Drafters, which propose the next K tokens. They see tokens, never the target's answer."""

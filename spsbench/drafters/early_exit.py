@@ -42,14 +42,14 @@ class EarlyExitDrafter(ModelDrafter):
 
 
 def exit_model(target: object, layers: int) -> CausalLM:
-    """The target cut behind its first layers, checked against an uncached forward of the same layers.
+    """The target cut after its first layers, checked against an uncached forward of the same layers.
 
     Args:
         target: as loaded; its weights are shared.
         layers: how many; 0 for a quarter of the target's, at least one.
 
     Raises:
-        UsageError: it has no such number of layers, cannot be cut, or is not a model of ours.
+        UsageError: it has no such number of layers, cannot be cut, or is not a built-in model.
     """
     if not isinstance(target, CausalLM):
         raise UsageError(

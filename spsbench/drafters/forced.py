@@ -1,4 +1,4 @@
-"""What a drafter would have done over a text that it did not write: what replay asks of it."""
+"""What a drafter would have proposed along a given text, as replay needs it."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> Forced:
 
 
 def by_chain(drafter: Any, text: ForcedText, k: int) -> Forced:
-    """Of a head on the target's states: from every token on, behind what it would have predicted."""
+    """Of a head on the target's states: from every token on, after what it would have predicted."""
     assert text.hidden is not None, "no hidden states"
     model, n, ids = drafter.model, len(text.tokens), text.ids
     chances, drafted = np.zeros((n, k)), np.full(n, k)

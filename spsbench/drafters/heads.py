@@ -32,14 +32,14 @@ _FLAG = "--drafter"
 class EagleModel:
     """An EAGLE head (Li et al. 2024) over its target, as a language model that drafts.
 
-    Where the target has read a token its feature is the target's own; behind that it is what the head
+    Where the target has read a token its feature is the target's own; after that it is what the head
     predicted, one token at a time. To roll back is to forget every entry of the second kind: the tokens that
     stood are read again from the target's features. The first token of a sequence has no entry, since there
     is no feature before it.
 
     Args:
         chain: the head.
-        hidden: the target's states; whoever asks for a row has rolled the target back to what was decided.
+        hidden: the target's states; the caller has rolled the target back to what was decided.
         vocab_size: V.
         context_window: of the target, in tokens.
         device: where it is.
@@ -88,7 +88,7 @@ class EagleModel:
         return logits.to(self._dtype)
 
     def rollback(self, length: int) -> None:
-        """Keep at most the first ``length`` tokens, and nothing that rests on a feature of its own."""
+        """Keep at most the first ``length`` tokens, and nothing that rests on its own feature."""
         self._read = min(self._read, length, self._true + 1)
         self._true = max(0, min(self._true, self._read - 1))
         self._chain.rollback(self._true)
@@ -99,7 +99,7 @@ class EagleModel:
 
 
 class EagleDrafter(ModelDrafter):
-    """Samples K tokens from an EAGLE head, one behind the other; none behind a single token."""
+    """Samples K tokens from an EAGLE head, one after the other; none after a single token."""
 
     model: EagleModel
 
@@ -116,10 +116,10 @@ class EagleDrafter(ModelDrafter):
 
 
 class MedusaDrafter:
-    """Samples up to K tokens at once, each from a head of its own and independent of the others.
+    """Samples up to K tokens at once, each from its own head and independent of the others.
 
     Blockwise heads (Stern et al. 2018, Medusa, Cai et al. 2024) on the feature of the last token that the
-    target has read. It proposes as many tokens as there are heads, at most, and none behind a single token.
+    target has read. It proposes as many tokens as there are heads, at most, and none after a single token.
 
     Args:
         heads: the heads.

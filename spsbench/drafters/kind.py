@@ -119,5 +119,5 @@ class DrafterKind:
             self.suits(self._options(spec), target)
 
     def _options(self, spec: Spec) -> dict[str, OptionValue]:
-        """Of a spec that was looked at before."""
+        """Of a spec that was checked before."""
         return settled(self.name, self.options, spec, "")

@@ -52,7 +52,7 @@ class LookupDrafter:
         return by_proposals(self, text, k)
 
     def _index(self, tokens: Sequence[int]) -> None:
-        """Remember the place behind each n-gram that a token follows; later ones replace earlier ones."""
+        """Remember the place after each n-gram that a token follows; later ones replace earlier ones."""
         for end in range(self._indexed + 1, len(tokens)):
             for n in self._sizes:
                 if n <= end:

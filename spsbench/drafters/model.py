@@ -73,7 +73,7 @@ class ModelDrafter:
 
     @staticmethod
     def _ends(margin: Margin, row: rows.Rows, token: Tensor) -> bool:
-        """Whether the draft ends behind a token, drawn from a row of its own."""
+        """Whether the draft ends after a token, drawn from its own row."""
         return float(margin(rows.for_judge(margin, row), token)) < 0
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:

@@ -43,7 +43,7 @@ class _Level(NamedTuple):
     Attributes:
         keys: [c] sorted; a context is its first tokens' index one level below, times V, plus its last token.
         starts: [c+1] where each context's followers begin.
-        followers: of all contexts, one behind the other.
+        followers: of all contexts, one after the other.
     """
 
     keys: Integers
@@ -111,7 +111,7 @@ class SequenceCounts:
         self._counts: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
 
     def append(self, token: int) -> None:
-        """Count a token behind the others."""
+        """Count a token after the others."""
         for context in self._contexts():
             self._counts[context][token] += 1
         self.tokens.append(token)
@@ -140,7 +140,7 @@ class SequenceCounts:
 class NgramDrafter:
     """Samples K tokens from an n-gram model with the same warping as the target's (Leviathan et al. 2022).
 
-    Interpolated after Witten and Bell: behind a context that c tokens followed, t of them distinct, each
+    Interpolated after Witten and Bell: after a context that c tokens followed, t of them distinct, each
     token has (its count + t times its probability one order lower) / (c + t). Below the unigram lies the
     uniform distribution, so that no token has probability 0 before warping.
 
@@ -202,7 +202,7 @@ class NgramDrafter:
         return tokens[max(len(tokens) - self._order + 1, 0) :]
 
     def _row(self, recent: Sequence[int]) -> NDArray[np.float64]:
-        """[V] probabilities behind a context of at most order - 1 tokens, before warping.
+        """[V] probabilities after a context of at most order - 1 tokens, before warping.
 
         Every order's counts are scaled by what the higher ones leave and added to one dense unigram row.
         """

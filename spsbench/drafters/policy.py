@@ -1,10 +1,10 @@
-"""Policies: how many tokens a loop drafts. Always K, by the draft's own rows, or by past verdicts.
+"""Policies: how many tokens a loop drafts. Always K, by the draft's own rows, or by past acceptance.
 
 None of them may withdraw a token. Whether drafting goes on may depend on the tokens drafted so far: the
-position behind them is then either tested against the row that it was drawn from, or drawn from the
+position after them is then either tested against the row that it was drawn from, or drawn from the
 target, and both give the target's law. A token that was drawn and is then left out is neither: what was
 drawn would decide whether the draft or the target writes its position, and tokens that the policy dislikes
-would come too rarely or too often. So a policy is asked behind a token, and the token stays.
+would come too rarely or too often. So a policy is asked after a token, and the token stays.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Fixed(_Unlearning):
 
 
 class StopBelow(_Unlearning):
-    """Ends the draft behind a token that the draft itself held for improbable.
+    """Ends the draft after a token that the draft itself held for improbable.
 
     Greedy rows are certain of their token: the draft then never ends early.
 
@@ -76,7 +76,7 @@ class StopBelow(_Unlearning):
 
 
 class Entropy(_Unlearning):
-    """Ends the draft behind a token whose row was spread wide, whichever token was drawn from it.
+    """Ends the draft after a token whose row was spread wide, whichever token was drawn from it.
 
     Greedy rows have no entropy: the draft then never ends early.
 
@@ -96,7 +96,7 @@ class Entropy(_Unlearning):
 class Momentum:
     """Two tokens more after a loop in which all stood, else one less: transformers' heuristic schedule.
 
-    The schedule that transformers calls ``heuristic_transient``: each sequence starts anew, so that its
+    The schedule that transformers calls ``heuristic_transient``: each sequence starts again, so that its
     tokens do not depend on the sequences before it.
     """
 
@@ -122,32 +122,32 @@ class Momentum:
 
     @classmethod
     def after(cls, wanted: int, *, stood: bool) -> int:
-        """What is wanted behind a loop that drafted as many, all of which stood or not."""
+        """What is wanted after a loop that drafted as many, all of which stood or not."""
         return max(wanted + (cls._MORE if stood else -cls._LESS), 1)
 
     @classmethod
     def table(cls, k: int) -> npt.NDArray[np.int64]:
-        """[K, 2] the lookahead behind one of 1 to K: after a rejection, after none."""
+        """[K, 2] the lookahead after one of 1 to K: after a rejection, after none."""
         each = [[min(cls.after(w, stood=stood), k) for stood in (False, True)] for w in range(1, k + 1)]
         return np.array(each, np.int64)
 
 
 Margin = Callable[[Tensor, Tensor], Tensor]
 """From warped draft rows [n, V] and the tokens drawn from them [n], [n] numbers: below 0 the draft ends
-behind its token. A function of its arguments alone, row by row, so that the decision can be made again."""
+after its token. A function of its arguments alone, row by row, so that the decision can be made again."""
 
 
 class Policy(Protocol):
     """Decides how many tokens a loop drafts.
 
     It sees the rows and tokens drafted so far in this loop, and how many stood in past loops: never the
-    target's rows, never a number that is yet to be drawn with. It ends a draft behind a token, which
+    target's rows, never a number that is yet to be drawn with. It ends a draft after a token, which
     stays: ``pacing`` says why a withdrawn token would bias.
     """
 
     @property
     def margin(self) -> Margin | None:
-        """Asked behind each token; None where ``lookahead`` decides alone: the host then never waits."""
+        """Asked after each token; None where ``lookahead`` decides alone: the host then never waits."""
         ...
 
     def begin(self) -> None:
@@ -178,7 +178,7 @@ def lookaheads(policy: Policy, k: int, verdicts: Iterable[tuple[int, int]]) -> l
     """What the policy allowed in each loop of a sequence, asked once more from its beginning.
 
     Args:
-        policy: of its own, not the one that a drafter still uses.
+        policy: a separate one, not one that a drafter still uses.
         k: the arm's K.
         verdicts: (drafted, accepted) of each loop, in order.
     """

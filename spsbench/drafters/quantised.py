@@ -30,7 +30,7 @@ class QuantisedDrafter(ModelDrafter):
 
 
 def rounded_target(target: object, bits: int) -> OnnxLM:
-    """The target rounded, with a cache of its own; its weights are shared by all who ask for the same.
+    """The target rounded, with its own cache; its weights are shared by all that use the same rounding.
 
     Args:
         target: as loaded.

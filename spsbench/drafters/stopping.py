@@ -24,7 +24,7 @@ from spsbench.records import SamplingParams, Spec
 STOP_BELOW, ENTROPY = "stop-below", "entropy"
 
 _ROLLOUTS = 16
-"""Positions of a text behind which drafts are sampled on, about."""
+"""Positions of a text after which drafts are sampled on, about."""
 
 Numbers = npt.NDArray[np.floating[Any]]
 
@@ -76,9 +76,9 @@ class DraftedText:
 
     Attributes:
         accepted: [n] ``min(1, p / q)`` of its tokens.
-        stops: [R, n] whether a draft ends behind each of them, if it was drafted.
-        rejected: [R, n+1] the chance that it ends behind the token that was rejected for the text's; the
-            last entry is of a token that is drafted behind the text.
+        stops: [R, n] whether a draft ends after each of them, if it was drafted.
+        rejected: [R, n+1] the chance that it ends after the token that was rejected for the text's; the
+            last entry is of a token that is drafted after the text.
         rollouts: one for each rule: the same drafts, ended by each.
     """
 
@@ -93,7 +93,7 @@ class StopReader:
 
     Args:
         rules: ways to end a draft.
-        seed: of the drafts that are sampled on behind rejected tokens.
+        seed: of the drafts that are sampled on after rejected tokens.
         rollouts: about how many of them a text.
 
     Attributes:
@@ -140,12 +140,12 @@ class StopReader:
         return found
 
     def _ended(self, residual: _Residual, entropy: Any) -> list[float]:
-        """[R] the chance that a draft ends behind a rejected token."""
+        """[R] the chance that a draft ends after a rejected token."""
         facts = RowFacts(residual.probability, np.broadcast_to(entropy, residual.probability.shape))
         return [float(residual.share @ rule.ends(facts)) for rule in self.rules]
 
     def _rolled_out(self, behind: _Behind, accepted: Floats) -> tuple[Rollouts, ...]:
-        """Drafts that are sampled on behind some positions, likelier where a rejection is likelier."""
+        """Drafts that are sampled on after some positions, likelier where a rejection is likelier."""
         chances = np.append(_inclusion(1 - accepted, self._count), 1.0)
         offset = float(torch.rand((), generator=self._random, dtype=torch.float64))
         edges = np.floor(np.append(0.0, chances.cumsum()) + offset)
@@ -156,7 +156,7 @@ class StopReader:
         return tuple(Rollouts(chosen, 1 / chances[chosen], each) for each in further)
 
     def _further(self, behind: _Behind, position: int) -> Integers:
-        """[R] tokens drafted behind a rejected one until each rule ends the draft."""
+        """[R] tokens drafted after a rejected one until each rule ends the draft."""
         found = np.zeros(len(self.rules), np.int64)
         u = torch.rand(behind.k, generator=self._random, dtype=torch.float64)
         for drafted, (row, token) in enumerate(behind.drafts(position, u), start=1):
@@ -184,7 +184,7 @@ class _Residual:
 
 
 def _residual(p: Rows, q: Tensor, position: int, device: torch.device) -> _Residual:
-    """Of ``max(p - q, 0)`` at a position; behind the text, and where rounding leaves nothing, of p."""
+    """Of ``max(p - q, 0)`` at a position; after the text, and where rounding leaves nothing, of p."""
     row = p.pick(torch.tensor(position, device=device)).dense()[0].cpu().numpy()
     over = row.astype(np.float64)
     if position < len(q):
@@ -217,7 +217,7 @@ class _Behind:
     device: torch.device
 
     def drafts(self, position: int, u: Tensor) -> Iterator[tuple[Rows, Tensor]]:
-        """(row, token [1]) of the rejected token and of those behind it, up to K in all.
+        """(row, token [1]) of the rejected token and of those after it, up to K in all.
 
         Args:
             position: must not be larger than that of an earlier call.

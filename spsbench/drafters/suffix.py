@@ -80,7 +80,7 @@ class SuffixAutomaton:
         return 0, 0
 
     def behind(self, state: int) -> int:
-        """The index behind the first occurrence of a state's substrings."""
+        """The index after the first occurrence of a state's substrings."""
         return self._behind[state]
 
     def _exact(self, at: int, token: int) -> int:
@@ -116,7 +116,7 @@ class SuffixDrafter:
 
     With ``across`` a proposal depends on all sequences that this drafter has seen: on the order of prompts,
     on shards and on resuming. The output's law does not, the tokens drawn and their speed do. An output is
-    kept as it was decoded, with what the last loop wrote behind its end.
+    kept as it was decoded, with what the last loop wrote after its end.
 
     Args:
         min_length: the shortest match that is copied from, at least 1.

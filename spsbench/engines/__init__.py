@@ -1,1 +1,1 @@
-"""Backends that answer a request with a generation; the only place that knows more than one."""
+"""Engines: from a request to a generation with its records."""

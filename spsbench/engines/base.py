@@ -1,4 +1,4 @@
-"""What the runner needs of a backend."""
+"""The interface that the runner needs of an engine."""
 
 from __future__ import annotations
 

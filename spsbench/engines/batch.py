@@ -1,4 +1,4 @@
-"""Our own loops over a batch of B rows: the clock, the stop rule and the records of every row."""
+"""The built-in loops over a batch of B rows: the clock, the stop rule and the records of every row."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class _Sequence:
 class BatchedEngine:
     """Generates many sequences, B at a time; a row that has ended takes the next one.
 
-    A forward has one shape, whoever is in it, so a sequence is charged with what its row takes: the B-th part
+    A forward has one shape, however many rows are live, so a sequence is charged with what its row takes: the
+    B-th part
     of each forward it was in, and the part of one live row of what else a loop does. Its seconds over its
     tokens are then those of a full batch, whose throughput is one over them, and the last sequences of a
     wave, whose neighbours are not replaced, cost no more than the others. ``latency_s`` is what passed from
@@ -137,7 +138,7 @@ class BatchedEngine:
         return [row for row, loop in decoded.items() if self._kept(row, loop, *cut[row], share)]
 
     def _share(self, seconds: dict[str, float], live: int) -> dict[str, float]:
-        """A row's part of a loop: forwards are of all rows, whoever is in them, the rest of the live ones."""
+        """A row's part of a loop: a share of the forwards by all rows, and of the rest by the live ones."""
         rows = {"draft": self.size, "verify": self.size}
         return {phase: value / rows.get(phase, live) for phase, value in seconds.items()}
 

@@ -53,7 +53,7 @@ class BatchState:
         self.lives[row] = 0
 
     def append(self, new: Tensor, count: Tensor) -> None:
-        """Write [B, n] tokens behind every row, of which [B] ``count`` stand."""
+        """Write [B, n] tokens after every row, of which [B] ``count`` stand."""
         places = self.lengths.unsqueeze(1) + torch.arange(new.shape[1], device=new.device)
         self.tokens.scatter_(1, places, new)
         self.lengths += self.lives * count
@@ -188,7 +188,7 @@ class StageBatchSpS(StageBatch):
 
     def _propose(self) -> None:
         state = self.state
-        # Of a sequence of one token there are no last two: then the second one is junk behind it.
+        # Of a sequence of one token there are no last two: then the second one is junk after it.
         first = (state.lengths - 2).clamp(min=0)
         tokens = state.tokens.gather(1, first.unsqueeze(1) + self._offsets[:2])
         logits = self._draft.score_at(tokens, first, last=2)
@@ -210,5 +210,5 @@ class StageBatchSpS(StageBatch):
         token, accepted = verdict.token.unsqueeze(1), verdict.accepted.unsqueeze(1)
         longer = torch.cat([self._drafted, token], dim=1)
         self._answer.copy_(torch.cat([longer, accepted], dim=1))
-        # What lies behind a row's new end is overwritten before it is read.
+        # What lies after a row's new end is overwritten before it is read.
         self.state.append(torch.where(self._offsets < accepted, longer, token), verdict.accepted + 1)

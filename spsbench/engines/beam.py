@@ -105,7 +105,7 @@ def _closest(search: BeamSearch) -> dict[str, float]:
 
 
 def ends_of(stop: StopRule) -> Ends:
-    """The stop rule of all arms, asked of one token after a node."""
+    """The stop rule of all arms, applied to one token after a node."""
 
     def ends(parent: Node, token: int) -> FinishReason | None:
         # Without stop strings the rule looks at the number of tokens alone.

@@ -1,4 +1,4 @@
-"""The loops of one sequence, with their rows until these take too much room."""
+"""The loops of one sequence, with their rows until these take too much memory."""
 
 from __future__ import annotations
 

@@ -205,9 +205,9 @@ class StaticSpS:
         return DecodedLoop([*drafted[:accepted], token], accepted, q, draft, u)
 
     def _propose(self) -> None:
-        """K tokens behind the sequence, each drawn from the row that is kept of it."""
+        """K tokens after the sequence, each drawn from the row that is kept of it."""
         state = self.state
-        # Of a sequence of one token there are no last two: then the second row is junk behind it.
+        # Of a sequence of one token there are no last two: then the second row is junk after it.
         first = (state.length - 2).clamp(min=0)
         positions = first + self._offsets[:2]
         logits = self._draft.score(state.tokens.index_select(0, positions), positions, last=2)
@@ -220,7 +220,7 @@ class StaticSpS:
             self._drafted[i : i + 1] = draw(self._p[i : i + 1], state.u[i : i + 1])
 
     def _score(self) -> None:
-        """The target's rows behind the pending token and every drafted one."""
+        """The target's rows after the pending token and every drafted one."""
         state = self.state
         pending = state.tokens.index_select(0, state.length - 1)
         positions = state.length - 1 + self._offsets
@@ -228,11 +228,11 @@ class StaticSpS:
         self._q.copy_(warp(logits, self._sampling))
 
     def _accept(self) -> None:
-        """Append the accepted tokens and the one behind them."""
+        """Append the accepted tokens and the one after them."""
         state, k = self.state, self._k
         verdict = self._rule(self._q, Draft(self._drafted, self._p), state.u[k:])
         self._answer.copy_(torch.cat([self._drafted, torch.stack(verdict[::-1])]))
-        # What lies behind the new end is overwritten before it is read.
+        # What lies after the new end is overwritten before it is read.
         longer = torch.cat([self._drafted, verdict.token.unsqueeze(0)])
         new = torch.where(self._offsets < verdict.accepted, longer, verdict.token)
         state.tokens.index_copy_(0, state.length + self._offsets, new)

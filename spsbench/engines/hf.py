@@ -1,7 +1,7 @@
-"""Engines of others behind our own face: ``generate()`` of transformers, plain and with its drafts.
+"""Adapters for transformers' ``generate()``, plain and with its drafts.
 
 They get the stock models with the very same weights, threads and sampling, and the stop rule that ends
-our own arms. What they do inside is only watched: hooks time every forward, a stopping criterion is told
+our own arms. What they do inside is only watched: hooks time every forward, a stopping criterion is notified
 of the new tokens. Their sums of losslessness come from the re-score alone, which knows no engine.
 
 Time is made comparable like this: our arms have begun the prompt before the clock starts. ``generate()``
@@ -79,7 +79,7 @@ class HFGenerateEngine:
         )
 
     def _set_defaults(self) -> None:
-        """Before each sequence: arms share the models, and each has a K of its own."""
+        """Before each sequence: arms share the models, and each has its own K."""
         from transformers import GenerationConfig
 
         for model in self._models():
@@ -111,7 +111,7 @@ class HFGenerateEngine:
         )
 
     def _loops(self, watcher: _Watcher, rows: Sequence[int], prompt_tokens: int) -> list[Loop]:
-        """One record a forward of the target; its own time is not told apart, the whole loop's is."""
+        """One record a forward of the target; only the whole loop is timed, not its phases."""
         rows = [rows[0] - prompt_tokens + 1, *rows[1:]]
         loops = []
         for number, (emitted, fresh) in enumerate(watcher.steps):

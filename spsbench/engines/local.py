@@ -1,4 +1,4 @@
-"""Engines that run our own loops: the clock, the stop rule, the records, and the eager one."""
+"""Engines that run the built-in loops: the clock, the stop rule, the records, and the eager one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LocalEngine(ABC):
     def generate(self, request: Request) -> Generation:
         """See ``Engine.generate``: prefill, then loops until the stop rule ends them.
 
-        The last prompt token is left pending in every arm, so that none gets a token for free.
+        The last prompt token is left pending in every arm, so that no arm gets an uncharged token.
         """
         stop = StopRule.of(request, self._decoder)
         phases = self._device.type == "cpu"  # elsewhere work is asynchronous
@@ -68,7 +68,7 @@ class LocalEngine(ABC):
     def _decode(self, loops: Loops, stop: StopRule, ledger: LoopBuffer) -> tuple[FinishReason, float]:
         """Loops until the output ends; (why it ended, seconds that the clock stood still).
 
-        The clock stands while a full buffer is flushed: that is no part of decoding.
+        The clock stands while a full buffer is flushed: that is not part of decoding.
         """
         watch = Stopwatch(self._clock)
         paused_s = 0.0

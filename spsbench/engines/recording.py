@@ -32,7 +32,7 @@ class TruncatedLoop:
 
     @property
     def drafted(self) -> int:
-        """Draft tokens that count as trials: those behind an accepted EOS do not."""
+        """Draft tokens that count as trials: those after an accepted EOS do not."""
         proposed = 0 if self.decoded.draft is None else len(self.decoded.draft.tokens)
         return self.kept if self._ended_inside_draft else proposed
 

@@ -47,7 +47,7 @@ def own_evidence(loops: Sequence[TruncatedLoop], seed: int) -> Sums:
 
 
 def _draft_rows(loop: TruncatedLoop, q: Tensor) -> Tensor:
-    """[kept, V] draft rows at the emitted positions, zeros behind the last drafted one; q: the target's."""
+    """[kept, V] draft rows at the emitted positions, zeros after the last drafted one; q: the target's."""
     draft = loop.decoded.draft
     rows = torch.zeros_like(q)
     if draft is not None:
@@ -94,7 +94,7 @@ def teacher_force(
         prompt: at least one id.
         tokens: what followed.
         sampling: the warping that the tokens should follow.
-        dtype: the precision of whoever wrote the text, for its rounding; the target's if not given.
+        dtype: the precision of the engine that wrote the text, for its rounding; the target's if not given.
     """
     sequence = torch.tensor([*prompt, *tokens], device=target.device)
     logits = target.score_uncached(sequence[:-1], last=len(tokens))
@@ -118,7 +118,7 @@ def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
 
 
 def score_stats(reading: Reading, seed: int) -> Sums:
-    """The sums of ``evidence`` over a reading. A token at the edge is no impossibility: it is counted as
+    """The sums of ``evidence`` over a reading. A token at the edge is not impossible: it is counted as
     ``edge`` and left out.
 
     Args:
@@ -168,7 +168,7 @@ def decided_again(
 
     Args:
         reading: of the generation's tokens.
-        generation: of an engine of ours, or of another: that one's decisions cannot be known.
+        generation: of a built-in engine, or of an external one, whose decisions are unknown.
         sampling: the warping of both models.
         k: lookahead; 0 if nothing was drafted.
         seed: of the sequence.
@@ -198,7 +198,10 @@ def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack
     """[n] whether a token would be possible if the row were moved by what rounding may move it."""
     own = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
     if sampling.greedy:
-        best, never = logits.max(-1).values, logits.isneginf()  # what a draft cannot propose is no part of it
+        best, never = (
+            logits.max(-1).values,
+            logits.isneginf(),
+        )  # what a draft cannot propose is not part of it
         mean = logits.masked_fill(never, 0.0).sum(-1) / (~never).sum(-1)
         return best - own <= slack * (best - mean)
     wider = SamplingParams(
@@ -234,7 +237,7 @@ def token_evidence(
         q: [n, V] warped rows of the target.
         p: [n, V] warped rows of the draft; None without a draft model.
         draft_logits: [n, V] what ``p`` was warped from; None without a draft model.
-        chunk_elements: how many elements of a row block are looked at together.
+        chunk_elements: how many elements of a row block are processed together.
     """
     log_target = _floats(own_entries(q, tokens).log())
     if p is None or draft_logits is None:

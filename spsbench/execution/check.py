@@ -285,11 +285,11 @@ def _code(prompt: str, test: str) -> tuple[CodeType, CodeType]:
             compile(tests, "<test>", "exec", dont_inherit=True),
         )
     except (SyntaxError, ValueError) as error:
-        raise BrokenProblem(f"its test is no Python ({error})") from error
+        raise BrokenProblem(f"its test is not valid Python ({error})") from error
 
 
 def _runnable(prompt: str) -> str:
-    """The prompt with its imports and helpers as a program of its own, as much of it as parses."""
+    """The prompt with its imports and helpers as a program, as much of it as parses."""
     last = max(prompt.rfind("\ndef "), prompt.rfind("\nasync def "))
     for text in (prompt, f"{prompt}\n    pass\n", prompt[: last + 1]):
         with contextlib.suppress(SyntaxError, ValueError):

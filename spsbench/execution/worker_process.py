@@ -1,4 +1,4 @@
-"""The near side of a judge's process: start it, ask it, bury it."""
+"""The near side of a judge's process: start, query, terminate."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _spawn(layers: Collection[str], number: int | None) -> subprocess.Popen[str]
         env={**os.environ, "PYTHONPATH": search_path, "PYTHONHASHSEED": "0"},
         text=True,
         encoding="utf-8",
-        # A session of its own: Ctrl-C is for the benchmark to handle.
+        # Its own session: Ctrl-C is for the benchmark to handle.
         start_new_session=True,
     )
 

@@ -1,7 +1,7 @@
 """The cache: converted models under the hash of what they were made from, and what is being fetched.
 
 models/HASH-VERSION/           a model folder, whole: it is written as HASH-VERSION.partial and renamed
-models/HASH-VERSION.lock       held by whoever makes it
+models/HASH-VERSION.lock       held while it is made
 downloads/FILE.part            what has come of a file so far
 """
 

@@ -34,7 +34,7 @@ class Package(_Settings):
     """A model inside a wheel of a package index.
 
     Attributes:
-        name: behind ``package:``.
+        name: after ``package:``.
         model: what it is called elsewhere.
         licence: of the model, as SPDX names it.
         package, version: on the index.

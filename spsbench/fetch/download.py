@@ -1,4 +1,4 @@
-"""Fetch a file whose size and hash are known, and go on where an earlier attempt ended."""
+"""Fetch a file whose size and hash are known, and resume an earlier attempt."""
 
 from __future__ import annotations
 

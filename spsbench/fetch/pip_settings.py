@@ -30,7 +30,7 @@ class PipSettings:
         find_links: folders, files or pages that are searched first.
         proxy: for every address; None for what the environment says.
         cert: a file of trusted authorities; None for the usual ones.
-        client_cert: a file with a certificate of our own.
+        client_cert: a file with a client certificate.
         trusted_hosts: whose certificates are not checked.
         timeout_s: without any answer.
     """

@@ -1,4 +1,4 @@
-"""Whoever is told of slow work: a model is fetched or converted deep inside of whatever first needs it."""
+"""Observers of slow work: a model is fetched or converted deep inside of whatever first needs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Watcher(Protocol):
-    """Is told what happens; nothing depends on it."""
+    """Is notified of progress; nothing depends on it."""
 
     def said(self, message: str) -> None:
         """A sentence."""
@@ -25,7 +25,7 @@ class Watcher(Protocol):
 
 
 class Silent:
-    """Tells nobody."""
+    """Notifies nobody."""
 
     def said(self, message: str) -> None:
         """See ``Watcher``."""
@@ -46,7 +46,7 @@ def watcher() -> Watcher:
 
 @contextmanager
 def watched_by(somebody: Watcher) -> Iterator[None]:
-    """Let ``somebody`` be told of what happens inside the block."""
+    """Notify ``somebody`` of what happens inside the block."""
     token = _WATCHER.set(somebody)
     try:
         yield

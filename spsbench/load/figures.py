@@ -28,7 +28,8 @@ class Row:
         requests, failed: how many.
         tokens_per_s: while so many were in flight, with its interval over waves; None without any token.
         ttft_ms, tpot_ms: percentiles over requests: until the first token, and for each further one.
-        acceptance: of the draft tokens proposed those that were kept; None where the server does not tell.
+        acceptance: of the draft tokens proposed those that were accepted; None where the server does not
+        report it.
         speedup: tokens per second over those of the plain server, of the same waves; None for that one.
     """
 

@@ -45,7 +45,7 @@ def measure(load: LoadPlan, texts: Texts | None, say: Callable[[str], None]) -> 
     Args:
         load: what.
         texts: a tokenizer, for servers of text alone.
-        say: is told what happens.
+        say: called with what happens.
 
     Raises:
         UnavailableError: a server does not answer, or two of them serve different models.

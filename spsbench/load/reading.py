@@ -19,7 +19,7 @@ class Reading:
         sent, done: when it began and ended.
         times: when tokens came.
         counts: how many there were then, of all; as long as ``times``.
-        drafted, accepted: draft tokens proposed, and kept; None where the server does not tell.
+        drafted, accepted: draft tokens proposed, and kept; None where the server does not report it.
         error: why it failed; its tokens do not count then.
     """
 
@@ -95,7 +95,8 @@ def _latest(said: int | None, before: int | None) -> int | None:
 def _counted(
     heard: list[tuple[float, int | None]], total: int, done: float
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Times and counts that end with all tokens. Where only their sum is told, events have equal shares."""
+    """Times and counts that end with all tokens. Where only their sum is reported, events have equal
+    shares."""
     if any(count is None for _, count in heard):
         heard_at = tuple(time_s for time_s, _ in heard)
         return heard_at, tuple(total * (place + 1) / len(heard) for place in range(len(heard)))

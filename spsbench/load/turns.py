@@ -37,7 +37,7 @@ def turns(
     """Waves in the order in which they are sent.
 
     All servers get the same prompts at once, now one first and now the other, so that a machine that becomes
-    slower meanwhile slows all of them. Every request has a seed of its own, which servers share.
+    slower meanwhile slows all of them. Every request has its own seed, which servers share.
 
     Args:
         asks: one for each prompt.

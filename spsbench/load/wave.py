@@ -21,7 +21,7 @@ class Wave:
         concurrency: how many requests were in flight.
         number: of the wave; the same prompts have the same number.
         readings: its requests.
-        drafted, accepted: of all of them; None where the server does not tell.
+        drafted, accepted: of all of them; None where the server does not report it.
     """
 
     server: int
@@ -51,7 +51,7 @@ class Wave:
 def run_wave(server: Server, asks: Sequence[Ask], place: int, concurrency: int, number: int) -> Wave:
     """Send requests, each as soon as one of those in flight is answered.
 
-    What a server counts in ``/metrics`` is looked at at concurrency 1 alone, where others would be noticed.
+    What a server counts in ``/metrics`` is used only at concurrency 1, where other clients would be noticed.
 
     Raises:
         PeerGone: the server is given up.
@@ -70,7 +70,8 @@ def run_wave(server: Server, asks: Sequence[Ask], place: int, concurrency: int, 
 
 
 def _sums(readings: Sequence[Reading]) -> tuple[int, int] | tuple[None, None]:
-    """Draft tokens of all requests, if any tells; an output that was too short for a draft has none."""
+    """Draft tokens of all requests, if any reports them; an output that was too short for a draft has
+    none."""
     told = [
         (reading.drafted, reading.accepted)
         for reading in readings

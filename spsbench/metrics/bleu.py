@@ -1,6 +1,7 @@
 """BLEU of a corpus by sacrebleu, from each output's counts.
 
-BLEU is no mean over sentences: matches and totals of n-grams and both lengths are summed over the corpus, and
+BLEU is not a mean over sentences: matches and totals of n-grams and both lengths are summed over the corpus,
+and
 the figure follows from the sums (Papineni et al. 2002; Post 2018). The settings are those of the
 ``sacrebleu`` command, whose figure on the same lines is the same.
 """

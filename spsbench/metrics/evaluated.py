@@ -31,7 +31,7 @@ _REFERENCES = ["the cat sat on the mat today", "the old dog ran home at night ye
 
 
 def evaluated_metric(name: str, flag: str, folder: Path | None = None) -> MetricKind:
-    """The metric of ``evaluate`` behind a name; it is loaded, and tried on two pairs of texts.
+    """The metric of ``evaluate`` after a name; it is loaded, and tried on two pairs of texts.
 
     Args:
         name: begins with ``PREFIX``; a path ends in ``.py``. ``KEY`` says which of several answers counts.
@@ -179,7 +179,7 @@ def _alone(module: _Module, outputs: Texts, references: Texts) -> list[float]:
 
 
 def _is_mean(module: _Module, whole: float) -> bool:
-    """Whether the figure of the pairs together is the mean of their own."""
+    """Whether the figure of the pairs together is the mean of theirs."""
     try:
         alone = _alone(module, _PREDICTIONS, _REFERENCES)
     except SpsbenchError:

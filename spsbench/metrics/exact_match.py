@@ -1,4 +1,4 @@
-"""Exact match: the output is the reference, but for white space around it."""
+"""Exact match: the output is the reference, except for white space around it."""
 
 from __future__ import annotations
 

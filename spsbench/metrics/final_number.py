@@ -29,7 +29,7 @@ def _same(prompt: str, output: str, reference: str) -> float:
 
 
 def _final(text: str) -> float | None:
-    """The first number behind the mark, else the last in the text; thousands may be parted by commas."""
+    """The first number after the mark, else the last in the text; thousands may be parted by commas."""
     _, marked, result = text.partition(MARK)
     numbers = _NUMBER.findall(result if marked else text)
     return float(numbers[0 if marked else -1].replace(",", "")) if numbers else None
@@ -37,7 +37,7 @@ def _final(text: str) -> float | None:
 
 KIND = MetricKind(
     "final_number",
-    "1 if the output arrives at the reference's number (behind ####, else the last), else 0.",
+    "1 if the output arrives at the reference's number (after ####, else the last), else 0.",
     final_number,
     margin=0.02,
 )

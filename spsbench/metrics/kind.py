@@ -18,7 +18,7 @@ Texts = Sequence[str]
 
 
 class MetricFault(SpsbenchError):
-    """A metric broke its contract; what was generated stays, and can be scored once it is mended."""
+    """A metric broke its contract; what was generated stays, and can be scored once it is fixed."""
 
 
 Score = Callable[[Texts, Texts, Texts], Iterable[float]]
@@ -78,7 +78,7 @@ class MetricKind:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What an output's scores are called where they are no score of its own."""
+        """What an output's scores are called where they are not themselves a score."""
         if self.score is not None:
             return ()
         counted = (OUTPUTS,) if self.sums is None else self.sums.columns
@@ -95,7 +95,7 @@ class MetricKind:
 
 
 OUTPUTS = "outputs"
-"""Marks an output that a figure of the whole corpus takes in: it has no score of its own."""
+"""Marks an output that a figure of the whole corpus takes in: it has no score by itself."""
 
 
 def scores(

@@ -1,4 +1,4 @@
-"""Metrics by name: ours, another package's, or a file's."""
+"""Metrics by name: built in, from another package, or from a file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def metric_kinds(
             )
         if kind.name in kinds or kind.name in RESERVED:
             raise UsageError(
-                f"the name {kind.name!r} is taken.", flag=flag, remedy="Give every metric a name of its own."
+                f"the name {kind.name!r} is taken.", flag=flag, remedy="Give every metric its own name."
             )
         kinds[kind.name] = kind
     return tuple(kinds.values())

@@ -70,7 +70,7 @@ def model_not_covered(source: ModelSource, dtype: str, device: torch.device, fla
 def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | None:
     """As ``model_not_covered``, of a configuration without weights."""
     asked = Precision.read(dtype)
-    # What is quantised without a dtype of its own is computed in float32 there, whatever the checkpoint's.
+    # What is quantised without its own dtype is computed in float32 there, whatever the checkpoint's.
     named = torch.float32 if asked.quantise is not None else getattr(config, "dtype", None)
     own = named if asked.dtype == AUTO else DTYPES.get(asked.dtype, torch.float32)
     if device.type != "cpu":
@@ -89,7 +89,7 @@ def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | N
 def _weights_missing(source: ModelSource, flag: str) -> str | None:
     """What is wrong with a local model's files; those of a hub model are fetched first."""
     if not source.is_local or source.sharing is not None:
-        return None  # a trained draft's were looked at when it was read
+        return None  # a trained draft's were checked when it was read
     with typed_errors(source.name, flag):
         stored = Checkpoint(Path(source.location))
     embedding = SHARED if source.is_encoder_decoder else EMBEDDING

@@ -18,7 +18,7 @@ _PROMPT, _BLOCK = 12, 3
 
 
 def batched(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchModel:
-    """A model for B sequences over the weights of one, with caches of its own.
+    """A model for B sequences over the weights of one, with its own caches.
 
     Args:
         model: a decoder; its own cache is used by the test.
@@ -27,7 +27,7 @@ def batched(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchMo
         blocks: whether more than one token a row will be scored at once.
 
     Raises:
-        UsageError: its forward cannot be had for several sequences, or answers otherwise than for one.
+        UsageError: its forward is unavailable for several sequences, or answers differently than for one.
     """
     found: BatchModel
     try:
@@ -48,7 +48,7 @@ def batched(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchMo
 def difference(model: CausalLM, batch: BatchModel, block: int) -> float:
     """The largest difference of logits between a batch and its sequences alone, over the logits' scale.
 
-    The rows hold prompts of unlike lengths, one of them of one token, behind what other sequences left in
+    The rows hold prompts of unlike lengths, one of them of one token, after what other sequences left in
     their slots.
 
     Args:

@@ -17,7 +17,7 @@ class Family:
     """How the models of one ``model_type`` differ from Llama.
 
     Attributes:
-        norm: names of the norms before attention and before the feed-forward block (Llama), or behind
+        norm: names of the norms before attention and before the feed-forward block (Llama), or after
             them, where ``norms_after``.
         norms_after: the norms are of what a block adds, not of what it reads.
         norm_offset: added to every norm's weight.

@@ -22,7 +22,7 @@ class Border:
     start: tuple[int, ...]
 
     def source_length(self, tokens: Sequence[int]) -> int:
-        """Number of source tokens, ``ending`` included: up to the first ``start`` behind an ``ending``.
+        """Number of source tokens, ``ending`` included: up to the first ``start`` after an ``ending``.
 
         Args:
             tokens: source, start, and maybe outputs.
@@ -34,7 +34,7 @@ class Border:
         for place in range(len(tokens) - len(mark) + 1):
             if tuple(tokens[place : place + len(mark)]) == mark and place + width:
                 return place + width
-        raise ValueError(f"no source that ends with {list(self.ending)} and {list(self.start)} behind it")
+        raise ValueError(f"no source that ends with {list(self.ending)} and {list(self.start)} after it")
 
     def written(self, tokens: Sequence[int]) -> int:
         """Number of tokens that the decoder reads, ``start`` included.
@@ -45,7 +45,7 @@ class Border:
         return len(tokens) - self.source_length(tokens)
 
     def prompt_of(self, tokens: Tensor) -> Tensor:
-        """Any tokens [n] as a source, closed, with what the decoder starts with behind it."""
+        """Any tokens [n] as a source, closed, with what the decoder starts with after it."""
         return torch.cat([tokens, tokens.new_tensor((*self.ending, *self.start))])
 
     def opened(self, source: Sequence[int]) -> list[int]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CausalLM(ABC):
-    """A loaded model with a KV cache of its own; batch size 1.
+    """A loaded model with its own KV cache; batch size 1.
 
     Args:
         config: its Hugging Face configuration.
@@ -33,7 +33,7 @@ class CausalLM(ABC):
             output each.
         layers: how many it has.
         attached: what was made for it, by a key of its maker's, so that who asks for the same shares it.
-        border: tells source and output of an encoder-decoder apart; None of a decoder alone.
+        border: separates source and output of an encoder-decoder; None of a decoder alone.
         vocabulary: [m] the token ids that it can propose, ascending, on its device; other logits are minus
             infinity. None for all.
     """
@@ -83,7 +83,7 @@ class CausalLM(ABC):
     def restore(self, length: int) -> None:
         """Undo rollbacks: ``length`` tokens count as read again.
 
-        The cache still holds them as long as nothing else was scored behind a rollback: the same tokens, at
+        The cache still holds them as long as nothing else was scored after a rollback: the same tokens, at
         the same places, may have been.
 
         Args:
@@ -112,11 +112,11 @@ class CausalLM(ABC):
 
     @abstractmethod
     def twin(self) -> CausalLM:
-        """The same model with a KV cache of its own; weights are shared."""
+        """The same model with its own KV cache; weights are shared."""
 
     @abstractmethod
     def with_features(self, flag: str) -> CausalLM:
-        """The same model, with a KV cache of its own, that also keeps its last hidden states.
+        """The same model, with its own KV cache, that also keeps its last hidden states.
 
         Its weights are shared; what it computes is the same, and who does not ask for it pays nothing.
 
@@ -124,7 +124,7 @@ class CausalLM(ABC):
             flag: the command-line flag that asked for it.
 
         Raises:
-            UsageError: what its head multiplies cannot be had.
+            UsageError: the input of its head is unavailable.
         """
 
     def features(self, start: int, end: int) -> Tensor:
@@ -165,7 +165,7 @@ class CausalLM(ABC):
 
     @abstractmethod
     def truncated(self, layers: int, flag: str) -> CausalLM:
-        """The first layers under the model's own final norm and head, with a KV cache of its own.
+        """The first layers under the model's own final norm and head, with its own KV cache.
 
         Args:
             layers: how many, from 1 to all.

@@ -19,7 +19,7 @@ class HiddenStates(Protocol):
         ...
 
     def features(self, start: int, end: int) -> Tensor:
-        """[end - start, hidden] behind the final norm, of the cached tokens from ``start`` on."""
+        """[end - start, hidden] after the final norm, of the cached tokens from ``start`` on."""
         ...
 
 
@@ -30,7 +30,7 @@ class FeatureRows:
         self._rows = torch.empty(0, 0)
 
     def write(self, start: int, rows: Tensor) -> None:
-        """Put rows [n, hidden] at ``start`` and behind it."""
+        """Put rows [n, hidden] at ``start`` and after it."""
         end = start + len(rows)
         if end > len(self._rows):
             grown = rows.new_empty(max(-(-end // _BLOCK) * _BLOCK, 2 * start), rows.shape[1])

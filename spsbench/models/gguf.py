@@ -48,7 +48,7 @@ class Origin:
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """What a folder was converted from; None if it is no converted one."""
+    """What a folder was converted from; None if it was not converted."""
     file = folder / _ORIGIN
     return Origin(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
@@ -137,7 +137,7 @@ def _convert(location: str, file: str, folder: Path) -> None:
     config.dtype = torch.float32
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    with contextlib.redirect_stderr(io.StringIO()):  # it draws a bar of its own
+    with contextlib.redirect_stderr(io.StringIO()):  # it draws its own bar
         path = str(Path(location) / file)
         read = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model, torch_dtype=torch.float32)
     model.load_state_dict(read["tensors"], strict=False, assign=True)
@@ -154,7 +154,7 @@ def _convert(location: str, file: str, folder: Path) -> None:
 
 
 def _drop_invented_tokens(file: Path, vocab_size: int) -> None:
-    """Take out tokens behind the vocabulary: transformers adds GPT-2's unknown token to files without one."""
+    """Take out tokens after the vocabulary: transformers adds GPT-2's unknown token to files without one."""
     content = json.loads(file.read_text(encoding="utf-8"))
     kept = [token for token in content["added_tokens"] if token["id"] < vocab_size]
     if len(kept) < len(content["added_tokens"]):

@@ -20,7 +20,7 @@ _BITS = (0, 8, 4)
 
 
 class Chain(Protocol):
-    """An EAGLE head with a KV cache of its own: from a token and the feature before it, the next feature.
+    """An EAGLE head with its own KV cache: from a token and the feature before it, the next feature.
 
     Entry t reads the embedding of token t+1 and feature t, and predicts feature t+1: its logits are of token
     t+2.
@@ -53,12 +53,12 @@ class Chain(Protocol):
         ...
 
     def fresh(self) -> Chain:
-        """The same weights with a cache of its own."""
+        """The same weights with its own cache."""
         ...
 
 
 class Heads(Protocol):
-    """Medusa heads: from one feature the tokens at several places behind it.
+    """Medusa heads: from one feature the tokens at several places after it.
 
     Attributes:
         count: how many places.

@@ -53,10 +53,10 @@ def load(
 
     Raises:
         UnavailableError: a file is damaged, or weights or a required package are missing.
-        UsageError: this process's thread pool has another size, or a trained draft cannot be had so.
+        UsageError: this process's thread pool has another size, or a trained draft cannot be loaded this way.
     """
     if source.sharing is not None:
-        assert target is not None, "a trained draft is loaded behind its target"
+        assert target is not None, "a trained draft is loaded after its target"
         return _load_sharing(source, source.sharing, dtype, vocab_size, flag, target)
     if backend == ONNXRUNTIME:
         return _load_onnx(source, dtype, vocab_size, flag, threads)

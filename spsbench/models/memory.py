@@ -77,7 +77,7 @@ def kv_bytes_per_token(model: Any) -> int | None:
 
 
 def cache_bytes_per_token(config: Any, width_bytes: int) -> int:
-    """Bytes of keys and values of one cached token; 0 where the configuration does not tell.
+    """Bytes of keys and values of one cached token; 0 where the configuration does not say.
 
     Args:
         config: of the model.

@@ -19,8 +19,8 @@ from spsbench.models.onnx_lm import OnnxLM, session_of
 class OnnxBatchLM:
     """See ``decode.batch.BatchModel``; the caches of all rows are allocated up front.
 
-    One token a row runs in the model's own session, more in a session of its own, whose weights are packed
-    anew.
+    One token a row runs in the model's own session, more in its own session, whose weights are packed
+    again.
 
     Args:
         model: gives weights and session; its own cache is not touched.
@@ -91,7 +91,7 @@ class _OneEach:
 
 
 class _Several:
-    """Forwards of several tokens a row, in a session of their own."""
+    """Forwards of several tokens a row, in their own session."""
 
     def __init__(self, model: OnnxLM, memory: dict[str, Any], batch: int) -> None:
         self._model, self._memory, self._batch = model, memory, batch
@@ -125,7 +125,7 @@ class _Several:
 
 
 class _Shape:
-    """One shape of a forward, bound to memory of its own."""
+    """One shape of a forward, bound to its own memory."""
 
     __slots__ = ("hidden", "logits", "run")
 

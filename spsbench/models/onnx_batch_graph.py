@@ -1,7 +1,7 @@
-"""The graph of a forward over several sequences at once, each with a cache of its own length.
+"""The graph of a forward over several sequences at once, each with its own cache length.
 
 The runtime's attention takes either one sequence or one token of each. So all products are made of the tokens
-of all sequences, one behind the other, and only attention is done sequence by sequence: it reads what is of
+of all sequences, one after the other, and only attention is done sequence by sequence: it reads what is of
 one sequence alone, and computes what it computes for that sequence alone, bit for bit.
 """
 

@@ -1,4 +1,4 @@
-"""Forwards of an ONNX graph over a KV cache of its own, with inputs and outputs bound once."""
+"""Forwards of an ONNX graph over its own KV cache, with inputs and outputs bound once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLES = ("cos", "sin")
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """One shape of a forward, bound to memory of its own.
+    """One shape of a forward, bound to its own memory.
 
     Attributes:
         binding: the session's.
@@ -65,7 +65,7 @@ class OnnxForward:
         blueprint: what it was built from.
         width: of a row of ``hidden``; the blueprint's unless given.
         features: keep the last hidden states of each forward.
-        cache: of somebody else, which then never grows; one of its own unless given.
+        cache: of somebody else, which then never grows; its own unless given.
 
     Attributes:
         features: [n, hidden] of the last forward, overwritten by the next one of the same shape; None where
@@ -90,7 +90,7 @@ class OnnxForward:
         self._seen, self._total = np.zeros(1, np.int32), np.zeros((), np.int32)
 
     def __call__(self, embed: Callable[[Floats], None], start: int, n: int, last: int) -> Tensor:
-        """Score n tokens behind the first ``start`` cached ones.
+        """Score n tokens after the first ``start`` cached ones.
 
         Args:
             embed: writes their embeddings into an array [n, width].

@@ -25,7 +25,7 @@ Weights = dict[str, npt.NDArray[Any]]
 _MICROSOFT = "com.microsoft"
 _OPSET, _IR = 21, 10
 FEATURES = "features"
-"""The output with the states of all n tokens behind the final norm, which the head multiplies."""
+"""The output with the states of all n tokens after the final norm, which the head multiplies."""
 
 # The runtime multiplies rounded weights with activations that are rounded to 8 bits, row by row.
 _INTEGER_PRODUCTS = 4
@@ -55,7 +55,7 @@ def build_graph(blueprint: Blueprint, stored: StoredWeights, bits: int | None = 
     """The graph of a model.
 
     Args:
-        blueprint: of the model; with fewer layers than the checkpoint it ends behind those.
+        blueprint: of the model; with fewer layers than the checkpoint it ends after those.
         stored: its weights, named as transformers names them.
         bits: 8 or 4 to round matrices, see ``rounding``; None keeps float32. With 4 the head has 8: its
             errors are the logits'.
@@ -85,7 +85,7 @@ class Builder:
         return self._made(*self._signature())
 
     def _layers(self, state: str) -> str:
-        """The states of all tokens behind the layers and the final norm."""
+        """The states of all tokens after the layers and the final norm."""
         plan, added = self._plan, ""
         for number in range(plan.layers):
             prefix = f"model.layers.{number}."
@@ -211,7 +211,7 @@ class Builder:
         return "lm_head" if "lm_head.weight" in self._stored else "model.embed_tokens"
 
     def _matrix(self, x: str, names: Sequence[str], scale: float = 1.0, out: str = "") -> str:
-        """x W^T + b of linear layers of one input, one behind the other."""
+        """x W^T + b of linear layers of one input, one after the other."""
         weight = self._joined(names, "weight", scale)
         has_bias = f"{names[0]}.bias" in self._stored
         outputs = [out] if out and not has_bias else None

@@ -1,4 +1,4 @@
-"""Trained heads as ONNX graphs of their own, with rows of the target's output head in them."""
+"""Trained heads as separate ONNX graphs, with rows of the target's output head in them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class OnnxChain:
         return self._weight_bytes
 
     def fresh(self) -> OnnxChain:
-        """The same weights with a cache of its own."""
+        """The same weights with its own cache."""
         other = copy.copy(self)
         other._forward, other._length = other._new_forward(), 0
         return other
@@ -125,7 +125,7 @@ def _plan_of(own: Blueprint, target: OnnxLM, ids: npt.NDArray[np.int64]) -> Blue
 
 
 class _EagleBuilder(Builder):
-    """The layers behind a product that takes an embedding and a feature to the width of one."""
+    """The layers after a product that takes an embedding and a feature to the width of one."""
 
     def __init__(self, blueprint: Blueprint, stored: StoredWeights, bits: int | None) -> None:
         super().__init__(blueprint, stored, bits)

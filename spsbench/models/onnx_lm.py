@@ -111,7 +111,7 @@ class OnnxLM(OnnxModel):
 
     @property
     def session(self) -> InferenceSession:
-        """That its forwards run in; several may at once, each over memory of its own."""
+        """That its forwards run in; several may at once, each over its own memory."""
         return self._session
 
     @property
@@ -136,7 +136,7 @@ class OnnxLM(OnnxModel):
         return self._variant(layers, self.bits)
 
     def rounded(self, bits: int) -> OnnxLM:
-        """The model with its matrices rounded to 8 or 4 bits, with a cache of its own.
+        """The model with its matrices rounded to 8 or 4 bits, with its own cache.
 
         Norms and embeddings stay as they are. Made once: further calls share the weights.
         """
@@ -166,7 +166,7 @@ class OnnxLM(OnnxModel):
             out *= self._plan.embedding_scale
 
     def new_spread(self) -> VocabularyRows | None:
-        """Rows of its own to put logits of some tokens into; None where it has logits of all."""
+        """Its own rows to put logits of some tokens into; None where it has logits of all."""
         return None if self.vocabulary is None else VocabularyRows(self.vocabulary, self.vocab_size)
 
     def all_logits(self, logits: Tensor, spread: VocabularyRows | None) -> Tensor:

@@ -30,7 +30,7 @@ class OnnxSeq2SeqLM(OnnxModel):
 
     Args:
         config: of a T5.
-        border: tells source and output apart.
+        border: separates source and output.
         stored: its weights.
         vocab_size: number of logits used; the rest pads the embedding.
         threads: of every session of the process that runs on more than one.

@@ -1,4 +1,5 @@
-"""Memory that the system has back as soon as it is let go: loading should not leave a model there twice."""
+"""Memory that is returned to the system as soon as it is freed, so that loading does not keep a model
+twice."""
 
 from __future__ import annotations
 

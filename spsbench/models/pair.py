@@ -50,10 +50,10 @@ class PairSource:
         return self.target.tokenizer
 
     def window_for(self, output: int, flag: str = "--max-new-tokens") -> int:
-        """Longest sequence with some tokens behind the prompt.
+        """Longest sequence with some tokens after the prompt.
 
         Args:
-            output: how many tokens will be scored behind the prompt.
+            output: how many tokens will be scored after the prompt.
             flag: the command-line flag that set it.
 
         Raises:

@@ -167,7 +167,7 @@ class Placement:
     def settings(
         self, target: ModelSource, dtype: str, reserved_bytes: int, device: torch.device, folder: str
     ) -> dict[str, Any]:
-        """What ``from_pretrained`` is told.
+        """Arguments of ``from_pretrained``.
 
         Args:
             target: the model.
@@ -383,7 +383,7 @@ def _sizes(modules: Modules, config: Any, precision: Precision) -> dict[torch.de
 def _usable(memory: dict[Any, int], device: torch.device, *, quantised: bool) -> dict[Any, int]:
     """Free memory of the devices that a strategy may fill.
 
-    With ``--device cpu`` these are no GPUs. Quantised weights stay on the kind of device that packed them.
+    With ``--device cpu`` these are not GPUs. Quantised weights stay on the kind of device that packed them.
     """
     if device.type == "cpu":
         return {name: size for name, size in memory.items() if name == "cpu"}

@@ -139,7 +139,7 @@ def _require_kernel(config: Any, precision: Precision, device: torch.device, fla
 
 
 def loading_settings(config: Any, precision: Precision, device: torch.device) -> dict[str, Any]:
-    """What ``from_pretrained`` is told, so that each matrix is quantised as it is read.
+    """Arguments of ``from_pretrained``, so that each matrix is quantised as it is read.
 
     Args:
         config: the model's configuration.

@@ -1,4 +1,4 @@
-"""The processes that a target is split over: one leads, the others do as it says, and none is out of step.
+"""The processes that a target is split over: one leads, the others follow, and none is out of step.
 
 All of them are of one process group of torch: gloo on a CPU, NCCL on GPUs, where each process has its own.
 """
@@ -41,7 +41,7 @@ _GO_ON = "What was finished is on the disk; continue it by torchrun with run --r
 
 _FIELDS = 4
 _INLINE = MAX_K + 1
-"""Tokens that travel with an order: as many as a loop scores. A prompt follows in a message of its own."""
+"""Tokens that travel with an order: as many as a loop scores. A prompt follows in its own message."""
 
 
 class RanksFault(SpsbenchError):
@@ -175,7 +175,7 @@ class Ranks:
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
-        """All processes take part in the block: whoever fails in it fails for all.
+        """All processes take part in the block: one that fails in it fails for all.
 
         Raises:
             RanksFault: in place of what went wrong; a failure here must not count as one sequence's.
@@ -227,7 +227,7 @@ class Ranks:
 
         Args:
             numbers: what must be the same.
-            where: told if it is not.
+            where: named in the error if it is not.
 
         Raises:
             OutOfStep: in every process, if they differ in any.
@@ -246,7 +246,7 @@ class Ranks:
     def end(self) -> None:
         """Let the others end. Those that wait in a collective for this process end when it is gone."""
         if self.leads and not self._busy:
-            with suppress(RuntimeError):  # one is gone already: what happened is being told
+            with suppress(RuntimeError):  # one is gone already: the error is being reported
                 self.tell(Order.END)
 
 
@@ -262,7 +262,7 @@ def _meet(device: torch.device) -> None:
     Raises:
         RanksFault: one of them is not, after some minutes.
     """
-    # NCCL alone would do for the models; gloo beside it lets tensors of the CPU be told.
+    # NCCL alone would do for the models; gloo beside it lets tensors of the CPU be broadcast.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     try:
         store, rank, size = next(rendezvous("env://", timeout=_MEETING))

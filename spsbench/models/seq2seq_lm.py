@@ -1,4 +1,4 @@
-"""An encoder-decoder over torch: T5, BART and their kin."""
+"""An encoder-decoder over torch: T5, BART and similar models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Seq2SeqLM(TorchLM):
 
     Args:
         model: a ``PreTrainedModel`` of the sequence-to-sequence kind, in eval mode.
-        border: tells source and output apart.
+        border: separates source and output.
         vocab_size: number of logits used; the rest pads the embedding.
 
     Attributes:
@@ -50,7 +50,7 @@ class Seq2SeqLM(TorchLM):
         cut = self.border.source_length(prompt)
         tokens = torch.tensor(prompt, device=self.device)
         self._encoded, self._read = Encoded(self.model, prompt[:cut], self.cache), cut
-        # The first forward computes the keys of the cross-attention: they are no part of decoding.
+        # The first forward computes the keys of the cross-attention: they are not part of decoding.
         self.score(tokens[cut : max(cut + 1, len(prompt) - 1)], last=1)
         self.cache.rollback(len(prompt) - 1 - cut)
         return tokens[-1:]
@@ -113,7 +113,7 @@ class Seq2SeqLM(TorchLM):
 
 
 def decoders_only(flag: str) -> UsageError:
-    """What is asked of an encoder-decoder that a decoder alone can do."""
+    """Operations of an encoder-decoder that a decoder alone can do."""
     return UsageError(
         "layers and states of an encoder-decoder cannot be used by a drafter.",
         flag=flag,

@@ -56,13 +56,13 @@ def torch_under(
     Raises:
         KeyError: a weight is missing.
         RuntimeError: one has another shape.
-        UsageError: its architecture changes logits behind the head, which leaves none at minus infinity.
+        UsageError: its architecture changes logits after the head, which leaves none at minus infinity.
     """
     if draft.vocabulary is not None and getattr(config, "final_logit_softcapping", None):
         raise UsageError(
             f"{config.model_type} caps its logits, so that a draft of it proposes every token.",
             flag=flag,
-            remedy="Train one without a vocabulary of its own.",
+            remedy="Train one without a separate vocabulary.",
         )
     dtype = dtype or target.dtype
     model = _layers(draft, config, dtype).to(target.device)

@@ -54,7 +54,7 @@ def require_generative(config: Any, name: str, flag: str) -> None:
         )
     if config.is_encoder_decoder and not _is_flat(config):
         raise UsageError(
-            f"{name} ({config.model_type}) keeps encoder and decoder in configurations of their own.",
+            f"{name} ({config.model_type}) keeps encoder and decoder in their own configurations.",
             flag=flag,
             remedy="Choose a model like T5 or BART.",
         )
@@ -142,7 +142,7 @@ class ModelSource:
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """Whether an encoder reads the prompt, and a decoder begins behind it."""
+        """Whether an encoder reads the prompt, and a decoder begins after it."""
         return bool(self.config.is_encoder_decoder)
 
     @property

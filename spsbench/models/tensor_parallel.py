@@ -23,7 +23,7 @@ from spsbench.torchrun import FLAG
 def require_splittable(source: ModelSource, size: int) -> None:
     """Refuse a target that transformers cannot split over so many processes, before a weight is read.
 
-    A width that the processes do not divide is no obstacle: the last of them has a narrower slice.
+    A width that the processes do not divide is allowed: the last of them has a narrower slice.
 
     Raises:
         UsageError: it has no plan, its heads do not divide, or its weights are quantised.
@@ -84,9 +84,9 @@ def load_split(
 class SplitLM(TorchLM):
     """A model of which each process holds its slices, and its heads' keys and values.
 
-    In the process that leads it is a model like any other. Each forward first tells the other processes how
+    In the process that leads it is a model like any other. Each forward first broadcasts to the others how
     many tokens are cached and which are read, so that they do the same (``obey``) and roll back with it.
-    Within ``alike`` nothing is told: every process runs the same loops, and each forward begins with a
+    Within ``alike`` nothing is broadcast: every process runs the same loops, and each forward begins with a
     reduction that finds out whether its tokens and its cache are the same everywhere.
 
     Args:
@@ -145,7 +145,7 @@ class SplitLM(TorchLM):
 
     @contextmanager
     def alike(self) -> Iterator[None]:
-        """Every process runs the same loops while the block lasts, so that nothing needs to be told."""
+        """Every process runs the same loops while the block lasts, so that nothing needs to be broadcast."""
         self._is_alike = True
         try:
             yield

@@ -62,7 +62,7 @@ class Tokenizer:
             raise UsageError(f"a prompt cannot be read: {error}.", remedy="Change its text.") from error
 
     def _ending(self) -> tuple[int, ...]:
-        """What the tokenizer writes behind every text."""
+        """What the tokenizer writes after every text."""
         plain, full = (self._tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
         ends = range(len(plain), len(full) + 1)
         return next((tuple(full[end:]) for end in ends if full[end - len(plain) : end] == plain), ())

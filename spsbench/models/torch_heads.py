@@ -60,7 +60,7 @@ class TorchChain:
         return int(self._fc.nbytes + layers + self._score.nbytes)
 
     def fresh(self) -> TorchChain:
-        """The same weights with a cache of its own."""
+        """The same weights with its own cache."""
         other = copy.copy(self)
         other._cache = RewindCache()
         return other

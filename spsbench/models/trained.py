@@ -213,7 +213,7 @@ def _vocabulary(folder: Path, stored: Checkpoint) -> npt.NDArray[np.int64] | Non
 
 
 def _require_vocabulary(folder: Path, ids: npt.NDArray[np.int64], vocab_size: int, flag: str) -> None:
-    """Refuse ids that are no ascending list of tokens of the target's."""
+    """Refuse ids that are not an ascending list of the target's tokens."""
     if ids.ndim != 1 or not len(ids):
         fault = "is not a list of token ids"
     elif not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:

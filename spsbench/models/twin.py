@@ -1,4 +1,4 @@
-"""A second model of the same tensors, with some of its modules in the place of others."""
+"""A second model of the same tensors, with some of its modules in place of others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spsbench.errors import UsageError
 from spsbench.models.causal_lm import text_config
 
 Swap = Callable[[nn.Module], nn.Module | None]
-"""What stands in the place of a module; None where it and what is in it are rebuilt."""
+"""What stands in place of a module; None where it and what is in it are rebuilt."""
 
 
 def rebuilt(module: nn.Module, swap: Swap) -> Any:
@@ -69,7 +69,7 @@ def _layer_list(model: nn.Module, layers: int, flag: str) -> tuple[str, nn.Modul
 
 
 def _shorten_configs(model: nn.Module, path: str, layers: int) -> None:
-    """Tell the modules above the layers how many there are; the layers keep the configuration they have."""
+    """Set the number of layers in the modules above them; the layers keep the configuration they have."""
     names = path.split(".")
     for depth in range(len(names)):
         part = model.get_submodule(".".join(names[:depth]))

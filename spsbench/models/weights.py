@@ -102,7 +102,7 @@ def require_memory(
         backend: of ``choose_backend``; ONNX Runtime holds a model twice while it packs its weights.
         stock: those of them that run by transformers' own forward too, for which float32 weights lie beside
             ONNX Runtime's.
-        split: processes that share the target, each with a device of its own unless that is a CPU.
+        split: processes that share the target, each with its own device unless that is a CPU.
 
     Raises:
         UsageError: with both numbers.

@@ -1,1 +1,1 @@
-"""Engines of others: what they are asked, what they answer, and how they are started."""
+"""External engines: what they are asked, what they answer, and how they are started."""

@@ -1,7 +1,7 @@
 """Models in the formats of other engines: made once of a Hugging Face folder, and kept in the cache.
 
 converted/HASH-FORM/           by the content of the model, and whole: made beside it and renamed
-converted/HASH-FORM.lock       held by whoever makes it
+converted/HASH-FORM.lock       held while it is made
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ openvino_genai.LLMPipeline(sys.argv[1], "CPU", enable_save_ov_model=True)
 _BUILD_ONNX = """
 import runpy, sys
 site = sys.argv.pop(1)
-sys.path.append(site)  # behind our own: torch, transformers and onnx are ours, onnx_ir is the engine's
+sys.path.append(site)  # after our own: torch, transformers and onnx are ours, onnx_ir is the engine's
 sys.path.insert(0, site + "/onnxruntime_genai/models")
 runpy.run_path(site + "/onnxruntime_genai/models/builder.py", run_name="__main__")
 """
@@ -122,10 +122,10 @@ def _make(model: Path, form: str, folder: Path, build: Callable[[Path], None]) -
 
 
 def _content(model: Path) -> str:
-    """A hash: other weights of the same name are converted anew.
+    """A hash: other weights of the same name are converted again.
 
     Raises:
-        UnavailableError: it is no model's folder.
+        UnavailableError: it is not a model folder.
     """
     found = hashlib.sha256()
     files = [model / name for name in _HASHED] + sorted(model.glob("model-*.safetensors*"))
@@ -139,7 +139,7 @@ def _content(model: Path) -> str:
 
 
 def _release(environment: Environment) -> str:
-    """Of the packages of an environment that convert: another release converts anew."""
+    """Of the packages of an environment that convert: another release converts again."""
     names = ("openvino_genai", "onnxruntime_genai")
     found = [path for name in names for path in environment.packages.glob(f"{name}-*.dist-info")]
     return found[0].name.removesuffix(".dist-info").partition("-")[2] if found else "unknown"

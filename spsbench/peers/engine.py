@@ -7,12 +7,12 @@ the length limit, and the output is cut afterwards by the rule that cuts ours.
 **What the time of a token is.** Our arms have begun the prompt before their clock starts and pay for each
 token they emit. An engine whose prefill gives the first token pays for one fewer. So its decoding time is
 divided by the tokens that it paid for (``decoded``), and every token of the output costs that much; what this
-adds to decoding it takes from the prefill, so that both together stay what the engine told. Three cases:
+adds to decoding it takes from the prefill, so that both together stay as the engine reported. Three cases:
 
 * It decoded more than it emitted (its last loop went beyond the end): the whole time counts, as in our arms.
 * The output is cut by a stop string of several characters: what is kept costs its share of the decoding time.
-* Not told is read against the engine: without ``decoded`` one fewer than emitted is taken, and where
-  prefill and decoding are not told apart, or nothing was decoded, the whole request is decoding.
+* Missing figures are read against the engine: without ``decoded`` one fewer than emitted is taken, and where
+  prefill and decoding are not separated, or nothing was decoded, the whole request is decoding.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from spsbench.peers.stops import ids_that_end, stop_characters
 from spsbench.records import Generation, Request
 
 _SLACK, _SLACK_S = 1.05, 0.01
-"""How much longer than the request an engine's times may be: clocks differ, and hours are no rounding."""
+"""How much longer than the request an engine's times may be: clocks differ, and hours are not rounding."""
 
 
 class PeerEngine:
-    """Generates with an engine of others.
+    """Generates with an external engine.
 
     Args:
         name: as in the records.
@@ -42,10 +42,10 @@ class PeerEngine:
         decoder: for stop strings and the output's text.
         vocab_size: of the logits that target and draft share; every token lies below it.
         k: lookahead; 0 without a draft.
-        clock: in seconds; only for engines that tell no times.
+        clock: in seconds; only for engines that report no times.
 
     Attributes:
-        unseen: clauses on what the engine did not tell of its times and how that is read.
+        unseen: clauses on what the engine did not report of its times and how that is read.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PeerEngine:
             raise PeerGone(self._gone)
         ask = self._ask(request)
         try:
-            self._peer.describe()  # starting it anew is no part of the request
+            self._peer.describe()  # restarting it is not part of the request
             began_s = self._clock()
             answer = self._peer.generate(ask)
         except PeerGone as error:
@@ -98,7 +98,7 @@ class PeerEngine:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that computes; None while there is none, and where it is none of ours."""
+        """Of the process that computes; None while there is none, and where it is not on this machine."""
         return getattr(self._peer, "pid", None)
 
     def close(self) -> None:
@@ -135,9 +135,13 @@ class PeerEngine:
 
     def _spent(self, answer: Answer, kept: int, took_s: float) -> _Spent:
         if answer.decode_ms is None:
-            self.unseen["it does not tell prefill from decoding: the whole request is decoding"] = None
+            self.unseen[
+                "it does not separate prefill from decoding: the whole request counts as decoding"
+            ] = None
         elif answer.decoded is None:
-            self.unseen["it does not tell what its decoding paid for: one token fewer than emitted"] = None
+            self.unseen[
+                "it does not report the tokens of its decoding time: taken as one fewer than emitted"
+            ] = None
         return spent(answer, kept, took_s)
 
 
@@ -186,4 +190,4 @@ def _require_possible(answer: Answer, took_s: float) -> None:
     parts_s = ((answer.prefill_ms or 0.0) + (answer.decode_ms or 0.0)) / 1e3
     longest_s = max(parts_s, (answer.wall_ms or 0.0) / 1e3)
     if longest_s > took_s * _SLACK + _SLACK_S:
-        raise PeerError(f"it tells {longest_s:.3g} s of a request that took {took_s:.3g} s")
+        raise PeerError(f"it reports {longest_s:.3g} s for a request that took {took_s:.3g} s")

@@ -1,4 +1,4 @@
-"""JSON over HTTP to a server of others, and server-sent events from it."""
+"""JSON over HTTP to an external server, and server-sent events from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ABSENT = (404, 405, 501)
 class Http:
     """A server by its root.
 
-    Several threads may ask at once. Every request has a connection of its own: of requests over connections
+    Several threads may ask at once. Every request has its own connection: of requests over connections
     that each thread kept, llama-server (build 11434) closed one in ten early.
 
     Args:
@@ -43,7 +43,7 @@ class Http:
 
         Raises:
             PeerError: none, or the server refuses.
-            PeerGone: nobody answers.
+            PeerGone: no server answers.
         """
         with self._asked("GET", path) as response:
             self._require_ok(response, path)
@@ -54,7 +54,7 @@ class Http:
 
         Raises:
             PeerError: the server wants a key.
-            PeerGone: nobody answers.
+            PeerGone: no server answers.
         """
         with self._asked("GET", path) as response:
             if response.status_code in (401, 403):
@@ -79,7 +79,7 @@ class Http:
 
         Raises:
             PeerError: the server refuses, or answers no JSON object, or too late.
-            PeerGone: nobody answers.
+            PeerGone: no server answers.
         """
         with self._asked("POST", path, body) as response:
             self._require_ok(response, path)
@@ -140,7 +140,7 @@ class Http:
         if isinstance(error, requests.Timeout) or isinstance(cause, ReadTimeoutError):
             return PeerError(f"no answer from {url} within {self._answer_s:g} s")
         if isinstance(cause, MaxRetryError):
-            return PeerGone(f"nobody answers at {self.root}")
+            return PeerGone(f"no server answers at {self.root}")
         if isinstance(error, requests.ConnectionError):
             return PeerError(f"{url} closed the connection early")
         return PeerError(f"{url} cannot be asked: {shortened(str(error))}")

@@ -1,4 +1,4 @@
-"""Installs an engine into an environment of its own in the cache, or takes it away."""
+"""Installs an engine into its own environment in the cache, or takes it away."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class _Work:
         entry: what is installed.
         environment: the partial one.
         execute: runs a command.
-        meter: is told now and then to look.
+        meter: polled now and then.
     """
 
     entry: Entry
@@ -139,7 +139,7 @@ class _Work:
         return self.environment.folder / "scratch"
 
     def make_environment(self) -> None:
-        """An environment of our interpreter, with pip, and with pip's settings of our own environment."""
+        """An environment of our interpreter, with pip, and with the pip settings of this environment."""
         self.scratch.mkdir()
         self._run([sys.executable, "-m", "venv", self.environment.folder])
         with suppress(FileNotFoundError):
@@ -204,7 +204,7 @@ def _fetched(entry: Entry, source: Source) -> Path:
 
 
 class _Meter:
-    """Tells how much of an environment is there, by its size.
+    """Reports how much of an environment is installed, by its size.
 
     Args:
         folder: of the environment.

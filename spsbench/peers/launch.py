@@ -1,4 +1,4 @@
-"""Runs a module of ours, or a file, in another engine's environment, where spsbench is not installed.
+"""Runs a module of spsbench, or a file, in another engine's environment, where spsbench is not installed.
 
     PYTHON launch.py spsbench.peers.workers.openvino
     PYTHON launch.py benchmarks/museum/transformers_worker.py
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 LAUNCH = Path(__file__).resolve()
-"""This file, for whoever runs it."""
+"""This file, for the process that runs it."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Loops of an engine of others, as far as it tells them."""
+"""Loops of an external engine, as far as it reports them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _UNSEEN = float("nan")
 
 
 def loops_of(answer: Answer, kept: int, k: int) -> list[Loop] | None:
-    """One record a loop that went into the output; None unless all of them follow from what was told.
+    """One record a loop that went into the output; None unless all of them follow from what was reported.
 
-    A record needs what each loop drafted, accepted and emitted. ``accepted_per_loop`` tells the second; the
-    third is one more, but for the last. Of the first the protocol has the sum alone, which tells each where
-    it is K for every loop. Nothing is made up for an engine that drafted fewer somewhere, that tells sums
+    A record needs what each loop drafted, accepted and emitted. ``accepted_per_loop`` gives the second; the
+    third is one more, but for the last. Of the first the protocol has only the sum, which gives each where
+    it is K for every loop. Nothing is made up for an engine that drafted fewer somewhere, that reports sums
     only or whose loops do not add up to its tokens. Seconds are those of the request: a loop has none.
 
     Args:
         answer: checked.
         kept: how many of its tokens are the output, the first ones.
-        k: lookahead; 0 without a draft: then so many loops as tokens are told apart too.
+        k: lookahead; 0 without a draft: then there are as many loops as tokens.
     """
     accepted = answer.accepted_per_loop
     if k == 0:
@@ -36,13 +36,13 @@ def loops_of(answer: Answer, kept: int, k: int) -> list[Loop] | None:
 
 
 def _alone(answer: Answer) -> list[int] | None:
-    """Without a draft a loop emits one token; None unless their number is told and agrees."""
+    """Without a draft a loop emits one token; None unless their number is reported and agrees."""
     told = answer.loops is not None and answer.loops == answer.decoded
     return [0] * answer.loops if told and answer.loops is not None else None
 
 
 def _add_up(accepted: list[int], emitted: int) -> bool:
-    """Whether the loops end with the last token, or within the last loop behind it."""
+    """Whether the loops end with the last token, or within the last loop after it."""
     if not accepted:
         return emitted == 0
     before = sum(accepted[:-1]) + len(accepted) - 1
@@ -50,7 +50,7 @@ def _add_up(accepted: list[int], emitted: int) -> bool:
 
 
 def _records(accepted: list[int], room: int, k: int) -> list[Loop]:
-    """The loops up to the end of the output; those behind it belong to what was cut off."""
+    """The loops up to the end of the output; those after it belong to what was cut off."""
     loops = []
     for count in accepted:
         if room <= 0:

@@ -37,7 +37,7 @@ class Ran:
 
 
 def unequal(arms: Sequence[Ran], *, sampled: bool = True) -> list[str]:
-    """A sentence for each setting of ``SETTINGS`` that is not the same everywhere, or not told.
+    """A sentence for each setting of ``SETTINGS`` that is not the same everywhere, or not reported.
 
     Args:
         arms: of one run.
@@ -58,13 +58,13 @@ def _differing(name: str, told: Mapping[str, str]) -> str:
 
 
 def _untold(settings: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for those who do not tell some settings."""
+    """A sentence for those that do not report some settings."""
     for who in dict.fromkeys(settings.values()):
-        yield f"Not told by {who}: {', '.join(name for name, other in settings.items() if other == who)}."
+        yield f"Not reported by {who}: {', '.join(name for name, other in settings.items() if other == who)}."
 
 
 def _by_value(name: str, arms: Sequence[Ran]) -> dict[str | None, str]:
-    """Who ran with each value of a setting; None where it is not told."""
+    """Who ran with each value of a setting; None where it is not reported."""
     groups: dict[str | None, list[Ran]] = {}
     for arm in arms:
         groups.setdefault(_said(arm.settings.get(name)), []).append(arm)

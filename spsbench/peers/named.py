@@ -1,4 +1,4 @@
-"""Engines that have a worker of ours: how each is started, what it reads, and its options."""
+"""Engines with a built-in worker: how each is started, what it reads, and its options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOW_TO_DRAFT = ("greedy", "probabilistic")
 
 @dataclass(frozen=True)
 class Named:
-    """An engine that has a worker of ours.
+    """An engine with a built-in worker.
 
     Attributes:
         module: of its worker.
@@ -33,7 +33,7 @@ class Named:
         options: with their defaults.
         choices: values of options that are names.
         python: the interpreter that its worker runs on.
-        variables: of its processes, on top of ours.
+        variables: of its processes, on top of this process's.
         placed: options that say where the engine is.
     """
 

@@ -1,4 +1,4 @@
-"""An engine of others as whoever asks it sees it, and what its answers must satisfy."""
+"""An external engine as its caller sees it, and what its answers must satisfy."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class PeerGone(PeerError):
 
 
 class Peer(Protocol):
-    """An engine of others with one setting: a target, with a draft and K or without."""
+    """An external engine with one setting: a target, with a draft and K or without."""
 
     def describe(self) -> Described:
         """What it is and runs with; the models are loaded at the first call.
 
         Raises:
-            PeerGone: it cannot be had.
+            PeerGone: it is unavailable.
         """
         ...
 
@@ -47,7 +47,7 @@ def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:
     Retokenised ids need not be as many as were drawn, so their number is not checked.
 
     Raises:
-        PeerError: it holds ids outside the vocabulary, goes on behind its end, or ends for no reason.
+        PeerError: it holds ids outside the vocabulary, goes on after its end, or ends for no reason.
     """
     ids = answer.output_ids
     wrong = next((token for token in ids if not 0 <= token < vocab_size), None)
@@ -57,7 +57,7 @@ def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:
         raise PeerError(f"it returned {len(ids)} tokens where {ask.max_new_tokens} were asked for")
     early = next((place for place, token in enumerate(ids[:-1]) if token in ask.stop_ids), None)
     if early is not None:
-        raise PeerError(f"it went on behind the stop token {ids[early]} at {early}")
+        raise PeerError(f"it went on after the stop token {ids[early]} at {early}")
     if answer.finish == STOP:
         return _with_stop(answer, ask)
     if answer.finish != LENGTH:

@@ -52,7 +52,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Described:
-    """Answer to ``describe``. None wherever the engine does not tell.
+    """Answer to ``describe``. Fields it does not report are None.
 
     Attributes:
         engine, version: as the engine calls itself.
@@ -122,7 +122,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer to ``generate``. None wherever the engine does not tell; never an estimate.
+    """Answer to ``generate``. Fields the engine does not report are None, never an estimate.
 
     Attributes:
         output_ids: emitted token ids, with the one that ended the output.
@@ -195,7 +195,7 @@ def read(kind: type[Kind], value: object) -> Kind:
         ProtocolError: something is missing or of another type.
     """
     if not isinstance(value, Mapping):
-        raise ProtocolError(f"{kind.__name__.lower()} is no object: {shortened(json.dumps(value))}")
+        raise ProtocolError(f"{kind.__name__.lower()} is not an object: {shortened(json.dumps(value))}")
     given: dict[str, Any] = {}
     for each in fields(kind):
         if each.name in value:

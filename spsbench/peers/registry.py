@@ -1,4 +1,4 @@
-"""Which engine of others a name stands for, and how it is opened."""
+"""Which external engine a name stands for, and how it is opened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODEL = ":model="
 
 @dataclass(frozen=True, slots=True)
 class PeerKind:
-    """An engine of others that can be opened.
+    """An external engine that can be opened.
 
     Attributes:
         name: as it was given, and in tables.
@@ -47,11 +47,11 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
 
     Args:
         text: the name of an engine, with options as ``name:option=value``; ``worker:COMMAND``; or
-            ``openai:URL`` with ``:model=NAME`` behind it or not.
+            ``openai:URL`` with ``:model=NAME`` after it or not.
         flag: the flag that named it.
 
     Raises:
-        UsageError: there is no such engine or option, or no command behind the colon.
+        UsageError: there is no such engine or option, or no command after the colon.
         UnavailableError: the engine is not installed.
     """
     if text.startswith(WORKER):
@@ -89,7 +89,7 @@ def server_address(text: str, flag: str) -> tuple[str, str | None]:
     """URL and model of ``openai:URL[:model=NAME]``; None where no model is named.
 
     Raises:
-        UsageError: that is no URL of http or https, or no name stands behind ``:model=``.
+        UsageError: that is not an http or https URL, or no name follows ``:model=``.
     """
     url, named, model = text.removeprefix(OPENAI).partition(_MODEL)
     parts = urlsplit(url)
@@ -125,7 +125,7 @@ def _worker(text: str, flag: str) -> PeerKind:
         raise UsageError(f"{text} cannot be read: {error}.", flag=flag) from error
     if not argv:
         raise UsageError(
-            "no command stands behind the colon.", flag=flag, remedy=f'E.g. {WORKER}"python my_engine.py".'
+            "no command follows the colon.", flag=flag, remedy=f'E.g. {WORKER}"python my_engine.py".'
         )
     return PeerKind(text, lambda load, log, paused: started(argv, load, log, paused))
 

@@ -1,4 +1,4 @@
-"""An engine that runs already, behind an OpenAI-compatible server."""
+"""An engine that is already running, behind an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Server:
         """Look at what the server counts; what is returned looks again.
 
         It is given how many tokens the server wrote meanwhile, and answers how many draft tokens were
-        proposed and kept, or None twice where the server does not tell, or wrote for others too.
+        proposed and kept, or None twice where the server does not report it, or served others too.
         """
         dialect = self._spoken()
         before = self._tally(dialect)
@@ -154,7 +154,7 @@ def require_same_model(peer: Peer, rows: Sequence[tuple[list[int], int, float]],
     judged = [(prompt, best) for prompt, best, gap in rows if gap >= NEAR_TIE]
     if not judged:
         raise UnavailableError(
-            f"no prompt of {len(rows)} tells the target from another model.",
+            f"no prompt of {len(rows)} distinguishes the target from another model.",
             flag="--engine",
             remedy="Give more prompts.",
         )

@@ -1,4 +1,4 @@
-"""A worker's side of the protocol: answer one request a line. On the standard library alone."""
+"""A worker's side of the protocol: answer one request a line. Standard library only."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _answered(
         served = load(asked)
         return served, served.describe()
     if method != GENERATE:
-        raise ValueError(f"{method!r} is no method of the protocol")
+        raise ValueError(f"{method!r} is not a method of the protocol")
     if served is None:
         raise ValueError("`describe` comes first")
     return served, served.generate(read(Ask, message.get("params")))

@@ -1,4 +1,4 @@
-"""Which tokens end an output, for an engine that knows no strings."""
+"""Which tokens end an output, for an engine without stop strings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of token ids and back, for servers that know text only."""
+"""Text of token ids and back, for servers that handle only text."""
 
 from __future__ import annotations
 

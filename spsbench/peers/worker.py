@@ -1,4 +1,4 @@
-"""An engine in a process of its own, spoken to by the protocol."""
+"""An engine in its own process, spoken to by the protocol."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Command:
 
     Attributes:
         argv: the command, without a shell.
-        environment: on top of ours.
+        environment: on top of this process's.
         log: what it prints beside the protocol.
         load_s, answer_s: how long ``describe`` and ``generate`` may take, in seconds.
     """
@@ -58,10 +58,10 @@ class Command:
 
 
 class Worker:
-    """A ``Peer`` behind a process, in a process group of its own.
+    """A ``Peer`` in a process, with its own process group.
 
     A request whose answer is late, of another request or no answer at all costs that one: the process is
-    ended, and started anew for the next. After ``MOST_FAILURES`` in a row it is given up.
+    ended, and restarted for the next. After ``MOST_FAILURES`` in a row it is given up.
 
     Args:
         command: how it is started.
@@ -157,7 +157,7 @@ class Worker:
             raise PeerGone(f"it does not load the models: {error}") from error
         if self._described not in (None, found):
             self._end()
-            raise PeerGone("started anew it describes itself otherwise than before")
+            raise PeerGone("after a restart it describes itself differently")
         self._described = found
 
     def _answer(self, method: str, params: Params, kind: type[Kind], limit_s: float) -> Kind:
@@ -178,7 +178,7 @@ class Worker:
             told = "it ended" if isinstance(error, BrokenPipeError) else str(error)
             self._end()
             raise PeerError(f"{told}; see {self._command.log}") from error
-        except BaseException:  # interrupted: its answer would come to whoever asks next
+        except BaseException:  # interrupted: its answer would go to the next request
             self._end()
             raise
         raise PeerError(f"it says {shortened(str(found['error']), 200)}")

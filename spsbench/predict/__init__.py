@@ -1,1 +1,1 @@
-"""What other settings would give: costs of a loop, factors of the speedup, bounds, the best K."""
+"""Predictions for other settings: costs of a loop, factors of the speedup, bounds, the best K."""

@@ -86,7 +86,7 @@ def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | Non
     """c, the time of one draft run over that of one target run, and where it was measured.
 
     From the loops: drafting per drafted token over the verify phase of ArS. Where an engine sees no
-    phases, from the draft alone against ArS, both whole; that tells nothing of another drafter.
+    phases, from the draft alone against ArS, both whole; that says nothing about another drafter.
 
     Args:
         row: an SpS arm's row of the summary.

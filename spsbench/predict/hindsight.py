@@ -1,7 +1,7 @@
 """What the right K in every loop, known afterwards, would have gained (the oracle).
 
 Leviathan et al. 2022 speak of an oracle that knows in each loop how many tokens will pass; they put
-its gain at up to about 60%. No sampler can be that oracle: this tells how much a K that adapts could
+its gain at up to about 60%. No sampler can be that oracle: this bounds how much a K that adapts could
 be worth here at the very most, not what one would reach.
 
 The oracle drafts exactly the tokens that were accepted in the arm with the largest K and pays for

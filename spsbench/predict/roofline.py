@@ -91,7 +91,7 @@ def _regime(weights: float, bandwidth: float | None, cache: float | None) -> Reg
 
 
 def _forward_bytes(model: Mapping[str, Any]) -> float | None:
-    """Bytes of weights that one forward reads, as told, or all parameters at the dtype's width."""
+    """Bytes of weights that one forward reads, as given, or all parameters at the dtype's width."""
     if model.get("forward_bytes") is not None:
         return float(model["forward_bytes"])
     width = _WIDTHS.get(str(model.get("dtype")))

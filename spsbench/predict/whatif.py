@@ -1,8 +1,8 @@
-"""What if alpha, c or K were others: one model of a loop, for every prediction.
+"""What if alpha, c or K were different: one model of a loop, for every prediction.
 
 A loop emits some tokens and costs some ArS steps, both against K; their quotient is the speedup. Where the
 two come from is the caller's: tokens from an alpha with independent tests, from the measured length or from
-replay; costs from c (a forward of K+1 tokens as dear as one of a single token), from timed forwards, from a
+replay; costs from c (a forward of K+1 tokens as costly as one of a single token), from timed forwards, from a
 sweep's line or from loops that were run.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spsbench.decode.theory import alpha_iid, expected_tokens
 
 MOST_K = 64
-"""Larger lookaheads are not looked at."""
+"""Larger lookaheads are not considered."""
 
 KS = range(1, MOST_K + 1)
 
@@ -57,7 +57,7 @@ def independent(alpha: float, kept: float = 1.0) -> AgainstK:
 
 
 def leviathan(alpha: float, c: float) -> WhatIf:
-    """Independent tests, and verifying K+1 tokens as dear as one ArS step (Leviathan et al. 2022, Th. 3.8).
+    """Independent tests, and verifying K+1 tokens as costly as one ArS step (Leviathan et al. 2022, Th. 3.8).
 
     Args:
         alpha: the chance of each test.

@@ -1,1 +1,1 @@
-"""What any drafter and any K would give on texts that the target wrote already."""
+"""What any drafter and any K would give on texts that the target has already written."""

@@ -33,7 +33,7 @@ _NOTHING: Floats = np.zeros(1)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a number lies between whatever is drafted behind rejected tokens."""
+    """What a number lies between whatever is drafted after rejected tokens."""
 
     low: float
     high: float
@@ -46,7 +46,7 @@ class PolicyCell:
     Attributes:
         policy: with its threshold; None for the oracle.
         tokens_per_loop: with the interval over prompts; exact given the texts.
-        drafted_per_loop: likewise, but what is drafted behind rejected tokens is sampled.
+        drafted_per_loop: likewise, but what is drafted after rejected tokens is sampled.
         bounds: of the drafted tokens per loop: exact given the texts; equal where nothing is sampled.
         predicted: time and speedup over ArS; None if nothing was timed.
         ms_bounds: of the milliseconds a token, likewise.
@@ -98,7 +98,7 @@ class Curve:
         beyond_ms: what a loop of each policy takes here beyond one of a fixed K that drafts as many, in
             milliseconds, of loops with one threshold each. It is charged where it is above 0: deciding is
             never free of cost, and a smaller number is noise.
-        rollouts: drafts that were sampled on behind a rejected token.
+        rollouts: drafts that were sampled on after a rejected token.
     """
 
     drafter: Spec

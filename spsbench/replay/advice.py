@@ -1,4 +1,4 @@
-"""Which drafter and which K: chosen on one half of the prompts, judged on the other."""
+"""Which drafter and which K: chosen on one half of the prompts, evaluated on the other."""
 
 from __future__ import annotations
 

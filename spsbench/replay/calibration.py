@@ -153,7 +153,7 @@ def _by_rows(rounds: _Rounds) -> dict[int, Floats]:
     """[rounds] seconds by rows.
 
     Raises:
-        ValueError: some are missing, or are no times.
+        ValueError: some are missing, or are not times.
     """
     seconds = np.array(rounds.seconds, dtype=np.float64)
     if seconds.ndim != 2 or seconds.shape[1] != len(rounds.rows):

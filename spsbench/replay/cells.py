@@ -1,4 +1,4 @@
-"""What a drafter and a K come to over all texts: tokens per loop, and the loops of a sequence."""
+"""Totals of a drafter and a K over all texts: tokens per loop, and the loops of a sequence."""
 
 from __future__ import annotations
 

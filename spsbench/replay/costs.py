@@ -1,4 +1,4 @@
-"""What loops take by how many tokens they draft: the times of fixed K, put together."""
+"""The time of a loop by how many tokens it drafts: the times of fixed K, combined."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class LoopCosts:
     cold: Floats
 
     def at(self, contexts: Floats) -> Floats:
-        """[n, K+1] seconds, as measured, of loops behind contexts [n] of so many tokens."""
+        """[n, K+1] seconds, as measured, of loops after contexts [n] of so many tokens."""
         found: Floats = self.at_zero[0] + contexts[:, None] * self.slope[0]
         return found
 

@@ -1,4 +1,5 @@
-"""What a loop of each cell takes here: a few are run for real, in turns, behind the texts' own beginnings."""
+"""The time of a loop of each cell on this machine: a few real loops, in turns, after prefixes of the
+texts."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from spsbench.replay.texts import TargetText
 Cell = TypeVar("Cell", bound=Hashable)
 
 _LOOPS = 14
-"""Of a cell in a round: few, so that the rounds are many and no cell has a moment of its own."""
+"""Of a cell in a round: few, so that the rounds are many and no cell has its own moment."""
 _LEAST_TOKENS = 42
 """A sequence in a round has at least so many: ArS, whose time stands in every speedup, has a token a loop."""
 COLD = 4
@@ -92,7 +93,7 @@ def rehearse(
     seed: int = 0,
     least_rounds: int = LEAST_ROUNDS,
 ) -> dict[Cell, LoopTimes]:
-    """Run some loops of every cell, in turns and in an order shuffled anew each round.
+    """Run some loops of every cell, in turns and in an order reshuffled each round.
 
     Args:
         engines: by cell.

@@ -69,7 +69,7 @@ def replay(
         sampling: of target and drafts.
         drafters: each once.
         k: the largest lookahead that is asked for.
-        told: hears how many texts are done.
+        told: called with the number of texts done.
         readers: of the rows of some of the drafters, for policies; each fills its own.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A replay from one end to the other: texts, drafters and K in, what each cell would give out."""
+"""A replay from start to end: texts, drafters and K in, the prediction for each cell out."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def study(
         sought: each once; their pairs share the target.
         ks: lookaheads from 1.
         times: seconds for timing loops of all cells here, 0 for none; or times of another machine.
-        told: hears what begins.
+        told: called with what begins.
         shortlist: of each drafter time only so many K, the fastest by one round; None times all.
         readers: see ``replay``; of drafters that are sought with one pair alone.
         under: drafters with policies whose loops are timed beside the others, at the largest K.

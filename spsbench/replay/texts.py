@@ -45,7 +45,7 @@ class Ran:
 
     Attributes:
         tokens_per_loop: mean.
-        drafted_per_loop: mean; a run does not count what is drafted behind an accepted EOS.
+        drafted_per_loop: mean; a run does not count what is drafted after an accepted EOS.
     """
 
     tokens_per_loop: float
@@ -133,7 +133,7 @@ def texts_in(path: Path, reader: Reader, config: RunConfig) -> Written:
         config: which models read them.
 
     Raises:
-        UsageError: a line is no such text, lines differ in their sampling, or there is too little text.
+        UsageError: a line is not such a text, lines differ in their sampling, or there is too little text.
         UnavailableError: the file cannot be read.
     """
     found = list(reader.read(path))

@@ -1,4 +1,4 @@
-"""From a configuration to a finished run: plan everything, measure the arms side by side, conclude."""
+"""From a configuration to a finished run: plan everything, measure the arms in turns, finalize."""
 
 from __future__ import annotations
 

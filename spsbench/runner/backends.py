@@ -148,7 +148,7 @@ class Backends:
         self.fallbacks: dict[str, str] = {}
 
     def build(self, arm: Arm) -> Engine:
-        """The engine of an arm; an eager one, noted in ``fallbacks``, where a graph cannot be had."""
+        """The engine of an arm; an eager one, noted in ``fallbacks``, where a graph is unavailable."""
         if self._peer is not None and is_peer(arm):
             return self._peer(arm)
         target = self._writer(arm)

@@ -58,7 +58,8 @@ def require_room(
     backend: str,
     slots: int,
 ) -> None:
-    """Refuse batches that do not fit into memory: the models, their weights packed anew for blocks of several
+    """Refuse batches that do not fit into memory: the models, their weights packed again for blocks of
+    several
     tokens, the caches of all rows and what is kept of each until its output is done.
 
     Args:

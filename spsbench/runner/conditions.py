@@ -1,4 +1,4 @@
-"""What a sequence is measured under besides the run's identity: kept for each, never mixed in silence.
+"""The conditions of a measurement besides the run's identity: recorded per sequence, never mixed silently.
 
 Threads, backends, versions and hardware may change tokens (in the last bits of a logit) and do change
 times. A run that goes on under others would pool the speeds of two configurations.
@@ -113,7 +113,7 @@ def _changes(now: Conditions, before: Conditions) -> list[str]:
 
 
 def with_engines(store: RunStore, now: Conditions, versions: Mapping[str, str]) -> Conditions:
-    """The conditions with the versions of engines of others; those that did not start keep the recorded one.
+    """The conditions with the versions of external engines; those that did not start keep the recorded one.
 
     Args:
         store: of the run.
@@ -198,7 +198,7 @@ def with_sharing(now: Conditions, workers: int) -> Conditions:
 
 
 def _agree(one: Conditions, other: Conditions) -> bool:
-    """Whether no engine of others is of two versions."""
+    """Whether no external engine has two versions."""
     versions = one.get("engines", {}), other.get("engines", {})
     return all(versions[1].get(engine, version) == version for engine, version in versions[0].items())
 
@@ -206,8 +206,8 @@ def _agree(one: Conditions, other: Conditions) -> bool:
 def _resolved(now: Conditions, before: Conditions) -> Conditions:
     """``auto`` is decided once for a run: what was recorded is used again.
 
-    Engines of others tell their versions when they are started, see ``require_same_engines``. How many
-    workers share a machine is no reason to refuse: a run goes on with others or without, its times apart.
+    External engines report their versions when they are started, see ``require_same_engines``. How many
+    workers share a machine is not a reason to refuse: a run goes on with others or without, its times apart.
     """
     now = with_sharing(now, before.get(SHARED, 1))
     if "engines" in before:

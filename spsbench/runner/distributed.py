@@ -1,4 +1,5 @@
-"""A run that several workers measure: planned, kept and concluded here, nothing generated in this process."""
+"""A run that several workers measure: planned, recorded and finalized here, nothing generated in this
+process."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ WORKER = "worker"
 _OUTPUTS = 32
 """Of a block that is scored, at least; all outputs of an example are in one."""
 
-_UNCOUNTED = FoundMeter(None, None, "workers share machines, whose meters do not tell them apart")
+_UNCOUNTED = FoundMeter(None, None, "workers share machines, whose counters cannot separate them")
 
 _PROOF = ("proof", 0, "")
 
@@ -177,7 +178,7 @@ def require_distributable(plan: Plan) -> None:
             raise UsageError(
                 f"{arm.drafter} proposes what earlier prompts taught it, and no worker sees all of them.",
                 flag=FLAG,
-                remedy="Choose options with which it begins anew, or leave it out.",
+                remedy="Choose options with which it starts afresh for each sequence, or leave it out.",
             )
 
 

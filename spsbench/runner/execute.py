@@ -1,4 +1,4 @@
-"""Carry out a plan: load, warm up, measure arm beside arm, score, conclude."""
+"""Carry out a plan: load, warm up, measure arms in turns, score, finalize."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ from spsbench.store.opening import RUN_FILE, check_identity, read_run
 from spsbench.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
-_MODES = {GRAPHED: "graphs"}  # others than ours run the stock model, or a forward of their own
+_MODES = {GRAPHED: "graphs"}  # others than ours run the stock model, or their own forward
 _OWN_FORWARD = "its own"
 
 
 class Watcher(Protocol):
-    """Whoever wants to know how far a run is."""
+    """An observer of a run's progress."""
 
     def loading(self, what: str) -> None:
         """Something slow begins, e.g. loading a model."""
@@ -114,7 +114,7 @@ def execute(
         plan: the run.
         directory: made if need be.
         resume: continue a run that is there already, if it is the same.
-        watcher: told of the progress.
+        watcher: notified of the progress.
         allow_mixed: continue even under other threads, backends, versions or hardware than before.
 
     Raises:
@@ -213,7 +213,7 @@ def _note_engines(
     fallbacks: Mapping[str, str],
     watcher: Watcher,
 ) -> None:
-    """Tell run.json what computes; arms that are not built this time keep what was told of them."""
+    """Record in run.json what computes; arms that are not built this time keep their entries."""
     for arm, reason in fallbacks.items():
         watcher.warned(f"{arm} runs with the engine eager: {reason}.")
     note_facts(store, facts_of(plan, engines, pair, fallbacks))
@@ -243,7 +243,7 @@ def _with_peers(
     *,
     allow_mixed: bool,
 ) -> Conditions:
-    """Start the engines of others before anything is measured; the conditions with their versions.
+    """Start the external engines before anything is measured; the conditions with their versions.
 
     Raises:
         UnavailableError: none can be started, and the run has no other arm.
@@ -261,7 +261,7 @@ def _with_peers(
 
 
 def _note_peers(store: RunStore, peers: PeerArms) -> None:
-    """Bring run.json up to date with what engines of others tell of themselves; nothing without any."""
+    """Bring run.json up to date with what external engines report of themselves; nothing without any."""
     info, found = store.run_info(), peers.record()
     if not found:
         return
@@ -437,7 +437,7 @@ def _worker(engine: Engine) -> int | None:
 
 
 def _lost(engine: Engine, worker: int | None, before: dict[str, float | None]) -> dict[str, float]:
-    """What others took meanwhile; what a worker waited for that was started anew is of its start."""
+    """What others took meanwhile; what a restarted worker waited for belongs to its start."""
     return taken_since(before, worker if worker == _worker(engine) else None)
 
 

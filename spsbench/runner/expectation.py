@@ -116,7 +116,7 @@ def of_earlier_run(plan: Plan, results: Path, but: Path) -> tuple[Expectation, P
                 same = not differences(_comparable(store.run_info().get("identity") or {}), wanted)
                 found = _shown(plan, store) if same else None
         except (SpsbenchError, OSError):
-            continue  # a run that cannot be read tells nothing, and is not this one's concern
+            continue  # a run that cannot be read says nothing, and is not this one's concern
         if found is not None:
             return found, path.parent
     return None

@@ -40,7 +40,7 @@ class TokenReader(Protocol):
 def token_texts(ids: Iterable[int], tokenizer: TokenReader) -> dict[str, str]:
     """The text of each id by the id's digits; empty for special tokens.
 
-    Each is read behind an ``a``: some tokenizers drop the space before the first word they decode. A
+    Each is read after an ``a``: some tokenizers drop the space before the first word they decode. A
     part of a character reads as U+FFFD.
     """
     anchor = tokenizer.encode("a", special=False)
@@ -83,8 +83,8 @@ def score(
     Args:
         task: scores.
         store: open for writing.
-        announce: told how many there are.
-        again: score those anew that have scores.
+        announce: called with their number.
+        again: score again what has scores.
         scorer: where it is done.
     """
     references = {prompt.example_id: prompt for prompt in store.prompts()}

@@ -1,7 +1,7 @@
-"""What the processes of a split target do that do not lead, and what leads them.
+"""The processes of a split target that follow, and what leads them.
 
 The first process is a run like any other: it plans, measures, writes and prints. The others load their
-slices of the target and do as they are told until the first one says that it is over, or is gone.
+slices of the target and follow the first one until it says that it is over, or is gone.
 """
 
 from __future__ import annotations

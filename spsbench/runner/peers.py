@@ -1,4 +1,4 @@
-"""Engines of others as arms: each started once, kept stopped but for its requests, ended with the run."""
+"""External engines as arms: each started once, kept stopped between its requests, ended with the run."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from spsbench.records import Arm
 from spsbench.runner.plan import Plan
 
 LOGS = "engines"
-"""Folder of the run directory that takes what engines of others print."""
+"""Folder of the run directory that takes what external engines print."""
 
-UNTOLD_RULE = "not told by the engine"
+UNTOLD_RULE = "not reported by the engine"
 
 _Setting = tuple[str, bool, int]
 """Engine, whether it drafts, and K: what one process is started with; it serves every sampling."""
@@ -65,8 +65,8 @@ class PeerArms:
         """Start engines and let them load their models; what cannot be is noted in ``left_out``.
 
         Args:
-            due: arms that are to be measured; the engines of others stay where they are.
-            starting: told of each before it begins, since loading may take minutes.
+            due: arms that are to be measured; the external engines stay where they are.
+            starting: called with each before it begins, since loading may take minutes.
         """
         for arm in (arm for arm in self._plan.arms if is_peer(arm) and arm in due):
             setting = _setting(arm)
@@ -96,7 +96,7 @@ class PeerArms:
         return {engine: f"{found.engine} {found.version}" for engine, found in told.items()}
 
     def rules(self) -> dict[str, str]:
-        """By which rule each speculative arm of another engine keeps tokens, as it tells."""
+        """The rule by which each speculative arm of another engine accepts tokens, as it reports."""
         return {
             arm.name: found.rule or UNTOLD_RULE
             for arm in self._plan.arms
@@ -107,7 +107,7 @@ class PeerArms:
         """What run.json keeps of every arm under ``engines``; nothing without a peer.
 
         See ``Described``; ``unseen`` is that of ``PeerEngine``, and ``separate`` says whether it answered in
-        a process of its own.
+        its own process.
         """
         if not self._described:
             return {}

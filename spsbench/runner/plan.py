@@ -148,7 +148,7 @@ class Plan:
         return ", ".join([label, *about_weights(self.source, self.dtypes, self.backend), *split])
 
     def info(self) -> dict[str, Any]:
-        """What ``run.json`` tells besides the identity."""
+        """What ``run.json`` records besides the identity."""
         return {
             "task": self.task.name,
             "task_label": self.label(),
@@ -242,7 +242,7 @@ def _require_shareable(config: RunConfig, source: PairSource, arms: Sequence[Arm
             f"{source.draft.name} is a trained draft that reads its target's embedding, and {engine} needs "
             "a model that stands alone.",
             flag="--draft",
-            remedy="Give --arms ars, or a draft in a folder of its own.",
+            remedy="Give --arms ars, or a draft in a separate folder.",
         )
 
 
@@ -259,7 +259,7 @@ def _files_of(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
 
 
 def _verification_rule(arm: Arm) -> str | None:
-    """None of an engine of others, which tells it when it is started."""
+    """None for an external engine, which reports it when it is started."""
     if is_peer(arm):
         return None
     if arm.sampling.beam is not None:
@@ -277,7 +277,7 @@ def plan(config: RunConfig) -> Plan:
 
     Raises:
         UsageError: anything asked for is unknown or does not fit together.
-        UnavailableError: data or a model cannot be had.
+        UnavailableError: data or a model is unavailable.
     """
     task, arms = task_and_arms(config)
     sandbox = _sandbox(config, task)

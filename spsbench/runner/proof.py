@@ -1,4 +1,4 @@
-"""What a run does for its proof alone: read outputs again, and draw some that leave more to chance.
+"""The proof of a run: read outputs again, and draw some at temperature 1.
 
 Re-reading is an uncached forward of both models over prompt and output, between two sequences.
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PROOF_SAMPLING = SamplingParams()
-"""Temperature 1, every token possible: the most that a text can tell of its distribution."""
+"""Temperature 1, every token possible: the most that a text can reveal of its distribution."""
 
 # Enough to bound leakage at one or two per cent with the embedded pair; never more than half as many as
 # there are prompts, so that a short run stays short. A number, not a time: no clock decides what is proved.
@@ -59,7 +59,7 @@ _MOST_TOKENS = 128
 
 
 class Listener(Protocol):
-    """Whoever is told what goes on; see ``Watcher``."""
+    """An observer of the progress; see ``Watcher``."""
 
     def warned(self, message: str) -> None:
         """Something is not as it was asked for."""
@@ -83,7 +83,7 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     sums = rescore.rescored(reading, seed)
     if _can_rederive(arm):
         certain = arm.method == "sps" and drafter_kind(arm.drafter.name).point_mass
-        # A policy of its own, to be asked once more; a copy is as long as it goes.
+        # Its own policy, to be asked once more; a copy is as long as it goes.
         policy = None if certain or arm.method != "sps" else build_policy(arm.policy)
         given = (arm.sampling, arm.k, seed, target.dtype, policy)
         sums |= rescore.decided_again(
@@ -111,7 +111,7 @@ def _can_rederive(arm: Arm) -> bool:
 
 
 def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
-    """The SpS arms of our own engines under ``PROOF_SAMPLING``, each engine and K once."""
+    """The SpS arms of the built-in engines under ``PROOF_SAMPLING``, each engine and K once."""
     own = [
         arm
         for arm in arms
@@ -139,7 +139,7 @@ def prove(plan: Plan, store: RunStore, pair: Pair, backends: Backends, watcher: 
 
 
 def announce_proof(plan: Plan, watcher: Listener) -> None:
-    """Tell how many sequences are to be drawn, if any."""
+    """Announce how many sequences are to be drawn, if any."""
     if due := len(proof_prompts(plan)) * len(proof_arms(plan.arms)):
         watcher.proving(due)
 

@@ -26,7 +26,7 @@ from spsbench.torchrun import FLAG, require_alone, started
 
 
 def split_over(config: RunConfig) -> dict[str, Any]:
-    """What tells a run of a split target from others; nothing of any other, so that those go on as before."""
+    """What identifies a run of a split target; nothing for any other, so that those continue as before."""
     if config.tensor_parallel == 1:
         return {}
     return {"tensor_parallel": config.tensor_parallel, "draft_placement": config.draft_placement}
@@ -69,9 +69,9 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
         if arm.sampling.beam is not None:
             raise _whole("a beam search builds a tree over the target", "--sampling")
         if arm.batch > 1:
-            raise _whole("a batch has a forward of its own", "--batch")
+            raise _whole("a batch has its own forward", "--batch")
         if arm.engine != EAGER:
-            raise _whole(f"the engine {arm.engine} runs a model of its own", "--engine")
+            raise _whole(f"the engine {arm.engine} runs its own model", "--engine")
         if arm.method == "sps" and drafter_kind(arm.drafter.name).needs_of(arm.drafter) & {WEIGHTS, HIDDEN}:
             raise _whole(f"the drafter {arm.drafter.name} reads the target's layers", "--drafter")
 

@@ -24,7 +24,7 @@ START_S = 120.0
 """How long workers may take to begin: Ray starts a process for each where CPUs are free."""
 
 _OBJECT_STORE_BYTES = 100 * 2**20
-"""Of a cluster of our own; what travels are keys and single samples."""
+"""Of a cluster started here; what travels are keys and single samples."""
 
 
 class RayPool:

@@ -1,4 +1,4 @@
-"""Work in blocks for several workers: who is free gets the next one, and a lost worker's is done again.
+"""Work in blocks for several workers: a free worker gets the next one, and a lost worker's is repeated.
 
 Nothing here knows what a worker is or how it is reached; that is a ``Pool``'s business.
 """
@@ -104,7 +104,7 @@ def hand_out(
         blocks: in the order in which they are begun.
         pool: of the workers.
         workers: those to be used, all free.
-        lost: told of each lost worker, with the reason.
+        lost: called with each lost worker and the reason.
 
     Raises:
         SpsbenchError: no worker is left, or one item has cost ``MOST_LOST`` of them; or as a worker raised.

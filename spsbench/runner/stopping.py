@@ -1,4 +1,4 @@
-"""When a run ends before its last prompt: every speedup is known well enough, or its time is used up.
+"""When a run ends before its last prompt: every speedup is precise enough, or its time is used up.
 
 Times decide how many prompts are run and nothing else. Prompts keep their order and a prompt is run whole,
 so the tokens of a run that ends early are the first ones of the run that does not.

@@ -1,4 +1,4 @@
-"""Half of a run that is spread: what a process does that measures for another one.
+"""The worker's side of a distributed run: a process that measures for another one.
 
 It knows nothing of how it is reached. It finds task, data and models by itself, as the run's own settings
 name them, so that only keys travel to it, and finished samples back.
@@ -80,7 +80,7 @@ class Worker:
 
         Raises:
             UsageError: something is not what the run was planned with.
-            UnavailableError: something is not to be had here.
+            UnavailableError: something is unavailable here.
         """
         with _saying_where():
             self._plan: Plan = plan(self._config)
@@ -142,7 +142,7 @@ class Worker:
 
 @contextmanager
 def _saying_where() -> Iterator[None]:
-    """An error tells the machine that it comes from."""
+    """An error names the machine that it comes from."""
     try:
         yield
     except SpsbenchError as error:

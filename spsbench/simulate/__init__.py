@@ -1,1 +1,1 @@
-"""No model at all: target and draft as tables of distributions, through the loops that runs use."""
+"""Simulation without a model: target and draft as tables of distributions, through the production loops."""

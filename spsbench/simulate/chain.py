@@ -24,7 +24,7 @@ class Chain:
         tables: warped, see ``Tables.warped``.
 
     Attributes:
-        text: [S] share of the positions of a target's text that are behind each context.
+        text: [S] share of the positions of a target's text that are after each context.
         overlap: [S] sum of min(target, draft) in each context: the chance that a draft token is accepted.
     """
 
@@ -70,7 +70,7 @@ class Chain:
 
 
 def text_shares(contexts: Contexts, target: Floats) -> Floats:
-    """[S] share of the positions of a target's endless text behind each context; it begins anywhere alike.
+    """[S] share of the positions of a target's endless text after each context; it begins anywhere alike.
 
     Args:
         contexts: what numbers the rows.

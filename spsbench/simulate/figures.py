@@ -1,4 +1,4 @@
-"""The simulation in pictures: Figure 1 of Chen et al. 2023 for any alpha, c and K, and the speedup."""
+"""Figures of the simulation: Figure 1 of Chen et al. 2023 for any alpha, c and K, and the speedup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the simulated tokens follow the target's rows, by the statistics that runs are judged by."""
+"""Whether the simulated tokens follow the target's rows, by the statistics of a run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LawCheck:
     """What the tokens say about the sampler.
 
     Attributes:
-        tokens: how many were looked at.
+        tokens: how many were tested.
         g, freedom, p_value: the G-test of every context's tokens against the target's row.
         impossible: tokens of probability 0 under the target.
         evidence: leakage and e-values, as for a run.
@@ -63,7 +63,7 @@ def check(tables: Tables, texts: Sequence[Text], seed: int) -> LawCheck:
     """Hold texts against the target's rows, whatever made them.
 
     Behind a context the next token follows the target's row there, and how the context came about does not
-    matter. So the counts of each context are a test of their own.
+    matter. So the counts of each context are a separate test.
 
     Args:
         tables: warped as the texts were.

@@ -38,7 +38,7 @@ class Text:
 
     Attributes:
         start: the context that it begins in.
-        tokens: ``SEQUENCE`` tokens behind it.
+        tokens: ``SEQUENCE`` tokens after it.
     """
 
     start: int
@@ -141,7 +141,7 @@ class _Notes:
         self.texts.append(Text(begin, tokens))
 
     def _path(self, context: int, tokens: Sequence[int]) -> list[int]:
-        """A context and those behind each of the tokens."""
+        """A context and those after each of the tokens."""
         path = [context]
         for token in tokens:
             path.append(self._successors[path[-1]][token])

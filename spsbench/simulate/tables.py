@@ -38,7 +38,7 @@ class Contexts:
         return int(self.classes**self.order)
 
     def of(self, tokens: Sequence[int]) -> int:
-        """The context behind some tokens, at least ``order`` of them."""
+        """The context after some tokens, at least ``order`` of them."""
         found = 0
         for token in tokens[-self.order :]:
             found = found * self.classes + token % self.classes
@@ -50,7 +50,7 @@ class Contexts:
         return tuple(context // place % self.classes for place in places)
 
     def successors(self, vocab_size: int) -> Integers:
-        """[S, V] the context behind each token in each context."""
+        """[S, V] the context after each token in each context."""
         known = np.arange(self.count) % self.classes ** (self.order - 1) * self.classes
         return np.asarray(known[:, None] + np.arange(vocab_size) % self.classes)
 

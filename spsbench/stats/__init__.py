@@ -1,1 +1,1 @@
-"""What the tables say: acceptance, speedup, parity, losslessness; pure functions of the tables."""
+"""The statistics of the tables: acceptance, speedup, parity, losslessness; pure functions of the tables."""

@@ -1,7 +1,7 @@
-"""Acceptance: one run, many names.
+"""Acceptance under each of its names.
 
 The field prints at least ten different numbers as "the acceptance rate". Each is computed here
-under a name of its own, from the loop records of one arm, so that a figure can be compared with a
+under its own name, from the loop records of one arm, so that a figure can be compared with a
 paper's or a server's. ``accepted`` is taken before truncation: emitted tokens per loop would
 understate the length, and so would leaving out last loops.
 """
@@ -195,7 +195,7 @@ def _values(counts: _Counts, k: int) -> dict[str, Floats]:
 
 
 def _complete(values: Mapping[str, Any], k: int) -> AcceptanceNames:
-    """Every name in the order of the legend, with the two alphas that are no ratio of sums."""
+    """Every name in the order of the legend, with the two alphas that are not ratios of sums."""
     known = plain(values)
     return {
         "r_prime": known["r_prime"],

@@ -2,7 +2,7 @@
 
 Two facts, each with an excuse for rounding alone. *Identity*: every finished hypothesis of a prompt, its
 score and its place are those of exact beam search. Where hypotheses differ, the smallest gap by which either
-search chose tells whether rounding can have made the difference; where two changed places, the gap between
+search chose shows whether rounding can have made the difference; where two changed places, the gap between
 them does. *Log-probability*: an uncached forward of the target over the best output gives what the search
 says of it; it knows no tree, cache or loop, so a wrong mask, position or column shows.
 """

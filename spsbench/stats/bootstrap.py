@@ -1,4 +1,4 @@
-"""Intervals over prompts by a pooled bootstrap, and numbers on their way into JSON.
+"""Intervals over prompts by a pooled bootstrap, and numbers for JSON.
 
 scipy's jackknife builds n resamples of n - 1 prompts each: at the paper's 11,305 prompts that takes
 most of a report's time. Ratios of pooled times and means are functions of column sums, whose
@@ -105,7 +105,7 @@ def pooled_interval(
         statistic: from sums, [columns, m], to values, [m].
 
     Returns:
-        both ends, or None twice where they cannot be had: one prompt, or data without variation.
+        both ends, or None twice where they do not exist: one prompt, or data without variation.
     """
     data = np.stack([np.asarray(column, dtype=np.float64) for column in columns])
     if data.shape[1] < 2:

@@ -35,7 +35,7 @@ def by_category(
         by_arm: rows of ``samples`` of each arm, with ``category``.
         loops_by_arm: rows of ``loops`` of each arm.
         rows: the arms' rows of the summary; a category's baseline is that of the whole.
-        corpora: the metrics that are no means over outputs.
+        corpora: the metrics that are not means over outputs.
         trusted: whether the times may have an interval.
         anytime: of ``paired_speedup``.
 

@@ -249,7 +249,7 @@ class Scoring:
     """How both runs were scored.
 
     Attributes:
-        corpora: the metrics that are no means, of A and of B.
+        corpora: the metrics that are not means, of A and of B.
         unlike: names of the metrics whose signatures differ.
     """
 
@@ -258,7 +258,7 @@ class Scoring:
 
     @property
     def counted(self) -> set[str]:
-        """The columns that are no scores of their own."""
+        """The columns that are not scores themselves."""
         return {column for side in self.corpora for metric in side.values() for column in metric.columns}
 
     def without_interval(self, found: MetricDifference) -> MetricDifference:

@@ -79,8 +79,8 @@ def _of_evidence(arm: ArmLosslessness) -> Iterator[str]:
     if same is not None and same["identical"] < 1 and (first := same["first_divergence"]):
         yield (
             f"{name}: {100 * same['identical']:.0f}% of {same['sequences']} outputs are identical to ArS; "
-            f"the first to part is {first['example_id']} at token {first['position']}. A numeric tie or a "
-            "bug: `spsbench verify` tells."
+            f"the first differs in {first['example_id']} at token {first['position']}. A numeric tie or a "
+            "bug: run `spsbench verify`."
         )
 
 
@@ -168,7 +168,7 @@ def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
 
     Returns:
         ``waited_share`` and ``stolen_share`` of the measured seconds, null where the machine did not
-        tell, whether the times are ``trusted``, and ``reasons``: sentences, empty if they are.
+        say, whether the times are ``trusted``, and ``reasons``: sentences, empty if they are.
     """
     done = finished(samples)
     measured_s = _measured_s(done)
@@ -247,7 +247,7 @@ def _of(
 
 
 _UNSAID = {"workers_per_machine": 1}
-"""What conditions mean that do not tell it."""
+"""What conditions mean that do not say it."""
 
 
 def _differing(settings: Conditions, known: Sequence[Conditions]) -> Conditions:

@@ -1,4 +1,4 @@
-"""Metrics that give a corpus one figure, no mean over its outputs: BLEU, and others of ``evaluate``."""
+"""Metrics with one figure for a corpus, not a mean over its outputs: BLEU, and others of ``evaluate``."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _on(by_arm: Mapping[str, pd.DataFrame], prompts: set[str] | None) -> dict[st
 
 
 def corpus_metrics(info: Mapping[str, Any], kinds: Iterable[MetricKind] = ()) -> dict[str, CorpusMetric]:
-    """The metrics of a run that are no means, by name.
+    """The metrics of a run that are not means, by name.
 
     Args:
         info: of ``summarise``; its ``metrics`` names the columns, its ``corpus_figures`` holds what was
@@ -192,7 +192,7 @@ def without_figure(samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -
 
     Args:
         samples: finished, of all arms.
-        corpora: the metrics that are no means.
+        corpora: the metrics that are not means.
     """
     return [
         f"{name} has no figure here of {', '.join(arms)}: it comes from a file or a script, which a report "

@@ -62,7 +62,7 @@ def energy(
 
 
 def in_joules(samples: pd.DataFrame) -> pd.DataFrame:
-    """The finished sequences whose energy is known, with joules in the place of decoding seconds."""
+    """The finished sequences whose energy is known, with joules in place of decoding seconds."""
     done = finished(samples)
     if "conditions" not in done:
         return done.iloc[:0]

@@ -5,7 +5,7 @@ are added up first: prompts are independent, sequences of one prompt need not be
 
 Leakage is the headline, a number with a bound that a reader can weigh. The tests behind it are of
 two kinds. The p-values and z-scores hold for a number of prompts fixed beforehand. The e-values may
-be looked at while a run grows, and after any resume: under a lossless sampler their average ever
+be evaluated while a run grows, and after any resume: under a lossless sampler their average ever
 exceeds 1/a with a probability of at most a (Ville 1939; Ramdas et al. 2023, "Game-theoretic
 statistics and safe anytime-valid inference").
 """
@@ -63,7 +63,7 @@ def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, p
 
 
 def decisions(samples: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
-    """The sequences whose decisions were derived anew, and what came of it.
+    """The sequences whose decisions were derived again, and the results.
 
     Returns:
         their rows; and the sums of ``spsbench.decode.rederive``, of ``decisions_closest`` the least.
@@ -102,7 +102,7 @@ def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0
         prompts: sums per prompt.
         level: how often ``bound`` may lie below the truth.
         everywhere: take the positions that leave one token, too. A token of probability 0 then counts as
-            leaked, which only exact rows can tell from rounding.
+            leaked, which only exact rows can distinguish from rounding.
 
     Returns:
         ``estimate`` (negative values are chance, or a sampler that shuns the draft), its two-sided

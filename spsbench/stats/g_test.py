@@ -15,7 +15,7 @@ _MIN_EXPECTED = 5.0
 def g_statistic(seen: Counter[int], law: Sequence[float]) -> tuple[float, int, int]:
     """G, its degrees of freedom, and how many tokens were seen that the law rules out.
 
-    Cells with fewer than five expected draws are pooled; counts that leave fewer than two cells tell nothing
+    Cells with fewer than five expected draws are pooled; counts that leave fewer than two cells say nothing
     and have no degree of freedom.
 
     Args:

@@ -1,4 +1,4 @@
-"""Gates: what of a summary stands against calling the run sound, for ``--fail-on``."""
+"""Gates: what in a summary makes a run fail, for ``--fail-on``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ GATES = ("lossless", "parity", "incomplete")
 
 
 def failures(summary: Summary, gate: str) -> list[str]:
-    """Sentences that tell why a gate fails; none if it passes.
+    """Sentences on why a gate fails; none if it passes.
 
     * ``lossless``: an arm is alarmed, or an SpS arm has no independent evidence to show.
-    * ``parity``: an SpS arm scores differently from ArS. Inconclusive passes: it is no finding.
+    * ``parity``: an SpS arm scores differently from ArS. Inconclusive passes: it is not a finding.
     * ``incomplete``: sequences failed or are missing.
 
     Args:

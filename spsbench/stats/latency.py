@@ -111,7 +111,7 @@ def sequence_codes(loops: pd.DataFrame) -> npt.NDArray[np.int64] | None:
 
 
 def running(values: Floats, code: npt.NDArray[np.int64]) -> Floats:
-    """Cumulative sum that begins anew with every sequence."""
+    """Cumulative sum that restarts with every sequence."""
     total = np.cumsum(values)
     starts = np.flatnonzero(np.diff(code, prepend=-1))
     offsets = total[starts] - values[starts]

@@ -1,8 +1,8 @@
-"""Whether each arm kept the target's distribution: evidence, decisions derived anew, greedy identity.
+"""Whether each arm kept the target's distribution: evidence, decisions derived again, greedy identity.
 
 Two correct greedy computations may part at a numeric tie, since kernels differ by the number of
 rows. Parting is therefore a number here and no verdict; ``spsbench verify`` measures the gap of the
-two best logits and tells a tie from a bug.
+two best logits and separates a tie from a bug.
 
 Two kinds of evidence, never mixed. *Self-consistency* comes from the very rows that verification
 used: it covers every sequence, and is blind to a wrong row, a stale cache or a wrong position.
@@ -10,7 +10,7 @@ used: it covers every sequence, and is blind to a wrong row, a stale cache or a 
 is independent of the loops, and only that earns the word.
 
 Where the loops are our own there is more than evidence: *decisions*. Every draft pick, acceptance test
-and draw of a sequence is derived anew from the independent rows and the recorded seed. Then nothing is
+and draw of a sequence is derived again from the independent rows and the recorded seed. Then nothing is
 estimated: the output is what Algorithm 2 makes of the models' rows, or it is not.
 
 ArS arms, and the draft alone under its own rows, are judged like the others: they are the controls
@@ -343,16 +343,16 @@ def evidence_of(samples: pd.DataFrame, prefix: str = "", *, exact: bool = True) 
 
 
 def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
-    """What came of deriving the decisions of an arm's sequences anew.
+    """Results of deriving the decisions of an arm's sequences again.
 
     Args:
         samples: its rows.
         dtype: of the target's weights.
 
     Returns:
-        ``sequences`` that were looked at and their ``share``, ``decisions``, of these ``rounding`` that
+        ``sequences`` that were checked and their ``share``, ``decisions``, of these ``rounding`` that
         only rounding explains and ``contradicted`` that nothing explains, ``closest`` (the least distance
-        of a decision from its edge, as a mass), ``dtype``, ``exact`` (every sequence was looked at, at a
+        of a decision from its edge, as a mass), ``dtype``, ``exact`` (every sequence was checked, at a
         precision that leaves no excuse, and nothing contradicted), ``verdict`` and ``reasons``. None where
         no decision is known.
     """
@@ -409,7 +409,7 @@ def _verdict(
     kinds: dict[str, Judgement | None] = {
         "self-consistency": own,
         "independent re-score": independent,
-        "decisions derived anew": decided,
+        "decisions derived again": decided,
         "at temperature 1": None if proof is None else proof.get("rescored"),
         "decisions at temperature 1": None if proof is None else proof.get("decisions"),
     }

@@ -1,6 +1,6 @@
-"""How good the output of an arm is, and whether SpS and ArS are equally good.
+"""The quality of each arm's outputs, and whether SpS and ArS are equally good.
 
-"No significant difference" is no parity: a small run never finds one. The margin is a share of what
+"No significant difference" is not parity: a small run never finds one. The margin is a share of what
 is at stake, the gap between the target and the draft alone; the verdict is *equivalent* when two
 one-sided tests (Schuirmann 1987) put the difference within it, *different* when the 95% interval of
 the difference leaves out 0, else *inconclusive*, with the difference that the run could have seen
@@ -8,7 +8,7 @@ and the prompts that it would take. A lossless sampler is called different in at
 runs, by the interval's own odds. Prompts are the unit: repeats of a prompt are averaged, samples of
 a HumanEval problem are its cluster.
 
-A metric that is no mean over outputs (BLEU) is compared as a figure of the corpus: the interval resamples
+A metric that is not a mean over outputs (BLEU) is compared as a figure of the corpus: the interval resamples
 prompts with the counts of both arms together, and the tests take the jackknife's pseudo-values for scores.
 """
 
@@ -65,7 +65,7 @@ def metrics(
     Args:
         samples: finished rows with ``example_id``, ``sample_index`` and ``scores``: a dict per row, its JSON,
             or None where scoring was left out.
-        corpora: the metrics that are no means.
+        corpora: the metrics that are not means.
         arm: whose samples these are, if they are all of it.
     """
     scores = score_table(samples)
@@ -81,7 +81,7 @@ def metrics(
 
 
 def _metric_names(scores: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> list[str]:
-    """The metrics that a table of scores tells something of; several columns may belong to one."""
+    """The metrics that a table of scores holds; several columns may belong to one."""
     owner = {column: name for name, metric in corpora.items() for column in metric.columns}
     return list(dict.fromkeys(owner.get(str(column), str(column)) for column in scores.columns))
 
@@ -131,7 +131,7 @@ def parity(
         rows: the arms' rows of the summary.
         headline: the metric that the task is judged by, e.g. ``rouge2`` or ``pass@1``.
         kinds: ``margin`` and ``higher_is_better`` by metric, as ``run.json`` has them.
-        corpora: the metrics that are no means over outputs.
+        corpora: the metrics that are not means over outputs.
 
     Returns:
         ``metric``, ``comparisons`` (one per SpS arm, see ``compare``) and ``target_over_draft`` (one
@@ -173,8 +173,8 @@ class _Comparer:
     """How arms are compared on one metric.
 
     Attributes:
-        column: its name among the scores; of the metric itself where it is no mean.
-        corpus: how its figure is computed, where it is no mean.
+        column: its name among the scores; of the metric itself where it is not a mean.
+        corpus: how its figure is computed, where it is not a mean.
         recorded: the figures to compare, where they cannot be computed here.
         default: margin without a gap to take a share of.
         better: whether higher is better.
@@ -364,7 +364,7 @@ def _common(ars: Units, sps: Units, draft: Units | None) -> tuple[Any, Any, Any]
 
 
 def _figure(units: Units, value: Value | None) -> float | None:
-    """The mean of scores, or the figure of what is summed; None of no prompt."""
+    """The mean of scores, or the figure of what is summed; None without prompts."""
     numbers = np.asarray(units, dtype=np.float64)
     if value is None or not len(numbers):
         return _mean(numbers)

@@ -62,7 +62,7 @@ def paired_speedup(
 def pair_processes(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> ProcessTimes:
     """``paired_sums`` for each value of the column ``process``; a sequence is matched within its process.
 
-    The same prompts may have run in every process (better: it tells the two effects apart), or each
+    The same prompts may have run in every process (better: it separates the two effects), or each
     process may have had its own.
     """
     import pandas as pd

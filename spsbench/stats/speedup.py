@@ -109,7 +109,7 @@ def unit_of(samples: pd.DataFrame) -> pd.Series[str]:
 def speedup(times: PairedTimes) -> Speedup | None:
     """The ratio with its paired 95% interval over prompts (see ``pooled_interval``).
 
-    The ends are None where they cannot be had: one prompt, or prompts without variation.
+    The ends are None where they do not exist: one prompt, or prompts without variation.
 
     Returns:
         None without a prompt that both arms finished.
@@ -139,7 +139,7 @@ def drifted(times: PairedTimes, whole: Speedup) -> bool:
 
 
 def share_slower(times: PairedTimes) -> float | None:
-    """Share of prompts whose own speedup is below 1: whom the mean does not speak for."""
+    """Share of prompts whose own speedup is below 1: prompts that the mean misrepresents."""
     if not len(times):
         return None
     arm, base = times.arm_s / times.arm_tokens, times.baseline_s / times.baseline_tokens

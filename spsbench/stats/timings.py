@@ -1,4 +1,4 @@
-"""Decoding times of a run's sequences while they come in, paired by prompt without a table."""
+"""Decoding times of a run's sequences as they arrive, paired by prompt without a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run directory: everything a run leaves behind, appended as it goes; nobody else touches its files."""
+"""The run directory: everything a run leaves behind, appended as it goes; no other room writes its files."""
 
 from __future__ import annotations
 

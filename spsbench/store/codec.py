@@ -1,6 +1,6 @@
 """Rows of the journal, its token evidence and prompts, to and from JSON.
 
-Evidence stands in the line and not in a journal of its own: then one write makes a sequence and its
+Evidence stands in the line and not in its own journal: then one write makes a sequence and its
 evidence durable, and neither can be there without the other. A line has about a hundred bytes a token;
 packed evidence adds 8 under a narrow nucleus and 23 at temperature 1 (embedded pair), about 27 where
 nothing repeats.
@@ -172,7 +172,7 @@ def decode_sample(row: Row) -> Sample:
 
 
 def check_sample(row: Row) -> None:
-    """Raise ValueError, KeyError or TypeError for a row that is no sample."""
+    """Raise ValueError, KeyError or TypeError for a row that is not a sample."""
     _require(all(isinstance(row[name], str) for name in (*_NAMES, "finish_reason", "text")), "text")
     _require(all(type(row[name]) is int for name in _COUNTS), "count")
     _require(type(row.get("condition", 0)) is int, "condition")
@@ -191,7 +191,7 @@ def check_sample(row: Row) -> None:
 
 
 def _hypotheses(rows: list[Row] | None) -> list[Hypothesis] | None:
-    """What a beam search finished; KeyError or TypeError if a row is no hypothesis."""
+    """What a beam search finished; KeyError or TypeError if a row is not a hypothesis."""
     if rows is None:
         return None
     return [

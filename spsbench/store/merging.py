@@ -1,4 +1,4 @@
-"""One run from its shards, in the order in which one process would have made it."""
+"""One run from its shards, in the order in which one process would have written it."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _samples(
 
 
 def _told(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What ``run.json`` tells besides the identity: what adds up, what is common, and each shard's own."""
+    """What ``run.json`` records besides the identity: what adds up, what is common, and each shard's own."""
     own = ("schema_version", "created_utc", "identity", "resumed")
     told = {key: value for key, value in infos[0].items() if key not in own}
     told |= {key: sum(info[key] for info in infos) for key in ("expected_sequences", "truncated_prompts")}

@@ -26,7 +26,7 @@ RUN_FILE = "run.json"
 
 
 def fresh_directory(results: Path, task: str, pair: str) -> Path:
-    """Make an empty directory of its own for a run, e.g. ``results/20250131-120005-xsum-mini``.
+    """Make a new empty directory for a run, e.g. ``results/20250131-120005-xsum-mini``.
 
     Call it when everything has been validated, or empty directories pile up.
 

@@ -106,7 +106,7 @@ class RunStore:
         notes the continuation with its ``info`` under ``resumed``.
 
         Raises:
-            UsageError: as ``create``; also if the identities differ (it tells how), and for another schema.
+            UsageError: as ``create``; also if the identities differ (it says how), and for another schema.
         """
         held = opening.take(directory)
         try:
@@ -124,7 +124,7 @@ class RunStore:
         """Open an existing run, to read it (even while it is running) or, with the lock, to add to it.
 
         Raises:
-            UsageError: if it is no run, of another schema, or (writable) in use.
+            UsageError: if it is not a run, of another schema, or (writable) in use.
         """
         run = opening.read_run(directory)
         held = files.acquire_lock(directory, "RUN") if writable else None

@@ -123,7 +123,7 @@ def _cell(row: Row, name: str) -> Any:
 
 
 def write_tables(directory: Path, tables: dict[str, Any], arms: Sequence[Row], stamp: str) -> None:
-    """Write the tables as Parquet, each atomically; ``stamp`` tells the state of the journal they show.
+    """Write the tables as Parquet, each atomically; ``stamp`` is the state of the journal they show.
 
     ``arms.parquet`` is for other readers: here ``run.json`` says what the arms are.
     """
@@ -153,11 +153,11 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
     tables: dict[str, Any] = {}
     for name in NAMES:
         if name == "evidence" and stamp is None and not (directory / "evidence.parquet").exists():
-            continue  # of an earlier version, and no journal to tell more
+            continue  # of an earlier version, and no journal to read
         try:
             table = pq.ParquetFile(directory / f"{name}.parquet", page_checksum_verification=True).read()
             table.validate(full=True)
-        except (OSError, ValueError, pa.ArrowException):  # a damaged name cannot even be told in an error
+        except (OSError, ValueError, pa.ArrowException):  # a damaged name cannot even be printed in an error
             return None
         if stamp is not None and (table.schema.metadata or {}).get(_STAMP) != stamp.encode():
             return None

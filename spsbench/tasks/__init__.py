@@ -1,1 +1,1 @@
-"""What is asked of the models: load examples, build prompts, stop, score."""
+"""Tasks: load examples, build prompts, stop, score."""

@@ -19,7 +19,7 @@ _FENCES = ("```", "~~~")
 
 
 def completion_of(answer: str, prompt: str, entry_point: str) -> str:
-    """What to run behind the prompt: the code of an answer, as a completion that upstream's judge takes, too.
+    """What to run after the prompt: the code of an answer, as a completion that upstream's judge takes, too.
 
     The first fenced block of Python that defines the function counts, else the first block, else the
     whole answer. A whole function follows the prompt's own stub and replaces it, so that it has the
@@ -28,7 +28,7 @@ def completion_of(answer: str, prompt: str, entry_point: str) -> str:
 
     Args:
         answer: the model's output.
-        prompt: signature and docstring of the function, behind its imports and helpers.
+        prompt: signature and docstring of the function, after its imports and helpers.
         entry_point: the function's name.
     """
     code = dedent(_block(answer, entry_point))
@@ -53,13 +53,13 @@ def _defines(code: str, entry_point: str) -> bool:
 
 
 def _is_python(info: str) -> bool:
-    """Whether what stands behind a fence names Python, or nothing."""
+    """Whether what stands after a fence names Python, or nothing."""
     word = _LANGUAGE.match(info)
     return word is not None and _PYTHON.fullmatch(word[1]) is not None
 
 
 def _fenced(text: str, *, again: bool = True) -> Iterator[tuple[str, str]]:
-    """(what stands behind the fence, content) of every block.
+    """(what stands after the fence, content) of every block.
 
     A block that the length limit cut reaches to the end.
     Four spaces in front make a fence plain text to Markdown, but models indent under a list item as
@@ -81,7 +81,7 @@ def _parser() -> MarkdownIt:
 
 
 def _rest_of_stub(prompt: str) -> str:
-    """What makes the prompt a program by itself: nothing behind a docstring."""
+    """What makes the prompt a program by itself: nothing after a docstring."""
     rests = ("", "\n    pass\n", "\n\tpass\n")
     return next((rest for rest in rests if _functions(prompt + rest)), "")
 
@@ -96,7 +96,7 @@ def _indentation(stub: str) -> str:
 
 
 def _functions(program: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions of a problem's own text; none if it is no program."""
+    """The functions of a problem's own text; none if it is not a program."""
     try:
         body = ast.parse(program).body
     except (SyntaxError, ValueError):
@@ -121,7 +121,7 @@ def extraction_rule(choice: ExtractionChoice, chat: bool) -> ExtractionRule:
 
 
 def extraction_identity(rule: ExtractionRule | None, chat: bool) -> dict[str, str]:
-    """What a run's identity tells of the rule: nothing where it is that of ``extraction_rule("auto", chat)``.
+    """What a run's identity holds of the rule: nothing where it is that of ``extraction_rule("auto", chat)``.
 
     So a run from before there was a choice, or from before turns were begun, can be continued.
 

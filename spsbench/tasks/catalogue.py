@@ -47,7 +47,7 @@ def load_task(
         judging: ``judge_timeout_s`` and ``judge_workers``, for a task that runs programs.
 
     Raises:
-        UsageError: an unknown name (with the closest known one), a file that is no task, a metric that is
+        UsageError: an unknown name (with the closest known one), a file that is not a task, a metric that is
             unknown, or code to be taken from the answers of a task without code.
         UnavailableError: a package or file cannot be imported, or a prompts file cannot be used.
     """

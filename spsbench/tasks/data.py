@@ -1,4 +1,4 @@
-"""The examples of a task with where they came from."""
+"""The examples of a task and their origin."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from spsbench.tasks.sources import Row, bad_data
 STDLIB = "stdlib"
 """The standard library among names of packages."""
 
-# Distributors leave these out, or put them into packages of their own.
+# Distributors leave these out, or put them into their own packages.
 _SPLIT_OFF = {
     "distutils",
     "ensurepip",

@@ -29,7 +29,7 @@ class Code(YamlTask):
 
     Attributes:
         judge_timeout_s: wall seconds for a program with its tests; upstream's default.
-        judge_workers: judges at work; None for one per CPU core.
+        judge_workers: parallel judges; None for one per CPU core.
         unsafe_exec: run the programs even where no sandbox holds.
         extract: how code is taken from an answer, see ``spsbench.tasks.answers``.
     """
@@ -81,7 +81,7 @@ class Code(YamlTask):
         """See ``Task.stop_for``. Only where the model has no way to say that it is done are lines stops.
 
         A free answer ends at EOS, and a fence that was begun with its end: the helpers that a model writes
-        behind the function, at the margin, are part of the answer.
+        after the function, at the margin, are part of the answer.
         """
         if prompt.begun:
             return (_END_OF_FENCE,)
@@ -93,7 +93,7 @@ class Code(YamlTask):
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """See ``Task.score``: ``passed`` is 1 if prompt + completion pass the problem's tests, else 0.
 
-        Of a free chat answer the code is taken (``spsbench.tasks.answers``), or as ``extract`` tells; one
+        Of a free chat answer the code is taken (``spsbench.tasks.answers``), or as ``extract`` says; one
         that was begun continues its prompt. The programs run in a sandbox, and their tests outside of it
         (``spsbench.execution``).
         """
@@ -104,7 +104,7 @@ class Code(YamlTask):
         return [{"passed": float(v.passed)} | other for v, other in zip(verdicts, others, strict=True)]
 
     def _completion(self, prompt: Prompt, problem: dict[str, str], text: str) -> str:
-        """What runs behind the prompt."""
+        """What runs after the prompt."""
         if self.extraction(prompt) == "fence":
             return completion_of(text, prompt.text, problem["entry_point"])
         return text
@@ -186,7 +186,7 @@ def _begun(example: Example, tokenizer: TextTokenizer) -> Prompt | None:
 def _head(text: str) -> str:
     """A prompt up to its last word, where an answer is begun for the model.
 
-    Tokenizers join a line's end with the indentation that follows: a model that is left behind the line's
+    Tokenizers join a line's end with the indentation that follows: a model that is left after the line's
     end has to go on with tokens that it never saw there.
     """
     return text.rstrip()

@@ -21,7 +21,7 @@ class TaskKind:
     Attributes:
         name: as every table calls it.
         summary: one sentence on what is asked, for lists.
-        examples: the task's own; each with an id of its own.
+        examples: the task's own; each with its own id.
         prompt: the text that the models continue, from an example alone.
         metrics: by name, or as kinds themselves; the first is that of the result table. May be empty.
         stop: strings that end an output.

@@ -1,4 +1,4 @@
-"""A file of prompts of one's own, in the layouts that people have at hand.
+"""A file of the user's prompts, in common layouts.
 
 Each record is read by the one field of these that it has:
 
@@ -7,7 +7,7 @@ Each record is read by the one field of these that it has:
     turns           what a user says, turn by turn (Spec-Bench, MT-Bench, SPEED-Bench)
     conversations   from and value (ShareGPT)
 
-Every turn is a sequence of its own. What was answered before it comes from the file: with an answer of the
+Every turn is its own sequence. What was answered before it comes from the file: with an answer of the
 arm's own each arm would have another prompt, and there would be nothing to pair. Where the file has no
 answer, the turns after it are left out and counted.
 """

@@ -1,4 +1,4 @@
-"""Prompts from a file as a task: nothing but what is in the file is asked, and EOS alone ends an output."""
+"""Prompts from a file as a task: the prompts are used as they are, and only EOS ends an output."""
 
 from __future__ import annotations
 

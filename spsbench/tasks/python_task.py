@@ -1,4 +1,4 @@
-"""A task that a ``TaskKind`` tells; whatever its functions do wrong is refused before a model is loaded."""
+"""A task that a ``TaskKind`` defines; errors of its functions are refused before a model is loaded."""
 
 from __future__ import annotations
 

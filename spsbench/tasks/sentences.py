@@ -1,8 +1,8 @@
-"""Every sentence on a line of its own, which ROUGE-Lsum takes for one.
+"""Every sentence on its own line, which ROUGE-Lsum takes for one.
 
 Highlights of CNN/DailyMail come so. A model that was trained on subwords without a line break writes its
-sentences in one line. Where a text has no line break, one is put behind every sentence: a full stop, question
-or exclamation mark before white space and a digit or a letter that is not small, perhaps behind opening
+sentences in one line. Where a text has no line break, one is put after every sentence: a full stop, question
+or exclamation mark before white space and a digit or a letter that is not small, perhaps after opening
 quotation marks or brackets; or a full stop that stands alone, as in the tokenized part of the data. An
 abbreviation before a name is taken for an end, and a mark inside closing quotation marks is not: for all arms
 alike.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 _END = re.compile(r"""(?<=\s\.)\s+|(?<=[.!?])\s+(?=["'`“‘(]*([^\W_]))""")
-"""A possible end of a sentence; the group is the letter or digit behind it, where that decides."""
+"""A possible end of a sentence; the group is the letter or digit after it, where that decides."""
 
 
 def sentence_per_line(text: str) -> str:

@@ -85,7 +85,7 @@ def unique(ids: Iterable[tuple[str, Row]]) -> None:
         if example_id in seen:
             raise bad_data(
                 f"{row.place} repeats the id {example_id!r} of {seen[example_id].place}.",
-                "Give every row an id of its own.",
+                "Give every row its own id.",
             )
         seen[example_id] = row
 
@@ -196,7 +196,7 @@ def parquet_rows(path: Path, row_group: int | None = None) -> Iterator[Row]:
     """Rows of a Parquet file, or of one of its row groups.
 
     Raises:
-        UnavailableError: the file is no intact Parquet.
+        UnavailableError: the file is not intact Parquet.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,6 +1,6 @@
 """Wordings of the summarization prompt.
 
-The paper does not tell Chinchilla's prompt. ``default`` is ours. ``helm`` and ``lighteval`` use the
+The paper does not give Chinchilla's prompt. ``default`` is ours. ``helm`` and ``lighteval`` use the
 wording of those harnesses (Liang et al. 2022, and the ``lighteval`` package) with our single
 exemplar; how those harnesses choose exemplars and stop is not imitated, so their numbers need not
 come out. A document and its summary take the places of ``{document}`` and ``{summary}``.
@@ -139,14 +139,14 @@ class DataSpec(_Strict):
 
 
 class TaskSpec(_Strict):
-    """A task as its YAML file tells it.
+    """A task as its YAML file defines it.
 
     Attributes:
         prompt: a preset of ``spsbench.tasks.spec`` for summarization, ``raw`` for code; for text the whole
             prompt with columns in braces.
         reference: for text, the column that outputs are scored against.
         truncate: for text, the column whose end may be cut so that prompt and output fit.
-        sentence_per_line: for text, score outputs and references with every sentence on a line of its own, as
+        sentence_per_line: for text, score outputs and references with every sentence on its own line, as
             ROUGE-Lsum counts them.
         stop: strings that end an output.
         max_new_tokens: the length limit of an output, in tokens.

@@ -29,7 +29,8 @@ class TextTokenizer(Protocol):
         """The same for messages with ``role`` and ``content``; ValueError if the template refuses them."""
 
     def begun_chat(self, text: str, answer: str) -> list[int] | None:
-        """The same with the answer's beginning behind it; None if the template lets nobody begin one."""
+        """The same with the answer's beginning after it; None if the template does not allow beginning
+        one."""
 
 
 class Task(ABC):
@@ -102,7 +103,7 @@ class Task(ABC):
             seed: chooses order, subset and exemplar.
 
         Raises:
-            UnavailableError: the data cannot be had or used; names what is missing, or the line.
+            UnavailableError: the data is unavailable or unusable; names what is missing, or the line.
             UsageError: a limit below 1, a file of an unknown form, or a source the task lacks.
         """
 

@@ -1,4 +1,4 @@
-"""A task that a YAML file tells: what its kinds have in common."""
+"""A task defined by a YAML file: what its kinds have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exact law of what the sampler's rule emits, found by asking it as a black box.
+"""The exact law of what the sampler's rule emits, found by probing it as a black box.
 
 Nothing is assumed of the rule but that each of its tests accepts small uniform numbers and rejects
 large ones, and that its final draw climbs the vocabulary with its number. So the law is a set of edges
@@ -38,13 +38,13 @@ def emitted_law(rule: Accept, q: Tensor, draft: Draft, drawn: Tensor, j: int) ->
     Args:
         rule: e.g. ``decode.rejection.accept_draft``.
         q: [K+1, V] target rows.
-        draft: K tokens, and the [K, V] rows that the rule is told they came from.
+        draft: K tokens, and the [K, V] rows that the rule is given for them.
         drawn: [K, V] rows that they really came from.
-        j: 0 to K; K is the token behind full acceptance.
+        j: 0 to K; K is the token after full acceptance.
 
     Returns:
         [V] probabilities in float64. They add up to less than 1 where the rule leaves the path: it
-        rejects what stood, or goes on behind a rejection.
+        rejects what stood, or goes on after a rejection.
     """
     k = len(draft.tokens)
     if j == k:
@@ -72,7 +72,7 @@ class _Asked:
         self._rows = as_in_a_loop(q)
 
     def answer(self, test: float, final: float) -> tuple[int, int]:
-        """(accepted, token). All other tests pass at 0; those behind ``j`` must not matter if it fails."""
+        """(accepted, token). All other tests pass at 0; those after ``j`` must not matter if it fails."""
         tests = [test if i == self._j else 0.0 for i in range(len(self._draft.tokens))]
         u = torch.tensor([*tests, final], dtype=self._q.dtype).clamp_(0.0, _BELOW_ONE)
         verdict = judged(self._rule, self._rows, self._draft, u)
@@ -83,7 +83,7 @@ class _Asked:
         return _edge(lambda u: self.answer(u, 0.5)[0] > self._j, guess)
 
     def token(self, test: float, final: float) -> int:
-        """The token drawn behind ``j`` accepted ones; past the vocabulary where that is not what it is."""
+        """The token drawn after ``j`` accepted ones; past the vocabulary where that is not what it is."""
         accepted, token = self.answer(test, final)
         return token if accepted == self._j else self._q.shape[-1]
 
@@ -140,7 +140,7 @@ _COARSE_TOLERANCE = 2e-2
 
 
 class _RowsNotShown(Exception):
-    """A drafter draws in a way of its own, so that only what it tells is known."""
+    """A drafter draws in its own way, so that only what it reports is known."""
 
 
 # More tokens than this become one, "the rest", before a rule is asked hundreds of times.
@@ -152,7 +152,7 @@ class _Law:
     """What the sampler implies for one emitted token.
 
     Attributes:
-        columns: [n] tokens that are looked at one by one.
+        columns: [n] tokens that are tested one by one.
         probs: [n + 1] their probabilities and that of the rest.
     """
 
@@ -172,7 +172,7 @@ def analytic(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fin
     drafted mass comes from the row that the draft token was really drawn from; the row that all this
     must give comes from one forward without a cache. So a wrong formula is found as well as a wrong
     row or number within the rule, a stale cache, a wrong position, or a draft that draws from another
-    row than it tells. Whether the uniform numbers are uniform is left to others.
+    row than it reports. Whether the uniform numbers are uniform is left to others.
 
     It does not apply to a rule whose tests are not thresholds, nor to a drafter that samples without
     showing what it draws from. A point mass is its own row.

@@ -1,4 +1,4 @@
-"""Text that another engine wrote, read and judged by the target's own rows.
+"""Text that another engine wrote, tested against the target's own rows.
 
 Every text is read by one uncached forward. The judgement is that of a run's own re-score, with one
 difference: a file is there from the start, so that tests for a fixed sample may speak too, each with
@@ -78,7 +78,7 @@ class Reader:
 
         Raises:
             UnavailableError: the file cannot be read.
-            UsageError: a line is no such text; names the line and the value.
+            UsageError: a line is not such a text; names the line and the value.
         """
         for line, row in rows(path, FLAG):
             try:
@@ -108,7 +108,7 @@ class Reader:
                 raise ValueError(f"it has neither {name}_ids nor {name}")
             return tuple(self.tokenizer.encode(text, special=special)), True
         if not isinstance(ids, list) or not all(type(token) is int for token in ids):
-            raise ValueError(f"{name}_ids is no list of whole numbers")
+            raise ValueError(f"{name}_ids is not a list of whole numbers")
         wrong = next((token for token in ids if not 0 <= token < self.vocab_size), None)
         if wrong is not None:
             raise ValueError(f"{name}_ids holds {wrong}, and the target has {self.vocab_size} tokens")
@@ -139,7 +139,7 @@ class Audit:
     Args:
         target: whose distribution is claimed.
         draft: whose leakage is asked for, if any.
-        dtype: the precision of whoever wrote the texts; the target's if not given.
+        dtype: the precision of the engine that wrote the texts; the target's if not given.
         seed: of the randomised transform.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Two bets on faults of an engine around its sampler, which a single row does not show.
 
-Both are likelihood ratios against the target, so they may be looked at after every text; their sums add up
+Both are likelihood ratios against the target, so they may be evaluated after every text; their sums add up
 like those of ``spsbench.decode.evidence``.
 """
 
@@ -56,7 +56,7 @@ class Bets:
 
 
 def _repeated(last: Sequence[int], tokens: Sequence[int], own: Sequence[float]) -> float:
-    """That a text goes on as the last one behind the same prompt did, as long as it has so far."""
+    """That a text goes on as the last one after the same prompt did, as long as it has so far."""
     total = 0.0
     for before, token, probability in zip(last, tokens, own, strict=False):
         if probability <= 0:

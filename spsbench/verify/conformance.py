@@ -1,4 +1,4 @@
-"""Whether an engine follows the protocol of ``docs/engine-protocol.md``, for whoever writes a worker.
+"""Whether an engine follows the protocol of ``docs/engine-protocol.md``, for the author of a worker.
 
 About form, not about distributions: those are what ``spsbench audit`` is for.
 """
@@ -51,7 +51,7 @@ class Asked:
 
 
 def conformance(asked: Asked) -> Iterator[Finding]:
-    """Every test, each whatever the others found; none behind an engine that does not start.
+    """Every test, each whatever the others found; none after an engine that does not start.
 
     Args:
         asked: the engine and its requests.
@@ -81,7 +81,7 @@ def _described(told: Described, vocab_size: int) -> Finding:
     silent = [name for name in SETTINGS if told.settings.get(name) is None]
     found = f"{told.engine} {told.version}"
     if silent:
-        found += f"; does not tell {', '.join(silent)}"
+        found += f"; does not report {', '.join(silent)}"
     fits = told.vocab_size is None or told.vocab_size >= vocab_size
     if not fits:
         found += f"; {told.vocab_size} logits, and the target has {vocab_size}"
@@ -139,12 +139,14 @@ def _seeds(asked: Asked) -> Finding:
 
 
 def _statistics(asked: Asked) -> Finding:
-    """What is told must add up."""
+    """What is reported must add up."""
     answer = asked.answer(asked.ask(0, Sampling(), seed=7))
     told = {name: getattr(answer, name) for name in ("loops", "drafted", "accepted", "accepted_per_loop")}
     said = [name for name, value in told.items() if value is not None]
     problems = list(_contradictions(answer, asked.k))
-    found = "; ".join(problems) or (f"tells {', '.join(said)}" if said else "tells nothing of its loops")
+    found = "; ".join(problems) or (
+        f"reports {', '.join(said)}" if said else "reports nothing about its loops"
+    )
     return Finding("", not problems, found, "counts that contradict each other")
 
 

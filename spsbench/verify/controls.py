@@ -1,4 +1,4 @@
-"""Planted faults: samplers that are wrong on purpose, so that every test is seen to fail.
+"""Planted faults: samplers that are wrong on purpose, so that every test is shown to fail.
 
 A wrong warper bends the sampler and the law that it is held against alike; a wrong stream or clock
 bends what is measured. So these are planted for the whole of a test, not for the sampler alone.
@@ -58,7 +58,7 @@ def _nucleus_before_top_k(logits: Tensor, params: SamplingParams) -> Tensor:
 
 
 def _repeated_block(self: UniformStream, n: int) -> Tensor:
-    """Draws every block from the seed anew."""
+    """Draws every block again from the seed."""
     if self._used + n > len(self._block):
         self._generator.manual_seed(self._generator.initial_seed())
     return _right_numbers(self, n)
@@ -89,7 +89,7 @@ def _untimed_draft() -> Iterator[Swap]:
 
 
 def _wherever_warp_is_named(wrong: Callable[[Tensor, SamplingParams], Tensor]) -> Iterator[Swap]:
-    """One swap for each module of ours that imported the warper by name, and one for what the loops call."""
+    """One swap for each spsbench module that imported the warper by name, and one for what the loops call."""
     yield rows, "warped", lambda logits, params: rows.TensorRows(wrong(logits, params))
     for name, module in list(sys.modules.items()):
         if name.startswith("spsbench.") and vars(module).get("warp") is _right_warp:
@@ -131,7 +131,7 @@ def _no_residual(q: Tensor, p: Tensor) -> Tensor:
 
 
 def _bonus_from_draft(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """Draws the token behind full acceptance from the draft's last row."""
+    """Draws the token after full acceptance from the draft's last row."""
     verdict = _verify(q, draft, u)
     if int(verdict.accepted) < len(draft.tokens):
         return verdict
@@ -148,7 +148,7 @@ def _row_off_by_one(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
 
 
 def _residual_row(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """Corrects from the row behind the rejected one."""
+    """Corrects from the row after the rejected one."""
     verdict = _verify(q, draft, u)
     n = int(verdict.accepted)
     if n == len(draft.tokens):
@@ -173,7 +173,7 @@ def _unscaled_residual(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
 
 
 def _raw_draft(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-    """Draws from the draft's raw probabilities, but tells the warped ones to the acceptance test."""
+    """Draws from the draft's raw probabilities, but passes the warped ones to the acceptance test."""
     pending = torch.tensor(tokens[self.model.length :], device=u.device)
     picks, told = [], []
     for i in range(k):
@@ -196,7 +196,7 @@ def _stale(rollback: Callable[[int], None]) -> Callable[[int], None]:
 
 
 def _shifted(score: Callable[[Tensor, int], Tensor], tokens: Tensor, last: int) -> Tensor:
-    """Reads a block of drafted tokens as if it began one position later, behind its first token twice."""
+    """Reads a block of drafted tokens as if it began one position later, after its first token twice."""
     if 1 < len(tokens) == last:
         score(tokens[:1], 1)
     return score(tokens, last)

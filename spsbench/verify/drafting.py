@@ -1,6 +1,6 @@
 """Does a drafter keep its contract, and does a loop with it keep the target's law?
 
-Both are asked of any drafter and any rule: of its proposals behind real prompts, and of every outcome of a
+Both apply to any drafter and any rule: to its proposals after real prompts, and to every outcome of a
 loop on small tables of probabilities.
 """
 
@@ -77,7 +77,7 @@ def kept_contract(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -
         "contract",
         True,
         f"{len(once)} drafts of {_span(lengths)} tokens, twice the same",
-        "in those loops, what is no draft of up to K tokens, and random numbers of the drafter's own",
+        "in those loops, anything but a draft of up to K tokens, and the drafter's own random numbers",
         {"drafts": len(once), "shortest": lengths[0], "longest": lengths[-1]},
     )
 

@@ -1,7 +1,7 @@
 """Texts drawn from an engine one after another, until it is clear whether they follow the target.
 
 After every text the e-value may speak: a right engine ever reaches 1,000 with odds below 1 in 1,000, however
-often one looks (Ville 1939). The bound on the leakage is that of a fixed number of texts. It is looked at
+often one looks (Ville 1939). The bound on the leakage is that of a fixed number of texts. It is evaluated
 whenever their number has doubled, each time at the same share of 5%.
 """
 
@@ -30,7 +30,7 @@ QUIET: Decision = "quiet"
 UNDECIDED: Decision = "undecided"
 
 FIRST_LOOK = 20
-"""Texts behind which the bound is looked at first; then at twice as many, and so on."""
+"""Texts after which the bound is first evaluated; then at twice as many, and so on."""
 
 LEVEL = 0.05
 """How often the bound may be wrong, over all looks."""
@@ -62,7 +62,8 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One text of an engine, and how many drafted tokens each of its loops kept, where that is told."""
+    """One text of an engine, and how many drafted tokens each of its loops accepted, where that is
+    reported."""
 
     text: Foreign
     accepted_per_loop: tuple[int, ...] | None
@@ -76,7 +77,7 @@ class Found:
         decision: ``alarm``, ``quiet`` or ``undecided``.
         evidence: over all texts; None without one.
         decided_after: texts that had been drawn when the decision fell.
-        bound: the leakage that is ruled out, at the level of the last look; None if never looked at.
+        bound: the leakage that is ruled out, at the level of the last look; None if never evaluated.
         drawn: all texts.
         failures: why requests had no valid answer.
         seconds: of the whole.
@@ -136,7 +137,7 @@ class EngineAudit:
         """Draw until decided.
 
         Args:
-            keep: told of every text as it comes.
+            keep: called with every text as it comes.
         """
         began = time.monotonic()
         decision: Decision = UNDECIDED
@@ -224,7 +225,7 @@ def reading_of(text: Foreign, models: tuple[CausalLM, CausalLM | None]) -> Readi
 
 
 def _looks(texts: int) -> list[int]:
-    """Numbers of texts behind which the bound is looked at: twice as many each time, and at the end."""
+    """Numbers of texts after which the bound is evaluated: twice as many each time, and at the end."""
     doubled = [FIRST_LOOK << n for n in range(max(texts // FIRST_LOOK, 1).bit_length())]
     return [*(count for count in doubled if count < texts), texts]
 

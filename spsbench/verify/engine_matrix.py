@@ -1,4 +1,4 @@
-"""An engine audited with several settings: each sampling without speculation first, then with each K.
+"""An engine audited at several settings: each sampling first without speculation, then with each K.
 
 What the plain sampling of an engine does otherwise than asked is not charged to its speculation: where
 another law explains the plain texts, those of speculation are held against that law.
@@ -89,7 +89,7 @@ class Subject:
         prompts: token ids.
         stop_ids: tokens that end an output.
         threads: of the engine; None leaves it to the engine.
-        dtype: that is asked of the engine.
+        dtype: requested from the engine.
     """
 
     kind: PeerKind
@@ -193,10 +193,10 @@ def audit_engine(
         effort: when to stop, for each of them.
         seed: of all requests.
         folder: takes the texts of each setting as they come, and what the engine prints.
-        say: told of each setting that begins.
+        say: called with each setting that begins.
 
     Raises:
-        PeerGone: a setting cannot be had at all; what was found before it was yielded.
+        PeerGone: a setting cannot be started; what was found before it was yielded.
     """
     laws: dict[SamplingParams, Law] = {}
     folder.mkdir(parents=True, exist_ok=True)
@@ -238,7 +238,7 @@ def _audited(
 
 
 def _first_tokens(subject: Subject) -> list[tuple[list[int], int, float]]:
-    """Prompts, the target's best token behind each, and how far it is ahead of the second."""
+    """Prompts, the target's best token after each, and how far it is ahead of the second."""
     found = []
     for prompt in subject.prompts[:_COMPARED]:
         row = subject.models[0].score_uncached(torch.tensor(prompt), last=1)[-1].float()

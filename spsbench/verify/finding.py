@@ -76,7 +76,7 @@ def row_difference(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) 
 
 
 def _scored(subject: SamplerUnderTest, text: Sequence[int], rows: int) -> list[torch.Tensor]:
-    """Logits behind each of a text's last tokens, scored in blocks of ``rows``."""
+    """Logits after each of a text's last tokens, scored in blocks of ``rows``."""
     subject.target.begin(text[: 1 - _TOKENS])
     tail = torch.tensor(text[-_TOKENS:], device=subject.device)
     return [subject.target.score(block, last=len(block)).clone() for block in torch.split(tail, rows)]

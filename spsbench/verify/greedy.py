@@ -1,4 +1,4 @@
-"""Greedy SpS must write what greedy ArS writes, but for ties that rounding decides."""
+"""Greedy SpS must write what greedy ArS writes, except for ties that rounding decides."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def greedy_identity(
 ) -> Finding:
     """Compare the greedy outputs token by token and judge where they first part.
 
-    At a parting the two best logits are looked at again in float32, without a cache. A gap of at
+    At a difference the two best logits are compared again in float32, without a cache. A gap of at
     most twice what the row count changes is a numeric tie; a larger one is a bug.
 
     Args:
@@ -88,7 +88,7 @@ def _speculative(subject: SamplerUnderTest, prompt: Sequence[int]) -> list[int]:
 
 
 def _gap(witness: CausalLM, context: Sequence[int], one: int, other: int) -> float:
-    """How far apart two tokens' logits are behind a context, by an uncached forward."""
+    """How far apart two tokens' logits are after a context, by an uncached forward."""
     row = witness.score_uncached(torch.tensor(context, device=witness.device), last=1)[0].float()
     return abs(float(row[one] - row[other]))
 

@@ -1,4 +1,4 @@
-"""Other laws than the one that was asked for, which an engine's texts may follow: to name what it does."""
+"""Alternative laws that an engine's texts may follow, to name what it does."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def read_under(reading: Reading, law: Law | None) -> Reading:
     if law is None:
         return reading
     if law.warped is None:
-        raise ValueError(f"{law.name} is no law of one model")
+        raise ValueError(f"{law.name} is not a law of one model")
     q = law.warped(reading.logits.float())
     p = None if reading.draft_logits is None else law.warped(reading.draft_logits.float())
     outside = own_entries(q, reading.tokens) <= 0

@@ -1,4 +1,4 @@
-"""Where an engine's texts part from the target: which tokens of a loop, which contexts, which other law."""
+"""Where an engine's texts differ from the target: which tokens of a loop, which contexts, which other law."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tier 2: whole outputs of the engine, judged by a second reading without cache or loops."""
+"""Tier 2: whole outputs of the engine, tested by an uncached forward without loops."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def _judged(total: Sums, outputs: int) -> Finding:
         "outputs",
         e_value < ALARM and impossible == 0,
         f"{leakage}, e-value {e_value:.2g}, {impossible:.0f} impossible tokens",
-        f"alarm at an e-value of {ALARM:.0f}: at most one false alarm in {ALARM:.0f}, whenever looked at",
+        f"alarm at an e-value of {ALARM:.0f}: at most one false alarm in {ALARM:.0f}, whenever evaluated",
         numbers,
     )

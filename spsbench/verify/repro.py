@@ -36,13 +36,13 @@ from spsbench.verify.repro_scripts.common import LEAST, LEVEL, followers, p_valu
 from spsbench.verify.repro_scripts.common import shown as p_shown
 
 _TRIED = 3
-"""Contexts that are tried of each kind: the first token behind them is wrong, or a later one."""
+"""Contexts that are tried of each kind: the first token after them is wrong, or a later one."""
 
 _MEASURED = 3
 """Contexts that are measured at most."""
 
 _CLEAR = 1e-6
-"""p-value of a try behind which no longer context is tried."""
+"""p-value of a try after which no longer context is tried."""
 
 _RARE = 0.02
 """Probability from which a token is counted by itself."""
@@ -72,7 +72,7 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One token of an output: the one behind ``prefix``, behind ``context``; both are token ids."""
+    """One token of an output: the one after ``prefix``, after ``context``; both are token ids."""
 
     context: tuple[int, ...]
     prefix: tuple[int, ...]
@@ -131,7 +131,7 @@ def reproduce(
     Args:
         row: an alarm.
         subject: the engine and its models.
-        names: of target and draft, for whoever reads the script.
+        names: of target and draft, for the script's readers.
         max_new_tokens: of the audit's texts.
         seed: of all requests.
         folder: takes the script.
@@ -222,7 +222,7 @@ class _Search:
         return found
 
     def _spots(self, context: tuple[int, ...], outputs: Sequence[Sequence[int]]) -> Iterator[Spot]:
-        """One a place: behind the most frequent prefix, while enough outputs have it."""
+        """One a place: after the most frequent prefix, while enough outputs have it."""
         for place in range(_length(self._row.setting.lookahead) - 1):
             prefixes = Counter(tuple(ids[:place]) for ids in outputs if len(ids) > place)
             prefix, count = max(prefixes.items(), key=lambda item: item[1], default=((), 0))
@@ -317,10 +317,10 @@ class _Start:
     """A context of a text.
 
     Attributes:
-        score: the distance that is expected to show at one of the first K + 1 tokens behind it.
-        later: whether that is behind the first.
+        score: the distance that is expected to show at one of the first K + 1 tokens after it.
+        later: whether that is after the first.
         ids: of the context.
-        onwards: K + 1 tokens of the text behind it, or what there is.
+        onwards: K + 1 tokens of the text after it, or what there is.
     """
 
     score: float
@@ -423,7 +423,8 @@ def _shortened(
     return start.ids
 
 
-# --- what is told -------------------------------------------------------------------------------------
+# --- the docstring of the script
+# -------------------------------------------------------------------------------------
 
 
 def _title(row: Row, shown: Shown, names: tuple[str, str]) -> str:

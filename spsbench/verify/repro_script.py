@@ -1,4 +1,4 @@
-"""Writes a script that shows a deviation without spsbench, for the engine's own issue tracker."""
+"""Writes a script that shows a deviation without spsbench, for the engine's issue tracker."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class MemoizedModel:
                 node.state = node.state if node.state is not None else state
 
 
-# The context is read anew after so many draws: a cache that does not forget would grow without end.
+# The context is read again after so many draws: a cache that does not forget would grow without end.
 _ANEW = 100
 
 Path = tuple[int, ...]
@@ -143,7 +143,7 @@ def remembered_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]
 
 @torch.inference_mode()
 def end_to_end_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
-    """Fewer loops with every forward done anew through the models and their caches."""
+    """Fewer loops with every forward computed again through the models and their caches."""
     witness = MemoizedModel(subject.target, subject.device)
     drafter = subject.build_drafter(subject.sampling)
     return _test("end to end", subject, contexts, draws, subject.target, drafter, witness)
@@ -198,7 +198,7 @@ def _counts(
     draws: int,
     index: int,
 ) -> Counter[Path]:
-    """How often one loop behind a context emitted each tuple of tokens."""
+    """How often one loop after a context emitted each tuple of tokens."""
     counts: Counter[Path] = Counter()
     for start in range(0, draws, _ANEW):
         seed = (subject.seed * 1_000_003 + index) * 10_000_019 + start
@@ -211,8 +211,8 @@ def _counts(
 def _by_prefix(counts: Counter[Path]) -> Iterator[tuple[Path, Counter[int]]]:
     """Next tokens by the tokens before them in the loop.
 
-    A loop that goes on behind a prefix has accepted it, and whether it did so does not depend on
-    what comes next: behind each prefix the next token follows the target's row there.
+    A loop that goes on after a prefix has accepted it, and whether it did so does not depend on
+    what comes next: after each prefix the next token follows the target's row there.
     """
     seen: dict[Path, Counter[int]] = {}
     for path, count in counts.items():

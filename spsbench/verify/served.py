@@ -1,4 +1,4 @@
-"""Our own engine as a worker of the engine protocol, with a planted fault or none.
+"""The built-in engine as a worker of the engine protocol, with a planted fault or none.
 
     python -m spsbench.verify.served [FAULT]
 
@@ -44,7 +44,7 @@ class _Ids:
 
 
 class Served:
-    """An eager engine of ours behind the protocol.
+    """The built-in eager engine behind the protocol.
 
     Args:
         asked: what to load; both models in the precision that is named there.
@@ -124,5 +124,5 @@ def _loaded(asked: Load) -> list[CausalLM]:
 if __name__ == "__main__":
     planned = next(iter(sys.argv[1:]), None)
     if planned not in (None, *FAULTS):
-        sys.exit(f"{planned!r} is no fault: choose from {', '.join(FAULTS)}")
+        sys.exit(f"{planned!r} is not a fault: choose from {', '.join(FAULTS)}")
     serve(partial(Served, fault=planned))

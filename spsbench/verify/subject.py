@@ -96,11 +96,11 @@ class SamplerUnderTest:
     def loops(
         self, target: LanguageModel, drafter: Drafter, prompt: Sequence[int], seed: int
     ) -> Iterator[Callable[[], Iterator[DecodedLoop]]]:
-        """A function that begins the production loops behind a prompt, again at each call.
+        """A function that begins the production loops after a prompt, again at each call.
 
         The control is planted while the block lasts. The target reads the prompt once; a further call
         rolls back to it, as a loop does after a rejection, and goes on in the same stream of numbers.
-        A draft model's cache rolls back too; any other drafter is told of a new sequence.
+        A draft model's cache rolls back too; any other drafter is notified of a new sequence.
         """
         with planted(self.control, target):
             rule, uniforms = self.build_rule(), UniformStream(seed, self.device)
@@ -123,7 +123,7 @@ class SamplerUnderTest:
         Args:
             sequence: all tokens.
             start: the first row wanted is the law of ``sequence[start]``; there is one row more than
-                tokens from there, for the token behind the end.
+                tokens from there, for the token after the end.
 
         Returns:
             [n, V] warped rows, and [n] whether their support is the same just beside the parameters.
@@ -136,8 +136,8 @@ class SamplerUnderTest:
 def steady(logits: Tensor, sampling: SamplingParams, slack: float = 1e-3) -> Tensor:
     """[n] whether a row keeps its support when the nucleus or the best logit moves a little.
 
-    At the edge of a nucleus, or between two equal logits, rounding decides; such a position tells a
-    wrong sampler from a right one no better than a coin.
+    At the edge of a nucleus, or between two equal logits, rounding decides; such a position cannot
+    distinguish a wrong sampler from a right one.
     """
     if sampling.greedy:
         best = logits.float().topk(2, dim=-1).values

@@ -1,4 +1,4 @@
-"""Is every second of decoding booked? Both arms under a clock of which each second is known."""
+"""Is every second of decoding accounted for? Both arms under a simulated clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spsbench.engines.local import EagerEngine
 from spsbench.records import Generation, Loop, Request, SamplingParams
 from spsbench.verify.finding import Finding
 
-# Powers of two: sums of them are exact, and tell which of them is missing.
+# Powers of two: sums of them are exact, and identify which of them is missing.
 TARGET_S, DRAFT_S, TICK_S = 64.0, 4.0, 2.0**-10
 SIZE = 4
 _TOKENS = 24

@@ -1,4 +1,4 @@
-"""All tests of the sampler in one go, for one sampling or as a matrix of controls."""
+"""All tests of the sampler together, for one sampling or as a matrix of controls."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def findings(
 
 
 def _judged(subject: SamplerUnderTest, test: str, run: Callable[[], Finding]) -> Finding:
-    """What a test found; a drafter's fault is a finding, and what a lossy rule does is no failure."""
+    """What a test found; a drafter's fault is a finding, and what a lossy rule does is not a failure."""
     try:
         found = run()
     except DrafterFault as fault:
@@ -140,7 +140,7 @@ def control_matrix(
     Args:
         subject: the sampler; its own control is ignored.
         prompts, decoder, effort: see ``findings``.
-        done: told after each control, for progress.
+        done: called after each control, for progress.
     """
     matrix: dict[str, Row] = {}
     # A wrong sampler does not change them; a fault that is shared does, and chooses its own.

@@ -1,4 +1,4 @@
-"""The warper once more, from its definition alone: the judge of the one that production uses.
+"""A second warper, written from the definition alone, to test the production one.
 
 Everything else that looks at a distribution calls ``decode.sampling.warp`` or, in a loop,
 ``decode.rows.warped``, and would share their faults.

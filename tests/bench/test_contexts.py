@@ -140,7 +140,7 @@ def test_known_times_give_known_figures(clock: Clock, monkeypatch: pytest.Monkey
     assert far["payoff"]["costs"][4] == pytest.approx(1 + 4 * far["c"]["ratio"])
     assert [end["best"]["k"] for end in (near, far)] == [4, 0]
     assert facts["sentence"].startswith(
-        "1.67x behind 100 and 1.00x behind 1k at alpha 0.8 (best K: 4, none gains)"
+        "1.67x after 100 and 1.00x after 1k at alpha 0.8 (best K: 4, none gains)"
     )
     assert "c rises from 0.25 to 0.96; t(5)/t(1) does not clearly move" in facts["sentence"]
     assert [row[0] for row in forwards_table(facts).rows] == ["100", "1k"]  # type: ignore[index]

@@ -89,7 +89,7 @@ def test_too_little_is_no_evidence(cli: Cli, tmp_path: Path) -> None:
         ("{", "line 1 of bad.jsonl is not JSON"),
         ('{"prompt_ids": [5]}', "neither completion_ids nor completion"),
         ('{"prompt_ids": [5], "completion_ids": [1024]}', "holds 1024, and the target has 1024 tokens"),
-        ('{"prompt_ids": [5], "completion_ids": [1.5]}', "no list of whole numbers"),
+        ('{"prompt_ids": [5], "completion_ids": [1.5]}', "not a list of whole numbers"),
         ('{"prompt_ids": [], "completion_ids": [5]}', "the prompt is empty"),
         (json.dumps({"prompt_ids": [5] * 4096, "completion_ids": [5]}), "4097 tokens do not fit"),
         (

@@ -74,7 +74,7 @@ def test_a_context_too_long_for_the_memory_is_refused_before_loading(
     result = cli("bench", "--target-config", wide, "--draft-config", wide, "--context", "1k,4000000k")
     assert result.code == 2
     said = " ".join(result.err.split())
-    assert "behind 4096000000 tokens the models need" in said
+    assert "after 4096000000 tokens the models need" in said
     assert "but cpu has" in said
 
 

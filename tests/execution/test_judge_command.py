@@ -89,7 +89,7 @@ def test_missing_samples_are_refused_unless_told_otherwise(judge: Judge, tmp_pat
     [
         ([{"task_id": "t/9", "completion": ""}], "line 1"),
         ([{"task_id": "t/0"}], "no completion"),
-        ([{"task_id": ["t/0"], "completion": ""}], "no problem"),
+        ([{"task_id": ["t/0"], "completion": ""}], "not a known problem"),
         ([[1]], "not a JSON object"),
         ([], "no samples"),
     ],

@@ -141,11 +141,11 @@ def test_a_device_that_cannot_hold_its_part_is_refused(
     ("modules", "dtype", "said"),
     [
         ("{", "float32", "is not JSON"),
-        ([1], "float32", "is no device map"),
-        ({}, "float32", "is no device map"),
-        ({"": "gpu"}, "float32", "is no device map"),
-        ({"": True}, "float32", "is no device map"),
-        ({"": -1}, "float32", "is no device map"),
+        ([1], "float32", "is not a device map"),
+        ({}, "float32", "is not a device map"),
+        ({"": "gpu"}, "float32", "is not a device map"),
+        ({"": True}, "float32", "is not a device map"),
+        ({"": -1}, "float32", "is not a device map"),
         ({"": 7}, "float32", "GPU 7, and there are"),
         ({"": "cpu", "model.layers.9": "disk"}, "float32", "has no module 'model.layers.9'"),
         ({"model": "cpu"}, "float32", "no device is given for lm_head.weight"),
@@ -163,7 +163,7 @@ def test_a_wrong_map_is_refused_before_anything_is_loaded(
 
 
 def test_what_cannot_be_spread_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="'automatic' is no strategy, and no file"):
+    with pytest.raises(UsageError, match="'automatic' is neither a strategy nor"):
         Placement.read("automatic")
     with pytest.raises(UsageError, match="onnxruntime computes on one CPU"):
         Placement.read("auto").backend(ONNXRUNTIME)

@@ -352,7 +352,7 @@ def test_a_model_of_many_languages_must_say_which(config: Any, message: str) -> 
 
 
 def test_configurations_within_a_configuration_are_refused() -> None:
-    with pytest.raises(UsageError, match="configurations of their own"):
+    with pytest.raises(UsageError, match="in their own configurations"):
         require_generative(transformers.T5GemmaConfig(), "it", "--target")
 
 

@@ -321,7 +321,7 @@ def test_a_folder_that_is_not_as_it_says_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnavailableError, match=r"--draft: .*cannot be read"):
             load(pair_of(target, draft), backend)
     save_file(whole | {"model.norm.weight": torch.zeros(32, dtype=torch.int32)}, file)
-    with pytest.raises(UnavailableError, match="no floats of 16 or 32 bits"):
+    with pytest.raises(UnavailableError, match="not floats of 16 or 32 bits"):
         pair_of(target, draft)
     save_file(whole, file)
     described(draft, hidden_size=64)

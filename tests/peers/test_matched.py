@@ -26,5 +26,5 @@ def test_a_difference_names_the_setting_and_who_has_what() -> None:
 def test_what_is_not_told_is_said_once_an_engine() -> None:
     silent = WHOLE | {"threads": None, "top_p": None}
     arms = [Ran("ArS", "eager", WHOLE), Ran("ArS @b", "b", silent), Ran("SpS @b", "b", silent)]
-    assert unequal(arms) == ["Not told by b: threads, top_p."]
-    assert unequal(arms, sampled=False) == ["Not told by b: threads."]
+    assert unequal(arms) == ["Not reported by b: threads, top_p."]
+    assert unequal(arms, sampled=False) == ["Not reported by b: threads."]

@@ -52,7 +52,7 @@ def test_unknown_keys_are_ignored_and_absent_ones_have_defaults() -> None:
         ({"output_ids": [], "finish": "stop", "decode_ms": float("nan")}, "not a number"),
         ({"output_ids": [], "finish": "stop", "loops": 1.5}, "not a whole number"),
         ({"output_ids": [], "finish": None}, "not text"),
-        ([], "answer is no object"),
+        ([], "answer is not an object"),
     ],
 )
 def test_what_is_of_another_form_is_refused(value: object, said: str) -> None:

@@ -228,7 +228,7 @@ def test_nobody_answers() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(PeerGone, match=f"nobody answers at http://127.0.0.1:{port}$"):
+    with pytest.raises(PeerGone, match=f"no server answers at http://127.0.0.1:{port}$"):
         Server(f"http://127.0.0.1:{port}").describe()
 
 
@@ -267,7 +267,7 @@ def test_of_several_models_one_is_named() -> None:
 
 @pytest.mark.parametrize("text", ["openai:", "openai:127.0.0.1:8000", "openai:ftp://a", "openai:http://"])
 def test_what_is_no_url_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no URL of a server"):
+    with pytest.raises(UsageError, match="not the URL of a server"):
         find_peer(text)
 
 
@@ -299,7 +299,7 @@ def test_another_model_is_refused() -> None:
 
 
 def test_near_ties_alone_prove_nothing() -> None:
-    with serving(Fake()) as url, pytest.raises(UnavailableError, match="no prompt of 1 tells"):
+    with serving(Fake()) as url, pytest.raises(UnavailableError, match="no prompt of 1 distinguishes"):
         require_same_model(Server(url), [([1], following(1), 0.1)], url)
 
 

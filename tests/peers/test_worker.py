@@ -79,7 +79,7 @@ def test_an_engine_that_comes_back_as_another_is_given_up(tmp_path: Path) -> Non
     with worker("changes", tmp_path) as peer:
         with pytest.raises(PeerError):
             peer.generate(ASK)
-        with pytest.raises(PeerGone, match="describes itself otherwise"):
+        with pytest.raises(PeerGone, match="describes itself differently"):
             peer.generate(ASK)
 
 
@@ -100,7 +100,7 @@ def test_an_answer_of_the_wrong_form_is_named(tmp_path: Path) -> None:
     ("kind", "said"),
     [
         ("outside-the-vocabulary", "token 100000 of a vocabulary of 100"),
-        ("behind-the-stop", "went on behind the stop token 50 at 0"),
+        ("behind-the-stop", "went on after the stop token 50 at 0"),
         ("too-long", "returned 5 tokens where 4 were asked for"),
         ("ends-early", "stopped without a stop token"),
     ],

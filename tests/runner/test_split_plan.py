@@ -89,7 +89,7 @@ def test_the_number_of_processes_must_be_right(
 def test_a_number_of_processes_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for told in ("many", "", "0", "-1"):
         monkeypatch.setitem(os.environ, "WORLD_SIZE", told)
-        with pytest.raises(UsageError, match="no number of processes"):
+        with pytest.raises(UsageError, match="not a number of processes"):
             started()
     monkeypatch.delitem(os.environ, "WORLD_SIZE")
     assert started() == 1

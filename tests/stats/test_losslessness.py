@@ -198,7 +198,7 @@ def test_one_contradiction_is_an_alarm_and_rounding_is_none() -> None:
     assert (arm["verdict"], arm["decisions"]["rounding"], arm["decisions"]["exact"]) == ("ok", 1, True)
     arm = _judge(_decided(decisions_contradicted=1.0))
     assert arm["verdict"] == "alarm"
-    assert arm["reasons"] == ["decisions derived anew: 1 of 200 decisions contradict the models' rows"]
+    assert arm["reasons"] == ["decisions derived again: 1 of 200 decisions contradict the models' rows"]
     assert not arm["decisions"]["exact"]
 
 

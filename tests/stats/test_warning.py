@@ -81,7 +81,7 @@ def test_greedy_outputs_that_part_are_told() -> None:
     first = {"position": 17, "example_id": "xsum/3", "sample_index": 0}
     same = {"sequences": 40, "identical": 0.95, "first_divergence": first}
     (text,) = warnings([_row()], _evidence(identity=same))
-    assert "95% of 40 outputs are identical to ArS; the first to part is xsum/3 at token 17" in text
+    assert "95% of 40 outputs are identical to ArS; the first differs in xsum/3 at token 17" in text
     assert warnings([_row()], _evidence(identity=same | {"identical": 1.0})) == []
 
 

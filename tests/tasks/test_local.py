@@ -78,8 +78,8 @@ def test_train_file_beside_a_file(write: Callable[..., Path]) -> None:
         ("x.jsonl", b"[" * 100_000, "line 1 of .* is not JSON"),
         ("x.jsonl.gz", b"no gzip", "unreadable"),
         ("x.jsonl.gz", gzip.compress(b'{"id": 1}\n' * 1000, mtime=0)[:40], "unreadable"),
-        ("x.parquet", b"", "no readable Parquet"),
-        ("x.parquet", b"PAR1 and then nothing", "no readable Parquet"),
+        ("x.parquet", b"", "not a readable Parquet"),
+        ("x.parquet", b"PAR1 and then nothing", "not a readable Parquet"),
     ],
 )
 def test_broken_files(tmp_path: Path, name: str, content: bytes, told: str) -> None:
@@ -97,11 +97,11 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_something_else(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="no directory saved by datasets"):
+    with pytest.raises(UnavailableError, match="not a directory saved by datasets"):
         read_rows(tmp_path, "validation")
 
 
 def test_unknown_form(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("id\n1\n")
-    with pytest.raises(UsageError, match="no known form"):
+    with pytest.raises(UsageError, match="an unknown format"):
         read_rows(tmp_path / "x.tsv", "validation")

@@ -268,7 +268,7 @@ def test_an_error_names_the_line_and_what_is_missing(write: Write, row: dict[str
         ("a.json", b'{"prompt": "A"}\n{}', "is not JSON .*jsonl"),
         ("a.json", b"[]", "holds no prompt"),
         ("a.json", b'[{"conversations": []}]', "holds no prompt"),
-        ("a.parquet", b"no", "no readable Parquet"),
+        ("a.parquet", b"no", "not a readable Parquet"),
     ],
 )
 def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str, content: bytes, what: str) -> None:

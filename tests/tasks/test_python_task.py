@@ -98,7 +98,7 @@ def fails(*_: object) -> Any:
         ({"examples": fails}, "gave no examples: KeyError: 'n'"),
         ({"examples": lambda: ["1"]}, "gave str for an Example"),
         ({"examples": lambda: None}, "gave no examples: TypeError"),
-        ({"examples": lambda: [Example("1", {}, 3)]}, "id or reference is no text"),
+        ({"examples": lambda: [Example("1", {}, 3)]}, "id or reference is not text"),
         ({"examples": lambda: EXAMPLES * 2}, "gave the id '0' twice"),
         ({"examples": lambda: [Example("1", {"n": {1}}, "")]}, "cannot be hashed: TypeError"),
         ({"prompt": fails}, "gave no prompt of 0: KeyError: 'n'"),

@@ -77,7 +77,7 @@ def test_any_columns_braces_and_metrics(
     ("changes", "told"),
     [
         ({"prompt": "What?"}, "prompt names no column in braces"),
-        ({"prompt": "{}"}, "prompt has {}, which is no column's name"),
+        ({"prompt": "{}"}, "prompt has {}, which is not a column"),
         ({"prompt": "{question.real}"}, "prompt has {question.real}"),
         ({"prompt": "{question!r}"}, "prompt has {question}"),
         ({"prompt": "{question"}, "expected '}' before end of string"),

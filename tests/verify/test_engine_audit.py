@@ -287,7 +287,7 @@ def test_every_law_gives_distributions(sampling: SamplingParams) -> None:
 def test_a_law_of_both_models_cannot_judge_one() -> None:
     mixture = laws_beside(SamplingParams(), draft=True)[-1]
     assert mixture.warped is None
-    with pytest.raises(ValueError, match="no law of one model"):
+    with pytest.raises(ValueError, match="not a law of one model"):
         read_under(None, mixture)  # type: ignore[arg-type]
 
 

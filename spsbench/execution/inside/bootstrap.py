@@ -14,7 +14,7 @@ control = socket.socket(fileno=os.dup(0))
 os.dup2(1, 0)
 with control.makefile("rb") as stream:
     bundle = json.loads(stream.readline())
-# random would draw a new seed in every fork; each program gets one from the judge, which tells
+# random would draw a new seed in every fork; each program gets one from the judge, which reveals
 # nothing of the tests' own.
 register, os.register_at_fork = os.register_at_fork, lambda **hooks: None
 for name, source in bundle["modules"]:

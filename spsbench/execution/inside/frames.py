@@ -10,7 +10,7 @@ MAX_BYTES = 4 << 20
 """Longest message that is accepted from a program."""
 
 QUESTION_BYTES = 8
-"""Of a message to a program after the first, and of its answer, so many tell which question it is."""
+"""Of a message to a program after the first, and of its answer, this many identify the question."""
 
 _CHUNK_BYTES = 1 << 16
 

@@ -1,6 +1,6 @@
 """Landlock: which files can be read, and nothing else of the file system; no TCP; no reach outside.
 
-Numbers from ``linux/landlock.h``. What an older kernel cannot lock is left out; ``abi`` tells.
+Numbers from ``linux/landlock.h``. What an older kernel cannot lock is left out, by its ``abi``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def confine(readable: Iterable[str]) -> None:
 
 
 def separation() -> Callable[[], int]:
-    """What puts the process that calls it in a domain of its own, where it can trace and signal itself alone.
+    """What puts the process that calls it in its own domain, where it can trace and signal itself alone.
 
     It may be called in any number of forks of a process without new privileges; the rule set's descriptor
     is theirs to close.

@@ -15,7 +15,7 @@ class Locks:
         memory_bytes: of address space; the zygote takes this limit, and those like it, upon itself.
 
     Raises:
-        OSError: one of them cannot be had.
+        OSError: one of them is unavailable.
     """
 
     def __init__(self, layers: list[str], memory_bytes: int) -> None:

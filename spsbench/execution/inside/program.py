@@ -1,7 +1,7 @@
 """The process of one program: lock it up, run the program, answer calls of its function.
 
 Everything here shares its memory with the program and may be rewritten by it. So nothing here
-decides: the judge takes what it is told as the program's answers and compares them elsewhere.
+decides: the judge takes what it receives as the program's answers and compares them elsewhere.
 """
 
 from __future__ import annotations

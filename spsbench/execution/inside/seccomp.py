@@ -25,7 +25,7 @@ _OWN_PROCESS = -3  # the instruction that compares with it
 
 # O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND, O_ASYNC and __O_TMPFILE: the same on both architectures.
 _WRITING_FLAGS = 0o1 | 0o2 | 0o100 | 0o1000 | 0o2000 | 0o20000 | 0o20000000
-# With O_PATH any file can be opened, whatever Landlock says, and then looked at.
+# With O_PATH any file can be opened, whatever Landlock says, and then inspected.
 _REFUSED_FLAGS = _WRITING_FLAGS | 0o10000000
 _AT_EMPTY_PATH = 0x1000
 _O_ASYNC = 0o20000
@@ -142,9 +142,9 @@ _RULES = {
     "ioctl": _if_one_of(1, (_TCGETS, _TIOCGWINSZ, _FIOCLEX)),
     "fcntl": _fcntl(),
     "prlimit64": _if_one_of(0, (0,)),
-    "sched_getaffinity": _if_one_of(0, (0,)),  # of another process it tells whether there is one
+    "sched_getaffinity": _if_one_of(0, (0,)),  # of another process it reveals whether there is one
     # An open file by an empty path; see fstat_needs_no_path.
     "newfstatat": _if_one_of(3, (_AT_EMPTY_PATH,), errno.ENOENT),
-    # Its flags lie behind a pointer; told that it does not exist, the C library uses clone().
+    # Its flags lie behind a pointer; if it seems not to exist, the C library uses clone().
     "clone3": [_refuse(errno.ENOSYS)],
 }

@@ -19,7 +19,7 @@ class Table:
         allowed: calls allowed with any argument.
         judged: calls allowed with some arguments; ``seccomp`` knows which.
         own_process: calls allowed if the first argument is the process itself.
-        looks: calls that tell about a path without opening it; it is as if the path were not there.
+        looks: calls that inspect a path without opening it; it is as if the path were not there.
     """
 
     audit_arch: int

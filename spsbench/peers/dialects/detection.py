@@ -24,8 +24,8 @@ def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:
         texts: a tokenizer, for a server of text.
 
     Raises:
-        PeerError: it is no such server, refuses, or serves no such model.
-        PeerGone: nobody answers.
+        PeerError: it is not such a server, refuses, or serves no such model.
+        PeerGone: no server answers.
     """
     props = http.find("/props")
     cards = _cards(http)

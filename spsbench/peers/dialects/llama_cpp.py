@@ -17,7 +17,7 @@ class LlamaCpp:
 
     Args:
         props: its ``/props``.
-        vocab_size: if it is told.
+        vocab_size: if it is reported.
     """
 
     path = "/completion"
@@ -96,7 +96,7 @@ class LlamaCpp:
         )
 
     def heard(self, event: dict[str, Any]) -> Heard:
-        """See ``Dialect.heard``. Tokens that end within a character bring no event of their own, so the
+        """See ``Dialect.heard``. Tokens that end within a character bring no separate event, so the
         count of all is what holds."""
         timings = event.get("timings") or {}
         return Heard(

@@ -37,7 +37,7 @@ class Vllm:
         )
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
-        """See ``Dialect.body``. A salt of its own keeps each request out of the prefix cache; with
+        """See ``Dialect.body``. Its own salt keeps each request out of the prefix cache; with
         ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
         return {
             "model": self._model,

@@ -59,7 +59,7 @@ class LlamaCpp:
             },
             limits=[
                 "Near the length limit it drafts less than K or nothing; loops are not given there.",
-                "Drafted and accepted tokens count the whole last loop, also behind the stop token.",
+                "Drafted and accepted tokens count the whole last loop, also after the stop token.",
             ],
         )
 

@@ -51,8 +51,8 @@ class OnnxRuntimeGenAI:
             },
             limits=[
                 "With top_k 0 it ignores top_p, so it is asked for a top-k of the whole vocabulary.",
-                "Its order of temperature, top-k and top-p is not documented, and not told here.",
-                "Drafted and accepted tokens count the whole last round, also behind the stop token.",
+                "Its order of temperature, top-k and top-p is not documented, and not reported here.",
+                "Drafted and accepted tokens count the whole last round, also after the stop token.",
             ],
         )
 

@@ -1,4 +1,5 @@
-"""OpenVINO GenAI; float32 has to be asked for. Models are folders of its own (``conversion.openvino``)."""
+"""OpenVINO GenAI; float32 has to be asked for. Models are folders in its own format
+(``conversion.openvino``)."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Vllm:
 
     def describe(self) -> Described:
         limits = [
-            "Drafted and accepted tokens count the whole last loop, also behind the stop token.",
+            "Drafted and accepted tokens count the whole last loop, also after the stop token.",
             "Top-k without top-p is refused with a draft: release 0.32.0 fails on it.",
         ]
         if not self._mended:

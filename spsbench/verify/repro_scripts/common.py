@@ -13,7 +13,7 @@ from typing import Any
 CASE: dict[str, Any] = {}
 
 ROUNDING = 1e-6  # probability granted to a token that has none: the engine may round otherwise
-FEWEST = 5.0  # expected count from which a token is a cell of its own
+FEWEST = 5.0  # expected count from which a token has its own cell
 LEVEL = 1e-3
 LEAST = 10  # draws of a token that are tested
 Row = tuple[Mapping[int, float], float]  # probabilities by token, and what all other tokens have together
@@ -144,7 +144,7 @@ def main(
     arguments(parser)
     parser.add_argument("--draws", type=int, default=CASE["draws"])
     parser.add_argument("--seed", type=int, default=CASE["first_seed"])
-    parser.add_argument("--model", metavar="HF_DIR", help="compute the expected probabilities anew")
+    parser.add_argument("--model", metavar="HF_DIR", help="compute the expected probabilities again")
     options = parser.parse_args()
     row: Row = CASE["expected"], CASE["rest"]
     if options.model:
