@@ -76,7 +76,7 @@ class CheckedDrafter:
         if not len(tokens):
             return ""
         if not bool(probs.isfinite().all()) or float(probs.min()) < 0:
-            return "gave rows with a number that is no probability"
+            return "gave rows with a number that is not a probability"
         if float((probs.double().sum(-1) - 1).abs().max()) > _TOLERANCE:
             return "gave rows that do not add up to 1"
         if float(probs.gather(-1, tokens.unsqueeze(-1)).min()) <= 0:

@@ -156,7 +156,7 @@ def test_streams_that_break_off_are_failures(tmp_path: Path) -> None:
         (("--engine", "openai:http://a", "--concurrency", "1,,2"), "--concurrency"),
         (("--engine", "eager", "--concurrency", "1"), "must name one or two servers"),
         (("--concurrency", "1"), "must name one or two servers"),
-        (("--engine", "openai:a", "--concurrency", "1"), "no URL of a server"),
+        (("--engine", "openai:a", "--concurrency", "1"), "is not the URL of a server"),
         (("--engine", "openai:http://a,openai:http://a", "--concurrency", "1"), "is named twice"),
         (
             ("--engine", "openai:http://a", "--concurrency", "1", "--k", "4"),

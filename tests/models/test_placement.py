@@ -163,7 +163,7 @@ def test_a_wrong_map_is_refused_before_anything_is_loaded(
 
 
 def test_what_cannot_be_spread_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="'automatic' is neither a strategy nor"):
+    with pytest.raises(UsageError, match="automatic is neither a strategy nor"):
         Placement.read("automatic")
     with pytest.raises(UsageError, match="onnxruntime computes on one CPU"):
         Placement.read("auto").backend(ONNXRUNTIME)

@@ -97,11 +97,11 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_something_else(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="not a directory saved by datasets"):
+    with pytest.raises(UnavailableError, match="is not saved by datasets"):
         read_rows(tmp_path, "validation")
 
 
 def test_unknown_form(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("id\n1\n")
-    with pytest.raises(UsageError, match="an unknown format"):
+    with pytest.raises(UsageError, match="an unknown file format"):
         read_rows(tmp_path / "x.tsv", "validation")
