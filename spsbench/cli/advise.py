@@ -191,7 +191,7 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
 
 
 def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:
-    """Those that were named, or all that can be had for this pair."""
+    """Those that were named, or all that are available for this pair."""
     from spsbench.drafters.registry import drafter_kind
     from spsbench.records import Spec
 

@@ -136,7 +136,7 @@ def compare_runs(
     """Compare two run directories.
 
     Raises:
-        UsageError: one holds no run, they cannot be compared, or the gate is no share.
+        UsageError: one holds no run, they cannot be compared, or the gate is not a share between 0 and 1.
         GateFailed: an arm of B is slower than the gate allows.
     """
     from spsbench.stats.comparison import compare as compare_sides

@@ -70,7 +70,7 @@ def print_json(content: Any) -> None:
 
 
 def broken_pipe(error: BaseException) -> bool:
-    """Whether whoever read our output has gone; if so, what is still buffered is dropped in silence."""
+    """Whether the reader of the output has gone; if so, what is still buffered is dropped in silence."""
     from_typer = isinstance(error, SystemExit) and isinstance(error.__context__, OSError)
     cause = error.__context__ if from_typer else error
     if not (isinstance(cause, OSError) and cause.errno == errno.EPIPE):

@@ -220,6 +220,6 @@ def _checker() -> Check:
     try:
         right, wrong = judge([problem, problem], ["    return 1\n", "    return 2\n"], workers=1)
     except SpsbenchError as failure:
-        return Check("checker of programs", "broken", failure.message)
+        return Check("sandbox for programs", "broken", failure.message)
     works = right.passed and not wrong.passed
-    return Check("checker of programs", "ok" if works else "broken", f"{sandbox_level()}: {right.result}")
+    return Check("sandbox for programs", "ok" if works else "broken", f"{sandbox_level()}: {right.result}")

@@ -35,7 +35,7 @@ def list_(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """List what can be named: tasks, pairs, protocols, drafters, rules, policies, engines and metrics.
+    """List tasks, pairs, protocols, drafters, rules, policies, engines and metrics.
 
     Example: spsbench list drafters
     """
@@ -264,7 +264,7 @@ def _kinds(
     more: Callable[[Any], Row],
     needs: Callable[[Any], str],
 ) -> list[Row]:
-    """One row for each kind of a registry, another package's too; what cannot be had says why."""
+    """One row for each kind of a registry, another package's too; what is unavailable says why."""
     from spsbench.plugins import names
 
     rows: list[Row] = []

@@ -23,7 +23,7 @@ _NOT_OFFERED = (
     *("quantise", "draft_quantise", "device_map", "draft_placement", "batch"),
     *("processes", "resume", "trace", "fail_on", "expect", "until", "budget", "shard", "allow_mixed"),
 )
-"""What a server has decided when it was started, or what belongs to a run of ours."""
+"""What a server has decided when it was started, or what belongs to a run without servers."""
 
 
 def measure_load(params: Mapping[str, Any]) -> None:

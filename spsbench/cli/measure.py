@@ -122,7 +122,7 @@ def require_unsplit(config: RunConfig, flag: str) -> None:
 
     Args:
         config: of the run.
-        flag: that cannot be had with it.
+        flag: that does not work with it.
 
     Raises:
         UsageError: naming both.
@@ -359,7 +359,7 @@ def show_summary(summary: Summary, *, as_json: bool, quiet: bool) -> None:
 
 @contextmanager
 def _leaving_no_litter(directory: Path, *, fresh: bool) -> Iterator[None]:
-    """Take away a directory of ours in which nothing was measured; tell how to continue any other."""
+    """Remove a new directory in which nothing was measured; say how to continue any other."""
     try:
         yield
     except BaseException as error:

@@ -147,7 +147,7 @@ def memory_bytes(text: str | None) -> float:
     """``4GB`` or ``900MiB`` as bytes; without a limit infinity.
 
     Raises:
-        UsageError: it is no size.
+        UsageError: it is not a size.
     """
     if text is None:
         return math.inf

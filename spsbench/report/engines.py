@@ -37,7 +37,7 @@ def baselines(rows: Sequence[ArmRow], naming: Naming) -> Table:
 
 
 def foot(summary: Summary) -> list[str]:
-    """Where engines of others ran with other settings, and what they do not tell of their times."""
+    """Where external engines ran with other settings, and which of their times are unknown."""
     found = summary.get("engines")
     if found is None:
         return []
