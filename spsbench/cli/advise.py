@@ -11,6 +11,7 @@ import typer
 
 from spsbench.cli import options, values
 from spsbench.cli.console import present, say
+from spsbench.cli.interruption import continued_by, typed
 from spsbench.cli.options import option
 from spsbench.cli.written import pairs_of, sought_of
 from spsbench.errors import SpsbenchError, UsageError
@@ -147,6 +148,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
         )
     drafters = _drafters(named, ready.source)
     directory: Path = params["out"] or fresh_directory(results_dir(), "advise", ready.config.pair.name)
+    continued_by(lambda: typed(*(() if params["out"] else ("--out", str(directory)))))
     with watching(quiet=quiet) as watcher:
         execute(ready, directory, resume=params["out"] is not None, watcher=watcher)
     written = texts_of(directory, ready.arms[0].sampling_name)
