@@ -47,7 +47,7 @@ CASES = {
     "verify": Case(["verify", "--effort", "reduced"], f"{EXECUTE}:load"),
     "distill": Case(
         ["distill", "--target", "embedded:mini/draft", *("--layers", "1", "--vocabulary", "0"), "--out", "d"],
-        "spsbench.cli.distill:_make",
+        "spsbench.distill.making:_load",
     ),
 }
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
