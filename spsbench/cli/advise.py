@@ -237,13 +237,14 @@ def _check(ready: Plan, advice: Advice, directory: Path, *, quiet: bool) -> Rati
 def _with_draft(ready: Plan, name: str) -> Plan:
     """The plan with a draft of that name in place of its own; an empty name changes nothing."""
     from spsbench.config import ModelRef
+    from spsbench.config.names import with_draft
     from spsbench.runner import plan
 
     if not name:
         return ready
     pair = ready.config.pair
     draft = ModelRef(id=name, revision=pair.draft.revision)
-    return plan(ready.config.model_copy(update={"pair": pair.model_copy(update={"draft": draft})}))
+    return plan(ready.config.model_copy(update={"pair": with_draft(pair, draft)}))
 
 
 def _facts(directory: Path, advice: Advice, live: RatioInterval | None) -> dict[str, Any]:

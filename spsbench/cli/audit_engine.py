@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import values
 from spsbench.cli.console import out, print_json, say
+from spsbench.config.names import model_name
 from spsbench.errors import GateFailed, IncompleteError, SpsbenchError, UnavailableError, UsageError
 from spsbench.paths import results_dir
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
     from spsbench.models.causal_lm import CausalLM
-    from spsbench.models.source import ModelSource
     from spsbench.peers.registry import PeerKind
     from spsbench.records import SamplingParams
     from spsbench.runner import Plan
@@ -219,21 +219,12 @@ def _reproduced(
         say("No alarm, so there is nothing to reproduce.", quiet=quiet)
         return None
     say(f"Looking for a prompt that shows it: {row.setting.name}", quiet=quiet)
-    pair = ready.config.pair.name
-    names = (_shown_name(ready.source.target, pair), _shown_name(ready.source.draft, pair))
+    names = (model_name(ready.config.pair.target), model_name(ready.config.pair.draft))
     try:
         return reproduce(row, subject, names, effort.max_new_tokens, ready.config.seed, folder)
     except PeerGone as error:
         say(f"No reproduction: {error}.", quiet=quiet)
         return None
-
-
-def _shown_name(source: ModelSource, pair: str) -> str:
-    """For others to read: of a folder its last part alone."""
-    if not source.is_local:
-        return source.name
-    name = Path(source.location).name
-    return name if pair == "custom" else f"{pair}/{name}"
 
 
 def _write(folder: Path, rows: Sequence[Row], effort: Effort, repro: ReproFacts | None = None) -> None:
