@@ -1,4 +1,4 @@
-"""Models and files of one's own are called by their names, which stay apart and are safe wherever they are printed."""
+"""Names of one's own models and files: they stay apart, and are safe wherever they are printed."""
 
 from __future__ import annotations
 
