@@ -43,6 +43,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
     samplings, lookaheads = _samplings(params), _lookaheads(params, served=kind.served)
     threads, config = values.threads(params["threads"]), config_of(params, "--task")
     from spsbench.store import fresh_directory
+    from spsbench.store.files import make_folder
     from spsbench.verify.engine_audit import Effort
     from spsbench.verify.engine_matrix import Setting, audit_engine
 
@@ -53,6 +54,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
     say("Checking prompts, models and engine", quiet=quiet)
     ready = plan_of(config, params["engine"])
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
+    make_folder(folder, "--out")
     subject = subject_of(kind, ready, threads)
     effort = Effort(*limits, ready.max_new_tokens)
     rows: list[Row] = []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -147,6 +149,11 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
             return INTERRUPTED
         case MemoryError():
             complain("out of memory. Choose a smaller pair, --dtype bfloat16 or another device.")
+            return 1
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EROFS) if error.filename:
+            from spsbench.store.files import disk_error
+
+            complain(str(disk_error(Path(error.filename), error)))
             return 1
         case Exception():
             hint = "" if debug else " This is a fault of spsbench; --debug shows where."

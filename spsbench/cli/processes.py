@@ -15,6 +15,7 @@ from spsbench.config import RunConfig
 from spsbench.errors import IncompleteError, UsageError
 from spsbench.paths import results_dir
 from spsbench.store import fresh_directory
+from spsbench.store.files import make_folder, write_text
 
 _MOST = 64
 _GRACE_S = 20.0
@@ -43,9 +44,9 @@ def measure_processes(params: Mapping[str, Any]) -> None:
     _require_fixed_prompts(config)
     require_unsplit(config, "--processes")
     out: Path = params["out"] or fresh_directory(results_dir(), config.task, config.pair.name)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out, "--out")
     settings = out / "settings.yaml"
-    settings.write_text(config.to_yaml(), encoding="utf-8")
+    write_text(settings, config.to_yaml())
     again = ("run", "--processes", str(count), "--config", str(settings), "--out", str(out))
     continued_by(lambda: written(*again))
     for index in range(count):

@@ -6,6 +6,7 @@ factor of 2 to 4; so every session shares one. One thread needs no pool, as long
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from spsbench.errors import UsageError
@@ -24,6 +25,8 @@ def session_options(threads: int) -> SessionOptions:
     Raises:
         UsageError: this process has a pool of another size.
     """
+    # Its telemetry warns on stderr where the home folder cannot be written to.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
