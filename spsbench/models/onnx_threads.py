@@ -14,6 +14,9 @@ from spsbench.errors import UsageError
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
 
+# Before its import: it sends usage statistics, and warns on stderr where HOME cannot be written to.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
 _ERRORS_ONLY = 3
 _pool: list[int] = []
 """Threads of this process's pool, once there is one: the runtime makes it once and for all."""
@@ -25,8 +28,6 @@ def session_options(threads: int) -> SessionOptions:
     Raises:
         UsageError: this process has a pool of another size.
     """
-    # Its telemetry warns on stderr where the home folder cannot be written to.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from spsbench.config.files import read_yaml, unknown_name
 from spsbench.errors import UsageError, as_typed
 from spsbench.paths import PairFolder
-from spsbench.records import LEAST_TEMPERATURE, SamplingParams
+from spsbench.records import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class _Strict(BaseModel):
 class SamplingSpec(_Strict):
     """A sampling of a task; the fields are those of ``SamplingParams``."""
 
-    temperature: float = Field(default=1.0, ge=LEAST_TEMPERATURE)
+    temperature: float = Field(default=1.0, gt=0)
     top_k: int = Field(default=0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     greedy: bool = False
