@@ -120,6 +120,7 @@ def test_a_run_directory_can_be_made_under_any_name(tmp_path: Path) -> None:
         assert len(made.name) < 130
 
 
+SHOWN = tuple(flag for flag in ALONE if flag != "--quiet")
 HOSTILE = "[bold red]m|<b>*x*_`ü é"
 
 
@@ -130,7 +131,7 @@ def test_names_reach_tables_report_and_directory_and_are_printed_as_they_are(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(mini_dir() / "target", HOSTILE)
     asked = ("--target", f"./{HOSTILE}", "--draft", mini_dir() / "draft", *BRIEF)
-    done = call("run", "xsum", *asked, "--limit", "1", "--max-new-tokens", "4", *ALONE)
+    done = call("run", "xsum", *asked, "--limit", "1", "--max-new-tokens", "4", *SHOWN)
     assert done.code == 0, done.err
     name = f"{HOSTILE} with draft"
     assert f"pair {name}" in " ".join(done.out.split())
@@ -152,7 +153,7 @@ def test_prompts_files_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: p
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "my prompts.txt").write_text("The council said\n")
         asked = (f"{folder}/my prompts.txt", "--max-new-tokens", "4", "--out", f"run {folder}")
-        done = call("run", *asked, *ALONE)
+        done = call("run", *asked, *SHOWN)
         assert done.code == 0, done.err
         assert f"{folder}/my prompts.txt" in done.out
     compared = call("report", "run größe", "run b c")

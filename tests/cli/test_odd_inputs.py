@@ -91,7 +91,7 @@ def test_more_new_tokens_than_the_context_are_refused_before_measuring(
     [
         ('{"prompt": ""}', 3, "column 'prompt' is empty"),
         ('{"prompt": " \\n"}', 3, "column 'prompt' is empty"),
-        ('{"turns": [""]}', 3, "turns holds '' in place of text"),
+        ('{"turns": [""]}', 3, "turns holds '' instead of text"),
         ('{"prompt": "half \\ud83d"}', 3, r"character 6 is half of a surrogate pair, \ud83d"),
         ('{"turns": ["\\udc00"]}', 3, "half of a surrogate pair"),
         (json.dumps({"prompt": "word " * 20_000}), 2, "the prompt of 1 has 20002 tokens"),
@@ -136,7 +136,7 @@ def test_the_least_temperature_is_greedy_and_less_is_refused(cli: Cli) -> None:
         assert tokens[0] == tokens[1]
         assert all(row["error"] is None for row in cold)
     for colder in ("1e-31", "1e-320", "0"):
-        refused(cli("run", *SMALL, "--temperature", colder), 2, "error: --temperature: ")
+        refused(cli("run", *SMALL, "--temperature", colder), 2, "error: --temperature must be ")
 
 
 # --- where it is written
