@@ -52,6 +52,10 @@ class BeamParams:
     early_stopping: bool | Literal["never"] = False
 
 
+LEAST_TEMPERATURE = 1e-30
+"""Logits divided by less leave the range of float32, and their differences are NaN."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How logits become the distribution that is sampled; one object serves both arms.

@@ -27,7 +27,7 @@ SHOWN = (
 )
 
 # What a run imports on its way, so that a child spends its time on the run.
-_IMPORTED = (
+IMPORTED = (
     *("spsbench.runner", "spsbench.report.markdown", "transformers.models.llama.modeling_llama"),
     *("transformers.generation.utils", "evaluate", "datasets", "rouge_score.rouge_scorer"),
     *("scipy.stats", "statsmodels.stats.weightstats", "statsmodels.stats.power"),
@@ -73,7 +73,7 @@ def scores(directory: Path) -> Any:
 
 def survive(kills: int, folder: Path, seed: int = 0) -> dict[str, float]:
     """Until ``kills`` have hit; AssertionError at the first difference."""
-    for name in _IMPORTED:
+    for name in IMPORTED:
         importlib.import_module(name)
     # A quarter of so small a run, in which a kill would hit nothing.
     importlib.import_module("spsbench.runner.execute").measured_bandwidth = lambda device: None  # type: ignore[attr-defined]

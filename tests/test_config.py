@@ -74,10 +74,13 @@ def test_flags_go_by_their_names_on_the_command_line() -> None:
     assert config.samplings == ("nucleus", "greedy")
 
 
-def test_two_models_make_a_custom_pair() -> None:
+def test_two_models_make_a_pair() -> None:
     pair = resolve({"target": "a/b", "draft": "./c", "draft_revision": "v1"}).pair
     assert pair == PairConfig(
-        name="custom", target=ModelRef(id="a/b"), draft=ModelRef(id="./c", revision="v1"), synthetic=False
+        name="a/b with c@v1",
+        target=ModelRef(id="a/b"),
+        draft=ModelRef(id="./c", revision="v1"),
+        synthetic=False,
     )
 
 

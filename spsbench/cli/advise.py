@@ -11,6 +11,7 @@ import typer
 
 from spsbench.cli import options, values
 from spsbench.cli.console import present, say
+from spsbench.cli.interruption import continued_by, typed
 from spsbench.cli.options import option
 from spsbench.cli.written import pairs_of, sought_of
 from spsbench.errors import SpsbenchError, UsageError
@@ -147,6 +148,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
         )
     drafters = _drafters(named, ready.source)
     directory: Path = params["out"] or fresh_directory(results_dir(), "advise", ready.config.pair.name)
+    continued_by(lambda: typed(*(() if params["out"] else ("--out", str(directory)))))
     with watching(quiet=quiet) as watcher:
         execute(ready, directory, resume=params["out"] is not None, watcher=watcher)
     written = texts_of(directory, ready.arms[0].sampling_name)
@@ -235,13 +237,14 @@ def _check(ready: Plan, advice: Advice, directory: Path, *, quiet: bool) -> Rati
 def _with_draft(ready: Plan, name: str) -> Plan:
     """The plan with a draft of that name in place of its own; an empty name changes nothing."""
     from spsbench.config import ModelRef
+    from spsbench.config.names import with_draft
     from spsbench.runner import plan
 
     if not name:
         return ready
     pair = ready.config.pair
     draft = ModelRef(id=name, revision=pair.draft.revision)
-    return plan(ready.config.model_copy(update={"pair": pair.model_copy(update={"draft": draft})}))
+    return plan(ready.config.model_copy(update={"pair": with_draft(pair, draft)}))
 
 
 def _facts(directory: Path, advice: Advice, live: RatioInterval | None) -> dict[str, Any]:

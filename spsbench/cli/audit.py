@@ -259,6 +259,7 @@ def _impossible(facts: Mapping[str, Any]) -> str:
 def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:
     """Target and, if there is one, draft; the logits they share and the shorter window."""
     from spsbench.config import ModelRef, PairConfig, load_pair
+    from spsbench.config.names import pair_name
     from spsbench.models.causal_lm import context_window, text_config
     from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.pair import find_pair
@@ -279,7 +280,7 @@ def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:
             source = find(target.id, target.revision, "--target")
             return [source], text_config(source.config).vocab_size, context_window(source.config)
         draft = ModelRef(id=params["draft"], revision=params["draft_revision"])
-        pair = PairConfig(name="custom", target=target, draft=draft)
+        pair = PairConfig(name=pair_name(target, draft), target=target, draft=draft)
     both = find_pair(pair)
     return [both.target, both.draft], both.vocab_size, both.context_window
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import values
 from spsbench.cli.console import out, print_json, say
+from spsbench.config.names import model_name
 from spsbench.errors import GateFailed, IncompleteError, SpsbenchError, UnavailableError, UsageError
 from spsbench.paths import results_dir
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
     from spsbench.models.causal_lm import CausalLM
-    from spsbench.models.source import ModelSource
     from spsbench.peers.registry import PeerKind
     from spsbench.records import SamplingParams
     from spsbench.runner import Plan
@@ -43,6 +43,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
     samplings, lookaheads = _samplings(params), _lookaheads(params, served=kind.served)
     threads, config = values.threads(params["threads"]), config_of(params, "--task")
     from spsbench.store import fresh_directory
+    from spsbench.store.files import make_folder
     from spsbench.verify.engine_audit import Effort
     from spsbench.verify.engine_matrix import Setting, audit_engine
 
@@ -53,6 +54,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
     say("Checking prompts, models and engine", quiet=quiet)
     ready = plan_of(config, params["engine"])
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
+    make_folder(folder, "--out")
     subject = subject_of(kind, ready, threads)
     effort = Effort(*limits, ready.max_new_tokens)
     rows: list[Row] = []
@@ -219,21 +221,12 @@ def _reproduced(
         say("No alarm, so there is nothing to reproduce.", quiet=quiet)
         return None
     say(f"Looking for a prompt that shows it: {row.setting.name}", quiet=quiet)
-    pair = ready.config.pair.name
-    names = (_shown_name(ready.source.target, pair), _shown_name(ready.source.draft, pair))
+    names = (model_name(ready.config.pair.target), model_name(ready.config.pair.draft))
     try:
         return reproduce(row, subject, names, effort.max_new_tokens, ready.config.seed, folder)
     except PeerGone as error:
         say(f"No reproduction: {error}.", quiet=quiet)
         return None
-
-
-def _shown_name(source: ModelSource, pair: str) -> str:
-    """For others to read: of a folder its last part alone."""
-    if not source.is_local:
-        return source.name
-    name = Path(source.location).name
-    return name if pair == "custom" else f"{pair}/{name}"
 
 
 def _write(folder: Path, rows: Sequence[Row], effort: Effort, repro: ReproFacts | None = None) -> None:

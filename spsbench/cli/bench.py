@@ -379,6 +379,7 @@ def _tell(fallback: str | None, params: Mapping[str, Any]) -> None:
 
 def _pair(params: Mapping[str, Any]) -> PairConfig:
     from spsbench.config import ModelRef, PairConfig, load_pair
+    from spsbench.config.names import pair_name
 
     if (params["target"] is None) != (params["draft"] is None):
         missing = "--draft" if params["draft"] is None else "--target"
@@ -390,7 +391,7 @@ def _pair(params: Mapping[str, Any]) -> PairConfig:
             "--target and --draft are given too.", flag="--pair", remedy="Leave --pair out, or the two."
         )
     target, draft = ModelRef(id=params["target"]), ModelRef(id=params["draft"])
-    return PairConfig(name="custom", target=target, draft=draft)
+    return PairConfig(name=pair_name(target, draft), target=target, draft=draft)
 
 
 _CONFIGURATIONS = ("--target-config", "--draft-config")

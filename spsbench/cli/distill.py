@@ -12,6 +12,7 @@ import typer
 
 from spsbench.cli import options, values
 from spsbench.cli.console import out, print_json, say
+from spsbench.cli.interruption import continued_by, typed
 from spsbench.cli.options import option
 from spsbench.errors import UsageError
 
@@ -128,6 +129,7 @@ def distill_draft(params: Mapping[str, Any]) -> None:
         )
     quiet: bool = params["quiet"]
     say(f"Reading {target}", quiet=quiet)
+    continued_by(typed)
     source, made, forecasts = _make(params, recipe, target, folder, _lines(quiet))
     if params["json"]:
         print_json(made.record | {"forecast": [_as_dict(forecast) for forecast in forecasts]})

@@ -117,7 +117,11 @@ class Setup:
     @property
     def pair_name(self) -> str:
         """What target and drafts are called together."""
-        return self.paper.pair if self.options["target"] is None else "custom"
+        from spsbench.config import ModelRef
+        from spsbench.config.names import model_name
+
+        target = self.options["target"]
+        return self.paper.pair if target is None else model_name(ModelRef(id=target))
 
     @property
     def study(self) -> dict[str, Any]:
@@ -183,11 +187,12 @@ class Setup:
     def pair(self, draft: str) -> PairConfig:
         """The target with one of the drafts."""
         from spsbench.config import ModelRef, PairConfig, load_pair
+        from spsbench.config.names import pair_name
 
         own, target = self.paper.drafts[draft], self.options["target"]
         if target is not None:
-            pair = PairConfig(name="custom", target=ModelRef(id=target), draft=own)
-        else:
-            pair = load_pair(self.paper.pair).model_copy(update={"draft": own, "drafter": None})
+            whole = ModelRef(id=target)
+            return PairConfig(name=pair_name(whole, own), target=whole, draft=own)
+        pair = load_pair(self.paper.pair).model_copy(update={"draft": own, "drafter": None})
         name = pair.name if len(self.paper.drafts) == 1 else f"{pair.name}-{draft}"
         return pair.model_copy(update={"name": name})

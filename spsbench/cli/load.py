@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +90,8 @@ def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
     try:
         yield directory
     except BaseException:
-        directory.rmdir()
+        with suppress(OSError):
+            directory.rmdir()
         raise
 
 

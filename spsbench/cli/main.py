@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +23,7 @@ from spsbench.cli.distill import distill
 from spsbench.cli.doctor import doctor
 from spsbench.cli.formula import theory
 from spsbench.cli.get import get
+from spsbench.cli.interruption import INTERRUPTED, Interruption, listening
 from spsbench.cli.judge import judge
 from spsbench.cli.listing import list_, pairs, protocols, tasks
 from spsbench.cli.merge import merge
@@ -38,9 +41,6 @@ from spsbench.cli.verify import verify
 from spsbench.errors import SpsbenchError
 from spsbench.fetch.watching import watched_by
 from spsbench.torchrun import require_alone
-
-INTERRUPTED = 130
-"""What shells report of a process that Ctrl-C ended."""
 
 BROKEN_PIPE = 141
 """What shells report of a process whose reader went away (128 + SIGPIPE)."""
@@ -112,18 +112,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     gc.set_threshold(GARBAGE_THRESHOLD)
     given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        # Any command may be the first to need a model that is fetched.
-        with watched_by(Transfers(quiet="--quiet" in given)):
-            code = app(given, prog_name="spsbench", standalone_mode=False)
-        sys.stdout.flush()
-    except BaseException as error:
-        return _explain(error, debug="--debug" in given)
+    with listening(given) as interruption:
+        try:
+            code = _carry_out(given)
+        except BaseException as error:
+            return _explain(error, interruption, debug="--debug" in given)
+        return interruption.conclude() if code == INTERRUPTED else code
+
+
+def _carry_out(given: list[str]) -> int:
+    """The exit code of a command; typer makes ``INTERRUPTED`` of every KeyboardInterrupt."""
+    # Any command may be the first to need a model that is fetched.
+    with watched_by(Transfers(quiet="--quiet" in given)):
+        code = app(given, prog_name="spsbench", standalone_mode=False)
+    sys.stdout.flush()
     return code if isinstance(code, int) else 0
 
 
-def _explain(error: BaseException, *, debug: bool) -> int:
+def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -> int:
     """Report on stderr what went wrong; the exit code that belongs to it."""
+    if interruption.caused(error):
+        return interruption.conclude()
     if broken_pipe(error):
         return BROKEN_PIPE
     if debug and isinstance(error, Exception):
@@ -136,10 +145,15 @@ def _explain(error: BaseException, *, debug: bool) -> int:
             command = getattr(getattr(error, "ctx", None), "command_path", "spsbench")
             complain(f"{_sentence(error.format_message())} See `{command} --help`.")
             return error.exit_code
-        case typer.Abort() | KeyboardInterrupt():
+        case typer.Abort():
             return INTERRUPTED
         case MemoryError():
             complain("out of memory. Choose a smaller pair, --dtype bfloat16 or another device.")
+            return 1
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EROFS) if error.filename:
+            from spsbench.store.files import disk_error
+
+            complain(str(disk_error(Path(error.filename), error)))
             return 1
         case Exception():
             hint = "" if debug else " This is a fault of spsbench; --debug shows where."

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import out, print_json, say
+from spsbench.cli.interruption import continued_by, written
 from spsbench.cli.values import seconds
 from spsbench.cluster import cluster_of, require_cluster
 from spsbench.errors import GateFailed, IncompleteError, UsageError
 from spsbench.paths import results_dir
 from spsbench.records import number
-from spsbench.torchrun import started
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -198,15 +196,9 @@ def gates_of(text: str | None) -> list[str]:
     return named
 
 
-def resume_command(directory: Path) -> str:
-    """The command that continues a run, as it can be typed here."""
-    if (count := started()) > 1:
-        from spsbench.runner.ranks import launch_command
-
-        return launch_command(count, ["run", "--resume", str(directory)])
-    program = Path(sys.argv[0])
-    typed = program.stem == "spsbench" and shutil.which("spsbench") != str(program)
-    return shlex.join([str(program) if typed else "spsbench", "run", "--resume", str(directory)])
+def resume_command(directory: Path, *more: str) -> str:
+    """The command that continues a run, as it can be typed here, with further arguments."""
+    return written("run", "--resume", str(directory), *more)
 
 
 def measure(params: Mapping[str, Any]) -> None:
@@ -276,6 +268,7 @@ def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None)
     carry_out = execute if address is None else partial(execute_on, address)
     named: Path | None = params["resume"] or params["out"]
     directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
+    continued_by(partial(_continuation, directory, on))
     with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
         outcome = carry_out(
             ready,
@@ -359,17 +352,19 @@ def show_summary(summary: Summary, *, as_json: bool, quiet: bool) -> None:
 
 @contextmanager
 def _leaving_no_litter(directory: Path, *, fresh: bool) -> Iterator[None]:
-    """Remove a new directory in which nothing was measured; say how to continue any other."""
+    """Remove a directory that was made for this run and in which nothing was measured."""
     try:
         yield
-    except BaseException as error:
+    except BaseException:
         if fresh and not _has_samples(directory):
             shutil.rmtree(directory, ignore_errors=True)
-            if isinstance(error, KeyboardInterrupt):
-                say("\nInterrupted before anything was measured.")
-        elif isinstance(error, KeyboardInterrupt):
-            say(f"\nInterrupted; nothing finished is lost. Continue with:\n  {resume_command(directory)}")
         raise
+
+
+def _continuation(directory: Path, on: str | None) -> str | None:
+    """The command that continues a run; None if nothing was measured yet."""
+    spread = () if on is None else ("--on", on)
+    return resume_command(directory, *spread) if _has_samples(directory) else None
 
 
 def _has_samples(directory: Path) -> bool:

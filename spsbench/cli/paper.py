@@ -25,7 +25,6 @@ from spsbench.cli.paper_parts import (
     paper_directory,
     refuse_options,
     settings_of,
-    telling_how_to_go_on,
 )
 from spsbench.errors import UsageError
 
@@ -178,11 +177,10 @@ def reproduce(params: Mapping[str, Any]) -> None:
     plans = [plan(config) for config in configs]
     directory = paper_directory(params, configs[0].pair.name)
     keep_options(directory, options, zip(PARTS, plans, strict=True))
-    with telling_how_to_go_on(directory):
-        summaries = {
-            part.name: measure_part(part, ready, directory, (number, len(PARTS)), quiet=quiet).summary
-            for number, (part, ready) in enumerate(zip(PARTS, plans, strict=True), start=1)
-        }
+    summaries = {
+        part.name: measure_part(part, ready, directory, (number, len(PARTS)), quiet=quiet).summary
+        for number, (part, ready) in enumerate(zip(PARTS, plans, strict=True), start=1)
+    }
     page = _gather(summaries, directory)
     from spsbench.report.paper import render, screen
 

@@ -27,7 +27,6 @@ from spsbench.cli.paper_parts import (
     options_of,
     paper_directory,
     refuse_options,
-    telling_how_to_go_on,
 )
 
 if TYPE_CHECKING:
@@ -59,8 +58,7 @@ def reproduce_leviathan(params: Mapping[str, Any], of: str) -> None:
     texts = {task: _texts_plan(setup, task, plans, directory) for task in setup.paper.tasks}
     begun = [(setup.texts(task), ready) for task, ready in texts.items()]
     keep_options(directory, options, [*begun, *_begun_rows(setup, directory)])
-    with telling_how_to_go_on(directory):
-        summaries, alphas, rows = _measure(setup, plans, texts, directory, quiet=quiet)
+    summaries, alphas, rows = _measure(setup, plans, texts, directory, quiet=quiet)
     _conclude(setup, summaries, alphas, rows, directory, params)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import present, say
+from spsbench.cli.interruption import continued_by, written
 from spsbench.errors import IncompleteError, UsageError
 from spsbench.paths import results_dir
 
@@ -153,6 +153,7 @@ def keep_options(directory: Path, options: Mapping[str, Any], runs: Iterable[tup
     for part, ready in runs:
         require_continuable(ready, directory / part.name)
     write_json(directory / OPTIONS_FILE, options)
+    continued_by(lambda: written("paper", "--resume", str(directory)))
 
 
 def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int], *, quiet: bool) -> Measured:
@@ -173,16 +174,6 @@ def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int]
         execute(plan, directory / part.name, resume=True, watcher=watcher)
     measured, _ = derive(directory / part.name)
     return measured
-
-
-@contextmanager
-def telling_how_to_go_on(directory: Path) -> Iterator[None]:
-    """Name the command that continues, should the user interrupt."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        say(f"\nInterrupted; nothing finished is lost. Continue with:\n  spsbench paper --resume {directory}")
-        raise
 
 
 def keep_page(

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.cli.console import say
+from spsbench.cli.interruption import Interrupted, continued_by, written
 from spsbench.cli.measure import read_settings, require_unsplit
 from spsbench.config import RunConfig
 from spsbench.errors import IncompleteError, UsageError
 from spsbench.paths import results_dir
 from spsbench.store import fresh_directory
+from spsbench.store.files import make_folder, write_text
 
 _MOST = 64
+_GRACE_S = 20.0
+"""Less than the 30 s that Slurm and Kubernetes leave between SIGTERM and SIGKILL."""
 
 
 def measure_processes(params: Mapping[str, Any]) -> None:
@@ -40,9 +44,11 @@ def measure_processes(params: Mapping[str, Any]) -> None:
     _require_fixed_prompts(config)
     require_unsplit(config, "--processes")
     out: Path = params["out"] or fresh_directory(results_dir(), config.task, config.pair.name)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out, "--out")
     settings = out / "settings.yaml"
-    settings.write_text(config.to_yaml(), encoding="utf-8")
+    write_text(settings, config.to_yaml())
+    again = ("run", "--processes", str(count), "--config", str(settings), "--out", str(out))
+    continued_by(lambda: written(*again))
     for index in range(count):
         say(f"Process {index + 1} of {count}", quiet=params["quiet"])
         _measure_one(settings, out / f"process-{index}", quiet=params["quiet"])
@@ -68,13 +74,31 @@ def _count(text: str) -> int:
 
 def _measure_one(settings: Path, directory: Path, *, quiet: bool) -> None:
     command = [sys.executable, "-m", "spsbench", "run", "--config", str(settings), "--out", str(directory)]
-    done = subprocess.run([*command, *(["--quiet"] if quiet else [])], stdout=subprocess.DEVNULL, check=False)
-    if done.returncode != 0:
+    process = subprocess.Popen([*command, *(["--quiet"] if quiet else [])], stdout=subprocess.DEVNULL)
+    try:
+        code = process.wait()
+    except KeyboardInterrupt as error:
+        _end(process, error)
+        raise
+    if code != 0:
         raise IncompleteError(
-            f"the process for {directory} ended with code {done.returncode}.",
+            f"the process for {directory} ended with code {code}.",
             flag="--processes",
             remedy="Its message is above; the same command with --out goes on where it stopped.",
         )
+
+
+def _end(process: subprocess.Popen[bytes], error: KeyboardInterrupt) -> None:
+    """Let a process finish its interruption: Ctrl-C went to it too, another signal may not have."""
+    patience_s = 0.0 if isinstance(error, Interrupted) else _GRACE_S
+    for end in (process.terminate, process.kill):
+        try:
+            process.wait(patience_s)
+            return
+        except subprocess.TimeoutExpired:
+            end()
+        patience_s = _GRACE_S
+    process.wait()
 
 
 def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet: bool) -> None:

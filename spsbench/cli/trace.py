@@ -153,6 +153,10 @@ def _prompt(given: str) -> str:
     text = sys.stdin.read() if given == "-" else given
     if not text.strip():
         raise UsageError("there is nothing to continue.", flag="PROMPT", remedy="Give some text.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes that are not UTF-8 arrive as half surrogate pairs
+        raise UsageError("the text is not UTF-8.", flag="PROMPT", remedy="Convert it first.") from None
     return text
 
 

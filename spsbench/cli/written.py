@@ -79,14 +79,13 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
         UnavailableError: a model is unavailable.
     """
     from spsbench.config import ModelRef
+    from spsbench.config.names import with_draft
     from spsbench.models.pair import find_pair, load_pair, pair_backend, resolve_device
     from spsbench.models.placement import Placement
 
     config, named = written.config, params["draft"] or ()
-    wanted = {
-        id: config.pair.model_copy(update={"draft": ModelRef(id=id, revision=params["draft_revision"])})
-        for id in named
-    } or {"": config.pair}
+    drafts = {id: ModelRef(id=id, revision=params["draft_revision"]) for id in named}
+    wanted = {id: with_draft(config.pair, draft) for id, draft in drafts.items()} or {"": config.pair}
     sources = {name: find_pair(pair) for name, pair in wanted.items()}
     for source in sources.values():
         _require_writer(written, source)

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from spsbench.axes import EAGER, Method
 from spsbench.config.precision import QUANTISED, Precision, draft_precision_of, precision_of
 from spsbench.errors import UsageError
+from spsbench.records import LEAST_TEMPERATURE
 
 MAX_K = 64
 """Beyond this no pair gains anything, and a typing error is likelier than an intention."""
@@ -299,9 +300,9 @@ class RunConfig(Limits):
     methods: Methods = Field(default=("ars", "sps"), description="one or more of ars, sps, draft")
     temperature: float | None = Field(
         default=None,
-        gt=0,
+        ge=LEAST_TEMPERATURE,
         strict=True,
-        description="a number above 0 (for 0 give --sampling greedy)",
+        description=f"a number from {LEAST_TEMPERATURE:g} (for 0 give --sampling greedy)",
     )
     top_p: float | None = Field(
         default=None,

@@ -11,6 +11,7 @@ import yaml
 from spsbench.axes import FIXED
 from spsbench.config.files import load_pair, load_protocol, read_yaml, validate
 from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, chosen_backend
+from spsbench.config.names import pair_name
 from spsbench.config.precision import require_one_spelling
 from spsbench.errors import UsageError
 
@@ -32,7 +33,8 @@ ADAPTIVE, ADAPTIVE_POLICY = "adaptive", "stop-below"
 """Among the Ks: a lookahead that a policy decides, and which policy unless one is named."""
 
 _WITH_DRAFT = frozenset({"model", "union"})
-_MODEL_FLAGS = ("target", "draft", "revision", "draft_revision")
+_REVISIONS = {"target": "revision", "draft": "draft_revision"}
+_MODEL_FLAGS = (*_REVISIONS, *_REVISIONS.values())
 
 
 def resolve(
@@ -62,9 +64,10 @@ def resolve(
     assignments = [_assignment(text) for text in overrides]
     settings = ({} if config_file is None else read_yaml(config_file, "--config")) | given
     settings |= {path[0]: value for path, value in assignments if len(path) == 1}
-    if "target" in models and "draft" not in models and _needs_no_draft(settings):
+    alone = _needs_no_draft(settings)
+    if "target" in models and "draft" not in models and alone:
         models["draft"] = models["target"]
-    settings["pair"] = _pair(settings.get("pair", DEFAULT_PAIR), models, named=pair is not None)
+    settings["pair"] = _pair(settings.get("pair", DEFAULT_PAIR), models, named=pair is not None, alone=alone)
     for path, value in assignments:
         if len(path) > 1:
             _assign(settings, path, value)
@@ -193,8 +196,11 @@ def _assign(settings: dict[str, Any], path: list[str], value: Any) -> None:
     inner[path[-1]] = value
 
 
-def _pair(chosen: Any, models: Mapping[str, str], *, named: bool) -> Any:
-    """The pair as a mapping, from a name, a mapping or two models; not validated yet."""
+def _pair(chosen: Any, models: Mapping[str, str], *, named: bool, alone: bool) -> Any:
+    """The pair as a mapping, from a name, a mapping or two models; not validated yet.
+
+    With ``alone`` no draft model runs, and two models are called by the target.
+    """
     ids = [key for key in ("target", "draft") if key in models]
     if ids and named:
         raise UsageError(
@@ -211,19 +217,22 @@ def _pair(chosen: Any, models: Mapping[str, str], *, named: bool) -> Any:
         )
     pair: Any = chosen
     if ids:
-        pair = PairConfig(
-            name="custom",
-            target=ModelRef(id=_filled(models, "target")),
-            draft=ModelRef(id=_filled(models, "draft")),
-        )
+        target, draft = (_model(models, role, flag) for role, flag in _REVISIONS.items())
+        pair = PairConfig(name=pair_name(target, None if alone else draft), target=target, draft=draft)
     elif isinstance(chosen, str):
         pair = load_pair(chosen)
     if isinstance(pair, PairConfig):
         pair = pair.model_dump(mode="json")
-    for flag, role in (("revision", "target"), ("draft_revision", "draft")):
+    for role, flag in _REVISIONS.items():
         if flag in models and isinstance(pair, dict) and isinstance(pair.get(role), dict):
             pair[role] = pair[role] | {"revision": _filled(models, flag)}
     return pair
+
+
+def _model(models: Mapping[str, str], role: str, revision: str) -> ModelRef:
+    return ModelRef(
+        id=_filled(models, role), revision=_filled(models, revision) if revision in models else None
+    )
 
 
 def _filled(models: Mapping[str, str], key: str) -> str:

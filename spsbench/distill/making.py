@@ -31,6 +31,7 @@ from spsbench.models.draft_kinds import EAGLE, MEDUSA, MODEL
 from spsbench.models.loading import weights_folder
 from spsbench.models.source import ModelSource
 from spsbench.models.trained import MadeFor, embedding_fingerprint
+from spsbench.store.files import make_folder
 
 # Of the minutes: what is left is for learning.
 _SAMPLING_SHARE = 0.5
@@ -192,7 +193,7 @@ def _made_for(source: ModelSource) -> MadeFor:
 
 def _claim(folder: Path, settings: dict[str, Any], flag: str) -> None:
     """Make a folder ours, or refuse one that is somebody else's."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, flag)
     path = folder / "recipe.json"
     told = json.loads(json.dumps(settings))
     if not path.exists():

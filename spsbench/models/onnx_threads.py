@@ -6,12 +6,16 @@ factor of 2 to 4; so every session shares one. One thread needs no pool, as long
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
+
+# Before its import: it sends usage statistics, and warns on stderr where HOME cannot be written to.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _ERRORS_ONLY = 3
 _pool: list[int] = []

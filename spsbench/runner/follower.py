@@ -28,13 +28,17 @@ from spsbench.runner.backends import Backends
 def follow(config: RunConfig, ranks: Ranks) -> int:
     """What a process does that does not lead: it answers to the first one until that ends.
 
-    It prints nothing but what went wrong here alone, and leaves Ctrl-C to the first process.
+    It prints nothing but what went wrong here alone. It leaves Ctrl-C to the first process and dies of
+    SIGTERM and SIGHUP without a word: launchers send these to all processes, and the first one explains.
 
     Returns:
         the exit code: 0 whatever the first process came to, since torchrun ends all others when one fails,
         and that one is to have said why.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, signal.SIG_DFL)
     try:
         _answer(config, ranks)
         return 0

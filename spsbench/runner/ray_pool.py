@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -152,8 +154,11 @@ def _connect(address: str) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # disable Ray's usage statistics
         cores = len(psutil.Process().cpu_affinity() or ()) or os.cpu_count()
         quiet |= {"num_cpus": cores, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, **quiet)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray's own would exit without a word
     except (OSError, RuntimeError, ValueError, ImportError) as error:
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise UnavailableError(

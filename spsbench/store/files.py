@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import math
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import SpsbenchError, UsageError
+
+_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def temporary(path: Path) -> Path:
@@ -43,7 +46,8 @@ def replacing(path: Path) -> Iterator[Path]:
 def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8, atomically."""
     with replacing(path) as new:
-        new.write_text(text, encoding="utf-8")
+        # A path that is not UTF-8, from a folder of another age, is named by its bytes.
+        new.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -88,11 +92,26 @@ def plain(value: Any) -> Any:
 
 
 def disk_error(path: Path, problem: OSError) -> SpsbenchError:
-    """The error for a file that could not be written while the run was under way."""
+    """The error for a file that could not be written while a command was under way."""
+    folder = next((folder for folder in path.parents if (folder / "run.json").is_file()), None)
+    again = "repeat the command" if folder is None else f"continue with `spsbench run --resume {folder}`"
+    first = "Make the folder writable" if problem.errno in _FORBIDDEN else "Make room"
     return SpsbenchError(
         f"{path} could not be written ({problem.strerror or problem}).",
-        remedy=f"Make room, then continue with --resume {path.parent}; nothing finished is lost.",
+        remedy=f"{first}, then {again}; nothing finished is lost.",
     )
+
+
+def make_folder(folder: Path, flag: str) -> None:
+    """Make a folder and those above it, if need be.
+
+    Raises:
+        UsageError: it cannot be made; it names ``flag``.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise unwritable(folder, problem, flag) from problem
 
 
 def _sync_folder(folder: Path) -> None:

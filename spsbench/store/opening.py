@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+from spsbench.config.names import slug
 from spsbench.errors import UsageError, as_typed
 from spsbench.records import READABLE_SCHEMAS, SCHEMA_VERSION, Prompt
 from spsbench.store import codec, files
@@ -33,8 +33,8 @@ def fresh_directory(results: Path, task: str, pair: str) -> Path:
     Raises:
         UsageError: if ``results`` cannot be written to.
     """
-    parts = (datetime.now().strftime("%Y%m%d-%H%M%S"), Path(task).stem, Path(pair).stem)
-    stamp = re.sub(r"[^A-Za-z0-9._+-]+", "-", "-".join(parts))
+    what = [slug(Path(task).stem), slug(pair)]
+    stamp = "-".join([datetime.now().strftime("%Y%m%d-%H%M%S"), *filter(None, what)])
     number = 1
     while True:
         directory = results / (stamp if number == 1 else f"{stamp}-{number}")

@@ -131,10 +131,11 @@ def write_tables(directory: Path, tables: dict[str, Any], arms: Sequence[Row], s
 
     tables = {"arms": arms_table(arms), **tables}
     for name in ("arms", *NAMES):
-        with replacing(directory / f"{name}.parquet") as new:
+        # Open files, since pyarrow takes no path that is not UTF-8.
+        with replacing(directory / f"{name}.parquet") as new, new.open("wb") as file:
             pq.write_table(
                 tables[name].replace_schema_metadata({_STAMP: stamp}),
-                new,
+                file,
                 compression="zstd",
                 write_page_checksum=True,
             )
@@ -155,7 +156,8 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
         if name == "evidence" and stamp is None and not (directory / "evidence.parquet").exists():
             continue  # of an earlier version, and no journal to read
         try:
-            table = pq.ParquetFile(directory / f"{name}.parquet", page_checksum_verification=True).read()
+            with (directory / f"{name}.parquet").open("rb") as file:
+                table = pq.ParquetFile(file, page_checksum_verification=True).read()
             table.validate(full=True)
         except (OSError, ValueError, pa.ArrowException):  # a damaged name cannot even be printed in an error
             return None

@@ -22,7 +22,7 @@ from typing import Any
 
 from spsbench.errors import UnavailableError
 from spsbench.records import Example
-from spsbench.tasks.sources import Row, bad_data, read_rows, read_text, required_column, unique
+from spsbench.tasks.sources import Row, bad_data, read_rows, read_text, required_column, unique, well_formed
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".txt")
 
@@ -268,4 +268,4 @@ def _whole(text: str, row: Row) -> str:
             f"{row.place} holds SPEED-Bench's placeholder in place of a text.",
             "Prepare the file with SPEED-Bench's own script, which fetches the texts.",
         )
-    return text
+    return well_formed(text, row)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from spsbench.config.names import file_name
 from spsbench.errors import UsageError
 from spsbench.metrics.kind import MetricKind, scores
 from spsbench.metrics.rouge import KINDS
@@ -78,7 +79,9 @@ class PromptsTask(Task):
         provenance = {**fingerprint(examples), "source": str(self.path), "revision": None, "split": None}
         provenance |= {"seed": seed, "prompt_preset": None, "prompt_sha256": _sha256(examples)}
         provenance |= {"later_turns": self.content.later_turns, "unasked": self.content.unasked}
-        return TaskData(chosen(examples, limit, seed), None, provenance, synthetic=False, label=self.name)
+        return TaskData(
+            chosen(examples, limit, seed), None, provenance, synthetic=False, label=file_name(self.path)
+        )
 
     def prompt(
         self,

@@ -53,6 +53,23 @@ def required_column(row: Row, *names: str) -> str:
         )
     if not text.strip():
         raise bad_data(f"{row.place}: column {name!r} is empty.", "Fill it in or remove the row.")
+    return well_formed(text, row)
+
+
+def well_formed(text: str, row: Row) -> str:
+    """The text.
+
+    Raises:
+        UnavailableError: it has half of a character, as a JSON string cut in the middle of an emoji does.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as problem:
+        raise bad_data(
+            f"{row.place}: character {problem.start + 1} is half of a surrogate pair, "
+            f"\\u{ord(text[problem.start]):04x}.",
+            "Correct the row.",
+        ) from problem
     return text
 
 

