@@ -96,7 +96,7 @@ def test_acceptance_of_a_run(cli: Cli, tmp_path: Path) -> None:
     [
         (("--alpha", "1.5"), "--alpha must be between 0 and 1"),
         (("--alpha", "x"), "--alpha"),
-        (("--k", "0"), "no lookahead"),
+        (("--k", "0"), "at least one value above 0"),
         (("--context", "0"), "--context"),
         (("--context", "1k,x"), "Give 256, 4k or 1k,4k,16k"),
         (("--context", "64,1k", "--alpha", "0.5"), "at one context"),

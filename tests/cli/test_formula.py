@@ -23,7 +23,7 @@ def test_the_old_name_prints_the_same_and_names_the_new_one(cli: Cli) -> None:
 
 
 def test_the_old_name_is_hidden(cli: Cli) -> None:
-    assert " theory " not in cli("--help").out
+    assert "│ theory " not in cli("--help").out
 
 
 def test_json(cli: Cli) -> None:

@@ -86,7 +86,7 @@ def test_a_finished_paper_measures_nothing_again(
         raise AssertionError("measured again")
 
     monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "load", refused)
-    again = cli("paper", "--resume", whole[0], "--quiet")
+    again = cli("paper", "--resume", whole[0])
     assert again.code == 0, again.err
     assert "Table 1 and Figure 1" in " ".join(again.out.split())
 

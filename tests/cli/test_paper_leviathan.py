@@ -106,7 +106,7 @@ def test_a_finished_paper_measures_nothing_again(
 
     monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "load", refused)
     monkeypatch.setattr(leviathan_drafts, "_load", refused)
-    again = cli("paper", "--resume", whole[0], "--quiet")
+    again = cli("paper", "--resume", whole[0])
     assert again.code == 0, again.err
     assert "Tables 1 to 3 of Leviathan" in " ".join(again.out.split())
     other = cli("paper", "--resume", whole[0], "--of", "chen")

@@ -217,7 +217,7 @@ def test_times_of_another_machine(cli: Cli, measured: Path, tmp_path: Path) -> N
     timed = ("bench", "--k", "2,3", "--seconds", "0.2", "--threads", "1", "--json")
     (tmp_path / "times.json").write_text(cli(*timed).out)
     facts = json.loads((tmp_path / "times.json").read_text())
-    asked = ("replay", measured, "--times", tmp_path / "times.json", "--threads", "1", "--quiet")
+    asked = ("replay", measured, "--times", tmp_path / "times.json", "--threads", "1")
     result = cli(*asked, "--drafter", "model,lookup", "--k", "2,3", "--json")
     assert result.code == 0, result.err
     rounds = {role: np.array(own["seconds"]) for role, own in facts["rounds"].items()}

@@ -115,7 +115,7 @@ def test_resumed_with_the_same_settings_it_does_nothing_more(
         again = cli("run", "--resume", directory, "--quiet")
     assert (again.code, tokens(directory), stopping(directory)) == (0, before, told)
 
-    on = cli("run", "--resume", directory, "--until", "ci=0.5%", "--quiet")
+    on = cli("run", "--resume", directory, "--until", "ci=0.5%")
     assert on.code == 0, on.err
     assert tokens(directory)[: len(before)] == before
     found = stopping(directory)

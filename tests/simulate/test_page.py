@@ -21,6 +21,6 @@ def test_a_command_of_the_page_prints_what_it_shows(
     command: str, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    result = call(*command.split(), "--quiet")
+    result = call(*command.split())
     assert result.code == 0
     assert [line.rstrip() for line in result.out.strip("\n").splitlines()] == shown.splitlines()

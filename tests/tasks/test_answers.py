@@ -201,5 +201,5 @@ def test_the_rule_of_auto_is_not_in_the_identity() -> None:
 
 
 def test_a_task_without_code_takes_none_from_fences() -> None:
-    with pytest.raises(UsageError, match=r"--extract: the answers of xsum hold no code"):
+    with pytest.raises(UsageError, match=r"--extract: the answers of xsum contain no code"):
         load_task("xsum", extract="fence")

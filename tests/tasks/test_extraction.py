@@ -42,7 +42,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(models: Path, out: Path, *options: object) -> list[object]:
     pair = ("--target", models / "m", "--draft", models / "m", "--data", models / "rows.jsonl")
-    device = ("--device", "cpu", "--quiet", "--out", out)
+    device = ("--device", "cpu", "--out", out)
     return ["run", "humaneval", *pair, *SMALL, *device, *options]
 
 
@@ -156,7 +156,7 @@ def test_judge_takes_fences_only_when_told(tmp_path: Path) -> None:
     problems.write_text(json.dumps(ROW) + "\n")
     row = {"task_id": "local/0", "completion": FENCED, "mark": "a"}
     samples.write_text(json.dumps(row) + "\n")
-    judged = ("judge", samples, "--problem-file", problems, "--n-workers", "1", "--json")
+    judged = ("score", samples, "--problem-file", problems, "--n-workers", "1", "--json")
     found = {}
     for options in ((), ("--extract", "none"), ("--extract", "fence")):
         result = call(*judged, *options)
@@ -171,10 +171,10 @@ def test_judge_takes_fences_only_when_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "choices"),
     [
-        (("run", "humaneval", "--extract", "markdown"), "Give auto, none or fence."),
-        (("sweep-k", "humaneval", "--extract", "Fence"), "Give auto, none or fence."),
-        (("paper", "--extract", "yes"), "Give auto, none or fence."),
-        (("score", "RUN", "--extract", "x"), "Give auto, none or fence."),
+        (("run", "humaneval", "--extract", "markdown"), "must be auto, none or fence"),
+        (("sweep-k", "humaneval", "--extract", "Fence"), "must be auto, none or fence"),
+        (("paper", "--extract", "yes"), "must be auto, none or fence"),
+        (("score", "RUN", "--extract", "x"), "must be auto, none or fence"),
         (("judge", "samples.jsonl", "--extract", "auto"), "Give none or fence."),
         (("run", "xsum", "--extract", "fence"), "Give auto or none."),
     ],

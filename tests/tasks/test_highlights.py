@@ -99,8 +99,8 @@ def test_the_synthetic_task_reads_the_columns_of_its_file(
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"truncate": "highlights"}, "truncate is 'highlights', not one of article"),
-        ({"data": {"columns": {"body": ["article"]}}}, "a key of data.columns is 'body', not one of article"),
+        ({"truncate": "highlights"}, "truncate is highlights, not one of article"),
+        ({"data": {"columns": {"body": ["article"]}}}, "a key of data.columns is body, not one of article"),
         ({"data": {"mini": {"examples": "x", "folder": "other"}}}, "folder"),
         ({"kind": "summarization", "prompt": "default", "reference": None}, "are for tasks of text"),
     ],

@@ -92,7 +92,7 @@ def test_offline_names_what_is_missing_and_the_ways_out(cache: Path) -> None:
     with pytest.raises(UnavailableError) as caught:
         load_task("xsum").load("official", None, seed=0)
     assert caught.value.exit_code == 3
-    for part in ("EdinburghNLP/xsum at refs/convert/parquet", "lighteval/summarization", "'validation'"):
+    for part in ("EdinburghNLP/xsum at refs/convert/parquet", "lighteval/summarization", "validation"):
         assert part in caught.value.message
     for way in ("--data PATH", "HF_HOME", "--data mini"):
         assert way in str(caught.value.remedy)

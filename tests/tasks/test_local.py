@@ -92,7 +92,7 @@ def test_broken_files(tmp_path: Path, name: str, content: bytes, told: str) -> N
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match=r"there is no .*gone\.jsonl"):
+    with pytest.raises(UnavailableError, match=r".*gone\.jsonl"):
         read_rows(tmp_path / "gone.jsonl", "validation")
 
 

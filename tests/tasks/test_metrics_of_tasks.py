@@ -56,13 +56,13 @@ def test_a_yaml_that_names_none_has_those_of_its_kind(spec_file: Callable[..., s
 @pytest.mark.parametrize(
     ("changes", "error", "told"),
     [
-        ({"headline": "pass@1"}, UsageError, "headline is 'pass@1', not one of rouge1"),
-        ({"metrics": ["exact_match"]}, UsageError, "headline is 'rouge2', not one of exact_match"),
+        ({"headline": "pass@1"}, UsageError, "headline is pass@1, not one of rouge1"),
+        ({"metrics": ["exact_match"]}, UsageError, "headline is rouge2, not one of exact_match"),
         ({"metrics": ["rogue2"]}, UsageError, "Did you mean rouge2?"),
         ({"metrics": ["rouge2", "rouge2"]}, UsageError, "the name 'rouge2' is taken"),
         ({"metrics": ["mine.py:NUMBER"]}, UsageError, "is int, not MetricKind"),
-        ({"metrics": ["mine.py:NOTHING"]}, UsageError, "has no 'NOTHING'"),
-        ({"metrics": ["yours.py:KIND"]}, UnavailableError, "yours.py is not there"),
+        ({"metrics": ["mine.py:NOTHING"]}, UsageError, "has no NOTHING"),
+        ({"metrics": ["yours.py:KIND"]}, UnavailableError, "yours.py does not exist"),
         ({"metrics": [3]}, UsageError, "3 is not valid"),
     ],
 )

@@ -82,7 +82,7 @@ def test_any_columns_braces_and_metrics(
         ({"prompt": "{question!r}"}, "prompt has {question}"),
         ({"prompt": "{question"}, "expected '}' before end of string"),
         ({"reference": None}, "a task of text needs a reference"),
-        ({"metrics": None}, "headline is 'final_number', not one of"),
+        ({"metrics": None}, "headline is final_number, not one of"),
     ],
 )
 def test_a_mistake_is_told(spec: Callable[..., str], changes: dict[str, Any], told: str) -> None:
