@@ -6,6 +6,9 @@
 # make reference the report under results/reference/ anew: paper's table and figure; minutes, on a quiet machine
 # make mini      the embedded pair's data and draft again, from seed and target; 10 to 20 minutes of one thread
 # make mini-t5   the embedded encoder-decoder pair again, from a seed; about an hour of two cores
+# make docs      the documentation as a site in site/, strictly
+# make newest    the newest dependencies, without constraints.txt: a fresh environment of the wheel, its commands, a part of the tests
+# make oldest    the oldest ones that pyproject.toml allows, likewise
 # make clean     remove .venv, caches and build products (results stay)
 
 PYTHON ?= python3
@@ -14,7 +17,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --prefer-binary -c constraints.txt
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: run sweep test soak aa reference mini mini-t5 clean
+UV := $(BIN)/uv
+# Tests that are fast and meet every library: numbers, files, tables, the proof of a loop.
+PART := tests/decode tests/test_store.py tests/test_testing.py tests/test_config.py tests/report/test_tables.py
+
+.PHONY: run sweep test soak aa reference mini mini-t5 docs newest oldest clean
 
 run: $(VENV)/.installed
 	$(BIN)/spsbench run xsum --k 4
@@ -41,6 +48,23 @@ reference: $(VENV)/.installed
 	rm -rf results/reference/leviathan
 	$(BIN)/spsbench paper --of leviathan --limit 100 --threads 1 --out results/reference/leviathan
 
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+newest: RESOLUTION := highest
+oldest: RESOLUTION := lowest-direct
+newest oldest: | $(UV)
+	rm -rf build/$@ && mkdir -p build/$@
+	$(UV) build --quiet --wheel --out-dir build/$@
+	$(UV) venv --quiet --python $(BIN)/python build/$@/venv
+	$(UV) pip install --quiet --python build/$@/venv --resolution $(RESOLUTION) -r pyproject.toml --extra large 'pytest>=8.4' 'hypothesis>=6.140'
+	$(UV) pip install --quiet --python build/$@/venv --no-deps build/$@/*.whl
+	$(UV) pip freeze --quiet --python build/$@/venv
+	cd build/$@ && for command in doctor 'run --limit 2 --max-new-tokens 24 --out run' 'report run --html --quiet' \
+	  'run humaneval --limit 2 --max-new-tokens 24 --out humaneval' 'run --pair mini-t5 --limit 2 --out mini-t5' \
+	  'simulate --contexts 1 --k 4' 'verify --effort reduced'; do venv/bin/spsbench $$command || exit 1; done
+	OMP_NUM_THREADS=1 build/$@/venv/bin/pytest -o pythonpath=tests -o filterwarnings=default $(PART)
+
 mini: $(VENV)/.installed
 	$(BIN)/python -m training.make
 
@@ -55,6 +79,9 @@ $(VENV)/.installed-dev: $(SOURCES) | $(VENV)/bin/python
 	$(PIP) -e '.[dev]'
 	touch $@ $(VENV)/.installed
 
+$(UV): | $(VENV)/bin/python
+	$(BIN)/python -m pip install --disable-pip-version-check uv
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	"spsbench needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + \
@@ -62,5 +89,5 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,17 @@
+"""The public names, for type checkers and the reference; ``__init__.py`` imports each on first use."""
+
+from spsbench.api import Run as Run
+from spsbench.api import run as run
+from spsbench.decode.protocols import Drafter as Drafter
+from spsbench.decode.rejection import Draft as Draft
+from spsbench.decode.rejection import Verdict as Verdict
+from spsbench.decode.rules import Rule as Rule
+from spsbench.decode.rules import RuleKind as RuleKind
+from spsbench.drafters.kind import Context as Context
+from spsbench.drafters.kind import DrafterKind as DrafterKind
+from spsbench.metrics.kind import MetricKind as MetricKind
+from spsbench.records import Example as Example
+from spsbench.records import SamplingParams as SamplingParams
+from spsbench.tasks.kind import TaskKind as TaskKind
+
+__version__: str

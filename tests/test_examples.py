@@ -1,0 +1,133 @@
+"""Every example runs as its page says, on the embedded pair."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+from commandline import call
+from fake_server import serving
+from mini_server import MiniServer
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+PROMPTS = ROOT / "tests/short_prompts.txt"
+PAIR = ("embedded:mini/target", "embedded:mini/draft")
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_names_every_example() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    shown = set(re.findall(r"^\| \[`([\w.]+)`\]", page, re.MULTILINE))
+    assert shown == {path.name for path in EXAMPLES.iterdir() if path.is_file()} - {"README.md"}
+
+
+def test_own_model_measures_and_names_the_fastest_k(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [*PAIR, PROMPTS, "--k", "1,2", "--limit", "2", "--max-new-tokens", "8", "--out", tmp_path / "run"]
+    example("own_model").main([str(argument) for argument in given])
+    said = capsys.readouterr().out
+    assert [line.split()[0] for line in said.splitlines()[1:4]] == [
+        "ars-nucleus",
+        "sps-k1-nucleus",
+        "sps-k2-nucleus",
+    ]
+    assert re.search(r"^K = [12]: ", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("low", "said"),
+    [(1.1, "K = 2: 1.50x [1.10, 1.60] per token"), (0.9, "so it is not shown to pay"), (None, "too few")],
+)
+def test_own_model_says_that_it_pays_only_where_the_interval_does(low: float | None, said: str) -> None:
+    columns = ("method", "k", "speedup.ratio", "speedup.low", "speedup.high")
+    rows = pd.DataFrame(
+        [("ars", 0, None, None, None), ("sps", 1, 1.2, 1.0, 1.3), ("sps", 2, 1.5, low, 1.6)], columns=columns
+    )
+    text = example("own_model").verdict(rows)
+    assert said in text
+    assert ("not shown" in text) == (low == 0.9)
+
+
+def notebook() -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((EXAMPLES / "tables.ipynb").read_text())
+    return read
+
+
+def test_the_notebook_is_kept_without_outputs() -> None:
+    code = [cell for cell in notebook()["cells"] if cell["cell_type"] == "code"]
+    assert [(cell["outputs"], cell["execution_count"]) for cell in code] == [([], None)] * len(code)
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("agg")
+    names: dict[str, Any] = {}
+    try:
+        for cell in notebook()["cells"]:
+            if cell["cell_type"] == "code":
+                exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+        drawn = [axes for number in plt.get_fignums() for axes in plt.figure(number).axes]
+        assert [axes.get_xlabel() for axes in drawn] == [
+            "K",
+            "position in the draft",
+            "mean time of a loop [ms]",
+            "log q(x), target",
+        ]
+        assert all(axes.has_data() for axes in drawn)
+    finally:
+        plt.close("all")
+    assert list(names["rows"]["k"]) == [1, 2, 4]
+    assert all(0 < share <= 1 for share in names["accepted"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "said"),
+    [(None, 0, "follows the target"), ("verification-at-temperature-1", 4, "does NOT follow the target")],
+)
+def test_a_server_is_audited(
+    fault: str | None,
+    code: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = example("audit_server")
+    monkeypatch.setattr(script, "subprocess", SimpleNamespace(run=in_this_process, PIPE=subprocess.PIPE))
+    asked = ("--pair", "mini", "--task", PROMPTS, "--texts", "20", "--limit", "20", "--max-new-tokens", "24")
+    options = ("--bound", "60%", "--temperature", "0.5", "--threads", "1", "--out", tmp_path / "audit")
+    with serving(MiniServer(planted=fault)) as url:
+        assert script.main([url, *map(str, (*asked, *options))]) == code
+    assert f"as served, T=0.5: {said}" in capsys.readouterr().out
+
+
+def in_this_process(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    """What `subprocess.run` gives, without loading torch again."""
+    assert command[:3] == [sys.executable, "-m", "spsbench"]
+    done = call(*command[3:])
+    return subprocess.CompletedProcess(command, done.code, done.out, done.err)
+
+
+def test_an_audit_without_a_url_says_how(capsys: pytest.CaptureFixture[str]) -> None:
+    assert example("audit_server").main(["--pair", "mini"]) == 2
+    assert "http://localhost:8000" in capsys.readouterr().err
