@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-import pandas as pd
-
 import spsbench
 
 COLUMNS = {
@@ -40,16 +38,6 @@ def measured(arguments: argparse.Namespace) -> spsbench.Run:
     )
 
 
-def verdict(rows: pd.DataFrame) -> str:
-    """The fastest K, and whether its whole interval is above 1."""
-    best = rows[rows["method"] == "sps"].sort_values("speedup.ratio").iloc[-1]
-    ratio, low, high = (best[f"speedup.{name}"] for name in ("ratio", "low", "high"))
-    if pd.isna(low):
-        return f"K = {best['k']}: {ratio:.2f}x per token; too few prompts for an interval"
-    text = f"K = {best['k']}: {ratio:.2f}x [{low:.2f}, {high:.2f}] per token"
-    return text if low > 1 else f"{text}, so it is not shown to pay"
-
-
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("target")
@@ -61,7 +49,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", help="folder of the run; a fresh one in results/ unless given")
     run = measured(parser.parse_args(given))
     print(run.rows[list(COLUMNS)].rename(columns=COLUMNS).round(3).to_string(index=False))
-    print(verdict(run.rows))
+    print(*run.verdict, sep="\n")
     print(f"Everything is in {run.directory}; spsbench report {run.directory} --html makes a page of it.")
 
 

@@ -11,6 +11,8 @@ from spsbench.cli.progress import watching
 from spsbench.cluster import require_cluster
 from spsbench.config import RunConfig, resolve
 from spsbench.paths import results_dir
+from spsbench.report.conditions import untrusted
+from spsbench.report.verdict import verdicts
 from spsbench.store import RunStore, fresh_directory, read_frames, read_summary
 
 if TYPE_CHECKING:
@@ -64,6 +66,15 @@ class Run:
     def evidence(self) -> pd.DataFrame:
         """One row per emitted token that was read again: log q, log p, rank."""
         return self._frames.evidence
+
+    @property
+    def verdict(self) -> list[str]:
+        """Does it pay, and with which arm: as on the screen, one text for each sampling and batch size.
+
+        Where times are not to be trusted it says why; it is empty where nothing was compared with ArS.
+        """
+        answers = [f"{answer} {beside}".strip() for answer, beside in verdicts(self.summary)]
+        return [*untrusted(self.summary), *answers]
 
     @cached_property
     def rows(self) -> pd.DataFrame:

@@ -70,10 +70,11 @@ def _regime(summary: Summary) -> str:
     found = summary.get("ceiling")
     if not found or found["regime"] != DISPATCH_BOUND:
         return ""
-    return (
-        "The weights fit in the reported last-level cache: SpS then saves the overhead of a call, not memory "
-        "traffic."
-    )
+    saved = "SpS saves the overhead of calls rather than memory traffic"
+    if found.get("cache_shared"):
+        cache = "The weights fit in the last-level cache that the hypervisor reports"
+        return f"{cache}. If it is available, {saved}."
+    return f"The weights fit in the last-level cache: {saved}."
 
 
 LEAKAGE = "the share of tokens that may follow the draft instead of the target"

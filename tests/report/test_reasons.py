@@ -35,5 +35,5 @@ def test_a_weak_baseline_is_named_in_the_headline() -> None:
 
 
 def test_the_regime_is_named_where_the_weights_fit_in_the_cache() -> None:
-    assert "overhead of a call" in judgement.sentences(_summary(cache_bytes=1 << 30))[-1]
+    assert "overhead of calls" in judgement.sentences(_summary(cache_bytes=1 << 30))[-1]
     assert judgement.sentences({}) == []
