@@ -90,118 +90,138 @@ def _form(asked: Mapping[Form, bool]) -> Form | None:
 
 
 def derive(directory: Path, *, narrow: bool = False) -> tuple[Measured, Gallery]:
-    """A run, finished or not, with its figures, for a phone too if ``narrow``.
-
-    Writes ``summary.json``, ``figures/`` and ``report.md`` if that can be done: someone else's run can
-    be looked at all the same.
+    """``read`` and ``write``: a run, finished or not, with its figures, for a phone too if ``narrow``.
 
     Raises:
         UsageError: the directory holds no run, or one of another schema.
         SpsbenchError: the run is damaged.
     """
-    from spsbench.report import gallery
-    from spsbench.report.figures import draw
-    from spsbench.report.figures.style import save
-    from spsbench.report.markdown import render
+    measured = read(directory)
+    return measured, write(directory, measured, narrow=narrow)
+
+
+def read(directory: Path) -> Measured:
+    """A run, finished or not.
+
+    Raises:
+        UsageError: the directory holds no run, or one of another schema.
+        SpsbenchError: the run is damaged.
+    """
     from spsbench.report.measured import Measured
-    from spsbench.store import RunStore, write_summary
+    from spsbench.store import RunStore
     from spsbench.summary import summarise
 
     with RunStore.open(directory) as store:
         frames, info = store.frames(), store.run_info()
-        summary = summarise(frames.samples, frames.loops, info, frames.evidence)
-        measured = Measured(
-            name=directory.resolve().name,
-            summary=summary,
-            run=info,
-            samples=frames.samples,
-            loops=frames.loops,
-            tokens=frames.tokens,
-        )
-        drawn = draw(measured, narrow=narrow)
-        try:
-            write_summary(directory, summary)
-            for plate in drawn.plates:
-                save(plate, directory / gallery.FOLDER)
-            store.write_report(render(summary, info | gallery.described(drawn)))
-        except SpsbenchError as problem:
-            say(f"Not written: {problem}")
-    return measured, drawn
+    return Measured(
+        name=directory.resolve().name,
+        summary=summarise(frames.samples, frames.loops, info, frames.evidence),
+        run=info,
+        samples=frames.samples,
+        loops=frames.loops,
+        tokens=frames.tokens,
+    )
 
 
-Derived: TypeAlias = "tuple[Path, Measured, Gallery]"
+def write(directory: Path, measured: Measured, *, narrow: bool = False) -> Gallery:
+    """Draw a run's figures, and write ``summary.json``, ``figures/`` and ``report.md`` if that can be done.
+
+    Someone else's run can be looked at all the same: what cannot be written is named.
+    """
+    from spsbench.report import gallery
+    from spsbench.report.figures import draw
+    from spsbench.report.figures.style import save
+    from spsbench.report.markdown import render
+    from spsbench.store import RunStore, write_summary
+
+    drawn = draw(measured, narrow=narrow)
+    try:
+        write_summary(directory, measured.summary)
+        for plate in drawn.plates:
+            save(plate, directory / gallery.FOLDER)
+        with RunStore.open(directory) as store:
+            store.write_report(render(measured.summary, {**measured.run, **gallery.described(drawn)}))
+    except SpsbenchError as problem:
+        say(f"Not written: {problem}")
+    return drawn
+
 
 COMPARISON_FILE = "comparison.html"
+
+Readable: TypeAlias = "Sequence[tuple[Path, Measured]]"
 
 
 def show_runs(
     named: Sequence[Path] | None, *, html: bool, form: Form | None, out_file: Path | None, quiet: bool
 ) -> None:
-    """Report what can be reported.
+    """Report what can be reported: the tables first, since figures take seconds.
+
+    Where stdout is for another program and no page is asked for, nothing is written.
 
     Raises:
         UsageError: no run is there, or one of several could not be read (after the others were shown).
     """
     from spsbench.store import latest
 
-    runs, problems = _derived(list(dict.fromkeys(named or [latest(results_dir())])), narrow=html)
+    runs, problems = _readable(list(dict.fromkeys(named or [latest(results_dir())])))
     _print(runs, form, quiet=quiet)
-    for directory, measured, _ in runs:
+    galleries = []
+    for directory, measured in runs if html or form is None else ():
+        galleries.append(write(directory, measured, narrow=html))
         if not measured.summary["complete"]:
             say(f"{directory} is not complete. Continue it with:\n  {resume_command(directory)}", quiet=quiet)
         say(f"The report is in {directory / 'report.md'}", quiet=quiet)
     if html:
-        say(f"The page is in {_write_page(runs, out_file)}", quiet=quiet)
+        say(f"The page is in {_write_page(runs, galleries, out_file)}", quiet=quiet)
     if problems:
         raise problems[0]
 
 
-def _derived(directories: Sequence[Path], *, narrow: bool) -> tuple[list[Derived], list[SpsbenchError]]:
+def _readable(directories: Sequence[Path]) -> tuple[Readable, list[SpsbenchError]]:
     """Every run that can be read, under names that differ; what is wrong with the others."""
-    runs: list[Derived] = []
+    runs: list[tuple[Path, Measured]] = []
     problems: list[SpsbenchError] = []
     for directory in directories:
         try:
-            runs.append((directory, *derive(directory, narrow=narrow)))
+            runs.append((directory, read(directory)))
         except SpsbenchError as problem:
             problems.append(problem)
     if not runs:
         raise problems[0]
-    names = [measured.name for _, measured, _ in runs]
-    if len(set(names)) < len(names):
-        runs = [(path, dataclasses.replace(m, name=str(path)), drawn) for path, m, drawn in runs]
+    if len({measured.name for _, measured in runs}) < len(runs):
+        runs = [(path, dataclasses.replace(measured, name=str(path))) for path, measured in runs]
     for other in problems[1:]:
         say(f"Left out: {other}")
     return runs, problems
 
 
-def _print(runs: Sequence[Derived], form: Form | None, *, quiet: bool) -> None:
+def _print(runs: Readable, form: Form | None, *, quiet: bool) -> None:
     """Results on stdout: JSON, CSV or LaTeX alone, else tables unless ``quiet``."""
+    every = [measured for _, measured in runs]
     if form == "--csv":
         from spsbench.report.tidy import to_csv
 
-        sys.stdout.write(to_csv([measured for _, measured, _ in runs]))
+        sys.stdout.write(to_csv(every))
     elif form == "--latex":
         from spsbench.report.latex import to_latex
 
-        sys.stdout.write(to_latex([measured for _, measured, _ in runs]))
+        sys.stdout.write(to_latex(every))
     elif form == "--json":
-        single = [dict(measured.summary) for _, measured, _ in runs]
-        several = [{"run": str(path), **measured.summary} for path, measured, _ in runs]
-        print_json(single[0] if len(runs) == 1 else {"runs": several})
+        several = [{"run": str(path), **measured.summary} for path, measured in runs]
+        print_json(dict(every[0].summary) if len(runs) == 1 else {"runs": several})
     elif quiet:
         return
     elif len(runs) == 1:
         from spsbench.report.terminal import show
 
-        show(runs[0][1].summary, out())
+        show(every[0].summary, out())
     else:
         from spsbench.report.comparison import side_by_side
 
-        out().print(side_by_side([measured for _, measured, _ in runs]))
+        out().print(side_by_side(every))
 
 
-def _write_page(runs: Sequence[Derived], named: Path | None) -> Path:
+def _write_page(runs: Readable, galleries: Sequence[Gallery], named: Path | None) -> Path:
     """Write the page and answer where it is."""
     from spsbench.report.html.page import page
     from spsbench.store.files import write_text
@@ -209,5 +229,6 @@ def _write_page(runs: Sequence[Derived], named: Path | None) -> Path:
     path = named or (runs[0][0] / "report.html" if len(runs) == 1 else Path(COMPARISON_FILE))
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is not a folder.", flag="--out", remedy="Create it first.")
-    write_text(path, page([(measured, drawn) for _, measured, drawn in runs]))
+    shown = [(measured, drawn) for (_, measured), drawn in zip(runs, galleries, strict=True)]
+    write_text(path, page(shown))
     return path
