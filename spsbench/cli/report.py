@@ -166,11 +166,12 @@ def show_runs(
     runs, problems = _readable(list(dict.fromkeys(named or [latest(results_dir())])))
     _print(runs, form, quiet=quiet)
     galleries = []
-    for directory, measured in runs if html or form is None else ():
-        galleries.append(write(directory, measured, narrow=html))
+    for directory, measured in runs:
         if not measured.summary["complete"]:
             say(f"{directory} is not complete. Continue it with:\n  {resume_command(directory)}", quiet=quiet)
-        say(f"The report is in {directory / 'report.md'}", quiet=quiet)
+        if html or form is None:
+            galleries.append(write(directory, measured, narrow=html))
+            say(f"The report is in {directory / 'report.md'}", quiet=quiet)
     if html:
         say(f"The page is in {_write_page(runs, galleries, out_file)}", quiet=quiet)
     if problems:

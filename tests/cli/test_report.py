@@ -119,6 +119,8 @@ def test_an_unfinished_run_is_reported_from_its_journal(cli: Cli, run: Path) -> 
     assert sum(row["missing"] for row in summary["rows"]) == 1
     assert summary["complete"] is False
     assert f"spsbench run --resume {run}" in result.err
+    assert not (run / "report.md").exists(), "nothing is drawn for another program"
+    assert cli("report", run).code == 0
     assert (run / "report.md").is_file()
 
 
