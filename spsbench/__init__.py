@@ -19,7 +19,7 @@ _WHERE = {
     "Example": "spsbench.records",
     "MetricKind": "spsbench.metrics.kind",
     "Rule": "spsbench.decode.rules",
-    "RuleKind": "spsbench.decode.rules",
+    "RuleKind": "spsbench.decode.rule_kinds",
     "Run": "spsbench.api",
     "SamplingParams": "spsbench.records",
     "TaskKind": "spsbench.tasks.kind",

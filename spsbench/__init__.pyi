@@ -5,8 +5,8 @@ from spsbench.api import run as run
 from spsbench.decode.protocols import Drafter as Drafter
 from spsbench.decode.rejection import Draft as Draft
 from spsbench.decode.rejection import Verdict as Verdict
+from spsbench.decode.rule_kinds import RuleKind as RuleKind
 from spsbench.decode.rules import Rule as Rule
-from spsbench.decode.rules import RuleKind as RuleKind
 from spsbench.drafters.kind import Context as Context
 from spsbench.drafters.kind import DrafterKind as DrafterKind
 from spsbench.metrics.kind import MetricKind as MetricKind

@@ -47,6 +47,8 @@ class Case:
             signal.signal(signum, signal.SIG_IGN)
         elif signum == signal.SIGINT:  # a shell's background has it ignored
             signal.signal(signum, signal.default_int_handler)
+        else:  # as has nohup, under which these tests may run
+            signal.signal(signum, signal.SIG_DFL)
         if not self.at:
             return
         place, _, name = self.at.partition(":")

@@ -105,7 +105,7 @@ def test_an_installed_package_gives_its_drafter_a_name(tmp_path: Path, install: 
         ("lookpu", 2, "Did you mean lookup?"),
         ("lookup:size=3", 2, "lookup has no option size. It has max_n, min_n."),
         ("lookup:max_n=much", 2, "lookup:max_n=much is not valid. Give a whole number, e.g. 3."),
-        ("none.py:KIND", 3, "none.py is not there"),
+        ("none.py:KIND", 3, "none.py does not exist"),
     ],
 )
 def test_a_wrong_drafter_is_refused_before_anything_is_loaded(
@@ -336,7 +336,7 @@ def test_an_installed_package_gives_its_task_and_metric_a_name(tmp_path: Path, i
         ("mypkg-sum", 2, "Did you mean mypkg-sums?"),
         ("broken", 3, "broken (sums_task:NOTHING) cannot be imported (AttributeError"),
         ("other", 2, "is function, not TaskKind"),
-        ("none.py:KIND", 3, "none.py is not there"),
+        ("none.py:KIND", 3, "none.py does not exist"),
         (f"{SUMS}:DISTANCE", 2, "is MetricKind, not TaskKind"),
     ]:
         result = call("run", name, "--out", tmp_path / "refused")

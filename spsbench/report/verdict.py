@@ -85,7 +85,8 @@ def _unclear(entry: SpeedVerdict) -> str:
         few = f"{entry['prompts']} prompts are too few to choose among {entry['candidates']} arms"
         return f" {few}. Raise --limit."
     if entry["speedup"]["low"] is None:
-        return f" There is no interval over {entry['prompts']} prompts. Raise --limit."
+        counted = f"{entry['prompts']} prompt{'' if entry['prompts'] == 1 else 's'}"
+        return f" There is no interval over {counted}. Raise --limit."
     return " Raise --limit for a narrower interval."
 
 

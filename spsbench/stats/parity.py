@@ -399,7 +399,7 @@ def _margin(gap: float | None, default: float) -> tuple[float, str]:
 def _tested(ars: Any, sps: Any, margin: float, value: Value | None) -> ParityTest:
     """Interval, tests and verdict of paired scores, or of the figures of corpora."""
     if len(ars) < 2:
-        return _untested(f"{len(ars)} prompts: no variance to judge by", None)
+        return _untested(f"{len(ars)} prompt{'' if len(ars) == 1 else 's'}: no variance to judge by", None)
     difference, columns, statistic = _differences(ars, sps, value)
     deviation = float(difference.std(ddof=1))
     if deviation < 1e-12:

@@ -97,8 +97,9 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def further(cli: Cli, directory: Path, *flags: object) -> Result:
-    return cli("run", "xsum", "--limit", "2", *FLAGS, "--out", directory, *flags)
+def further(cli: Cli, directory: Path, *flags: object, quiet: bool = True) -> Result:
+    common = FLAGS if quiet else FLAGS[:-1]
+    return cli("run", "xsum", "--limit", "2", *common, "--out", directory, *flags)
 
 
 def test_other_threads_are_refused_and_nothing_is_changed(cli: Cli, short: Path, tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_what_is_finished_is_no_matter_of_conditions(cli: Cli, short: Path, tmp_
 
 def test_mixed_conditions_are_shown_apart_and_not_pooled(cli: Cli, short: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(short, tmp_path / "run")
-    done = further(cli, directory, "--threads", "2", "--backend", "torch", "--allow-mixed")
+    done = further(cli, directory, "--threads", "2", "--backend", "torch", "--allow-mixed", quiet=False)
     assert done.code == 0, done.err
     assert [entry["threads"] for entry in recorded(directory)["conditions"]] == [1, 2]
     assert [row["condition"] for row in journal(directory)] == [0, 0, 1, 1]

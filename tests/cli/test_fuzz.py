@@ -86,7 +86,7 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.setattr("spsbench.runner.execute", refuse)
     monkeypatch.setattr("spsbench.execution.judge_all", refuse)
     monkeypatch.setattr("spsbench.models.loading.load", refuse)
-    monkeypatch.setattr("spsbench.report.figures.draw", lambda measured: Gallery((), ()))
+    monkeypatch.setattr("spsbench.report.figures.draw", lambda measured, **_: Gallery((), ()))
 
 
 SETTINGS = yaml.safe_load(resolve({"limit": 1}).to_yaml())
@@ -165,4 +165,4 @@ def test_run_directories(finished: tuple[Path, Result], name: str, data: st.Data
     else:
         content = data.draw(torn(content))
     (run / name).write_bytes(content)
-    sound(call("report", run, "--json"))
+    sound(call("report", run))

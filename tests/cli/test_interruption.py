@@ -36,7 +36,7 @@ CASES = {
     "Ctrl-C": Case([*RUN, "--out", "ctrl-c"], f"{EXECUTE}:measure", "SIGINT"),
     "conclusion": Case([*RUN, "--out", "whole"], f"{EXECUTE}:finalize"),
     "concluded": Case([]),
-    "report": Case(["report", "whole"], "spsbench.cli.report:_derived", "SIGHUP"),
+    "report": Case(["report", "whole"], "spsbench.cli.report:_readable", "SIGHUP"),
     "nohup": Case([*RUN, "--out", "nohup"], f"{EXECUTE}:measure", "SIGHUP", ignored=True),
     "sweep-k": Case(["sweep-k", *SMALL, "--k", "0..1", "--out", "sweep"], f"{EXECUTE}:measure"),
     "paper": Case(["paper", "--limit", "1", "--samples", "1", "--out", "paper"], f"{EXECUTE}:measure"),

@@ -110,7 +110,7 @@ def test_a_finished_paper_measures_nothing_again(
     assert again.code == 0, again.err
     assert "Tables 1 to 3 of Leviathan" in " ".join(again.out.split())
     other = cli("paper", "--resume", whole[0], "--of", "chen")
-    assert (other.code, "holds leviathan" in other.err) == (2, True)
+    assert (other.code, "holds the paper leviathan" in other.err) == (2, True)
 
 
 def test_a_refused_continuation_leaves_the_paper_as_it_was(

@@ -72,7 +72,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory, texts: Path) -> tuple[Path,
     command = engine(texts, pids, f"settings={settings}", "unheeded=a,b").removeprefix("worker:")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        result = call("run", *GREEDY, "--engine", f'eager,worker:"{command}"', "--out", out)
+        result = call("run", *GREEDY[:-1], "--engine", f'eager,worker:"{command}"', "--out", out)
     return out, pids, result
 
 

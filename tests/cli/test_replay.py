@@ -126,7 +126,7 @@ def test_the_screen_says_what_is_predicted_and_what_was_run(cli: Cli, measured: 
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
-        (("--budget", "-1"), 2, "no time"),
+        (("--budget", "-1"), 2, "must be a time"),
         (("--sampling", "greedy"), 2, "It has nucleus"),
         (("--drafter", "suffix:across=true"), 2, "cannot be replayed"),
         (("--drafter", "heads"), 2, "was made for package:smollm2"),
@@ -135,7 +135,7 @@ def test_the_screen_says_what_is_predicted_and_what_was_run(cli: Cli, measured: 
         (("--draft", "nowhere"), 3, "nowhere"),
         (("--target", "elsewhere"), 2, "records it already"),
         (("--greedy",), 2, "records it already"),
-        (("--times", "nowhere.json"), 3, "cannot be read"),
+        (("--times", "nowhere.json"), 3, "is not a file"),
         (("--times", __file__), 2, "holds no times"),
     ],
 )

@@ -68,6 +68,12 @@ def test_with_times_a_threshold_is_chosen_and_judged(cli: Cli, measured: Path) -
     assert set(curve["beyond_ms"]) == {"stop-below"}
 
 
+def test_a_policy_that_no_drafter_can_follow_is_refused(cli: Cli, measured: Path) -> None:
+    result = cli("replay", measured, "--policy", "stop-below", "--drafter", "lookup")
+    assert result.code == 2
+    assert "--policy: no drafter here drafts as stop-below" in " ".join(result.err.split())
+
+
 def test_the_screen_has_the_curve_and_the_oracle(cli: Cli, measured: Path) -> None:
     asked = ("--drafter", "model,lookup", "--k", "2", "--policy", "stop-below,momentum", "--budget", "0.1")
     result = cli("replay", measured, *asked, "--threads", "1")
@@ -91,8 +97,7 @@ def test_the_screen_has_the_curve_and_the_oracle(cli: Cli, measured: Path) -> No
         (("--policy", "stop-bellow"), "--policy: stop-bellow is unknown. Did you mean stop-below?"),
         (("--policy", "stop-below:tau=2"), "--policy: stop-below:tau must be between 0 and 1, got 2."),
         (("--policy", "stop-below:taw=1"), "--policy: stop-below has no option taw."),
-        (("--policy", "stop-below", "--drafter", "lookup"), "--policy: no drafter here drafts as stop-below"),
-        (("--policy", "tests/drafters/nowhere.py:KIND"), "is not there"),
+        (("--policy", "tests/drafters/nowhere.py:KIND"), "does not exist"),
     ],
 )
 def test_a_policy_that_cannot_be_replayed_is_refused_before_anything_is_read(

@@ -16,7 +16,7 @@ def test_the_command_prints_writes_and_draws(cli: Cli, tmp_path: Path) -> None:
     assert "One row everywhere: concentration" in result.out
     assert "Leviathan's bound" in result.out
     names = {path.name for path in (tmp_path / "deep" / "folder").iterdir()}
-    drawn = {f"{name}.{ending}" for name in ("figure1", "simulation") for ending in ("png", "svg")}
+    drawn = {f"{name}.{ending}" for name in ("figure1", "simulation") for ending in ("pdf", "png", "svg")}
     assert names == drawn | {"simulation.json", "simulation.md"}
     told = json.loads(cli("simulate", *small, "--json", "--quiet").out)
     assert told == json.loads((tmp_path / "deep" / "folder" / "simulation.json").read_text())

@@ -57,10 +57,10 @@ def test_a_rank_alone_silences_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch
             "int4 is given",
         ),
         (("verify", "--engine", "worker:true", "--tensor-parallel", "2"), "--tensor-parallel: 2 is given"),
-        (("run", *SERVER, "--batch", "2"), "--batch: 2 says nothing"),
+        (("run", *SERVER, "--batch", "2"), "--batch: 2 has no effect"),
         (
             ("run", *SERVER, "--draft-placement", "first"),
-            "--draft-placement: first says nothing",
+            "--draft-placement: first has no effect",
         ),
     ],
 )

@@ -41,7 +41,7 @@ def test_a_draft_that_is_its_own_target_is_never_rejected(cli: Cli) -> None:
 def test_the_prompt_may_come_from_stdin(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(PROMPT))
     by_pipe = cli("trace", "-", *SHORT)
-    assert (by_pipe.code, by_pipe.err) == (0, "")
+    assert by_pipe.code == 0, by_pipe.err
     assert by_pipe.out.split("\n\n")[0] == cli("trace", PROMPT, *SHORT).out.split("\n\n")[0]
 
 

@@ -79,7 +79,7 @@ def test_metrics_of_evaluate_score_a_task(
         assert row["metric_intervals"].keys() == {"bleu"}
     (comparison,) = summary["parity"]["comparisons"]
     assert (comparison["difference"], comparison["verdict"]) == (0.0, None)
-    assert "which has no interval" in " ".join(result.out.split())
+    assert "outputs identical on all" in " ".join(result.out.split())
     scored = json.loads(cli("score", run, "--json").out)
     assert [row["metrics"] for row in scored["rows"]] == [row["metrics"] for row in summary["rows"]]
     assert cli("report", run, "--quiet").code == 0

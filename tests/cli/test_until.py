@@ -266,7 +266,7 @@ def test_settings_come_from_a_file_too(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--until", "5"), "must be ci=X% with X above 0 and at most 50, got 5"),
+        (("--until", "5"), "must be ci=X% with X above 0 and at most 50, e.g. ci=1%, got 5"),
         (("--until", "ci=0%"), "got ci=0%"),
         (("--until", "ci=abc"), "got ci=abc"),
         (("--until", "ci=51%"), "got ci=51%"),
@@ -277,7 +277,7 @@ def test_settings_come_from_a_file_too(cli: Cli, tmp_path: Path) -> None:
         (("--until", "ci=5%", "--processes", "2"), "leave --processes out"),
         (("--budget", "5min", "--processes", "2"), "leave --processes out"),
         (("--until", "ci=5%", "--expect", "0123456789abcdef"), "times decide how many prompts"),
-        (("--budget", "0"), "must be a time above 0, got 0.0"),
+        (("--budget", "0"), "must be a time above 0: seconds, or with a unit as in 5min, got 0.0"),
         (("--budget", "5 days"), "--budget must be a time, got 5 days"),
         (("--set", "budget_s=5min"), "got 5min"),
     ],

@@ -135,7 +135,7 @@ def test_names_stand_for_orders(name: str, order: int) -> None:
 
 
 def test_an_order_of_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match="order=0"):
+    with pytest.raises(UsageError, match="order must be at least 1, got 0"):
         build_drafter(Spec.parse("ngram:order=0"), context())
 
 

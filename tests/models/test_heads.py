@@ -182,7 +182,7 @@ BAD = {
     "damaged": ("its draft.json cannot be read", UnavailableError),
     "incomplete": ("its draft.json does not say all that it must", UnavailableError),
     "another format": ("is of format 2; this version reads format 1", UsageError),
-    "another kind": ("is of the kind 'tree'", UsageError),
+    "another kind": ("is of the kind tree", UsageError),
     "ids out of range": ("the vocabulary of .* has ids outside of 0 to 257", UsageError),
     "ids in disorder": ("the vocabulary of .* is not ascending", UsageError),
     "no ids": ("the vocabulary of .* is not a list of token ids", UsageError),

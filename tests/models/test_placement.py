@@ -147,7 +147,7 @@ def test_a_device_that_cannot_hold_its_part_is_refused(
         ({"": True}, "float32", "is not a device map"),
         ({"": -1}, "float32", "is not a device map"),
         ({"": 7}, "float32", "GPU 7, and there are"),
-        ({"": "cpu", "model.layers.9": "disk"}, "float32", "has no module 'model.layers.9'"),
+        ({"": "cpu", "model.layers.9": "disk"}, "float32", "has no module model.layers.9"),
         ({"model": "cpu"}, "float32", "no device is given for lm_head.weight"),
         ({"model": "disk", "lm_head": "cpu"}, "float32", "are one tensor"),
         ({"": "disk"}, "float32+int8", "where quantised weights cannot be left"),

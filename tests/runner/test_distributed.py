@@ -159,7 +159,7 @@ def test_a_run_is_looked_at_before_a_cluster_is(planned: Plan, tmp_path: Path) -
         useful_workers(other, directory, resume=True)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.tex").touch()
-    with pytest.raises(UsageError, match="is not a run directory"):
+    with pytest.raises(UsageError, match="holds no run"):
         useful_workers(planned, tmp_path / "foreign", resume=True)
 
 

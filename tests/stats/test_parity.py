@@ -118,7 +118,7 @@ def test_a_lossless_sampler_is_seldom_called_different() -> None:
     ("ars", "sps", "reason"),
     [
         ([], [], "0 prompts"),
-        ([0.3], [0.4], "1 prompts"),
+        ([0.3], [0.4], "1 prompt: no variance"),
         ([0.3, 0.4, 0.5], [0.3, 0.4, 0.5], "the same score on every prompt"),
         ([0.0, 0.25, 0.5], [0.5, 0.75, 1.0], "the same difference on every prompt"),
     ],

@@ -25,7 +25,7 @@ ROW = {
 }
 FENCED = "Here is it:\n\n```python\ndef double(x):\n    return 2 * x\n```\n\nIt doubles.\n"
 TAKEN = "pass@1: code taken from the first Python fence that defines the function"
-AS_IT_IS = "pass@1: every answer run as it is, behind its prompt."
+AS_IT_IS = "pass@1: every answer run as it is, after its prompt."
 BEGUN = "pass@1: the answer is begun with a fence and the function's head, and run up to the closing fence."
 STOPS = ["\nclass", "\ndef", "\n#", "\nif", "\nprint"]
 
