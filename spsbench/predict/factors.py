@@ -278,6 +278,6 @@ def _evens(even: BreakEven) -> str:
         allowed = "no draft is cheap enough" if even["c"] is None else f"c {even['c']:.2f}"
         parts.append(f"{allowed} (measured {even['measured_c']:.2f})")
     if even["k"] is not None:
-        largest = f"K {even['k']}" if even["k_found"] else f"K above {even['k']}"
+        largest = f"K {even['k']}" if even["k_found"] else f"K beyond {even['k']}"
         parts.append("no K gains" if even["k"] == 0 else largest)
-    return f"Break-even: {', '.join(parts)}."
+    return f"Break-even, each alone: {', '.join(parts)}."

@@ -73,7 +73,7 @@ def _regime(summary: Summary) -> str:
     saved = "SpS saves the overhead of calls rather than memory traffic"
     if found.get("cache_shared"):
         cache = "The weights fit in the last-level cache that the hypervisor reports"
-        return f"{cache}. If it is available, {saved}."
+        return f"{cache}. If all of it is available to this process, {saved}."
     return f"The weights fit in the last-level cache: {saved}."
 
 
@@ -176,10 +176,12 @@ def _leakage(arms: list[ArmLosslessness]) -> str:
         found = [(arm, kind, kind["leakage"]["bound"]) for arm, kind in kinds if kind and kind["leakage"]]
         if found:
             arm, worst, most = max(found, key=lambda one: one[2])
-            text = f"leakage at most {bound(most)} (95%), {LEAKAGE}"
+            text = f"leakage at most {bound(most)} (95% bound), {LEAKAGE}"
             if worst["verdict"] == "no evidence":
                 text = f"too few informative positions ({worst['positions']}); {text}"
-            where = f" Worst arm: {label(arm)}, {arm['sampling']}." if len(found) > 1 else ""
+            elif worst["verdict"] == "ok":
+                text = f"no leak found; {text}"
+            where = f" Widest bound: {label(arm)}, {arm['sampling']}." if len(found) > 1 else ""
             if kinds is rescored:
                 counted = _sequences(worst["sequences"])
                 return f"Losslessness: {text}; {counted} re-scored by an independent forward.{where}"
@@ -222,8 +224,9 @@ def proof(arms: list[ArmLosslessness]) -> str:
     if not found:
         return ""
     worst, most = max(found, key=lambda one: one[1])
-    sequences = _sequences(worst["sequences"]) + (" an arm" if len(found) > 1 else "")
-    return f"At temperature 1 without nucleus, {sequences} more: leakage at most {bound(most)} (95%)."
+    several = " per arm" if len(found) > 1 else ""
+    more = f"{worst['sequences']} more sequence{'' if worst['sequences'] == 1 else 's'}{several}"
+    return f"At temperature 1 without nucleus, from {more}: leakage at most {bound(most)} (95% bound)."
 
 
 def _sequences(count: int) -> str:
@@ -240,13 +243,20 @@ def parity(summary: Summary) -> list[str]:
     if len(comparisons) > MANY:
         verdicts = [verdict_name(found, identical=found["arm"] in same) for found in comparisons]
         counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
-        return [f"{title} against ArS: {counts}."]
+        needed = max((found["prompts_needed"] or 0 for found in comparisons if _open(found)), default=0)
+        more = f"; showing parity for all needs about {needed:,} prompts" if needed else ""
+        return [f"{title} of {len(comparisons)} arms against ArS: {counts}{more}."]
     labels = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in summary["rows"]}
     digits = difference_digits(summary["parity"]["metric"])
     return [
         f"{title} of {labels[found['arm']]}: {verdict(found, digits, identical=found['arm'] in same)}."
         for found in comparisons
     ]
+
+
+def _open(found: ParityComparison) -> bool:
+    """Whether more prompts would decide the comparison."""
+    return found["verdict"] == "inconclusive"
 
 
 def identical(summary: Summary) -> set[str]:

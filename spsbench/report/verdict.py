@@ -47,7 +47,7 @@ def answer(entry: SpeedVerdict, scope: str = "") -> str:
 
 def details(entry: SpeedVerdict) -> str:
     """Which arms are as good, the largest loss, and what choosing on other prompts gave."""
-    parts = [_alike(entry), _elsewhere(entry)]
+    parts = [_alike(entry), _at_the_edge(entry), _elsewhere(entry)]
     if entry["binding"] is not None:
         parts.append(f"Largest loss: {SHORT[entry['binding']]}.")
     if entry["outcome"] == "pays" and entry["tail_s"]["chosen"]["p99"] >= entry["tail_s"]["ars"]["p99"]:
@@ -114,13 +114,23 @@ def _ks(entry: SpeedVerdict, alike: Sequence[AgainstBest]) -> str:
     return f"K={', '.join(map(str, ks[:-1]))} and {ks[-1]}"
 
 
+def _at_the_edge(entry: SpeedVerdict) -> str:
+    """That the sweep ended at the fastest K: a larger one was not tried."""
+    ks = [other["k"] for other in entry["others"]]
+    if entry["outcome"] != "pays" or not _only_k(entry) or entry["k"] < max(ks):
+        return ""
+    return f"K={entry['k']} is the largest that was measured; a larger K may be faster."
+
+
 def _elsewhere(entry: SpeedVerdict) -> str:
     found = entry["elsewhere"]
     if found is None:
         return ""
     if found["low"] is None and found["ratio"] == 1.0:
         return "Chosen on one half of the prompts, ArS was the fastest."
-    return f"Chosen on one half of the prompts and measured on the other: {wording.speedup(found)}."
+    return (
+        f"Chosen on one half of the prompts and measured on the other, both ways: {wording.speedup(found)}."
+    )
 
 
 def section(summary: Summary, run: Mapping[str, Any]) -> list[str]:

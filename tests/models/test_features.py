@@ -93,7 +93,5 @@ def test_a_body_that_hands_over_something_else_is_refused() -> None:
     TorchLM(model).with_features("--drafter")
     model.lm_head.register_forward_pre_hook(lambda part, args: (args[0] / 2,))
     for other in (model, make(config_of("llama4"))):
-        with pytest.raises(
-            UsageError, match=r"--drafter: the input of the head of Llama4?ForCausalLM"
-        ):
+        with pytest.raises(UsageError, match=r"--drafter: the input of the head of Llama4?ForCausalLM"):
             TorchLM(other).with_features("--drafter")

@@ -46,8 +46,8 @@ def test_the_headline_is_the_bound_of_the_independent_evidence(
 ) -> None:
     summary = make_summary(losslessness=_judged(make_judged_arm()))
     assert judgement.losslessness(summary) == [
-        "Losslessness: leakage at most 0.29% (95%), the share of tokens that may follow the draft instead of "
-        "the target; 12 sequences re-scored by an independent forward."
+        "Losslessness: no leak found; leakage at most 0.29% (95% bound), the share of tokens that may follow "
+        "the draft instead of the target; 12 sequences re-scored by an independent forward."
     ]
     assert judgement.alarms(summary) == []
 
@@ -55,15 +55,17 @@ def test_the_headline_is_the_bound_of_the_independent_evidence(
 def test_without_a_re_score_the_word_is_self_consistency(make_summary: Make, make_judged_arm: Make) -> None:
     (text,) = judgement.losslessness(make_summary(losslessness=_judged(make_judged_arm(rescored=None))))
     assert text == (
-        "Self-consistency: leakage at most 0.29% (95%), the share of tokens that may follow the draft "
-        "instead of the target, by the rows that SpS itself used; none re-scored."
+        "Self-consistency: no leak found; leakage at most 0.29% (95% bound), the share of tokens that may "
+        "follow the draft instead of the target, by the rows that SpS itself used; none re-scored."
     )
 
 
 def test_a_bound_from_too_little_says_so(make_summary: Make, make_judged_arm: Make, make_kind: Make) -> None:
     arm = make_judged_arm(rescored=make_kind(verdict="no evidence", positions=36, sequences=24))
     (text,) = judgement.losslessness(make_summary(losslessness=_judged(arm)))
-    assert text.startswith("Losslessness: too few informative positions (36); leakage at most 0.29% (95%), ")
+    assert text.startswith(
+        "Losslessness: too few informative positions (36); leakage at most 0.29% (95% bound), "
+    )
 
 
 def test_of_several_arms_the_worst_is_told(
@@ -77,8 +79,9 @@ def test_of_several_arms_the_worst_is_told(
     ]
     (text,) = judgement.losslessness(make_summary(losslessness=_judged(*arms)))
     assert text == (
-        "Losslessness: leakage at most 5.2% (95%), the share of tokens that may follow the draft instead of "
-        "the target; 1 sequence re-scored by an independent forward. Worst arm: SpS (K=7), nucleus."
+        "Losslessness: no leak found; leakage at most 5.2% (95% bound), the share of tokens that may follow "
+        "the draft instead of the target; 1 sequence re-scored by an independent forward. Widest bound: "
+        "SpS (K=7), nucleus."
     )
 
 
@@ -140,7 +143,8 @@ def test_many_comparisons_are_counted(make_summary: Make, make_comparison: Make)
     ]
     parity = {"metric": "rouge2", "comparisons": found, "target_over_draft": []}
     assert judgement.parity(make_summary(parity=parity)) == [
-        "ROUGE-2 against ArS: 2 equivalent, 1 inconclusive, 1 different, 1 not judged."
+        "ROUGE-2 of 5 arms against ArS: 2 equivalent, 1 inconclusive, 1 different, 1 not judged; showing "
+        "parity for all needs about 1,083 prompts."
     ]
 
 
@@ -247,11 +251,13 @@ def test_the_sequences_drawn_for_the_proof_in_words_and_in_the_report(
     arms = [make_judged_arm(decisions=_decisions(), proof=drawn), make_judged_arm(k=7, proof=worse)]
     summary = make_summary(losslessness=_judged(*arms))
     assert judgement.losslessness(summary)[-1] == (
-        "At temperature 1 without nucleus, 8 sequences an arm more: leakage at most 1.2% (95%)."
+        "At temperature 1 without nucleus, from 8 more sequences per arm: leakage at most 1.2% (95% bound)."
     )
     text = render(summary, {})
     assert "| SpS (K=4), nucleus | 40 (100%) | 2,912 | 0 | 0 | 3.1e-04 | float32 | exact |" in text
     assert "| SpS (K=4), at temperature 1 | 9 (100%) | 2,912 | 0 | 0 | 3.1e-04 | float32 | exact |" in text
-    assert "* SpS (K=7): At temperature 1 without nucleus, 8 sequences more: leakage at most 1.2%" in text
+    assert (
+        "* SpS (K=7): At temperature 1 without nucleus, from 8 more sequences: leakage at most 1.2%" in text
+    )
     unread = make_judged_arm(proof=drawn | {"rescored": None, "decisions": None})
     assert len(judgement.losslessness(make_summary(losslessness=_judged(unread)))) == 1

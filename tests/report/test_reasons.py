@@ -23,7 +23,7 @@ def test_why_the_fastest_arm_is_not_faster() -> None:
     fastest = max((row for row in summary["rows"] if row["speedup"]), key=lambda row: row["speedup"]["ratio"])
     bound = fastest["k"] + 1
     assert why.startswith(f"SpS (K={fastest['k']}), nucleus: upper bound {bound}x (K+1); largest loss: ")
-    assert "Break-even: alpha " in why
+    assert "Break-even, each alone: alpha " in why
 
 
 def test_a_weak_baseline_is_named_in_the_headline() -> None:

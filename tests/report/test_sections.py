@@ -105,5 +105,5 @@ def test_the_terminal_has_the_sentences(summary: dict[str, Any]) -> None:
     with console.capture() as capture:
         console.print(screen(summary))
     text = " ".join(capture.get().split())
-    for wanted in ("Weak baseline:", "Use K=4: ", "Break-even: alpha"):
+    for wanted in ("Weak baseline:", "Use K=4: ", "Break-even, each alone: alpha"):
         assert wanted in text

@@ -67,7 +67,11 @@ def test_no_clear_gain_has_a_reason(changes: dict[str, Any], why: str, make_verd
 @pytest.mark.parametrize(
     ("others", "text"),
     [
-        ([_other(2, True), _other(6, True)], "Every other K is slower."),
+        ([_other(2, True), _other(6, True)], "Every other K is slower. Largest loss: "),
+        (
+            [_other(2, True), _other(3, True)],
+            "Every other K is slower. K=4 is the largest that was measured;",
+        ),
         ([_other(3, False), _other(5, False), _other(6, True)], "K=3 to 5 cannot be told apart."),
         ([_other(2, False), _other(3, True)], "K=2 and 4 cannot be told apart."),
         ([_other(2, False), _other(3, True), _other(6, False)], "K=2, 4 and 6 cannot be told apart."),
@@ -88,8 +92,8 @@ def test_what_choosing_gave_and_what_the_slowest_gain(make_verdict: Make) -> Non
     late = {"chosen": {"p90": 1, "p99": 3}, "ars": {"p90": 2, "p99": 3}}
     text = verdict.details(make_verdict(elsewhere=elsewhere, tail_s=late))  # type: ignore[arg-type]
     assert text == (
-        "Chosen on one half of the prompts and measured on the other: 1.50x [1.40, 1.60]. Largest loss: "
-        "drafting. The slowest sequences gain nothing."
+        "Chosen on one half of the prompts and measured on the other, both ways: 1.50x [1.40, 1.60]. Largest "
+        "loss: drafting. The slowest sequences gain nothing."
     )
     by_ars = {"ratio": 1.0, "low": None, "high": None, "prompts": 50}
     assert "ArS was the fastest." in verdict.details(make_verdict(elsewhere=by_ars))  # type: ignore[arg-type]
