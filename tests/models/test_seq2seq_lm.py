@@ -17,8 +17,8 @@ from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.enumeration import EXACT, Scene, worst_difference
 from spsbench.decode.rejection import accept_draft
 from spsbench.decode.uniforms import UniformStream
-from spsbench.drafters.lookup import KIND as LOOKUP
 from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.registry import DRAFTERS
 from spsbench.errors import UsageError
 from spsbench.models.backend import model_not_covered
 from spsbench.models.border import Border
@@ -267,13 +267,13 @@ def test_a_saved_model_is_found_with_its_border(architecture: str, tmp_path: Pat
 
 def test_lookup_copies_from_the_source() -> None:
     """The sequence begins with the source, so that drafters that copy find it."""
-    assert LOOKUP.name == "lookup"
+    assert DRAFTERS["lookup"].name == "lookup"
     prompt = BORDERS["t5"].opened([7, 8, 9, 10, EOS])
     from spsbench.drafters.registry import built
     from spsbench.records import Spec
     from spsbench.testing import context_of
 
-    drafter = built(LOOKUP, Spec("lookup"), context_of(TOKENS, GREEDY))
+    drafter = built(DRAFTERS["lookup"], Spec("lookup"), context_of(TOKENS, GREEDY))
     drafter.begin(prompt)
     draft = drafter.draft([*prompt, 7, 8], 2, torch.zeros(2))
     assert draft.tokens.tolist() == [9, 10]
