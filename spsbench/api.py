@@ -12,6 +12,7 @@ from spsbench.cluster import require_cluster
 from spsbench.config import RunConfig, resolve
 from spsbench.paths import results_dir
 from spsbench.report.conditions import untrusted
+from spsbench.report.judgement import alarms
 from spsbench.report.verdict import verdicts
 from spsbench.store import RunStore, fresh_directory, read_frames, read_summary
 
@@ -71,10 +72,11 @@ class Run:
     def verdict(self) -> list[str]:
         """Does it pay, and with which arm: as on the screen, one text for each sampling and batch size.
 
-        Where times are not to be trusted it says why; it is empty where nothing was compared with ArS.
+        Alarms of losslessness come first. Where times are not to be trusted it says why; it is empty where
+        nothing was compared with ArS.
         """
         answers = [f"{answer} {beside}".strip() for answer, beside in verdicts(self.summary)]
-        return [*untrusted(self.summary), *answers]
+        return [*alarms(self.summary), *untrusted(self.summary), *answers]
 
     @cached_property
     def rows(self) -> pd.DataFrame:

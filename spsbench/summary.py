@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -48,6 +48,7 @@ from spsbench.summary_types import (
     EngineOfArm,
     Engines,
     Labels,
+    Losslessness,
     OwnComparison,
     Prediction,
     RatioInterval,
@@ -101,6 +102,7 @@ def diagnostics(
     evidence: pd.DataFrame | None = None,
     *,
     anytime: bool = False,
+    alarmed: Collection[str] = (),
 ) -> Diagnostics:
     """The parts of ``summary.json`` that explain its rows; each null where it has nothing to say.
 
@@ -114,6 +116,7 @@ def diagnostics(
         info: of ``summarise``.
         evidence: rows of ``evidence``; without them nothing is replayed.
         anytime: the run may have stopped because of its intervals.
+        alarmed: arms whose output does not follow the target.
     """
     # A loop of a beam search counts steps of the search: no model of tokens per loop is about them.
     sampled = [row for row in rows if not is_beam(row)]
@@ -130,7 +133,7 @@ def diagnostics(
         "tails": tails(by_arm, loops, rows),
         "positions": positions(loops, rows),
         "hindsight": hindsight(by_arm, loops, rows),
-        "verdict": verdicts(by_arm, rows, explained, anytime=anytime),
+        "verdict": verdicts(by_arm, rows, explained, anytime=anytime, alarmed=alarmed),
     }
     found = plain(found)
     _annotate(rows, found["prediction"])
@@ -227,13 +230,19 @@ def _summarise(
         ),
         "parity": quality,
         "losslessness": judged,
-        **_explained(by_arm, loops_of, rows, info, evidence, trusted=taken["trusted"], anytime=anytime),
+        **_explained(
+            *(by_arm, loops_of, rows, info, evidence),
+            trusted=taken["trusted"],
+            anytime=anytime,
+            alarmed=_alarmed(judged),
+        ),
         "contention": plain(taken),
         **_surfaces(by_arm, rows, trusted=taken["trusted"]),
         "token_sha256": token_hash(samples),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
         "warnings": [
             *_fallbacks(info),
+            *_slow_dtype(info),
             *_left_out(info),
             *workers.sentences(info),
             *_cut(info),
@@ -272,6 +281,25 @@ def _left_out(info: Mapping[str, Any]) -> list[str]:
     return [f"{arm} was left out, its engine could not be started: {reason}." for arm, reason in reasons]
 
 
+def _alarmed(judged: Losslessness | None) -> set[str]:
+    return {arm["arm"] for arm in judged["arms"] if arm["verdict"] == "alarm"} if judged else set()
+
+
+def _slow_dtype(info: Mapping[str, Any]) -> list[str]:
+    """That the baseline may be slow on a CPU: few compute fast in the checkpoint's 16 bit."""
+    target = (info.get("models") or {}).get("target") or {}
+    identity = info.get("identity") or {}
+    on_cpu, left_to_it = identity.get("device") == "cpu", identity.get("dtype") == "auto"
+    if not (on_cpu and left_to_it and target.get("backend") == "torch"):
+        return []
+    if target.get("dtype") not in ("bfloat16", "float16"):
+        return []
+    return [
+        f"The models compute in {target['dtype']}, the checkpoint's dtype, over torch. On many CPUs --dtype "
+        "float32, over ONNX Runtime, is several times faster: measure it too before you judge the baseline."
+    ]
+
+
 def _without_intervals(rows: list[ArmRow]) -> list[ArmRow]:
     """Other processes used the CPU in bursts, which an interval over prompts does not cover."""
     return [
@@ -280,6 +308,7 @@ def _without_intervals(rows: list[ArmRow]) -> list[ArmRow]:
             "speedup": _bare(row["speedup"]),
             "end_to_end_speedup": _bare(row["end_to_end_speedup"]),
             "own_speedup": _bare(row["own_speedup"]),
+            "drifted": False,
         }
         for row in rows
     ]
@@ -298,9 +327,10 @@ def _explained(
     *,
     trusted: bool,
     anytime: bool,
+    alarmed: Collection[str],
 ) -> Diagnostics:
     """``diagnostics``; times that are not to be trusted explain nothing and give no verdict."""
-    found = diagnostics(by_arm, loops_of, rows, info, evidence, anytime=anytime)
+    found = diagnostics(by_arm, loops_of, rows, info, evidence, anytime=anytime, alarmed=alarmed)
     return found if trusted else {**found, "verdict": None, "why": None}
 
 

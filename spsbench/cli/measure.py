@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -279,7 +280,8 @@ def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None)
         )
     show_summary(outcome.summary, as_json=params["json"], quiet=quiet)
     say(f"Everything is in {outcome.directory}", quiet=quiet)
-    say(f"Figures and a page with every token: spsbench report {outcome.directory} --html", quiet=quiet)
+    report = shlex.join(["spsbench", "report", str(outcome.directory), "--html"])
+    say(f"Figures and a page with every token: {report}", quiet=quiet)
     if not outcome.complete:
         raise _incomplete(outcome.summary, directory)
     _judge(outcome.summary, gates_of(params["fail_on"]))

@@ -84,8 +84,8 @@ def _form(asked: Mapping[Form, bool]) -> Form | None:
     """
     named = [name for name, is_asked in asked.items() if is_asked]
     if len(named) > 1:
-        together = " and ".join(named)
-        raise UsageError(f"{together} are given together.", flag=named[0], remedy="Leave all but one out.")
+        together = " and ".join(named[1:])
+        raise UsageError(f"it is given together with {together}.", flag=named[0], remedy="Give one of them.")
     return named[0] if named else None
 
 

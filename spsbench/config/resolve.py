@@ -213,7 +213,7 @@ def _pair(chosen: Any, models: Mapping[str, str], *, named: bool, alone: bool) -
         raise UsageError(
             f"it is missing beside --{ids[0]} {models[ids[0]]}.",
             flag=f"--{missing}",
-            remedy="Give both models.",
+            remedy="Give both models, or a drafter that needs no draft model, e.g. --drafter lookup.",
         )
     pair: Any = chosen
     if ids:

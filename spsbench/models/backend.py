@@ -78,7 +78,7 @@ def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | N
     if find_spec("onnxruntime") is None or find_spec("onnx") is None:
         return "the packages onnxruntime and onnx are not installed"
     if own not in (torch.float32, None):
-        return f"it computes in {str(own).removeprefix('torch.')} (--dtype float32 is covered)"
+        return f"it computes in {str(own).removeprefix('torch.')} (--dtype float32 runs over ONNX Runtime)"
     try:
         t5_plan(config) if config.is_encoder_decoder else blueprint_of(config)
     except NotCovered as reason:

@@ -10,7 +10,7 @@ Arms are compared with the fastest by paired ratios, since intervals that overla
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +41,7 @@ def verdicts(
     why: Sequence[ArmFactors] | None,
     *,
     anytime: bool,
+    alarmed: Collection[str] = (),
 ) -> list[SpeedVerdict] | None:
     """The verdict of every sampling and batch size in which a lossless SpS arm has a speedup.
 
@@ -49,6 +50,7 @@ def verdicts(
         rows: the arms' rows of the summary.
         why: the factors of the arms.
         anytime: the run may have stopped because of its intervals; half of its prompts then decide nothing.
+        alarmed: arms whose output does not follow the target: a broken sampler is never the one to use.
 
     Returns:
         see ``SpeedVerdict``; None without such an arm.
@@ -57,7 +59,8 @@ def verdicts(
     grounds = dict.fromkeys(_ground(row) for row in rows)
     found = []
     for ground in grounds:
-        arms = [row for row in rows if _ground(row) == ground and row["arm"] in by_arm]
+        here = [row for row in rows if _ground(row) == ground and row["arm"] in by_arm]
+        arms = [row for row in here if row["arm"] not in alarmed]
         timed = [
             (row, row["speedup"]) for row in arms if row["method"] == "sps" and row.get("lossless", True)
         ]

@@ -165,7 +165,7 @@ def _named(found: Sequence[Foreign]) -> tuple[TargetText, ...]:
 def _require_enough(written: Written, flag: str, remedy: str, fewest: int = FEWEST_TOKENS) -> None:
     if written.tokens < fewest:
         raise UsageError(
-            f"{written.source} has {written.tokens} tokens of ArS, and replay needs {fewest}.",
+            f"{written.source} has {written.tokens} tokens of ArS; a prediction needs at least {fewest}.",
             flag=flag,
             remedy=remedy,
         )

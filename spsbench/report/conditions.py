@@ -1,4 +1,4 @@
-"""What must stand beside times: whether other processes used the CPU, and how many conditions there were."""
+"""What must stand beside times: whether other processes used the CPU, and the conditions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def untrusted(summary: Summary) -> list[str]:
     if not found:
         return []
     return [
-        f"DO NOT TRUST THESE TIMES: {'; '.join(found)}. No interval is given: it would be too narrow. Repeat "
-        "on a quiet machine."
+        f"DO NOT TRUST THESE TIMES: {'; '.join(found)}. No interval and no verdict is given: they would be "
+        "too sure. Repeat on a quiet machine."
     ]
 
 

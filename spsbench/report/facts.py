@@ -77,6 +77,12 @@ def device_name(run: Run) -> str | None:
     return ", ".join(_distinct([str(gpu.get("name")) for gpu in gpus])) or None
 
 
+def dtype(run: Run) -> str | None:
+    """What the target computed in: the checkpoint's own where the setting left it to it."""
+    found = value(run, "models", "target", "dtype") or value(run, "identity", "dtype")
+    return None if found is None else str(found)
+
+
 def _short(name: str) -> str:
     """A folder by its last part: the path to it says nothing to other readers."""
     return name.rstrip("/").rpartition("/")[2] if name.startswith(("/", "./", "../", "~")) else name
@@ -139,7 +145,7 @@ def _length(run: Run) -> str | None:
 def _machine(run: Run) -> list[tuple[str, Any]]:
     return [
         ("Device", device(run)),
-        ("dtype", value(run, "identity", "dtype")),
+        ("dtype", dtype(run)),
         ("Threads", value(run, "models", "threads")),
     ]
 

@@ -48,6 +48,7 @@ def screen(summary: Summary, width: int = SCREEN_WIDTH) -> RenderableType:
         [
             [_heading(summary, naming.common)],
             *([_text(line, style="bold red")] for line in conditions.untrusted(summary)),
+            [_text(line, style="bold red") for line in judgement.alarms(summary)],
             _verdict(summary),
             [table.as_rich()],
             *_by_condition(summary, room),
@@ -149,9 +150,9 @@ def _reasons(summary: Summary) -> list[RenderableType]:
 
 
 def _judgements(summary: Summary) -> list[RenderableType]:
-    """Whether to believe the table: losslessness, with alarms first, and parity of quality."""
+    """Whether to believe the table: losslessness, and parity of quality."""
     calm = [*judgement.losslessness(summary), *judgement.parity(summary), *judgement.advantages(summary)]
-    return [*(_text(line, style="bold red") for line in judgement.alarms(summary)), *map(_text, calm)]
+    return [_text(line) for line in calm]
 
 
 def _categories(summary: Summary, room: int) -> list[RenderableType]:

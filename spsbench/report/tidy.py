@@ -67,7 +67,7 @@ def _settings(measured: Measured) -> Line:
         "draft": facts.model(run, "draft"),
         "device": facts.value(run, "identity", "device"),
         "device_name": facts.device_name(run),
-        "dtype": facts.value(run, "identity", "dtype"),
+        "dtype": facts.dtype(run),
         "threads": facts.value(run, "models", "threads"),
         "max_new_tokens": facts.value(run, "identity", "max_new_tokens"),
         "fixed_length": facts.value(run, "identity", "fixed_length"),

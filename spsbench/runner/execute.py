@@ -177,9 +177,10 @@ def _generate(
     allow_mixed: bool,
 ) -> None:
     """Load the pair and write every missing sequence into the store, each as soon as it is there."""
-    watcher.loading(f"{plan.source.target.name} and {plan.source.draft.name}")
+    names = dict.fromkeys([plan.source.target.name, plan.source.draft.name])
+    watcher.loading(" and ".join(names))
     if plan.fallback:
-        watcher.warned(f"the forwards run over torch: {plan.fallback}.")
+        watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
     pair = load(plan, threads=recorded_threads(plan, store))
     for role in _computing_otherwise(store, pair, now):
         watcher.warned(

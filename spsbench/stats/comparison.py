@@ -119,7 +119,13 @@ def _values(a: Any, b: Any) -> str:
 
 
 def _rules(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
-    yield from _differing({"verification_rule": "the verification rule"}, a, b)
+    ours, theirs = a.get("verification_rule") or {}, b.get("verification_rule") or {}
+    if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):  # of earlier runs one for all arms
+        yield from _differing({"verification_rule": "the verification rule"}, a, b)
+        return
+    for arm in ours:
+        if arm in theirs and ours[arm] != theirs[arm]:
+            yield f"the verification rule of {arm} differs{_values(ours[arm], theirs[arm])}"
 
 
 def _samplings(a: Mapping[str, Any], b: Mapping[str, Any], arms: Sequence[str]) -> Iterator[str]:

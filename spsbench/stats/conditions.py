@@ -97,7 +97,7 @@ def _of_parity(parity: Parity, rows: Sequence[ArmRow]) -> Iterator[str]:
 
 
 def _few_prompts(rows: Sequence[ArmRow]) -> Iterator[str]:
-    compared = [row for row in rows if row["speedup"] is not None]
+    compared = [row for row in rows if (found := row["speedup"]) is not None and found["low"] is not None]
     noun = "wave" if any("paired_waves" in row for row in compared) else "prompt"
     counts = [row.get("paired_waves", row["paired_prompts"] or 0) for row in compared]
     if counts and min(counts) < FEW_PROMPTS:
@@ -145,7 +145,7 @@ MOST = {"waited_s": 0.06, "stolen_s": 0.02}
 """Seconds that a second of measuring may lose to others before its intervals are withheld."""
 
 _TITLES = {
-    "waited_s": "threads waited {:.2f} s for a CPU that other processes used",
+    "waited_s": "all threads together waited {:.2f} s for a CPU that other processes used",
     "stolen_s": "other virtual machines on this host used the CPU for {:.2f} s",
 }
 

@@ -246,7 +246,7 @@ def test_too_little_text_and_no_text_are_refused(cli: Cli, tmp_path: Path) -> No
     assert cli(*few, "--out", tmp_path / "few").code == 0
     result = cli("replay", tmp_path / "few")
     assert result.code == 2
-    assert "replay needs 200" in result.err
+    assert "a prediction needs at least 200" in result.err
     assert cli(*few, "--arms", "sps", "--out", tmp_path / "none").code == 0
     assert "no ArS" in cli("replay", tmp_path / "none").err
     assert cli("replay", tmp_path / "nothing").code == 2

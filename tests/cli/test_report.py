@@ -49,7 +49,7 @@ def test_csv_is_alone_on_stdout(cli: Cli, simulated: Path) -> None:
     assert [(line["run"], line["method"]) for line in lines] == [("simulated", "ars"), ("simulated", "sps")]
     both = cli("report", simulated, "--csv", "--json")
     assert both.code == 2
-    assert "--csv and --json are given together" in both.err
+    assert "--csv is given together with --json" in both.err
 
 
 def test_latex_is_alone_on_stdout_a_run_after_the_other(cli: Cli, simulated: Path, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_torch_is_what_one_gets_who_asks_for_it(folder: Path) -> None:
 def test_auto_says_why_it_fell_back(folder: Path, dtypes: tuple[str, str], said: str | None) -> None:
     backend, reason = pair_backend(AUTO, pair_of(folder), dtypes, CPU)
     assert backend == (TORCH if said else ONNXRUNTIME)
-    assert reason == (f"{folder}: {said} (--dtype float32 is covered)" if said else None)
+    assert reason == (f"{folder}: {said} (--dtype float32 runs over ONNX Runtime)" if said else None)
 
 
 def test_one_model_that_is_not_covered_takes_both_to_torch(folder: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_shares_are_of_the_measured_seconds(make_samples: Make) -> None:
     assert found["stolen_share"] == pytest.approx(60 * 0.001 / total)
     assert found["trusted"] is False
     (reason,) = found["reasons"]
-    assert f"threads waited {60 * 0.11 / total:.2f} s for a CPU" in reason
+    assert f"all threads together waited {60 * 0.11 / total:.2f} s for a CPU" in reason
 
 
 @pytest.mark.parametrize("taken", [None, {}, {"load_1m": 40.0}, {"waited_s": 0.02, "stolen_s": 0.001}])
@@ -64,6 +64,5 @@ def test_untrusted_times_have_no_interval_and_the_reader_is_told_first(
     assert busy["verdict"] is None
     (sentence,) = untrusted(busy)
     assert sentence.startswith("DO NOT TRUST THESE TIMES")
-    assert "end to end.**" not in render(busy, {})
-    assert "end to end.**" in render(quiet, {})
+    assert quiet["rows"][1]["speedup"]["low"] is not None
     assert render(busy, {}).splitlines()[2].startswith("**DO NOT TRUST THESE TIMES")

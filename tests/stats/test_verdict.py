@@ -87,3 +87,13 @@ def test_few_prompts_choose_among_several_arms_nothing() -> None:
 def test_without_a_lossless_arm_that_has_a_speedup_there_is_no_verdict() -> None:
     assert summarise(*sweep(ks=(0,)), {})["verdict"] is None
     assert verdicts({}, [], None, anytime=False) is None
+
+
+def test_a_broken_sampler_is_never_the_one_to_use() -> None:
+    samples, loops = sweep(ks=(0, 2, 4), prompts=40)
+    summary = summarise(samples, loops, {})
+    (sound,) = summary["verdict"]
+    by_arm = {str(arm): part for arm, part in samples.groupby("arm")}
+    (found,) = verdicts(by_arm, summary["rows"], None, anytime=False, alarmed={sound["arm"]}) or []
+    assert found["arm"] != sound["arm"]
+    assert sound["arm"] not in {other["arm"] for other in found["others"]}

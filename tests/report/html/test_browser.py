@@ -105,20 +105,35 @@ def column(table: Any, place: int) -> list[str]:
     return [cell.text for cell in cells]
 
 
+UNCOVERED = """
+const box = arguments[0].getBoundingClientRect();
+const top = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+return arguments[0].contains(top);
+"""
+
+
+def press(shown: Any, button: Any) -> None:
+    """Click once the page has come to rest with nothing above the button."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    shown.execute_script("arguments[0].scrollIntoView({block: 'center', inline: 'center'})", button)
+    WebDriverWait(shown, 10).until(lambda page: page.execute_script(UNCOVERED, button))
+    button.click()
+
+
 def test_a_table_is_sorted_by_a_click(shown: Any) -> None:
     table = find(shown, "table.sortable")
     heads = table.find_elements("css selector", "th")
     place = 1 + next(i for i, head in enumerate(heads) if head.text.startswith("ms/token"))
     values = [float(text) for text in column(table, place)]
     button = heads[place - 1].find_element("css selector", "button")
-    shown.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
-    button.click()
+    press(shown, button)
     assert heads[place - 1].get_attribute("aria-sort") == "ascending"
     assert [float(text) for text in column(table, place)] == sorted(values)
     assert values != sorted(values)
-    button.click()
+    press(shown, button)
     assert [float(text) for text in column(table, place)] == sorted(values, reverse=True)
-    heads[0].find_element("css selector", "button").click()
+    press(shown, heads[0].find_element("css selector", "button"))
     arms = column(table, 1)
     assert arms == sorted(arms)
     assert heads[place - 1].get_attribute("aria-sort") is None
