@@ -53,6 +53,18 @@ def test_own_model_measures_and_names_the_fastest_k(
     assert re.search(r"^(Use K=|No clear gain: K=|Does not pay here: K=|DO NOT TRUST)", said, re.MULTILINE)
 
 
+def test_the_rule_runs_beside_the_papers_and_is_called_lossy(tmp_path: Path) -> None:
+    rule = f"{EXAMPLES / 'likely_rule.py'}:KIND"
+    small = ("--limit", "2", "--max-new-tokens", "8", "--no-proof", "--quiet", "--json")
+    result = call(
+        "run", "--rule", f"modified-rejection,{rule}", "--k", "2", *small, "--out", tmp_path / "run"
+    )
+    assert result.code == 0, result.err
+    summary = json.loads(result.out)
+    assert [row["lossless"] for row in summary["rows"]] == [True, True, False]
+    assert "lossy" in call("report", tmp_path / "run").out
+
+
 def notebook() -> dict[str, Any]:
     read: dict[str, Any] = json.loads((EXAMPLES / "tables.ipynb").read_text())
     return read
