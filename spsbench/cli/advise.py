@@ -151,7 +151,10 @@ def advise_on(params: Mapping[str, Any]) -> None:
     continued_by(lambda: typed(*(() if params["out"] else ("--out", str(directory)))))
     with watching(quiet=quiet) as watcher:
         execute(ready, directory, resume=params["out"] is not None, watcher=watcher)
-    written = texts_of(directory, ready.arms[0].sampling_name)
+    try:
+        written = texts_of(directory, ready.arms[0].sampling_name)
+    except UsageError as short:  # too few tokens: of these prompts there may be more
+        raise UsageError(short.message, flag="--limit", remedy="Raise it, or --max-new-tokens.") from short
     sought = sought_of(drafters, pairs_of(written, params))
     found = study(written, sought, ks, budget_s, lambda text: say(text, quiet=quiet), _SHORTLIST)
     advice = advise(found, objective, memory)

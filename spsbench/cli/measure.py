@@ -374,10 +374,21 @@ def _has_samples(directory: Path) -> bool:
     return journal.is_file() and journal.stat().st_size > 0
 
 
+def _most_frequent(directory: Path) -> str:
+    """The error that most sequences failed with, and of how many; empty where none failed."""
+    from spsbench.store import read_frames
+
+    errors = read_frames(directory).samples["error"].dropna().value_counts()
+    if errors.empty:
+        return ""
+    text = next(iter(str(errors.index[0]).splitlines()), "").rstrip(".")
+    return f"; {errors.iloc[0]} with: {text}"
+
+
 def _incomplete(summary: Summary, directory: Path) -> IncompleteError:
     failed = sum(row["failed"] for row in summary["rows"])
     missing = sum(row["missing"] for row in summary["rows"])
     return IncompleteError(
-        f"of the sequences {failed} failed and {missing} are missing.",
+        f"of the sequences {failed} failed and {missing} are missing{_most_frequent(directory)}.",
         remedy=f"{directory / 'samples.jsonl'} says why; `{resume_command(directory)}` tries them again.",
     )

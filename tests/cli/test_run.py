@@ -163,7 +163,7 @@ def test_failed_sequences_are_kept_shown_and_end_with_5(
     result = cli("run", *SMALL, "--out", tmp_path / "run", "--fail-on", "incomplete")
     assert result.code == 5
     assert "failed" in result.out
-    assert "error: of the sequences 1 failed and 0 are missing." in result.err
+    assert "error: of the sequences 1 failed and 0 are missing; 1 with: " in result.err
     assert [line["error"] for line in lines(tmp_path / "run") if line["error"]] == [
         "RuntimeError: the device caught fire"
     ]

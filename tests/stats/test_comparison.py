@@ -122,6 +122,17 @@ def test_every_difference_is_told_by_its_weight(path: str, value: Any, kind: str
     assert list(told.values()) == [[], []]
 
 
+def test_rules_are_compared_arm_by_arm() -> None:
+    """Two runs with other Ks beside the common ones are runs by the same rule."""
+    ours = _side(verification_rule={"sps-k2": "modified", "sps-k4": "modified"})
+    wider = _side("b", verification_rule={"sps-k2": "modified", "sps-k8": "modified"})
+    assert compare(ours, wider)["refusals"] == []
+    other = _side("b", verification_rule={"sps-k2": "exact match"})
+    assert compare(ours, other)["refusals"] == [
+        "the verification rule of sps-k2 differs (modified, exact match)"
+    ]
+
+
 def test_metrics_are_paired_differences() -> None:
     a, b = _side(), _side("b", seed=1)
     scored = [_with_scores(side.samples, shift) for side, shift in ((a, 0.0), (b, 0.05))]

@@ -97,3 +97,20 @@ def test_a_broken_sampler_is_never_the_one_to_use() -> None:
     (found,) = verdicts(by_arm, summary["rows"], None, anytime=False, alarmed={sound["arm"]}) or []
     assert found["arm"] != sound["arm"]
     assert sound["arm"] not in {other["arm"] for other in found["others"]}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "computed", "backend", "named"),
+    [
+        ("auto", "bfloat16", "torch", True),
+        ("auto", "float32", "torch", False),
+        ("bfloat16", "bfloat16", "torch", False),
+    ],
+)
+def test_a_baseline_that_16_bit_slows_on_a_cpu_is_named(
+    dtype: str, computed: str, backend: str, named: bool
+) -> None:
+    models = {"target": {"dtype": computed, "backend": backend}}
+    info = {"models": models, "identity": {"device": "cpu", "dtype": dtype}}
+    found = summarise(*sweep(ks=(0, 4)), info)["warnings"]
+    assert any("--dtype float32" in text for text in found) is named
