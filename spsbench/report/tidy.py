@@ -46,8 +46,17 @@ def lines(measured: Measured) -> list[Line]:
     """One line per arm: the run's settings, the arm's axes, then what was measured."""
     shared, arms = _settings(measured), measured.run.get("arms") or ()
     params = {arm.get("sampling"): arm.get("params") or {} for arm in arms}
+    judged = {
+        arm["arm"]: arm["verdict"] for arm in (measured.summary["losslessness"] or {"arms": []})["arms"]
+    }
     return [
-        {**shared, **_axes(row), **_sampling(params.get(row["sampling"]) or {}), **dict(_numbers(row))}
+        {
+            **shared,
+            **_axes(row),
+            **_sampling(params.get(row["sampling"]) or {}),
+            "losslessness": judged.get(row["arm"]),
+            **dict(_numbers(row)),
+        }
         for row in measured.summary["rows"]
     ]
 
