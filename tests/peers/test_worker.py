@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from spsbench.peers.peer import PeerError, PeerGone, checked
@@ -139,9 +139,9 @@ def _state(pid: int | None) -> str:
 
 
 def test_nothing_is_left_behind_a_hanging_worker(tmp_path: Path) -> None:
+    before = set(psutil.Process().children())  # a browser of other tests may be among them
     with worker("hangs", tmp_path, answer_s=0.5) as peer:
         with pytest.raises(PeerError):
             peer.generate(ASK)
         assert peer.pid is None
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert set(psutil.Process().children()) <= before
