@@ -11,8 +11,7 @@ from spsbench.cli.progress import watching
 from spsbench.cluster import require_cluster
 from spsbench.config import RunConfig, resolve
 from spsbench.paths import results_dir
-from spsbench.report.conditions import untrusted
-from spsbench.report.judgement import alarms
+from spsbench.report.conditions import doubts
 from spsbench.report.verdict import verdicts
 from spsbench.store import RunStore, fresh_directory, read_frames, read_summary
 
@@ -76,7 +75,7 @@ class Run:
         nothing was compared with ArS.
         """
         answers = [f"{answer} {beside}".strip() for answer, beside in verdicts(self.summary)]
-        return [*alarms(self.summary), *untrusted(self.summary), *answers]
+        return [*doubts(self.summary), *answers]
 
     @cached_property
     def rows(self) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from spsbench.report import judgement
 from spsbench.report.naming import in_full
 from spsbench.report.results import times
 from spsbench.report.wording import escape
@@ -25,6 +26,11 @@ def untrusted(summary: Summary) -> list[str]:
         f"DO NOT TRUST THESE TIMES: {'; '.join(found)}. No interval and no verdict is given: they would be "
         "too sure. Repeat on a quiet machine."
     ]
+
+
+def doubts(summary: Summary) -> list[str]:
+    """What must stand beside the numbers wherever they go: alarms, and times that are not to be trusted."""
+    return [*judgement.alarms(summary), *untrusted(summary)]
 
 
 def titles(summary: Summary) -> list[str]:

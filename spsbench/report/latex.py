@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from spsbench.axes import label
-from spsbench.report import conditions, facts, judgement, wording
+from spsbench.report import conditions, facts, wording
 from spsbench.report.measured import Measured
 from spsbench.report.wording import NOTHING, printable
-from spsbench.summary_types import Acceptance, ArmRow, RatioInterval, Summary
+from spsbench.summary_types import Acceptance, ArmRow, RatioInterval
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -79,13 +79,8 @@ def _comments(measured: Measured) -> list[str]:
     lines += [f"{name}: {value}" for name, value in facts.facts(summary, run)]
     if summary.get("synthetic"):
         lines.append("SYNTHETIC data, or a pair trained on it: these numbers say nothing about real text.")
-    lines += [*judgement.alarms(summary), *conditions.untrusted(summary), conditions.sentence(summary)]
+    lines += [*conditions.doubts(summary), conditions.sentence(summary)]
     return [f"% {' '.join(printable(line).split())}" for line in lines if line]
-
-
-def _doubts(summary: Summary) -> list[str]:
-    """What must stand beside the numbers wherever they go: alarms, and times that are not to be trusted."""
-    return [*judgement.alarms(summary), *conditions.untrusted(summary)]
 
 
 def _table(run: str, table: Tabular) -> str:
@@ -130,7 +125,7 @@ def _results(measured: Measured) -> Tabular:
             _number(wording.number(row["tokens_per_loop"], 2)),
         ]
 
-    caption = " ".join([_setup(measured), *map(escape, _doubts(measured.summary)), _SPEEDUP_NOTE])
+    caption = " ".join([_setup(measured), *map(escape, conditions.doubts(measured.summary)), _SPEEDUP_NOTE])
     return Tabular("results", caption, f"l{'r' * scored}rllr", head, _groups(rows, cells))
 
 
