@@ -12,7 +12,7 @@ from spsbench.decode.evidence import Sums, added
 from spsbench.decode.rows import HostRow
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.engines.local import EagerEngine
-from spsbench.engines.rescore import decided_again, teacher_force
+from spsbench.engines.rescore import decided_again, recorded_rows, teacher_force
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Request, SamplingParams
@@ -32,7 +32,14 @@ def target() -> CausalLM:
 def decisions(target: CausalLM, sampling: SamplingParams, sequences: int = 6) -> Sums:
     """Over prompts that repeat themselves, so that there is something to copy."""
     engine = EagerEngine(
-        target, None, K, LETTERS, CPU, FakeClock(0.001), make_drafter=lambda sampling: LookupDrafter(3, 1)
+        target,
+        None,
+        K,
+        LETTERS,
+        CPU,
+        FakeClock(0.001),
+        make_drafter=lambda sampling: LookupDrafter(3, 1),
+        keep_drafts=True,
     )
     total: Sums = {}
     for seed in range(sequences):
@@ -40,7 +47,8 @@ def decisions(target: CausalLM, sampling: SamplingParams, sequences: int = 6) ->
         asked = Request(prompt, 32, (), sampling, seed=seed)
         generation = engine.generate(asked)
         reading = teacher_force(target, None, prompt, generation.tokens, sampling)
-        found = decided_again(reading, generation, sampling, K, seed, target.model.dtype, point_mass=True)
+        shown = recorded_rows(generation, reading.logits)
+        found = decided_again(reading, generation, sampling, K, seed, target.model.dtype, recorded=shown)
         total = added(total, found)
     return total
 
