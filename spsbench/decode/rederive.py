@@ -92,8 +92,8 @@ def rederive(
         draft_slack: of the draft; as the target's if not given.
         recorded: ``draft`` are not logits but the rows that drafted tokens were drawn from, as the drafter
             showed them; a row of zeros where it was certain of its token, or drafted none.
-        own_way: the drafter may make tokens of its numbers in its own way: a pick that does not follow is
-            ``decisions_open``, neither confirmed nor contradicted.
+        own_way: the drafter may make tokens of its numbers in a way of its own: a pick that does not follow
+            is ``decisions_open``, neither confirmed nor contradicted.
 
     Returns:
         ``decisions``, of these ``decisions_rounding``: other ones, but so close to the edge that rounding
@@ -117,7 +117,11 @@ def rederive(
         else:
             p = own_law(draft[part], sampling, draft_slack or slack)
         sums = added(sums, _chunk(some, q, p, picked, margin, greedy=sampling.greedy, own_way=own_way))
-    return sums | ({f"{DECIDED}_recorded": sums[DECIDED]} if recorded and sums else {})
+    return sums | (
+        {f"{DECIDED}_recorded": sums[DECIDED]}
+        if recorded and sums and draft is not None and bool(draft.any())
+        else {}
+    )
 
 
 def decisions_of(

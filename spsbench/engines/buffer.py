@@ -131,7 +131,7 @@ class LoopBuffer:
         if self.draft_rows is None:
             return
         told, rows = loop.decoded.draft, None
-        if told is not None and told.own_rows is not None:
+        if told is not None and len(told.tokens) and told.own_rows is not None:
             own = told.own_rows.part(0, min(loop.kept, len(told.tokens)))
             rows = own if isinstance(own, HostRows) else HostRows.of(own.dense())
         self.draft_rows.append(rows)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from spsbench.decode.evidence import Sums, added, evidence
+from spsbench.decode.evidence import DECIDED, Sums, added, evidence
 from spsbench.decode.own_law import rounding_slack
 from spsbench.decode.rederive import decisions_of, lengths_rederived, rederive
 from spsbench.decode.sampling import warp
@@ -193,7 +193,12 @@ def decided_again(
         drafts = None if k == 0 else reading.draft_logits if recorded is None else recorded
         shown = recorded is not None and k > 0
         given = (decided, reading.logits, drafts, sampling, slack)
-        return rederive(*given, draft_slack=other, recorded=shown, own_way=own_way)
+        found = rederive(*given, draft_slack=other, recorded=shown, own_way=own_way)
+        if own_way and recorded is not None and bool(recorded.any()):
+            # What was drawn and withdrawn leaves no trace: shorter drafts are on the drafter's word.
+            short = float(sum(len(ids) != k for ids in proposed))
+            found = added(found, {DECIDED: short, f"{DECIDED}_open": short})
+        return found
     verdicts = [(len(ids), loop.accepted) for ids, loop in zip(proposed, loops, strict=True)]
     allowed, margin = lookaheads(policy, k, verdicts), policy.margin
     decided = decisions_of(generation.tokens, loops, proposed, k, seed, allowed)
