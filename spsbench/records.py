@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from spsbench.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION, Axes, Method
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spsbench.decode.rows import Rows
 
 SCHEMA_VERSION = 2
 """Of the run directory. 2: samples name their arm, and a table of arms says what it is on each axis."""
@@ -345,6 +350,8 @@ class Generation:
         losslessness: sums that the losslessness statistics are computed from; None if not kept.
         proposed: per loop all the drafted ids, also those after a rejected one or after the end;
             None if the engine cannot see them. Not stored.
+        draft_rows: per loop the rows that its drafted tokens were drawn from, as far as their places are in
+            the output; None of one whose tokens were certain. None if they were not kept. Not stored.
         token_evidence: what an independent reading says of each token; None if there was none.
         hypotheses: all that a beam search finished, best first; the first is the output. None otherwise.
         latency_s: seconds from the end of prefill to the last token, of a row in a batch, whose ``decode_s``
@@ -360,6 +367,7 @@ class Generation:
     trace: list[TracedToken] | None = None
     losslessness: dict[str, float] | None = None
     proposed: list[list[int]] | None = None
+    draft_rows: Sequence[Rows | None] | None = None
     token_evidence: TokenEvidence | None = None
     hypotheses: list[Hypothesis] | None = None
     latency_s: float | None = None

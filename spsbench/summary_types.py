@@ -312,6 +312,8 @@ class Decisions(Judgement):
     closest: float
     dtype: str
     exact: bool
+    recorded: NotRequired[int]
+    open: NotRequired[int]
 
 
 class Divergence(TypedDict):

@@ -23,12 +23,13 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.evidence import CLOSEST, DECIDED, Sums, added
-from spsbench.decode.own_law import Law, own_law
+from spsbench.decode.own_law import Law, own_law, rounding_slack
 from spsbench.records import Loop, SamplingParams
 
 _BLOCK = 1024  # uniform numbers are drawn in blocks; a loop's lie in one block
 _CHUNK_ELEMENTS = 1 << 20
 _NOTHING = 1e-12  # mass that float64 leaves where there is none
+_SUMMED = rounding_slack(torch.float32)  # what sums of a loop's own numbers may be off by
 
 Margin = Callable[[Tensor, Tensor], Tensor]
 """From rows [n, V] and the tokens drawn from them [n], [n] numbers: below 0 the draft ends there."""
@@ -75,23 +76,30 @@ def rederive(
     slack: float,
     margin: Margin | None = None,
     draft_slack: float | None = None,
+    *,
+    recorded: bool = False,
+    own_way: bool = False,
 ) -> Sums:
     """Derive the decisions of a text again.
 
     Args:
         decided: what the loops did.
         target: [n, V] the target's logits at the positions of the text, from an independent forward.
-        draft: [n, V] the draft's; None if nothing was drafted, or if the drafter was certain of each token.
+        draft: [n, V] the draft's; None if nothing was drafted.
         sampling: the warping of both.
         slack: of the target, see ``own_law.rounding_slack``.
         margin: what ended drafts early; None if nothing that reads rows did.
         draft_slack: of the draft; as the target's if not given.
+        recorded: ``draft`` are not logits but the rows that drafted tokens were drawn from, as the drafter
+            showed them; a row of zeros where it was certain of its token, or drafted none.
+        own_way: the drafter may make tokens of its numbers in a way of its own: a pick that does not follow
+            is ``decisions_open``, neither confirmed nor contradicted.
 
     Returns:
         ``decisions``, of these ``decisions_rounding``: other ones, but so close to the edge that rounding
         explains it, and ``decisions_contradicted``: other ones that nothing explains. ``decisions_closest``
         is the least distance, as a probability mass, from the edge of a decision that follows; 1 if none
-        has an edge.
+        has an edge. ``decisions_recorded`` are those of a text with ``recorded`` rows.
     """
     decided = decided.to(target.device)
     rows = max(_CHUNK_ELEMENTS // target.shape[-1], 1)
@@ -99,9 +107,21 @@ def rederive(
     for start in range(0, len(decided.tokens), rows):
         part = slice(start, start + rows)
         q = own_law(target[part], sampling, slack)
-        p = None if draft is None else own_law(draft[part], sampling, draft_slack or slack)
-        sums = added(sums, _chunk(decided.part(part), q, p, margin, greedy=sampling.greedy))
-    return sums
+        some, picked = decided.part(part), decided.drafted[part] >= 0
+        if draft is None:
+            p = _certain(some.drafted, q.probs)
+            picked = torch.zeros_like(picked)  # a point mass is not drawn: there is no pick to derive
+        elif recorded:
+            picked &= draft[part].sum(-1) > 0
+            p = _shown(draft[part].double(), some.drafted)
+        else:
+            p = own_law(draft[part], sampling, draft_slack or slack)
+        sums = added(sums, _chunk(some, q, p, picked, margin, greedy=sampling.greedy, own_way=own_way))
+    return sums | (
+        {f"{DECIDED}_recorded": sums[DECIDED]}
+        if recorded and sums and draft is not None and bool(draft.any())
+        else {}
+    )
 
 
 def decisions_of(
@@ -201,30 +221,38 @@ class _Compared:
         }
 
 
-def _chunk(decided: Decided, q: Law, p: Law | None, margin: Margin | None, *, greedy: bool) -> Sums:
+def _chunk(
+    decided: Decided, q: Law, p: Law, picked: Tensor, margin: Margin | None, *, greedy: bool, own_way: bool
+) -> Sums:
     looked = decided.drafted >= 0
-    picks = []
-    if p is None:
-        p = _certain(decided.drafted, q)  # a point mass is not drawn: there is no pick to derive
-    else:
-        picks = [_draws(_at(p, looked), decided.drafted[looked], decided.pick_u[looked], greedy=greedy)]
+    picks = _draws(_at(p, picked), decided.drafted[picked], decided.pick_u[picked], greedy=greedy)
     tests = _tests(decided, q, p, looked, greedy=greedy)
     drawn = decided.drawn
     behind = _behind(_at(q, drawn), _at(p, drawn), looked[drawn])
     draws = _draws(behind, decided.tokens[drawn], decided.draw_u[drawn], greedy=greedy)
     ends = [] if margin is None else [_ends(decided, p, decided.asked & looked, margin)]
-    sums: Sums = {}
-    for kind in (*picks, tests, draws, *ends):
+    sums = picks.sums()
+    if own_way:
+        sums[f"{DECIDED}_open"], sums[f"{DECIDED}_contradicted"] = sums[f"{DECIDED}_contradicted"], 0.0
+    for kind in (tests, draws, *ends):
         sums = added(sums, kind.sums())
     return sums
 
 
-def _certain(drafted: Tensor, like: Law) -> Law:
+def _certain(drafted: Tensor, like: Tensor) -> Law:
     """Rows with all mass on the drafted token, beyond doubt; zeros where nothing was drafted."""
     looked = (drafted >= 0).unsqueeze(-1)
-    probs = torch.zeros_like(like.probs).scatter_(-1, drafted.clamp(min=0).unsqueeze(-1), 1.0)
-    nothing = torch.zeros_like(like.tolerance)
-    return Law(probs * looked, torch.zeros_like(like.doubtful), nothing, nothing + 0.5)
+    probs = torch.zeros_like(like).scatter_(-1, drafted.clamp(min=0).unsqueeze(-1), 1.0)
+    nothing = torch.zeros_like(probs[:, 0])
+    return Law(probs * looked, torch.zeros_like(probs, dtype=torch.bool), nothing, nothing + 0.5)
+
+
+def _shown(told: Tensor, drafted: Tensor) -> Law:
+    """Rows as a drafter showed them: rounding has left nothing open but their sums."""
+    sure, total = _certain(drafted, told), told.sum(-1, keepdim=True)
+    drawn = total > 0
+    probs = torch.where(drawn, told / total.clamp_min(_NOTHING), sure.probs)
+    return sure._replace(probs=probs, tolerance=torch.where(drawn.squeeze(-1), _SUMMED, 0.0).double())
 
 
 def _ends(decided: Decided, p: Law, asked: Tensor, margin: Margin) -> _Compared:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 
 from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
@@ -55,7 +58,7 @@ def exit_model(target: object, layers: int) -> CausalLM:
         raise UsageError(
             f"{_NAME} cannot cut {type(target).__name__}.", flag=_FLAG, remedy="It takes a loaded model."
         )
-    model = target.truncated(layers or max(1, target.layers // _SHARE), _FLAG)
+    model = _cut(target, layers)
     name = f"{target.config.model_type} cut to {model.layers} layers"
     require_exact_rollback(model, name)
     if isinstance(model, TorchLM) and len(model.cache.layers) != model.layers:
@@ -64,6 +67,15 @@ def exit_model(target: object, layers: int) -> CausalLM:
         )
     model.rollback(0)
     return model
+
+
+def _cut(target: CausalLM, layers: int) -> CausalLM:
+    return target.truncated(layers or max(1, target.layers // _SHARE), _FLAG)
+
+
+def again(options: Options, target: CausalLM, ids: Tensor, loops: Sequence[tuple[int, int]]) -> Tensor:
+    """See ``DrafterKind.again``: one forward of the first layers without a cache."""
+    return _cut(target, int(options["layers"])).score_uncached(ids[:-1], last=len(ids) - loops[0][0])
 
 
 def build(options: Options, context: Context) -> EarlyExitDrafter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spsbench.decode import rows
-from spsbench.decode.protocols import Drafter
+from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.replay import Floats, accepted_by_token, anchored
 from spsbench.errors import UsageError
 from spsbench.models.features import HiddenStates
@@ -162,15 +162,22 @@ def by_chain(drafter: Any, text: ForcedText, k: int) -> Forced:
         if decided < 2:
             drafted[t] = 0
             continue
-        model.rollback(decided - 1)
-        pending = ids[model.length : decided]
-        for j in range(min(k, n - t)):
-            token = ids[decided + j : decided + j + 1]
-            log_target = text.log_target[t + j : t + j + 1]
-            logits = model.score(pending, last=1)
+        for j, logits in enumerate(chain_rows(model, ids, decided, min(k, n - t))):
+            token, log_target = ids[decided + j : decided + j + 1], text.log_target[t + j : t + j + 1]
             chances[t, j] = _chances(logits, token, log_target, drafter.sampling)[0]
-            pending = token
     return Forced(chances, drafted)
+
+
+def chain_rows(model: LanguageModel, ids: Tensor, start: int, count: int) -> Iterator[Tensor]:
+    """[1, V] logits before each of ``count`` tokens of a text, of a head whose draft began before ids[start].
+
+    The next one may overwrite them.
+    """
+    model.rollback(start - 1)
+    pending = ids[model.length : start]
+    for place in range(start, start + count):
+        yield model.score(pending, last=1)
+        pending = ids[place : place + 1]
 
 
 def _rows_alone(by_token: Floats, k: int) -> Forced:

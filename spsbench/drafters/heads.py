@@ -9,9 +9,16 @@ import torch
 from torch import Tensor
 
 from spsbench.decode import rows
-from spsbench.decode.protocols import Drafter, read_prompt
+from spsbench.decode.protocols import read_prompt
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.forced import Forced, ForcedText, by_chain, by_proposals
+from spsbench.drafters.forced import (
+    Forced,
+    ForcedText,
+    StatesUpTo,
+    by_chain,
+    by_proposals,
+    chain_rows,
+)
 from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
@@ -110,6 +117,10 @@ class EagleDrafter(ModelDrafter):
         """See ``Replayable``: K rows a token, since each rests on where the loop began."""
         return by_chain(self, text, k)
 
+    def along(self, ids: Tensor, start: int, count: int) -> Tensor:
+        """[count, V] logits before tokens of a text, of a draft that began before ids[start]."""
+        return torch.cat([row.clone() for row in chain_rows(self.model, ids, start, count)])
+
     def forward_bytes(self) -> int:
         """Bytes of weights that one forward for one token reads; a draft of K tokens takes K forwards."""
         return self.model.forward_bytes()
@@ -137,10 +148,13 @@ class MedusaDrafter:
         """One token a head, from its own row."""
         if len(tokens) < 2:
             return _nothing(u)
-        feature = self._hidden.features(len(tokens) - 2, len(tokens) - 1)
         places = min(k, self._heads.count)
-        told = rows.warped(self._heads(feature, places).to(feature.dtype), self._sampling)
+        told = rows.warped(self._logits(len(tokens), places), self._sampling)
         return Draft(told.draw(u[:places]), told)
+
+    def _logits(self, start: int, places: int) -> Tensor:
+        feature = self._hidden.features(start - 2, start - 1)
+        return self._heads(feature, places).to(feature.dtype)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Nothing is kept from one loop to the next."""
@@ -148,6 +162,10 @@ class MedusaDrafter:
     def forced(self, text: ForcedText, k: int) -> Forced:
         """See ``Replayable``."""
         return by_proposals(self, text, k)
+
+    def along(self, ids: Tensor, start: int, count: int) -> Tensor:
+        """See ``EagleDrafter.along``."""
+        return self._logits(start, count)
 
     def forward_bytes(self) -> int:
         """Bytes of weights that a draft reads, of however many tokens."""
@@ -180,7 +198,7 @@ def suits(options: Options, target: ModelSource) -> None:
     draft.require_target(config.hidden_size, config.vocab_size, embedding, _FLAG)
 
 
-def build(options: Options, context: Context) -> Drafter:
+def build(options: Options, context: Context) -> EagleDrafter | MedusaDrafter:
     target, hidden, draft = context.target, context.hidden, _described(options)
     if hidden is None or not isinstance(target, CausalLM):
         raise UsageError(
@@ -194,3 +212,23 @@ def build(options: Options, context: Context) -> Drafter:
     chain = load_chain(draft, target, bits, _FLAG)
     model = EagleModel(chain, hidden, context.vocab_size, target.context_window, context.device)
     return EagleDrafter(model, context.sampling, context.device)
+
+
+def again(options: Options, target: CausalLM, ids: Tensor, loops: Sequence[tuple[int, int]]) -> Tensor | None:
+    """See ``DrafterKind.again``: the head applied to the target's states, read in one forward.
+
+    None of a head with rounded weights: each product rounds its inputs too, by how many rows it has.
+    """
+    if int(options["bits"]):
+        return None
+    keeping = target.with_features(_FLAG)
+    keeping.score(ids[:-1], last=1)
+    hidden, vocab_size, begun = StatesUpTo(keeping), target.vocab_size, loops[0][0]
+    context = Context(keeping, None, SamplingParams(), target.device, vocab_size, hidden=hidden)
+    drafter = build(options, context)
+    found = torch.zeros(len(ids) - begun, vocab_size, dtype=target.dtype, device=target.device)
+    for start, count in loops:
+        if count:
+            hidden.length = start - 1
+            found[start - begun : start - begun + count] = drafter.along(ids, start, count)
+    return found

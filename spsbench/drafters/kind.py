@@ -12,9 +12,11 @@ from spsbench.records import OptionValue, SamplingParams, Spec
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from spsbench.decode.protocols import Drafter, LanguageModel
     from spsbench.drafters.policy import Policy
+    from spsbench.models.causal_lm import CausalLM
     from spsbench.models.features import HiddenStates
     from spsbench.models.source import ModelSource
 
@@ -68,6 +70,9 @@ class DrafterKind:
         remembers: whether, by its options, what it proposes depends on earlier sequences: tokens are then
             those of one order of prompts, which several workers do not keep. By default it does not.
         check: what the values of the options must be.
+        again: [n, V] its logits over an output by an independent forward, from the options, the target, the
+            ids of prompt and output, and per loop where in the ids it began and how many places of its
+            drafted tokens are in the output. None where there is none: the rows that it showed must do.
     """
 
     name: str
@@ -83,6 +88,7 @@ class DrafterKind:
     forwards: Callable[[int], int] = lambda k: 0
     remembers: Callable[[Options], bool] = lambda options: False
     check: Check | None = None
+    again: Callable[[Options, CausalLM, Tensor, Sequence[tuple[int, int]]], Tensor | None] | None = None
 
     def settled(self, spec: Spec, flag: str = "--drafter") -> dict[str, OptionValue]:
         """Every option, as given or by default; see ``plugins.settled`` and ``content``."""
@@ -98,6 +104,12 @@ class DrafterKind:
     def content_of(self, spec: Spec) -> str | None:
         """See ``content``."""
         return None if self.content is None else self.content(self._options(spec))
+
+    def read_again(
+        self, spec: Spec, target: CausalLM, ids: Tensor, loops: Sequence[tuple[int, int]]
+    ) -> Tensor | None:
+        """See ``again``; None without one."""
+        return None if self.again is None else self.again(self._options(spec), target, ids, loops)
 
     def outlives(self, spec: Spec) -> bool:
         """See ``remembers``."""

@@ -117,6 +117,7 @@ _OURS = (
         build=deferred("spsbench.drafters.early_exit:build"),
         options={"layers": 0},
         check=within("early-exit", "layers", 0, inf),
+        again=deferred("spsbench.drafters.early_exit:again"),
         needs=frozenset({WEIGHTS}),
     ),
     DrafterKind(
@@ -136,6 +137,7 @@ _OURS = (
         needs=frozenset({WEIGHTS, HIDDEN}),
         content=deferred("spsbench.drafters.heads:content"),
         suits=deferred("spsbench.drafters.heads:suits"),
+        again=deferred("spsbench.drafters.heads:again"),
     ),
     DrafterKind(
         name=UNION,
@@ -158,6 +160,14 @@ DRAFTERS: dict[str, DrafterKind] = {kind.name: kind for kind in _OURS}
 def drafter_kind(name: str, flag: str = "--drafter") -> DrafterKind:
     """The drafter of a name, ours or another package's; see ``plugins.find`` for what is raised."""
     return find(name, DRAFTERS, GROUP, DrafterKind, flag)
+
+
+def is_ours(spec: Spec) -> bool:
+    """Whether a drafter, and every member of a union, is one that comes with spsbench."""
+    kind = drafter_kind(spec.name)
+    if kind is not DRAFTERS.get(spec.name):
+        return False
+    return kind.name != UNION or all(is_ours(member) for member, _ in members(kind.settled(spec)))
 
 
 def build_drafter(spec: Spec, context: Context) -> Drafter:

@@ -55,6 +55,7 @@ class BatchedEngine:
         clock: read at the edges of phases.
         rule: judges drafts; modified rejection unless given.
         name: as in the records.
+        keep_drafts: see ``LoopBuffer``.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class BatchedEngine:
         clock: Clock,
         rule: Rule | None = None,
         name: str = EAGER,
+        *,
+        keep_drafts: bool = False,
     ) -> None:
-        self.name = name
+        self.name, self._keep_drafts = name, keep_drafts
         self._batch, self._decoder, self._device, self._clock = batch, decoder, device, clock
         self._expected = expected_acceptance if rule is None else rule.expected
         self._live: dict[int, _Sequence] = {}
@@ -121,6 +124,7 @@ class BatchedEngine:
                 seed=request.seed,
                 expected=self._expected,
                 most_bytes=MOST_BYTES // self.size,
+                keep_drafts=self._keep_drafts,
             )
             stop = StopRule.of(request, self._decoder)
             self._live[row] = _Sequence(place, stop, buffer, prefill_s, self._elapsed_s)

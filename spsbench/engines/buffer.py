@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from spsbench.decode.evidence import Sums, added
+from spsbench.decode.rows import HostRows, Rows
 from spsbench.decode.rules import Expected, expected_acceptance
 from spsbench.engines.recording import TruncatedLoop, loop_records, proposed_tokens, traced_tokens
 from spsbench.engines.rescore import own_evidence
@@ -13,6 +14,10 @@ from spsbench.records import FinishReason, Generation, Loop, TracedToken
 # K+1 target rows and K draft rows a loop: at 152,000 tokens and K = 4 a loop takes 5.5 MB as tensors.
 MOST_BYTES = 256 << 20
 """Of rows that a sequence keeps before it is reduced to records."""
+
+
+_MOST_KEPT = 4
+"""Rows of a draft that are kept until the output is read again, in units of ``most_bytes``."""
 
 
 class LoopBuffer:
@@ -27,6 +32,7 @@ class LoopBuffer:
         expected: of the rule, see ``Rule.expected``.
         most_bytes: rows that take more than this should be flushed. No more of them are made into tensors
             at a time either.
+        keep_drafts: keep the rows that drafted tokens were drawn from, for whoever reads the output again.
 
     Attributes:
         tokens: emitted so far.
@@ -34,6 +40,7 @@ class LoopBuffer:
         trace: of the flushed loops; None if it is not kept.
         losslessness: sums over the flushed loops, see ``own_evidence``.
         proposed: of the flushed loops, see ``proposed_tokens``.
+        draft_rows: of the flushed loops, see ``Generation``; None if not kept, or too large.
     """
 
     def __init__(
@@ -44,6 +51,7 @@ class LoopBuffer:
         seed: int,
         expected: Expected = expected_acceptance,
         most_bytes: int = MOST_BYTES,
+        keep_drafts: bool = False,
     ) -> None:
         self._expected = expected
         self.tokens: list[int] = []
@@ -51,11 +59,12 @@ class LoopBuffer:
         self.trace: list[TracedToken] | None = [] if trace else None
         self.losslessness: Sums = {}
         self.proposed: list[list[int]] = []
+        self.draft_rows: list[Rows | None] | None = [] if keep_drafts else None
         self._phases = phases
         self._seed = seed
         self._most_bytes = most_bytes
         self._open: list[TruncatedLoop] = []
-        self._open_bytes = 0
+        self._open_bytes = self._kept_bytes = 0
 
     @property
     def is_full(self) -> bool:
@@ -104,6 +113,7 @@ class LoopBuffer:
             trace=self.trace,
             losslessness=self.losslessness,
             proposed=self.proposed,
+            draft_rows=self.draft_rows,
         )
 
     def _settle(self, loops: list[TruncatedLoop], position: int) -> None:
@@ -114,6 +124,20 @@ class LoopBuffer:
         self.losslessness = added(self.losslessness, own_evidence(loops, seed))
         self.records += loop_records(loops, self._phases, self._expected)
         self.proposed += proposed_tokens(loops)
+        for loop in loops:
+            self._keep_draft(loop)
+
+    def _keep_draft(self, loop: TruncatedLoop) -> None:
+        if self.draft_rows is None:
+            return
+        told, rows = loop.decoded.draft, None
+        if told is not None and len(told.tokens) and told.own_rows is not None:
+            own = told.own_rows.part(0, min(loop.kept, len(told.tokens)))
+            rows = own if isinstance(own, HostRows) else HostRows.of(own.dense())
+        self.draft_rows.append(rows)
+        self._kept_bytes += 0 if rows is None else rows.nbytes
+        if self._kept_bytes > _MOST_KEPT * self._most_bytes:
+            self.draft_rows = None
 
     def _portions(self) -> Iterator[list[TruncatedLoop]]:
         """The open loops in parts whose rows take little more than ``most_bytes`` as tensors."""

@@ -30,12 +30,20 @@ class LocalEngine(ABC):
         device: where the models are.
         clock: read at the edges of phases.
         rule: judges drafts; modified rejection unless given.
+        keep_drafts: see ``LoopBuffer``.
     """
 
     def __init__(
-        self, decoder: TextDecoder, device: torch.device, clock: Clock, rule: Rule | None = None
+        self,
+        decoder: TextDecoder,
+        device: torch.device,
+        clock: Clock,
+        rule: Rule | None = None,
+        *,
+        keep_drafts: bool = False,
     ) -> None:
         self._rule = rule
+        self._keep_drafts = keep_drafts
         self._decoder = decoder
         self._device = device
         self._clock = clock
@@ -55,7 +63,13 @@ class LocalEngine(ABC):
         stop = StopRule.of(request, self._decoder)
         phases = self._device.type == "cpu"  # elsewhere work is asynchronous
         expected = expected_acceptance if self._rule is None else self._rule.expected
-        ledger = LoopBuffer(phases=phases, trace=request.trace, seed=request.seed, expected=expected)
+        ledger = LoopBuffer(
+            phases=phases,
+            trace=request.trace,
+            seed=request.seed,
+            expected=expected,
+            keep_drafts=self._keep_drafts,
+        )
         with torch.inference_mode():
             started = device_now(self._device, self._clock)
             loops = self.start(request)
@@ -101,6 +115,7 @@ class EagerEngine(LocalEngine):
         rule: judges drafts; modified rejection unless given.
         make_drafter: makes what proposes tokens, given the sampling; the draft model unless given. It is
             asked once for each sampling, so that a drafter may outlive a request.
+        keep_drafts: see ``LoopBuffer``.
     """
 
     name = EAGER
@@ -115,8 +130,10 @@ class EagerEngine(LocalEngine):
         clock: Clock,
         rule: Rule | None = None,
         make_drafter: MakeDrafter | None = None,
+        *,
+        keep_drafts: bool = False,
     ) -> None:
-        super().__init__(decoder, device, clock, rule)
+        super().__init__(decoder, device, clock, rule, keep_drafts=keep_drafts)
         self._target = target
         self._k = k
         if make_drafter is None and draft is not None:

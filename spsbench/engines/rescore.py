@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from spsbench.decode.evidence import Sums, added, evidence
+from spsbench.decode.evidence import DECIDED, Sums, added, evidence
 from spsbench.decode.own_law import rounding_slack
 from spsbench.decode.rederive import decisions_of, lengths_rederived, rederive
 from spsbench.decode.sampling import warp
@@ -62,6 +63,7 @@ class Reading:
 
     Attributes:
         tokens: [n] the emitted ids.
+        sampling: the warping that they should follow.
         logits: [n, V] of the target.
         draft_logits: [n, V] of the draft; None without one.
         q, p: [n, V] warped rows of target and draft; p is None without a draft.
@@ -70,6 +72,7 @@ class Reading:
     """
 
     tokens: Tensor
+    sampling: SamplingParams
     logits: Tensor
     draft_logits: Tensor | None
     q: Tensor
@@ -108,7 +111,7 @@ def teacher_force(
     outside = own_entries(q, emitted) <= 0
     slack = max(_SLACK.get(kind, _COARSE_SLACK) for kind in (dtype or target.dtype, target.dtype))
     near = _at_the_edge(logits.float(), emitted, sampling, slack)
-    return Reading(emitted, logits, drafts, q, p, outside & ~near, outside & near)
+    return Reading(emitted, sampling, logits, drafts, q, p, outside & ~near, outside & near)
 
 
 def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
@@ -161,7 +164,8 @@ def decided_again(
     dtype: torch.dtype,
     policy: Policy | None = None,
     *,
-    point_mass: bool = False,
+    recorded: Tensor | None = None,
+    own_way: bool = False,
     draft_dtype: torch.dtype | None = None,
 ) -> Sums:
     """Every decision of the loops derived once more, under modified rejection.
@@ -175,7 +179,8 @@ def decided_again(
         dtype: the target's precision, for its rounding.
         policy: how many tokens a loop was to draft, one that no drafter uses; None for K, or if whatever
             drafted was free to propose fewer: then lengths are not judged.
-        point_mass: whether whatever drafted was certain of each token; else it was the draft model.
+        recorded: see ``recorded_rows``; without them the draft's rows are those of the reading.
+        own_way: see ``rederive``.
         draft_dtype: the draft model's precision; the target's if not given.
     """
     if generation.proposed is None or generation.loops is None:
@@ -185,13 +190,67 @@ def decided_again(
     other = None if draft_dtype is None else rounding_slack(draft_dtype)
     if policy is None or k == 0:
         decided = decisions_of(generation.tokens, loops, proposed, k, seed)
-        drafts = None if point_mass or k == 0 else reading.draft_logits
-        return rederive(decided, reading.logits, drafts, sampling, slack, draft_slack=other)
+        drafts = None if k == 0 else reading.draft_logits if recorded is None else recorded
+        shown = recorded is not None and k > 0
+        given = (decided, reading.logits, drafts, sampling, slack)
+        found = rederive(*given, draft_slack=other, recorded=shown, own_way=own_way)
+        if own_way and recorded is not None and bool(recorded.any()):
+            # What was drawn and withdrawn leaves no trace: shorter drafts are on the drafter's word.
+            short = float(sum(len(ids) != k for ids in proposed))
+            found = added(found, {DECIDED: short, f"{DECIDED}_open": short})
+        return found
     verdicts = [(len(ids), loop.accepted) for ids, loop in zip(proposed, loops, strict=True)]
     allowed, margin = lookaheads(policy, k, verdicts), policy.margin
     decided = decisions_of(generation.tokens, loops, proposed, k, seed, allowed)
     found = rederive(decided, reading.logits, reading.draft_logits, sampling, slack, margin, other)
     return added(found, lengths_rederived(proposed, allowed, early=margin is not None))
+
+
+def spans(generation: Generation) -> list[tuple[int, int]]:
+    """Per loop where in the output it began, and how many of its drafted tokens' places are in the output."""
+    found, at = [], 0
+    for loop, drafts in zip(generation.loops or (), generation.proposed or (), strict=True):
+        found.append((at, min(loop.emitted, len(drafts))))
+        at += loop.emitted
+    return found
+
+
+def recorded_rows(generation: Generation, like: Tensor) -> Tensor | None:
+    """[n, V] the rows that drafted tokens were drawn from, as the drafter showed them.
+
+    Args:
+        generation: an output.
+        like: [n, V], on the device of the answer.
+
+    Returns:
+        zeros where it was certain of its token, or drafted none; None where rows were not kept.
+    """
+    if generation.draft_rows is None:
+        return None
+    rows = torch.zeros(like.shape, device=like.device)
+    for (start, count), told in zip(spans(generation), generation.draft_rows, strict=True):
+        if told is not None:
+            rows[start : start + count] = told.dense()[:count]
+    return rows
+
+
+def with_draft(reading: Reading, generation: Generation, recorded: Tensor, logits: Tensor | None) -> Reading:
+    """A reading with the rows of whatever drafted, where it did.
+
+    Args:
+        reading: of an output.
+        generation: the output.
+        recorded: see ``recorded_rows``.
+        logits: [n, V] of an independent forward, which are then taken instead; None without one.
+    """
+    rows = recorded.clone()
+    for (start, count), drafts in zip(spans(generation), generation.proposed or (), strict=True):
+        own = slice(start, start + count)
+        if logits is not None:
+            rows[own] = _warped(logits[own], reading.sampling).to(rows.dtype)
+        elif count and not bool(rows[own].any()):
+            rows[own] = one_hot(torch.tensor(drafts[:count]), rows.shape[1]).to(rows)
+    return replace(reading, draft_logits=logits, p=rows)
 
 
 def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from spsbench.axes import label, place
+from spsbench.axes import MODEL, label, place
 from spsbench.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.records import Interval
 from spsbench.report.wording import MANY, difference_digits, interval, metric_title, milliseconds, speedup
@@ -14,6 +14,9 @@ from spsbench.summary_types import (
     ArmFactors,
     ArmLosslessness,
     Ceiling,
+    Decisions,
+    Evidence,
+    Leakage,
     ParityComparison,
     Summary,
 )
@@ -77,7 +80,7 @@ def _regime(summary: Summary) -> str:
     return f"The weights fit in the last-level cache: {saved}."
 
 
-LEAKAGE = "the share of tokens that may follow the draft instead of the target"
+LEAKAGE = "the share of tokens that follow the draft instead of the target"
 """What leakage is, where it first stands."""
 
 EvidenceKind = Literal["self_consistency", "rescored"]
@@ -125,15 +128,17 @@ def alarms(summary: Summary) -> list[str]:
 
 
 def losslessness(summary: Summary) -> list[str]:
-    """What is known of the SpS arms: the worst leakage bound, and greedy identity."""
+    """What is known of the SpS arms: that every decision follows, else the worst bound; greedy identity."""
     if summary["losslessness"] is None:
         return []
     speculative = [arm for arm in summary["losslessness"]["arms"] if arm["method"] == "sps"]
     searched = [arm for arm in speculative if arm.get("beams")]
     arms = [arm for arm in speculative if arm.get("lossless", True) and arm not in searched]
     lossy = [_lossy(arm) for arm in speculative if not arm.get("lossless", True)]
-    sentences = [text for text in (_leakage(arms), _identity(arms)) if text]
-    sentences += [text for text in (decisions(arms), proof(arms)) if text]
+    confirmed = [arm for arm in arms if is_confirmed(arm)]
+    others = [arm for arm in arms if arm not in confirmed]
+    found = (_confirmed(confirmed, of=len(arms)), _leakage(others), _identity(arms))
+    sentences = [text for text in (*found, decisions(others), proof(others)) if text]
     if arms and not sentences:
         sentences = ["Losslessness: no evidence was recorded."]
     return sentences + lossy + searches(searched)
@@ -168,25 +173,61 @@ def _lossy(arm: ArmLosslessness) -> str:
     return f"{name}: lossy by design; leakage {share(leak['estimate'])} [{low}, {high}]."
 
 
+def is_confirmed(arm: ArmLosslessness) -> bool:
+    """Whether every decision of every output follows from independent rows, and nothing alarms."""
+    decided = arm.get("decisions")
+    return arm["verdict"] == "ok" and decided is not None and decided["exact"]
+
+
+def _confirmed(arms: list[ArmLosslessness], of: int) -> str:
+    """The verdict on arms of which every decision is confirmed, and which drafts showed their own rows."""
+    found = [(arm, one) for arm in arms if (one := arm.get("decisions")) is not None]
+    if not found:
+        return ""
+    some = "" if len(found) == of else f", {len(found)} of {of} arms"
+    shown = list(dict.fromkeys(str(arm.get("drafter", MODEL)) for arm, one in found if one.get("recorded")))
+    again = all(one.get("recorded") for _, one in found)
+    whose = "" if again else f" of {', '.join(shown)}"
+    drafts = f"; the draft's rows{whose} as recorded" if shown else ""
+    return f"Lossless{some}: {_followed([one for _, one in found], drafts)}."
+
+
+def _followed(found: list[Decisions], more: str = "") -> str:
+    """How many decisions follow from what, and how many more only by rounding."""
+    total, rounding = (sum(one[name] for one in found) for name in ("decisions", "rounding"))
+    open_ = sum(one.get("open", 0) for one in found)
+    text = f"{total - rounding - open_:,} of {total:,} decisions follow from the target's own rows"
+    text += f", {rounding:,} more within rounding" if rounding else ""
+    text += f", {open_:,} were made in the drafter's own way" if open_ else ""
+    return f"{text} (independent forward, {found[0]['dtype']}{more})"
+
+
 def _leakage(arms: list[ArmLosslessness]) -> str:
     """The independent evidence if there is any; the arms' own rows prove less and say so."""
     rescored = [(arm, arm["rescored"]) for arm in arms]
     own = [(arm, arm["self_consistency"]) for arm in arms]
     for kinds in (rescored, own):
-        found = [(arm, kind, kind["leakage"]["bound"]) for arm, kind in kinds if kind and kind["leakage"]]
+        found = [(arm, kind, kind["leakage"]) for arm, kind in kinds if kind and kind["leakage"]]
         if found:
-            arm, worst, most = max(found, key=lambda one: one[2])
-            text = f"leakage at most {bound(most)} (95% bound), {LEAKAGE}"
-            if worst["verdict"] == "no evidence":
-                text = f"too few informative positions ({worst['positions']}); {text}"
-            elif worst["verdict"] == "ok":
-                text = f"no leak found; {text}"
+            arm, worst, leakage = max(found, key=lambda one: one[2]["bound"])
             where = f" Widest bound: {label(arm)}, {arm['sampling']}." if len(found) > 1 else ""
             if kinds is rescored:
                 counted = _sequences(worst["sequences"])
-                return f"Losslessness: {text}; {counted} re-scored by an independent forward.{where}"
-            return f"Self-consistency: {text}, by the rows that SpS itself used; none re-scored.{where}"
+                told = f"Losslessness: {_sign(worst, leakage)}; {counted} re-scored by an independent forward"
+            else:
+                told = f"Self-consistency: {_sign(worst, leakage)}, by the rows that SpS itself used alone"
+            return f"{told}.{where}"
     return ""
+
+
+def _sign(kind: Evidence, leakage: Leakage) -> str:
+    """Whether there is a sign of a leak; where there is none, what would have been one."""
+    if kind["verdict"] == "alarm":
+        low, high = share(leakage["low"]), share(leakage["high"])
+        return f"leakage {share(leakage['estimate'])} [{low}, {high}], {LEAKAGE}"
+    few = f"too few informative positions ({kind['positions']}); " if kind["verdict"] == "no evidence" else ""
+    seen = f"one above {bound(leakage['bound'])} of the tokens would have been seen (95% bound)"
+    return f"{few}no leak found, {seen if leakage['bound'] < 1 else 'but none can be excluded'}"
 
 
 def _identity(arms: list[ArmLosslessness]) -> str:
@@ -200,21 +241,17 @@ def _identity(arms: list[ArmLosslessness]) -> str:
 
 
 def decisions(arms: list[ArmLosslessness]) -> str:
-    """How many decisions an independent forward confirms."""
+    """How many decisions an independent forward confirms or contradicts, where it is not all of them."""
     found = [one for arm in arms if (one := arm.get("decisions")) is not None]
     if not found:
         return ""
-    total = sum(one["decisions"] for one in found)
-    rounding = sum(one["rounding"] for one in found)
-    contradicted = sum(one["contradicted"] for one in found)
-    rows = f"by an independent forward ({found[0]['dtype']}"
+    total, contradicted = (sum(one[name] for one in found) for name in ("decisions", "contradicted"))
     if contradicted:
-        return f"Decisions: {contradicted:,} of {total:,} contradicted {rows})."
+        rows = f"(independent forward, {found[0]['dtype']})"
+        return f"Decisions: {contradicted:,} of {total:,} contradict the target's own rows {rows}."
     whole = all(one["share"] == 1 for one in found) and len(found) == len(arms)
     sequences = "" if whole else f" in {_sequences(sum(one['sequences'] for one in found))}"
-    beside = f"; {rounding:,} more within rounding" if rounding else ""
-    closest = f"smallest margin {min(one['closest'] for one in found):.0e}".replace("e-0", "e-")
-    return f"Decisions{sequences}: {total - rounding:,} of {total:,} confirmed {rows}; {closest}{beside})."
+    return f"Decisions{sequences}: {_followed(found)}."
 
 
 def proof(arms: list[ArmLosslessness]) -> str:

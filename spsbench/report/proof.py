@@ -26,7 +26,8 @@ DECISIONS_LEGEND = (
     "Every draft pick, acceptance test and draw was derived again, in float64, from the seed and an uncached "
     "forward over the finished text. Only by rounding: decided otherwise, with a uniform number so close to "
     "the edge that the rounding of the dtype explains it. Closest: the least distance from the edge of a "
-    "decision that follows, as a probability. Exact: every sequence, and nothing contradicted."
+    "decision that follows, as a probability. Draft's rows: from a forward of its own, or as the drafter "
+    "recorded them, the rows that it drew from. Exact: every sequence, and nothing contradicted."
 )
 PARITY_LEGEND = (
     "Paired by prompt. Equivalent: two one-sided tests put the difference within the margin (p < .05). "
@@ -53,8 +54,9 @@ def losslessness(summary: Summary, run: Run) -> list[str]:
     lines = ["## Losslessness", ""]
     lines += [*Table(columns, cells).as_markdown(), ""] if cells else []
     for arm in judged["arms"]:
+        bound = None if judgement.is_confirmed(arm) else arm.get("bound")
         reasons = f": {'; '.join(arm['reasons'])}" if arm["reasons"] else ""
-        verdict = judgement.worded(arm["verdict"], arm.get("bound")) + reasons
+        verdict = judgement.worded(arm["verdict"], bound) + reasons
         lines.append(f"* {escape(label(arm))}, {escape(arm['sampling'])}: {escape(verdict)}.")
     lines += [*_decisions(judged["arms"]), *_drawn(judged["arms"])]
     return [*lines, "", LOSSLESSNESS_LEGEND] if cells else lines
@@ -75,13 +77,16 @@ def _decisions(arms: list[ArmLosslessness]) -> list[str]:
             *(f"{notes[column]:,}" for column in ("decisions", "rounding", "contradicted")),
             f"{notes['closest']:.1e}",
             notes["dtype"],
+            "as recorded" if notes.get("recorded") else "independent",
             "exact" if notes["exact"] else notes["verdict"],
         ]
         for name, notes in found
         if notes is not None
     ]
     numbers = ("sequences", "decisions", "only by rounding", "contradicted", "closest")
-    table = Table([left("arm"), *map(right, numbers), left("dtype"), left("verdict")], cells)
+    table = Table(
+        [left("arm"), *map(right, numbers), *map(left, ("dtype", "draft's rows", "verdict"))], cells
+    )
     return ["", *table.as_markdown(), "", DECISIONS_LEGEND] if cells else []
 
 

@@ -168,12 +168,13 @@ class Backends:
             except (NotStatic, CaptureFailed) as error:
                 self.fallbacks[arm.name] = str(error)
         make = partial(self._drafter, arm) if arm.method == "sps" else None
+        keep = make is not None and arm.drafter.name != MODEL  # the draft model itself is read again
         rule = None if arm.rule.name == MODIFIED_REJECTION else build_rule(arm.rule)
         tokenizer, device = self._pair.tokenizer, self._pair.device
         if arm.batch > 1:
             batch = self._batch(arm, target, draft, rule)
-            return BatchedEngine(batch, tokenizer, device, self._clock, rule)
-        return EagerEngine(target, draft, arm.k, tokenizer, device, self._clock, rule, make)
+            return BatchedEngine(batch, tokenizer, device, self._clock, rule, keep_drafts=keep)
+        return EagerEngine(target, draft, arm.k, tokenizer, device, self._clock, rule, make, keep_drafts=keep)
 
     def _batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None) -> Batch:
         """How the rows of an arm with a batch decode; models are shared by arms of one batch size."""

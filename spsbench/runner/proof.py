@@ -15,15 +15,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
+import torch
+from torch import Tensor
+
 from spsbench.arms.choice import is_peer
 from spsbench.arms.engines import GRAPHED
 from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import build_policy
-from spsbench.drafters.registry import drafter_kind
+from spsbench.drafters.registry import drafter_kind, is_ours
 from spsbench.engines import rescore
 from spsbench.engines.base import Engine
-from spsbench.engines.rescore import token_evidence
+from spsbench.engines.rescore import Reading, token_evidence
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.records import (
@@ -80,15 +83,18 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     drafts = arm.method == "sps" and arm.drafter.name == MODEL
     draft = None if pair.is_one and not drafts else pair.draft
     reading = rescore.teacher_force(target, draft, prompt.ids, generation.tokens, arm.sampling)
-    sums = rescore.rescored(reading, seed)
-    if _can_rederive(arm):
-        certain = arm.method == "sps" and drafter_kind(arm.drafter.name).point_mass
-        # Its own policy, to be asked once more; a copy is as long as it goes.
-        policy = None if certain or arm.method != "sps" else build_policy(arm.policy)
+    judged, shown = _with_own_draft(arm, prompt, generation, target, reading)
+    sums = rescore.rescored(judged, seed)
+    if _can_rederive(arm) and (drafts or arm.method != "sps" or shown is not None or judged is not reading):
+        # Its own policy, to be asked once more; other drafters are as long as they go.
+        policy = build_policy(arm.policy) if drafts else None
         given = (arm.sampling, arm.k, seed, target.dtype, policy)
+        other = pair.draft.dtype if drafts else target.dtype
+        own_way = arm.method == "sps" and not is_ours(arm.drafter)
         sums |= rescore.decided_again(
-            reading, generation, *given, point_mass=certain, draft_dtype=pair.draft.dtype
+            judged, generation, *given, recorded=shown, own_way=own_way, draft_dtype=other
         )
+    generation.draft_rows = None
     generation.losslessness = (generation.losslessness or {}) | sums
     generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
 
@@ -101,13 +107,27 @@ def _add_up_again(target: CausalLM, prompt: Prompt, generation: Generation) -> N
 
 
 def _can_rederive(arm: Arm) -> bool:
-    """Whether each decision follows from rows that are at hand: those of the models, or of a point mass."""
-    if is_peer(arm):
-        return False
-    if arm.method != "sps":
-        return True
-    known = arm.drafter.name == MODEL or drafter_kind(arm.drafter.name).point_mass
-    return known and arm.rule.name == MODIFIED_REJECTION
+    """Whether its decisions follow from rows of target and draft."""
+    return not is_peer(arm) and (arm.method != "sps" or arm.rule.name == MODIFIED_REJECTION)
+
+
+def _with_own_draft(
+    arm: Arm, prompt: Prompt, generation: Generation, target: CausalLM, reading: Reading
+) -> tuple[Reading, Tensor | None]:
+    """A reading with the rows of the drafter that an output had, and those that it showed if they must do.
+
+    Of the draft model, and where no rows were kept, the reading as it is.
+    """
+    shown = rescore.recorded_rows(generation, reading.logits)
+    if shown is None:
+        return reading, None
+    again = None
+    if is_precise(str(target.dtype).removeprefix("torch.")):  # else a head's own forwards add up its rounding
+        ids = torch.tensor([*prompt.ids, *generation.tokens], device=target.device)
+        loops = [(len(prompt.ids) + start, count) for start, count in rescore.spans(generation)]
+        with torch.inference_mode():
+            again = drafter_kind(arm.drafter.name).read_again(arm.drafter, target, ids, loops)
+    return rescore.with_draft(reading, generation, shown, again), shown if again is None else None
 
 
 def proof_arms(arms: Sequence[Arm]) -> list[Arm]:

@@ -353,15 +353,18 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
         ``sequences`` that were checked and their ``share``, ``decisions``, of these ``rounding`` that
         only rounding explains and ``contradicted`` that nothing explains, ``closest`` (the least distance
         of a decision from its edge, as a mass), ``dtype``, ``exact`` (every sequence was checked, at a
-        precision that leaves no excuse, and nothing contradicted), ``verdict`` and ``reasons``. None where
-        no decision is known.
+        precision that leaves no excuse, and nothing contradicted), ``recorded`` decisions that rest on the
+        rows that a drafter showed, ``open`` ones that it made in a way of its own, ``verdict`` and
+        ``reasons``. None where no decision is known.
     """
     done = finished(samples)
     carried, told = evidence_stats.decisions(done)
     if carried.empty:
         return None
-    names = ("", "_rounding", "_contradicted")
-    total, rounding, contradicted = (int(told.get(evidence_stats.DECIDED + name, 0.0)) for name in names)
+    names = ("", "_rounding", "_contradicted", "_recorded", "_open")
+    total, rounding, contradicted, recorded, open_ = (
+        int(told.get(evidence_stats.DECIDED + name, 0.0)) for name in names
+    )
     precise = is_precise(dtype)
     alarm = contradicted > (0 if precise else COARSE_TOLERANCE * total)
     return {
@@ -372,7 +375,9 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
         "contradicted": contradicted,
         "closest": told[f"{evidence_stats.DECIDED}_closest"],
         "dtype": dtype,
-        "exact": precise and total > 0 and not contradicted and len(carried) == len(done),
+        "exact": precise and total > 0 and not contradicted + open_ and len(carried) == len(done),
+        "recorded": recorded,
+        "open": open_,
         "verdict": ALARM if alarm else OK,
         "reasons": [f"{contradicted} of {total} decisions contradict the models' rows"] if alarm else [],
     }
@@ -425,7 +430,7 @@ def _verdict(
         return {"verdict": ALARM, "reasons": alarms}
     if decided is not None and decided["exact"]:
         reasons = [] if independent is None else independent["reasons"]
-        return {"verdict": OK, "reasons": [*reasons, "every decision follows from independent rows"]}
+        return {"verdict": OK, "reasons": [*reasons, "every decision follows from the target's own rows"]}
     if independent is not None:
         return {"verdict": independent["verdict"], "reasons": independent["reasons"]}
     if own is None:

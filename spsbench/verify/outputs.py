@@ -53,16 +53,19 @@ def _judged(total: Sums, outputs: int) -> Finding:
     e_value = sum(math.exp(min(total.get(name, 0.0), 700.0)) for name in names) / len(names)
     information, impossible = total.get("leak_information", 0.0), total["impossible"]
     numbers: dict[str, float | int | str | None] = {"outputs": outputs, "e_value": e_value, **total}
-    leakage = "nothing was left to chance"
+    passed, leakage = e_value < ALARM and impossible == 0, "nothing was left to chance"
     if information > 0:
         estimate = total["leak_score"] / information
         error = math.sqrt(total["leak_var"]) / information
         bound = max(estimate, 0.0) + _ONE_SIDED_95 * error
+        # An estimate beside an "ok" reads as a leak that was found; there its noise alone is known.
         leakage = f"leakage {estimate:.2%}, at most {bound:.2%}"
+        if passed:
+            leakage = f"no sign of a leak; one above {min(bound, 1.0):.1%} would have been seen (95%)"
         numbers |= {"leakage": estimate, "leakage_error": error, "leakage_bound": bound}
     return Finding(
         "outputs",
-        e_value < ALARM and impossible == 0,
+        passed,
         f"{leakage}, e-value {e_value:.2g}, {impossible:.0f} impossible tokens",
         f"alarm at an e-value of {ALARM:.0f}: at most one false alarm in {ALARM:.0f}, whenever evaluated",
         numbers,

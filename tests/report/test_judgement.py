@@ -46,8 +46,8 @@ def test_the_headline_is_the_bound_of_the_independent_evidence(
 ) -> None:
     summary = make_summary(losslessness=_judged(make_judged_arm()))
     assert judgement.losslessness(summary) == [
-        "Losslessness: no leak found; leakage at most 0.29% (95% bound), the share of tokens that may follow "
-        "the draft instead of the target; 12 sequences re-scored by an independent forward."
+        "Losslessness: no leak found, one above 0.29% of the tokens would have been seen (95% bound); "
+        "12 sequences re-scored by an independent forward."
     ]
     assert judgement.alarms(summary) == []
 
@@ -55,8 +55,8 @@ def test_the_headline_is_the_bound_of_the_independent_evidence(
 def test_without_a_re_score_the_word_is_self_consistency(make_summary: Make, make_judged_arm: Make) -> None:
     (text,) = judgement.losslessness(make_summary(losslessness=_judged(make_judged_arm(rescored=None))))
     assert text == (
-        "Self-consistency: no leak found; leakage at most 0.29% (95% bound), the share of tokens that may "
-        "follow the draft instead of the target, by the rows that SpS itself used; none re-scored."
+        "Self-consistency: no leak found, one above 0.29% of the tokens would have been seen (95% bound), "
+        "by the rows that SpS itself used alone."
     )
 
 
@@ -64,7 +64,7 @@ def test_a_bound_from_too_little_says_so(make_summary: Make, make_judged_arm: Ma
     arm = make_judged_arm(rescored=make_kind(verdict="no evidence", positions=36, sequences=24))
     (text,) = judgement.losslessness(make_summary(losslessness=_judged(arm)))
     assert text.startswith(
-        "Losslessness: too few informative positions (36); leakage at most 0.29% (95% bound), "
+        "Losslessness: too few informative positions (36); no leak found, one above 0.29% of the "
     )
 
 
@@ -79,9 +79,8 @@ def test_of_several_arms_the_worst_is_told(
     ]
     (text,) = judgement.losslessness(make_summary(losslessness=_judged(*arms)))
     assert text == (
-        "Losslessness: no leak found; leakage at most 5.2% (95% bound), the share of tokens that may follow "
-        "the draft instead of the target; 1 sequence re-scored by an independent forward. Widest bound: "
-        "SpS (K=7), nucleus."
+        "Losslessness: no leak found, one above 5.2% of the tokens would have been seen (95% bound); "
+        "1 sequence re-scored by an independent forward. Widest bound: SpS (K=7), nucleus."
     )
 
 
@@ -211,30 +210,62 @@ def _decisions(**changes: Any) -> dict[str, Any]:
     return told | changes
 
 
+ROWS = "decisions follow from the target's own rows"
+
+
 @pytest.mark.parametrize(
-    ("changes", "text"),
+    ("changes", "texts"),
     [
+        ({}, [f"Lossless: 2,912 of 2,912 {ROWS} (independent forward, float32)."]),
         (
-            {},
-            "Decisions: 2,912 of 2,912 confirmed by an independent forward (float32; smallest margin 3e-4).",
+            {"rounding": 2, "recorded": 2_912},
+            [
+                f"Lossless: 2,910 of 2,912 {ROWS}, 2 more within rounding (independent forward, float32; the "
+                "draft's rows as recorded)."
+            ],
         ),
         (
-            {"share": 0.5, "rounding": 2},
-            "Decisions in 40 sequences: 2,910 of 2,912 confirmed by an independent forward (float32; "
-            "smallest margin 3e-4; 2 more within rounding).",
+            {"exact": False, "share": 0.5},
+            [
+                "Losslessness",
+                f"Decisions in 40 sequences: 2,912 of 2,912 {ROWS} (independent forward, float32).",
+            ],
         ),
         (
-            {"contradicted": 12},
-            "Decisions: 12 of 2,912 contradicted by an independent forward (float32).",
+            {"exact": False, "open": 7},
+            [
+                "Losslessness",
+                f"Decisions: 2,905 of 2,912 {ROWS}, 7 were made in the drafter's own way (independent "
+                "forward, float32).",
+            ],
+        ),
+        (
+            {"exact": False, "contradicted": 12},
+            [
+                "Losslessness",
+                "Decisions: 12 of 2,912 contradict the target's own rows (independent forward, float32).",
+            ],
         ),
     ],
 )
-def test_decisions_in_words(
-    changes: dict[str, Any], text: str, make_summary: Make, make_judged_arm: Make
+def test_decisions_in_words_and_a_bound_only_where_they_are_not_the_verdict(
+    changes: dict[str, Any], texts: list[str], make_summary: Make, make_judged_arm: Make
 ) -> None:
     arm = make_judged_arm(decisions=_decisions(**changes))
     control = make_judged_arm(method="ars", decisions=_decisions(decisions=1))
-    assert judgement.losslessness(make_summary(losslessness=_judged(arm, control)))[1:] == [text]
+    told = judgement.losslessness(make_summary(losslessness=_judged(arm, control)))
+    assert [texts[0], *told[1:]] == texts
+    assert told[0].startswith(texts[0])
+    assert ("95%" in " ".join(told)) == (len(texts) > 1)
+
+
+def test_arms_without_decisions_keep_a_bound_beside_those_that_are_confirmed(
+    make_summary: Make, make_judged_arm: Make
+) -> None:
+    arms = [make_judged_arm(decisions=_decisions()), make_judged_arm(engine="hf-assisted")]
+    first, second = judgement.losslessness(make_summary(losslessness=_judged(*arms)))
+    assert first.startswith("Lossless, 1 of 2 arms: 2,912 of 2,912")
+    assert second.startswith("Losslessness: no leak found, one above 0.29%")
 
 
 def test_the_sequences_drawn_for_the_proof_in_words_and_in_the_report(
@@ -251,11 +282,13 @@ def test_the_sequences_drawn_for_the_proof_in_words_and_in_the_report(
     arms = [make_judged_arm(decisions=_decisions(), proof=drawn), make_judged_arm(k=7, proof=worse)]
     summary = make_summary(losslessness=_judged(*arms))
     assert judgement.losslessness(summary)[-1] == (
-        "At temperature 1 without nucleus, from 8 more sequences per arm: leakage at most 1.2% (95% bound)."
+        "At temperature 1 without nucleus, from 8 more sequences: leakage at most 1.2% (95% bound)."
     )
     text = render(summary, {})
-    assert "| SpS (K=4), nucleus | 40 (100%) | 2,912 | 0 | 0 | 3.1e-04 | float32 | exact |" in text
-    assert "| SpS (K=4), at temperature 1 | 9 (100%) | 2,912 | 0 | 0 | 3.1e-04 | float32 | exact |" in text
+    row = "2,912 | 0 | 0 | 3.1e-04 | float32 | independent | exact |"
+    assert f"| SpS (K=4), nucleus | 40 (100%) | {row}" in text
+    assert f"| SpS (K=4), at temperature 1 | 9 (100%) | {row}" in text
+    assert "* SpS (K=4), nucleus: ok.\n" in text
     assert (
         "* SpS (K=7): At temperature 1 without nucleus, from 8 more sequences: leakage at most 1.2%" in text
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from commandline import SMALL, call
 
 from spsbench.records import Arm, BeamParams, SamplingParams
+from spsbench.report import judgement
 from spsbench.runner import proof
 from spsbench.runner.proof import PROOF_SAMPLING, proof_arms, proof_prompts
 
@@ -88,6 +90,22 @@ def test_it_is_drawn_anew_only_where_a_run_grew_or_the_proof_was_cut_short(
     assert len(calls) == 1
     assert call(*resume, "--limit", "2").code == 0
     assert [arm["sequences"] for arm in told(directory)["arms"]] == [2, 2]
+
+
+def test_a_resumed_run_says_what_an_uninterrupted_one_says_and_the_screen_what_the_report_says(
+    tmp_path: Path,
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run(whole, "--drafter", "ngram,union:of=lookup+model", "--limit", "2", "--out", str(whole))
+    shutil.copytree(whole, cut)
+    lines = (whole / "samples.jsonl").read_text().splitlines(keepends=True)
+    (cut / "samples.jsonl").write_text("".join(lines[: len(lines) // 2]))
+    assert call("run", "--resume", str(cut)).code == 0
+    first, second = (json.loads((folder / "summary.json").read_text()) for folder in (whole, cut))
+    assert first["losslessness"] == second["losslessness"]
+    (said,) = judgement.losslessness(second)
+    assert said.startswith("Lossless: ")
+    assert said in (cut / "report.md").read_text()
 
 
 def test_a_proof_that_fails_harms_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def _decided(**last: float) -> pd.DataFrame:
 def test_decisions_that_all_follow_clear_an_arm_that_has_too_few_positions() -> None:
     arm = _judge(_decided())
     assert arm["rescored"]["verdict"] == "no evidence"
-    assert (arm["verdict"], arm["reasons"][-1]) == ("ok", "every decision follows from independent rows")
+    assert (arm["verdict"], arm["reasons"][-1]) == ("ok", "every decision follows from the target's own rows")
     told = arm["decisions"]
     assert (told["decisions"], told["rounding"], told["contradicted"], told["closest"]) == (200, 0, 0, 0.1)
     assert told["exact"]

@@ -16,7 +16,7 @@ from spsbench.engines import rescore
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams
 from spsbench.testing import Letters
-from spsbench.verify import analytic, streams
+from spsbench.verify import analytic, outputs, streams
 from spsbench.verify.controls import CONTROLS, NAMES, SHARED, planted, planted_everywhere
 from spsbench.verify.drafting import Sizes
 from spsbench.verify.effort import FAULTS, Effort
@@ -147,3 +147,12 @@ def test_what_is_planted_everywhere_is_no_wrong_sampler(subject: SamplerUnderTes
 
 def test_the_names_that_are_checked_first_are_those_of_the_faults() -> None:
     assert set(FAULTS) == set(NAMES)
+
+
+@pytest.mark.parametrize("impossible", [0.0, 2.0])
+def test_outputs_that_pass_show_what_would_have_been_seen_and_no_estimate(impossible: float) -> None:
+    sums = {"leak_information": 40.0, "leak_score": 4.0, "leak_var": 30.0, "impossible": impossible}
+    found = outputs._judged(sums, 8)
+    assert found.passed == (impossible == 0)
+    assert ("leakage 10.00%" in found.found) == bool(impossible)
+    assert ("no sign of a leak; one above" in found.found) == found.passed
