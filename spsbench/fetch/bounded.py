@@ -61,6 +61,7 @@ class _Reader(io.RawIOBase):
         long: Exception,
     ) -> None:
         self._sock, self._raw = sock, raw
+        self._wait_s = sock.gettimeout()
         self._ends, self._left, self._late, self._long = ends, most, late, long
 
     def readable(self) -> bool:
@@ -70,10 +71,12 @@ class _Reader(io.RawIOBase):
         left_s = self._ends - time.monotonic()
         if left_s <= 0:
             raise self._late
-        self._sock.settimeout(left_s)
+        self._sock.settimeout(left_s if self._wait_s is None else min(left_s, self._wait_s))
         try:
             count = self._raw.readinto(buffer) or 0
         except TimeoutError:
+            if time.monotonic() < self._ends:
+                raise
             raise self._late from None
         self._left -= count
         if self._left < 0:

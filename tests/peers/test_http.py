@@ -31,10 +31,16 @@ def sending(pieces: Iterable[bytes], pause_s: float = 0.0) -> Iterator[str]:
             while True:
                 client, _ = listening.accept()
                 with client, suppress(OSError):
+                    client.settimeout(20)
                     client.recv(1 << 16)
                     for piece in pieces:
                         client.sendall(piece)
                         time.sleep(pause_s)
+                    client.shutdown(socket.SHUT_WR)
+                    while client.recv(
+                        1 << 16
+                    ):  # closed with something unread, it would take back what it sent
+                        pass
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=serve, daemon=True)
