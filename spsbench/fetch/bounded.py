@@ -15,7 +15,7 @@ from requests.adapters import HTTPAdapter
 class Bounded(HTTPAdapter):  # type: ignore[misc]  # requests has no types
     """Ends an answer that takes too long or is too long, however little of it comes at a time.
 
-    The timeouts of requests are for the wait between two bytes, and begin anew with each.
+    The timeouts of requests are for the wait between two bytes, and begin again with each.
 
     Args:
         within_s: for all of it, from now on.

@@ -81,16 +81,15 @@ def read_library(packages: Iterable[str]) -> None:
             for folder, below, files in os.walk(top):
                 below[:] = [name for name in below if name not in _NOT_IMPORTED]
                 for path in (folder, *(f"{folder}/{name}" for name in files if name.endswith(_IMPORTED))):
-                    looked[path] = Path(path).stat()
-                    if path.endswith(".so"):
-                        with contextlib.suppress(OSError):  # what it needs is not installed
+                    # A link that leads to nothing, or a library without what it needs: it cannot be imported.
+                    with contextlib.suppress(OSError):
+                        if path.endswith(".so"):
                             ctypes.CDLL(path)
-                    elif path.endswith(".py"):
-                        for part in (path, machinery.cache_from_source(path)):
-                            with contextlib.suppress(OSError):
-                                start = library.tell()
-                                library.write(Path(part).read_bytes())
-                                places[part] = slice(start, library.tell())
+                        looked[path] = Path(path).stat()
+                        for part in (path, machinery.cache_from_source(path)) if path.endswith(".py") else ():
+                            start = library.tell()
+                            library.write(Path(part).read_bytes())
+                            places[part] = slice(start, library.tell())
         library.flush()
         content = mmap.mmap(library.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
     machinery._path_stat = lambda path: _known(looked, path)  # type: ignore[attr-defined]
