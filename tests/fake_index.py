@@ -28,6 +28,7 @@ class FakeIndex:
         breaks_at: bytes after which every connection for a file ends; None for never.
         waiting: if set, it waits for this before what lies behind ``breaks_at`` is sent.
         login: name and password that it wants.
+        page: what every page is in place of links; None for those.
         asked: (path, Range or an empty text) of every request.
         url: of the index.
     """
@@ -38,6 +39,7 @@ class FakeIndex:
     breaks_at: int | None = None
     waiting: threading.Event | None = None
     login: str | None = None
+    page: bytes | None = None
     asked: list[tuple[str, str]] = field(default_factory=list)
     url: str = ""
 
@@ -108,7 +110,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _page(self) -> None:
         names = sorted(path.name for path in self.served.folder.iterdir())
-        if self.served.kind == "json":
+        if self.served.page is not None:
+            self._answer(200, "application/vnd.pypi.simple.v1+json", self.served.page)
+        elif self.served.kind == "json":
             files = [{"filename": name, "url": f"../../files/{name}"} for name in names]
             kind = "application/vnd.pypi.simple.v1+json"
             self._answer(200, kind, json.dumps({"files": files}).encode())

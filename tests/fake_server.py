@@ -41,7 +41,8 @@ class Fake:
         dialect: ``vllm``, ``llama``, ``sglang``, ``ids-in`` or ``text``.
         fault: ``rubbish``, ``html``, ``slow``, ``500``, ``401``, ``404``, ``wrong-model``, ``midway`` (ends a
             stream early), ``keeps-stop`` (llama.cpp without the token that ended it), ``uncounted-prompt``,
-            ``counts-more`` (``/metrics`` counts another client's tokens, too).
+            ``counts-more`` (``/metrics`` counts another client's tokens, too), ``too-many`` (tokens),
+            ``backwards`` (llama.cpp counts down), ``drops`` (every third connection).
         names: of the models that it lists.
         step_s: how long a token takes.
         lasts: it fails behind so many requests; 0: never.
@@ -66,7 +67,7 @@ class Fake:
 
     def write(self, prompt: list[int], most: int, stops: list[int]) -> list[int]:
         """An output; counted."""
-        ids = written(prompt, most, stops)
+        ids = written(prompt, 2 * most if self.fault == "too-many" else most, stops)
         if self.fault == "wrong-model":
             ids = [(token + 1) % VOCAB for token in ids]
         with self.lock:
@@ -187,6 +188,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.fake.fault == "500" or 0 < self.fake.lasts <= len(self.fake.seen):
             self._json(500, {"error": {"message": "out of memory"}})
             return True
+        if self.fake.fault == "drops" and len(self.fake.seen) % 3 == 2:
+            self.fake.seen.append({})
+            self.close_connection = True
+            return True
         if self.fake.fault == "rubbish":
             self._json(200, ["what", 1])
         elif self.fake.fault == "slow":
@@ -262,6 +267,8 @@ class _Handler(BaseHTTPRequestHandler):
         events = [
             {"tokens": [i], "stop": False, "tokens_predicted": place + 1} for place, i in enumerate(shown)
         ]
+        if self.fake.fault == "backwards":
+            events.reverse()
         self.events([*events, {"tokens": [], "tokens_predicted": len(ids), "timings": timings, **final}])
 
     def sglang(self, body: dict[str, Any]) -> None:

@@ -3,8 +3,8 @@
     python wrong_worker.py KIND
 
 It counts upwards from the prompt's last token. Kinds: right, rubbish, dies, hangs, other-request,
-outside-the-vocabulary, behind-the-stop, too-long, ends-early, fails, no-object, chatty, changes and
-never-starts.
+outside-the-vocabulary, behind-the-stop, too-long, ends-early, counts, fails, no-object, chatty, changes,
+deaf, never-starts and those of LINES.
 """
 
 from __future__ import annotations
@@ -17,6 +17,17 @@ from pathlib import Path
 
 kind = sys.argv[1]
 marker = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+
+
+_ANSWER = b'{"id": %d, "result": {"output_ids": [8, 9, 10, 11], "finish": "length"%b}}\n'
+LINES = {
+    "floods": b"[" * (9 << 20),
+    "half-a-line": b'{"id": 2, "res',
+    "deep": b'{"id": 2, "result": ' + b"[" * 200_000 + b"]" * 200_000 + b"}\n",
+    "nan": _ANSWER % (2, b', "decode_ms": NaN'),
+    "huge": _ANSWER % (2, b', "decode_ms": 1' + b"0" * 400),
+    "ahead": _ANSWER % (2, b"") + _ANSWER % (3, b""),
+}
 
 
 def first_time() -> bool:
@@ -46,6 +57,8 @@ def spoilt(answer: dict[str, object], ask: dict[str, object]) -> dict[str, objec
         ids.pop()
     elif kind == "too-long":
         ids.append(1)
+    elif kind == "counts":
+        answer["loops"] = answer["decoded"] = 10**12
     elif kind == "ends-early":
         return {"output_ids": ids[:1], "finish": "stop"}
     return answer
@@ -62,6 +75,11 @@ for line in sys.stdin:
     elif method == "bye":
         answer["result"] = None
     else:
+        if kind in LINES and first_time():
+            sys.stdout.buffer.write(LINES[kind])
+            sys.stdout.buffer.flush()
+            time.sleep(0 if kind == "half-a-line" else 600)
+            os._exit(9)
         if kind in ("rubbish", "dies", "hangs", "other-request") and first_time():
             if kind == "rubbish":
                 print("loading the model...", flush=True)
@@ -82,5 +100,7 @@ for line in sys.stdin:
         elif kind == "chatty":
             print("done", file=sys.stderr)
     print(json.dumps(answer), flush=True)
+    if kind == "deaf" and method == "describe" and first_time():
+        time.sleep(8)
     if method == "bye":
         break

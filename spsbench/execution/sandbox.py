@@ -89,15 +89,17 @@ class Sandbox:
         their_requests, requests = os.pipe()
         replies, their_replies = os.pipe()
         job = {"cpu_s": math.ceil(cpu_s)}
+        nothing = os.open(os.devnull, os.O_RDWR)
+        theirs = [their_requests, their_replies, nothing]
         try:
-            socket.send_fds(self._control, [json.dumps(job).encode()], [their_requests, their_replies])
+            socket.send_fds(self._control, [json.dumps(job).encode()], theirs)
         except OSError as error:
             os.close(requests)
             os.close(replies)
             raise SandboxFailure(f"the zygote is gone ({error})") from error
         finally:
-            os.close(their_requests)
-            os.close(their_replies)
+            for descriptor in theirs:
+                os.close(descriptor)
         os.set_blocking(requests, False)
         os.set_blocking(replies, False)
         return requests, replies
@@ -114,12 +116,9 @@ class Sandbox:
         self._process.wait()
 
     def _greet(self, layers: Collection[str]) -> dict[str, Any]:
-        shown = exposure()
         settings = {
             "layers": sorted(layers),
-            "readable": shown.paths() if "landlock" in layers else [],
-            "tree": shown.tree() if "namespaces" in layers else [],
-            "packages": shown.packages,
+            "packages": exposure().packages,
             "memory_bytes": MEMORY_BYTES,
         }
         hello = self._ask(json.dumps({"modules": _sources(), "settings": settings}).encode() + b"\n")

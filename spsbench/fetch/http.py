@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +12,10 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import requests
-from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from spsbench.fetch.addresses import NotThere, Unreachable, host_of
+from spsbench.fetch.bounded import Bounded
 from spsbench.fetch.pip_settings import PipSettings
 
 CHUNK = 1 << 18
@@ -51,17 +52,24 @@ class Http:
         self.settings = settings
         self._logins: dict[str, tuple[str, str]] = {}
         self._session = requests.Session()
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, HTTPAdapter(max_retries=_RETRIES))
 
     @contextmanager
-    def open(self, url: str, *, accept: str = "*/*", start: int = 0) -> Iterator[Answer]:
+    def open(
+        self,
+        url: str,
+        *,
+        accept: str = "*/*",
+        start: int = 0,
+        within_s: float = math.inf,
+        most: float = math.inf,
+    ) -> Iterator[Answer]:
         """Begin to read.
 
         Args:
             url: ``http``, ``https`` or ``file``.
             accept: content types.
             start: the first byte that is wanted.
+            within_s, most: seconds and bytes of all that is answered.
 
         Raises:
             NotThere: there is nothing.
@@ -70,6 +78,10 @@ class Http:
         if urlsplit(url).scheme == "file":
             yield _of_file(url, start)
             return
+        late = Unreachable(f"{host_of(url)}: no end of its answer within {within_s:g} s")
+        long = Unreachable(f"{host_of(url)}: an answer of more than {most / 1e6:,.0f} MB")
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, Bounded(within_s, most, late, long, _RETRIES))
         try:
             with self._get(url, accept, start) as response:
                 _require_content(response)

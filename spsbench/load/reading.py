@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
 from spsbench.peers.peer import PeerError, PeerGone
 from spsbench.peers.protocol import Ask
@@ -77,6 +78,8 @@ def listened(server: Server, ask: Ask, started: float) -> Reading:
             drafted, accepted = _latest(event.drafted, drafted), _latest(event.accepted, accepted)
             if event.text:
                 heard.append((now, event.tokens))
+            if max(total or 0, len(heard)) > ask.max_new_tokens:
+                raise PeerError(f"it wrote more than the {ask.max_new_tokens} tokens that were asked for")
     except PeerGone:
         raise
     except PeerError as error:
@@ -85,6 +88,8 @@ def listened(server: Server, ask: Ask, started: float) -> Reading:
     if not total:
         return Reading(sent, done, error="it does not say how many tokens it wrote")
     times, counts = _counted(heard, total, done)
+    if any(later < earlier for earlier, later in pairwise(counts)):
+        return Reading(sent, done, error="its count of tokens goes backwards")
     return Reading(sent, done, times, counts, drafted, accepted)
 
 

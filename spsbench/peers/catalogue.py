@@ -1,6 +1,7 @@
 """Engines that can be installed, in YAML: what they are, what they take, and what they cannot do.
 
-Beside each ``configs/engines/NAME.yaml`` is its lock file, ``NAME.txt``: every package with its version.
+Beside each ``configs/engines/NAME.yaml`` is its lock file, ``NAME.txt``: every package with its version and
+the hashes of its files.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Entry(_Settings):
         title: as its makers call it.
         package, version: on the package index.
         source: what is compiled; None where wheels are installed.
-        elsewhere: requirements that PyPI does not have, and the index that does.
+        elsewhere: requirements that PyPI does not have, and the index that does; not in the lock file.
         fetch_bytes, kept_bytes: to fetch, and to keep.
         spare_bytes: taken beyond that while it is being installed.
         duration: of the installation, roughly, e.g. ``1 minute``.

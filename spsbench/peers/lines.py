@@ -6,45 +6,60 @@ import os
 import select
 import time
 
-_MOST_BYTES = 64 << 20
+from spsbench.peers.protocol import shortened
+
+MOST_BYTES = 8 << 20
+"""Of one answer: far more than the longest text takes as token ids."""
+
+
+_PART = 1 << 16
 
 
 class NoLine(Exception):
-    """There is no line; ``ended`` says whether there will never be one."""
-
-    def __init__(self, what: str, *, ended: bool) -> None:
-        super().__init__(what)
-        self.ended = ended
+    """There is no line; the text says why."""
 
 
 class Lines:
-    """Reads a pipe line by line, each with a time limit.
+    """A line to a process and a line from it, each time within a limit.
 
     Args:
-        descriptor: of the pipe.
+        asked, answers: descriptors of its standard input and output.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._held = bytearray()
+    def __init__(self, asked: int, answers: int) -> None:
+        os.set_blocking(asked, False)  # it may never read
+        self._asked, self._answers = asked, answers
 
-    def next(self, limit_s: float) -> str:
-        """The next line.
+    def answer(self, line: str, limit_s: float) -> str:
+        """What it answers to a line.
 
         Raises:
-            NoLine: none came within the limit, or the pipe is closed.
+            NoLine: not that one line and no other within the limit, or the pipe is closed.
         """
         end = time.monotonic() + limit_s
-        while (at := self._held.find(b"\n")) < 0:
-            ready, _, _ = select.select([self._descriptor], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
-                raise NoLine(f"no answer after {limit_s:g} s", ended=False)
-            part = os.read(self._descriptor, 1 << 16)
+        if self._ready(self._answers, select.POLLIN, 0.0) and os.read(self._answers, 1):
+            raise NoLine("it wrote before it was asked")
+        left = memoryview(line.encode())
+        held = bytearray()
+        while b"\n" not in held[-_PART:]:
+            waits = (self._asked, select.POLLOUT) if left else (self._answers, select.POLLIN)
+            if not self._ready(*waits, end - time.monotonic()):
+                raise NoLine(f"no answer after {limit_s:g} s")
+            if left:
+                left = left[os.write(self._asked, left[:_PART]) :]
+                continue
+            part = os.read(self._answers, _PART)
             if not part:
-                raise NoLine("it ended", ended=True)
-            self._held += part
-            if len(self._held) > _MOST_BYTES:
-                raise NoLine(f"a line of more than {_MOST_BYTES >> 20} MB", ended=False)
-        line = self._held[:at].decode(errors="replace")
-        del self._held[: at + 1]
-        return line
+                raise NoLine("it ended")
+            held += part
+            if len(held) > MOST_BYTES:
+                raise NoLine(f"a line of more than {MOST_BYTES >> 20} MB")
+        if not held.endswith(b"\n") or held.count(b"\n") > 1:
+            first, _, _ = held.decode(errors="replace").partition("\n")
+            raise NoLine(f"it wrote more than one line, the first {shortened(first)}")
+        return held.decode(errors="replace")
+
+    def _ready(self, descriptor: int, event: int, limit_s: float) -> bool:
+        poll = select.poll()  # not select(), which knows no descriptor above 1023
+        poll.register(descriptor, event)
+        return bool(poll.poll(max(0.0, limit_s) * 1000))

@@ -7,6 +7,9 @@ from typing import Protocol
 
 from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described, shortened
 
+_MOST_A_TOKEN = 1000
+"""Of loops, or of draft tokens, for one token of an output."""
+
 
 class PeerError(Exception):
     """A request has no valid answer; the text says why, in a clause. The next one may have one."""
@@ -47,9 +50,14 @@ def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:
     Retokenised ids need not be as many as were drawn, so their number is not checked.
 
     Raises:
-        PeerError: it holds ids outside the vocabulary, goes on after its end, or ends for no reason.
+        PeerError: it counts what cannot be, holds ids outside the vocabulary, goes on after its end, or ends
+            for no reason.
     """
     ids = answer.output_ids
+    for name in ("decoded", "loops", "drafted", "accepted"):
+        count = getattr(answer, name)
+        if count is not None and not 0 <= count <= _MOST_A_TOKEN * (ask.max_new_tokens + 1):
+            raise PeerError(f"its {name} is {count} where {ask.max_new_tokens} tokens were asked for")
     wrong = next((token for token in ids if not 0 <= token < vocab_size), None)
     if wrong is not None:
         raise PeerError(f"it returned token {wrong} of a vocabulary of {vocab_size}")

@@ -13,6 +13,11 @@ from typing import Any, TypeVar
 
 VERSION = 1
 
+LARGEST = 1 << 53
+"""No number in an answer is as large."""
+
+_DEEPEST = 32
+
 DESCRIBE, GENERATE, BYE = "describe", "generate", "bye"
 STOP, LENGTH = "stop", "length"
 
@@ -173,16 +178,39 @@ def failure(id: int, error: str) -> str:
     return _line({"id": id, "error": error})
 
 
+def loaded(text: str | bytes) -> Any:
+    """What JSON of somebody else's says.
+
+    Raises:
+        ProtocolError: it is none, has NaN or infinities, or is nested deeper than ``_DEEPEST``.
+    """
+    try:
+        found = json.loads(text, parse_constant=_refused)
+    except RecursionError:
+        raise ProtocolError("JSON that is nested too deeply") from None
+    except ValueError:
+        shown = text if isinstance(text, str) else text[:100].decode(errors="replace")
+        raise ProtocolError(f"no JSON: {shortened(shown)}") from None
+    level = [found] if isinstance(found, (list, dict)) else []
+    for _ in range(_DEEPEST):
+        within = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [each for values in within for each in values if isinstance(each, (list, dict))]
+        if not level:
+            return found
+    raise ProtocolError("JSON that is nested too deeply")
+
+
+def _refused(constant: str) -> float:
+    raise ValueError(constant)
+
+
 def parsed(line: str) -> dict[str, Any]:
     """The object of a line.
 
     Raises:
         ProtocolError: it is none, or has no id.
     """
-    try:
-        found = json.loads(line)
-    except ValueError:
-        raise ProtocolError(f"no JSON: {shortened(line)}") from None
+    found = loaded(line)
     if not isinstance(found, dict) or type(found.get("id")) is not int:
         raise ProtocolError(f"no object with an id: {shortened(line)}")
     return found
@@ -228,14 +256,14 @@ def _checked(name: str, value: Any, kind: str) -> Any:
 
 
 def _is_list(value: Any, kind: str) -> bool:
-    of = int if kind == "list[int]" else str
-    return isinstance(value, list) and all(type(each) is of for each in value)
+    of = "int" if kind == "list[int]" else "str"
+    return isinstance(value, list) and all(_CHECKS[of](each, of) for each in value)
 
 
 _CHECKS: dict[str, Callable[[Any, str], bool]] = {
     "bool": lambda value, _: type(value) is bool,
-    "int": lambda value, _: type(value) is int,
-    "float": lambda value, _: type(value) in (int, float) and value == value and abs(value) < float("inf"),
+    "int": lambda value, _: type(value) is int and abs(value) < LARGEST,
+    "float": lambda value, _: type(value) in (int, float) and abs(value) < LARGEST,
     "str": lambda value, _: isinstance(value, str),
     "list": _is_list,
     "dict": lambda value, _: isinstance(value, dict),

@@ -118,10 +118,10 @@ class Worker:
         assert self._process.stdin is not None
         try:
             self._signal(signal.SIGCONT)
-            with suppress(BrokenPipeError):
+            with suppress(OSError):
                 self._process.stdin.write(request(self._asked + 1, BYE).encode())
                 self._process.stdin.flush()
-            with suppress(BrokenPipeError):
+            with suppress(OSError):
                 self._process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)
@@ -147,9 +147,10 @@ class Worker:
                 )
         except OSError as error:
             raise PeerGone(f"it does not start: {error.strerror or error}") from error
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._guard = _guarding(self._process.pid)
-        self._lines = Lines(self._process.stdout.fileno())
+        self._lines = Lines(self._process.stdin.fileno(), self._process.stdout.fileno())
         try:
             found = self._answer(DESCRIBE, self._load, Described, self._command.load_s)
         except PeerError as error:
@@ -184,12 +185,8 @@ class Worker:
         raise PeerError(f"it says {shortened(str(found['error']), 200)}")
 
     def _spoken(self, line: str, limit_s: float) -> dict[str, Any]:
-        assert self._process is not None
-        assert self._process.stdin is not None
         assert self._lines is not None
-        self._process.stdin.write(line.encode())
-        self._process.stdin.flush()
-        return parsed(self._lines.next(limit_s))
+        return parsed(self._lines.answer(line, limit_s))
 
     @contextmanager
     def _awake(self) -> Iterator[None]:

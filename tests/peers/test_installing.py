@@ -25,6 +25,7 @@ from spsbench.peers.commands import run
 from spsbench.peers.install import install, uninstall
 from spsbench.peers.named import NAMED
 
+HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 PINNED = re.compile(r"^[A-Za-z0-9._-]+==[A-Za-z0-9.+]+$")
 
 
@@ -38,17 +39,22 @@ def files(cache: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", list_entries())
-def test_every_lock_file_pins_every_package_once(name: str) -> None:
+def test_every_lock_file_pins_every_package_and_its_files_once(name: str) -> None:
     entry = load_entry(name, "NAME")
-    lines = [line for line in entry.lock.read_text().splitlines() if not line.startswith("#")]
+    text = re.sub(r"(?m)^#.*\n", "", entry.lock.read_text()).replace(" \\\n", "")
+    requirements = [line.split() for line in text.splitlines()]
+    lines = [pinned for pinned, *_ in requirements]
     assert lines
     assert [line for line in lines if not PINNED.match(line)] == []
+    assert [
+        pinned for pinned, *hashes in requirements if not (hashes and all(map(HASH.fullmatch, hashes)))
+    ] == []
     names = [line.partition("==")[0].lower() for line in lines]
     assert len(names) == len(set(names))
     pinned = f"{entry.package}=={entry.version}"
     source = "" if entry.source is None else entry.source.file
     assert pinned in lines or source == f"{pinned.replace('-', '_').replace('==', '-')}.tar.gz"
-    assert set(entry.elsewhere) <= set(lines)
+    assert not {each.partition("==")[0] for each in entry.elsewhere} & set(names)
 
 
 def test_every_engine_of_the_catalogue_can_be_started_and_the_other_way_round() -> None:
@@ -70,7 +76,7 @@ def test_an_engine_is_installed_by_its_own_pip_and_only_once(
     assert pip[0] == str(environment.folder.with_name(f"{environment.folder.name}.partial") / "bin/python")
     assert pip[1:3] == ["-m", "pip"]
     assert {"--no-deps", "--only-binary"} <= set(pip)
-    assert pip[-2:] == ["-r", str(lock)]
+    assert pip[-3:] == ["--require-hashes", "-r", str(lock)]
     assert "PYTHONPATH" not in execute.variables
     assert execute.variables["TMPDIR"].startswith(str(tmp_path / "cache"))
     install(tiny(), execute)
@@ -155,11 +161,13 @@ def test_a_package_that_the_index_lacks_comes_from_elsewhere(
     assert execute.ran[3][-2] == "-r"
 
 
-def sources(folder: Path, patch: pytest.MonkeyPatch) -> None:
+def sources(folder: Path, patch: pytest.MonkeyPatch, hostile: tarfile.TarInfo | None = None) -> None:
     """The engine is compiled, of a package that lies in a folder which pip knows."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as packed:
         packed.addfile(tarfile.TarInfo("tiny-1.0/code/CMakeLists.txt"))
+        if hostile is not None:
+            packed.addfile(hostile)
     found = folder / "links"
     found.mkdir()
     (found / "tiny-1.0.tar.gz").write_bytes(content.getvalue())
@@ -202,6 +210,23 @@ def test_sources_are_kept_where_compilation_fails_and_then_no_index_is_asked(
 
 
 @pytest.mark.parametrize(
+    ("name", "kind", "link"),
+    [("../../out", tarfile.REGTYPE, ""), ("etc", tarfile.SYMTYPE, "/etc"), ("pipe", tarfile.FIFOTYPE, "")],
+)
+def test_sources_that_lead_out_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: bytes, link: str
+) -> None:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, link
+    sources(tmp_path, monkeypatch, member)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    with pytest.raises(UnavailableError, match=r"tiny-1\.0\.tar\.gz is not what it should be"):
+        install(tiny(), FakeRun())
+    assert not tiny().environment.folder.exists()
+    assert not (tmp_path / "cache" / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("named", "words"), [("", "there is no C++ compiler"), ("mine++", "CXX=mine++ is not there")]
 )
 def test_no_compiler_is_one_line_and_exit_3(
@@ -217,24 +242,32 @@ def test_no_compiler_is_one_line_and_exit_3(
     assert len(done.err.strip().splitlines()) == 1
 
 
-def wheel(folder: Path) -> None:
-    """A package with nothing but a module."""
-    info = "tiny_engine-1.0.dist-info"
-    with zipfile.ZipFile(folder / "tiny_engine-1.0-py3-none-any.whl", "w") as packed:
+def wheel(folder: Path) -> str:
+    """A package with nothing but a module; its hash."""
+    info, file = "tiny_engine-1.0.dist-info", folder / "tiny_engine-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as packed:
         packed.writestr("tiny_engine.py", "")
         packed.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-engine\nVersion: 1.0\n")
         packed.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         packed.writestr(f"{info}/RECORD", "")
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def test_get_installs_with_the_real_pip_and_removes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_catalogue(tmp_path, monkeypatch)
+    lock = write_catalogue(tmp_path, monkeypatch) / "tiny.txt"
     links = tmp_path / "links"
     links.mkdir()
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    wheel(links)
+    sha256 = wheel(links)
+    lock.write_text(
+        f"tiny-engine==1.0 --hash=sha256:{sha256[::-1]}\n"
+    )  # the index has another file than was locked
+    refused = cli("get", "tiny")
+    assert (refused.code, tiny().environment.is_here) == (3, False)
+    assert "DO NOT MATCH THE HASHES" in (tmp_path / "cache/engines/tiny.log").read_text()
+    lock.write_text(f"tiny-engine==1.0 --hash=sha256:{sha256}\n")
     done = cli("get", "tiny")
     assert done.code == 0, done.err
     assert done.err.startswith("Tiny 1.0: 1 kB to fetch, 2 kB to keep, about 1 second")

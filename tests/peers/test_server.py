@@ -192,7 +192,7 @@ def test_a_silent_stream_ends_in_time() -> None:
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("html", "answers text/html, not JSON"),
+        ("html", "answers text/html, no JSON: '<html>"),
         ("401", "answers 401; set its key in SPSBENCH_API_KEY"),
         ("404", "answers 404; give the URL of the server's root or of /v1"),
     ],

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from spsbench.peers.lines import Lines, NoLine
 from spsbench.peers.peer import PeerError, PeerGone, checked
 from spsbench.peers.protocol import Answer, Ask, Load
 from spsbench.peers.worker import MOST_FAILURES, Command, Worker
@@ -47,10 +50,17 @@ def test_what_a_library_prints_goes_to_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("rubbish", "no JSON: 'loading the model...'"),
+        ("rubbish", "'loading the model...'"),
         ("dies", "it ended"),
         ("hangs", "no answer after 2 s"),
         ("other-request", "it answered request 9 where 2 was asked"),
+        ("floods", "a line of more than 8 MB"),
+        ("half-a-line", "it ended"),
+        ("deep", "nested too deeply"),
+        ("nan", "no JSON"),
+        ("huge", "decode_ms is '10+.* and not a number"),
+        ("ahead", "it wrote more than one line"),
+        ("deaf", "no answer after 2 s"),
     ],
 )
 def test_one_sequence_is_lost_and_the_next_is_answered(kind: str, said: str, tmp_path: Path) -> None:
@@ -59,7 +69,7 @@ def test_one_sequence_is_lost_and_the_next_is_answered(kind: str, said: str, tmp
         peer.describe()
         first = peer.pid
         with pytest.raises(PeerError, match=said) as caught:
-            peer.generate(ASK)
+            peer.generate(replace(ASK, prompt_ids=[7] * 100_000) if kind == "deaf" else ASK)
         assert not isinstance(caught.value, PeerGone)
         assert not Path(f"/proc/{first}").exists()
         assert peer.generate(ASK).output_ids == COUNTED
@@ -103,6 +113,7 @@ def test_an_answer_of_the_wrong_form_is_named(tmp_path: Path) -> None:
         ("behind-the-stop", "went on after the stop token 50 at 0"),
         ("too-long", "returned 5 tokens where 4 were asked for"),
         ("ends-early", "stopped without a stop token"),
+        ("counts", "its decoded is 1000000000000 where 4 tokens"),
     ],
 )
 def test_answers_that_do_not_fit_are_refused(kind: str, said: str, tmp_path: Path) -> None:
@@ -117,6 +128,15 @@ def test_a_stop_token_that_was_kept_back_is_put_back() -> None:
     several = Ask([5], 4, stop_ids=[50, 51])
     with pytest.raises(PeerError, match="kept its stop token back, and there are 2"):
         checked(hidden, several, 100)
+
+
+def test_what_was_written_before_it_was_asked_is_no_answer() -> None:
+    (asked, ask), (answers, answer) = os.pipe(), os.pipe()
+    os.write(answer, b'{"id": 1, "result": null}\n')
+    with pytest.raises(NoLine, match="before it was asked"):
+        Lines(ask, answers).answer("?", 1.0)
+    for descriptor in (asked, ask, answers, answer):
+        os.close(descriptor)
 
 
 def test_a_paused_worker_is_stopped_between_its_requests(tmp_path: Path) -> None:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
 import importlib._bootstrap_external as machinery
+import mmap
 import os
+import pkgutil
 import resource
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TypeVar
+
+Known = TypeVar("Known")
+
+_IMPORTED = (".py", ".so")
+_PACKAGES = {"site-packages", "dist-packages"}
+_NOT_IMPORTED = {*_PACKAGES, "test", "idlelib", "turtledemo", "ensurepip", "__pycache__"}
 
 
 def lower_common(memory_bytes: int) -> None:
@@ -49,20 +63,44 @@ def lower_soft(name: str, value: int) -> None:
         return
 
 
-def open_before_looking() -> None:
-    """Let the import system ask about a file when it is open: one that cannot be read is not there.
+def read_library(packages: Iterable[str]) -> None:
+    """Read all that programs may import, so that they import it without opening a file.
 
-    Folders that it has listed by now are as they were: the library's own may be hidden later, though
-    what lies in it is not.
+    Opening a file changes its access time, which the next program could read. Shared libraries are loaded
+    here, and importing one finds it loaded.
+
+    Args:
+        packages: folders beside the standard library.
     """
-    folders = map(Path, sys.path_importer_cache)
-    known = {str(folder): folder.stat() for folder in folders if folder.is_dir()}
-    machinery._path_stat = lambda path: known.get(path) or _opened(path)  # type: ignore[attr-defined]
+    looked: dict[str, os.stat_result] = {}
+    places: dict[str, slice] = {}
+    # Not in this process's own memory, whose pages every fork would have to copy.
+    in_memory = sys.platform == "linux"
+    with os.fdopen(os.memfd_create("library"), "w+b") if in_memory else TemporaryFile() as library:
+        for top in (*sys.path, *packages):
+            for folder, below, files in os.walk(top):
+                below[:] = [name for name in below if name not in _NOT_IMPORTED]
+                for path in (folder, *(f"{folder}/{name}" for name in files if name.endswith(_IMPORTED))):
+                    # A link that leads to nothing, or a library without what it needs: it cannot be imported.
+                    with contextlib.suppress(OSError):
+                        if path.endswith(".so"):
+                            ctypes.CDLL(path)
+                        looked[path] = Path(path).stat()
+                        for part in (path, machinery.cache_from_source(path)) if path.endswith(".py") else ():
+                            start = library.tell()
+                            library.write(Path(part).read_bytes())
+                            places[part] = slice(start, library.tell())
+        library.flush()
+        content = mmap.mmap(library.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+    machinery._path_stat = lambda path: _known(looked, path)  # type: ignore[attr-defined]
+    machinery.FileLoader.get_data = lambda self, path: content[_known(places, path)]  # type: ignore[method-assign]
+    for folder in [path for path in looked if not path.endswith(_IMPORTED)]:
+        finder = pkgutil.get_importer(folder)
+        if finder is not None:
+            finder.find_spec("no_such_module")  # lists the folder, once
 
 
-def _opened(path: str) -> os.stat_result:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.fstat(handle)
-    finally:
-        os.close(handle)
+def _known(all_known: dict[str, Known], path: str) -> Known:
+    if path in all_known:
+        return all_known[path]
+    raise FileNotFoundError(errno.ENOENT, "not to be read here", path)

@@ -21,7 +21,7 @@ class Locks:
     def __init__(self, layers: list[str], memory_bytes: int) -> None:
         self._limits = "limits" in layers
         self._separate = landlock.separation() if "landlock" in layers else None
-        self._filter = _filter() if "seccomp" in layers else None
+        self._filter = seccomp.Filter(syscalls.table()) if "seccomp" in layers else None
         if self._limits:
             limits.lower_common(memory_bytes)
 
@@ -44,8 +44,3 @@ class Locks:
             limits.lower_own(cpu_s)
         if self._filter is not None:
             self._filter.install(os.getpid())
-
-
-def _filter() -> seccomp.Filter:
-    table = syscalls.table()
-    return seccomp.Filter(table, no_path=seccomp.fstat_needs_no_path(table))

@@ -1,14 +1,13 @@
 """The list of system calls that are allowed, as a BPF program for ``seccomp(2)``.
 
-A call that is not on the list fails with EPERM, as if the kernel lacked the right, and one that looks
-at a path with ENOENT; one of another architecture (or of x32) ends the process.
+A call that is not on the list fails with EPERM, as if the kernel lacked the right, and one that opens
+or inspects a path or a file with ENOENT; one of another architecture (or of x32) ends the process.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import struct
 from collections.abc import Sequence
 
@@ -23,11 +22,7 @@ _MODE_FILTER = 2
 _INSTRUCTION = struct.Struct("HBBI")
 _OWN_PROCESS = -3  # the instruction that compares with it
 
-# O_WRONLY, O_RDWR, O_CREAT, O_TRUNC, O_APPEND, O_ASYNC and __O_TMPFILE: the same on both architectures.
-_WRITING_FLAGS = 0o1 | 0o2 | 0o100 | 0o1000 | 0o2000 | 0o20000 | 0o20000000
-# With O_PATH any file can be opened, whatever Landlock says, and then inspected.
-_REFUSED_FLAGS = _WRITING_FLAGS | 0o10000000
-_AT_EMPTY_PATH = 0x1000
+_FUTEX_PRIVATE = 0x80
 _O_ASYNC = 0o20000
 _F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_SETFL, _F_DUPFD_CLOEXEC = 0, 1, 2, 3, 4, 1030
 _TCGETS, _TIOCGWINSZ, _FIOCLEX = 0x5401, 0x5413, 0x5451
@@ -35,15 +30,11 @@ _TCGETS, _TIOCGWINSZ, _FIOCLEX = 0x5401, 0x5413, 0x5451
 Instruction = tuple[int, int, int, int]
 """(code, jump if true, jump if false, k) of ``struct sock_filter``."""
 
+_ALLOWED = (_RETURN, 0, 0, _ALLOW)
 
-def prepare(table: Table, no_path: bool = False) -> bytes:
-    """The filter, but for the process that it is for, which ``Filter.install`` fills in.
 
-    Args:
-        table: of this machine.
-        no_path: refuse ``newfstatat`` altogether, see ``fstat_needs_no_path``.
-    """
-    rules = {**_RULES, "newfstatat": [_refuse(errno.ENOENT)]} if no_path else _RULES
+def prepare(table: Table) -> bytes:
+    """The filter, but for the process that it is for, which ``Filter.install`` fills in."""
     program = [
         (_LOAD, 0, 0, _ARCH_OFFSET),
         (_JUMP_EQUAL, 1, 0, table.audit_arch),
@@ -55,7 +46,7 @@ def prepare(table: Table, no_path: bool = False) -> bytes:
     for number in table.allowed.values():
         program += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ALLOW)]
     for name, number in table.judged.items():
-        program += _block(number, rules[name])
+        program += _block(number, _RULES[name])
     for number in table.looks.values():
         program += _block(number, [_refuse(errno.ENOENT)])
     own = list(table.own_process.values())
@@ -68,8 +59,8 @@ def prepare(table: Table, no_path: bool = False) -> bytes:
 class Filter:
     """The filter of ``table``, put together once for any number of processes without new privileges."""
 
-    def __init__(self, table: Table, no_path: bool = False) -> None:
-        code = prepare(table, no_path)
+    def __init__(self, table: Table) -> None:
+        code = prepare(table)
         self._own_process = len(code) + _OWN_PROCESS * _INSTRUCTION.size
         self._code = ctypes.create_string_buffer(code, len(code))
         # struct sock_fprog: the length, padding, a pointer.
@@ -88,23 +79,6 @@ class Filter:
         self._install()
 
 
-def fstat_needs_no_path(table: Table) -> bool:
-    """Whether the C library looks at an open file without ``newfstatat`` (glibc does since 2.39).
-
-    Before, it names an empty path. A filter cannot see that it is empty; so where it must let the call
-    pass, it lets a program look at any path by it.
-    """
-    child = os.fork()
-    if child == 0:
-        try:
-            Filter(table, no_path=True).install(os.getpid())
-            os.fstat(0)
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return os.waitpid(child, 0)[1] == 0
-
-
 def _block(number: int, rule: Sequence[Instruction]) -> list[Instruction]:
     return [(_JUMP_EQUAL, 0, len(rule), number), *rule]
 
@@ -118,33 +92,31 @@ def _argument(index: int) -> Instruction:
     return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * index)
 
 
-def _if_one_of(index: int, values: Sequence[int], otherwise: int = errno.EPERM) -> list[Instruction]:
+def _if_one_of(index: int, values: Sequence[int]) -> list[Instruction]:
     rule = [_argument(index)]
     for value in values:
         rule += [(_JUMP_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW)]
-    return [*rule, _refuse(otherwise)]
+    return [*rule, _refuse(errno.EPERM)]
 
 
-def _if_no_bit(index: int, bits: int) -> list[Instruction]:
-    return [_argument(index), (_JUMP_ANY_BIT, 0, 1, bits), _refuse(errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
+def _if_any_bit(index: int, bits: int, met: Instruction, otherwise: Instruction) -> list[Instruction]:
+    return [_argument(index), (_JUMP_ANY_BIT, 0, 1, bits), met, otherwise]
 
 
 def _fcntl() -> list[Instruction]:
     # F_SETOWN with O_ASYNC would send SIGIO to any process of the user, without kill().
-    set_flags = _if_no_bit(2, _O_ASYNC)
+    set_flags = _if_any_bit(2, _O_ASYNC, _refuse(errno.EPERM), _ALLOWED)
     plain = _if_one_of(1, (_F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_DUPFD_CLOEXEC))
     return [_argument(1), (_JUMP_EQUAL, 0, len(set_flags), _F_SETFL), *set_flags, *plain]
 
 
 _RULES = {
-    "open": _if_no_bit(1, _REFUSED_FLAGS),
-    "openat": _if_no_bit(2, _REFUSED_FLAGS),
     "ioctl": _if_one_of(1, (_TCGETS, _TIOCGWINSZ, _FIOCLEX)),
     "fcntl": _fcntl(),
     "prlimit64": _if_one_of(0, (0,)),
     "sched_getaffinity": _if_one_of(0, (0,)),  # of another process it reveals whether there is one
-    # An open file by an empty path; see fstat_needs_no_path.
-    "newfstatat": _if_one_of(3, (_AT_EMPTY_PATH,), errno.ENOENT),
+    # Processes that share a page of a library could wake each other, and count who waits.
+    "futex": _if_any_bit(1, _FUTEX_PRIVATE, _ALLOWED, _refuse(errno.EPERM)),
     # Its flags lie behind a pointer; if it seems not to exist, the C library uses clone().
     "clone3": [_refuse(errno.ENOSYS)],
 }

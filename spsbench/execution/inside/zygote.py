@@ -1,7 +1,8 @@
 """The warm interpreter: locked up itself, it forks one process for each program.
 
 It speaks with the judge over a socket that no program inherits. ``run`` comes with the two pipes of
-the program; ``end`` kills what runs and is answered when it is dead, with its status and CPU time.
+the program and a null device that is its alone, flags and all; ``end`` kills what runs and is answered
+when it is dead, with its status and CPU time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 from spsbench.execution.inside import kernel, landlock, limits, namespaces, program
 from spsbench.execution.inside.locks import Locks
 
-# What programs like to import; the rest of the standard library is read when asked for.
+# What programs like to import; the rest of the standard library is made of what was read when asked for.
 _WARM = """
     abc array bisect cmath collections collections.abc contextlib copy datetime decimal enum fractions
     functools heapq io itertools json math numbers operator random re statistics string time types typing
@@ -55,8 +56,7 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
 
     Args:
         control: the socket to the judge.
-        settings: ``layers``, ``readable`` (paths), ``tree`` (see ``namespaces``), ``packages`` (name to
-            folder), ``memory_bytes``.
+        settings: ``layers``, ``packages`` (name to folder), ``memory_bytes``.
     """
     try:
         hello = _lock_up(settings)
@@ -67,7 +67,7 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
     gc.collect()
     gc.freeze()  # so that a collection in a child does not copy the pages of all this
     while "error" not in hello:
-        data, descriptors, _, _ = socket.recv_fds(control, 4096, 2)
+        data, descriptors, _, _ = socket.recv_fds(control, 4096, 3)
         if not data:
             return
         job = json.loads(data)
@@ -88,18 +88,16 @@ def _lock_up(settings: dict[str, Any]) -> dict[str, Any]:
     for name in _WARM.split():
         importlib.import_module(name)
     sys.meta_path += [_OnePackage(name, folder) for name, folder in settings["packages"].items()]
-    importlib.util.find_spec("no_such_module")  # lists the library's folders while they can be listed
-    if "seccomp" in settings["layers"]:
-        limits.open_before_looking()
+    limits.read_library(settings["packages"].values())
     if "namespaces" in settings["layers"]:
-        namespaces.enter(settings["tree"])
+        namespaces.enter()
     uid = namespaces.lower_identity()
     if sys.platform == "linux":
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         kernel.no_new_privileges()
     version = landlock.abi() if "landlock" in settings["layers"] else 0
     if "landlock" in settings["layers"]:
-        landlock.confine(settings["readable"])
+        landlock.confine()
     return {"uid": uid, "landlock_abi": version}
 
 
@@ -107,8 +105,8 @@ def _become(locks: Locks, cpu_s: int, descriptors: list[int]) -> None:
     """Turn this fork into the program's process; it never returns."""
     try:
         locks.separate()
-        high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in descriptors]
-        for descriptor, wanted in zip(high, (_REQUESTS, _REPLIES), strict=True):
+        requests, replies, nothing = (fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in descriptors)
+        for descriptor, wanted in zip((nothing,) * 3 + (requests, replies), range(5), strict=True):
             os.dup2(descriptor, wanted)
         os.closerange(_REPLIES + 1, 1024)
         if sys.platform == "linux":

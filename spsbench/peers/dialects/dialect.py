@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from spsbench.peers.peer import PeerError
-from spsbench.peers.protocol import Answer, Ask, Described, Sampling, shortened
+from spsbench.peers.protocol import LARGEST, Answer, Ask, Described, Sampling, shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def sampler_fields(sampling: Sampling) -> dict[str, float]:
     }
 
 
-def part(found: Mapping[str, Any], *names: str | int) -> Any:
+def part(found: Any, *names: str | int) -> Any:
     """The value at a path of names and places; None where it ends early."""
     value: Any = found
     for name in names:
@@ -107,13 +107,13 @@ def part(found: Mapping[str, Any], *names: str | int) -> Any:
 
 
 def whole(value: Any) -> int | None:
-    """A whole number, or None for anything else."""
-    return value if type(value) is int else None
+    """A count, or None for anything else."""
+    return value if type(value) is int and 0 <= value < LARGEST else None
 
 
 def decimal(value: Any) -> float | None:
     """A number, or None for anything else."""
-    return float(value) if type(value) in (int, float) else None
+    return float(value) if type(value) in (int, float) and abs(value) < LARGEST else None
 
 
 def token_ids(value: Any, where: str) -> list[int]:

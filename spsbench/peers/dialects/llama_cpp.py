@@ -80,25 +80,25 @@ class LlamaCpp:
         if found.get("truncated"):
             raise PeerError("its context is too short for the request: start it with a larger -c")
         ids, finish = until_stop(written, ask)
-        timings = found.get("timings") or {}
-        predicted = whole(timings.get("predicted_n"))
+        timings = found.get("timings")
+        predicted = whole(part(timings, "predicted_n"))
         ended = found.get("stop_type") in ("eos", "word")
         hidden = finish == LENGTH and ended and predicted is not None and predicted > len(written)
         return Answer(
             ids,
             STOP if hidden else finish,
             hidden_stop=hidden,
-            prefill_ms=decimal(timings.get("prompt_ms")),
-            decode_ms=decimal(timings.get("predicted_ms")),
+            prefill_ms=decimal(part(timings, "prompt_ms")),
+            decode_ms=decimal(part(timings, "predicted_ms")),
             decoded=None if predicted is None else predicted - 1,  # the prefill gives the first
-            drafted=whole(timings.get("draft_n")),
-            accepted=whole(timings.get("draft_n_accepted")),
+            drafted=whole(part(timings, "draft_n")),
+            accepted=whole(part(timings, "draft_n_accepted")),
         )
 
     def heard(self, event: dict[str, Any]) -> Heard:
         """See ``Dialect.heard``. Tokens that end within a character bring no separate event, so the
         count of all is what holds."""
-        timings = event.get("timings") or {}
+        timings = event.get("timings")
         return Heard(
             text=not event.get("stop") and bool(event.get("tokens")),
             tokens=whole(event.get("tokens_predicted")),

@@ -67,18 +67,18 @@ class Sglang:
         if matched is not None and ids[-1:] != [matched]:
             ids = [*ids, matched]
         ids, finish = until_stop(ids, ask)
-        meta = found.get("meta_info") or {}
+        meta = found.get("meta_info")
         return Answer(
             ids,
             finish,
-            loops=whole(meta.get("spec_verify_ct")) or None,
-            drafted=whole(meta.get("spec_num_proposed_drafts")),
-            accepted=whole(meta.get("spec_num_correct_drafts")),
+            loops=whole(part(meta, "spec_verify_ct")) or None,
+            drafted=whole(part(meta, "spec_num_proposed_drafts")),
+            accepted=whole(part(meta, "spec_num_correct_drafts")),
         )
 
     def heard(self, event: dict[str, Any]) -> Heard:
         """See ``Dialect.heard``."""
-        meta = event.get("meta_info") or {}
+        meta = event.get("meta_info")
         tokens = whole(part(meta, "completion_tokens"))
         return Heard(
             text=bool(tokens),

@@ -62,20 +62,21 @@ class Vllm:
         if stopped_by is not None and ids[-1:] != [stopped_by]:
             ids = [*ids, stopped_by]
         ids, finish = until_stop(ids, ask)
-        metrics = found.get("metrics") or {}
-        counts = metrics.get("speculative_decoding") or {}
-        steps = counts.get("per_step_accepted")
-        decode_ms = decimal(metrics.get("generation_time_ms"))
+        metrics = found.get("metrics")
+        counts = part(metrics, "speculative_decoding")
+        told = part(counts, "per_step_accepted")
+        steps = None if told is None else token_ids(told, "per_step_accepted")
+        decode_ms = decimal(part(metrics, "generation_time_ms"))
         return Answer(
             ids,
             finish,
-            prefill_ms=decimal(metrics.get("time_to_first_token_ms")),
+            prefill_ms=decimal(part(metrics, "time_to_first_token_ms")),
             decode_ms=decode_ms,
             decoded=None if decode_ms is None else len(ids) - 1,
-            drafted=whole(counts.get("num_draft_tokens")),
-            accepted=whole(counts.get("num_accepted_draft_tokens")),
-            loops=len(steps) if isinstance(steps, list) else None,
-            accepted_per_loop=steps if isinstance(steps, list) else None,
+            drafted=whole(part(counts, "num_draft_tokens")),
+            accepted=whole(part(counts, "num_accepted_draft_tokens")),
+            loops=None if steps is None else len(steps),
+            accepted_per_loop=steps,
         )
 
     def heard(self, event: dict[str, Any]) -> Heard:
@@ -86,6 +87,6 @@ class Vllm:
             text=bool(ids) or bool(part(event, "choices", 0, "text")),
             tokens=whole(part(event, "usage", "completion_tokens")),
             added=len(ids) if isinstance(ids, list) else None,
-            drafted=whole(part(counts or {}, "num_draft_tokens")),
-            accepted=whole(part(counts or {}, "num_accepted_draft_tokens")),
+            drafted=whole(part(counts, "num_draft_tokens")),
+            accepted=whole(part(counts, "num_accepted_draft_tokens")),
         )
