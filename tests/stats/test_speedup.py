@@ -94,6 +94,17 @@ def test_the_interval_is_the_same_each_time_and_holds_its_estimate() -> None:
     assert first.low < first.ratio < first.high
 
 
+def test_each_arm_is_divided_by_its_own_tokens() -> None:
+    """ArS has one pace and SpS 5% of noise, whatever the lengths: the interval is as narrow as that noise."""
+    rng = np.random.default_rng(4)
+    base, arm = rng.integers(20, 120, (2, 30)) * 1.0
+    found = speedup(PairedTimes(0.1 * base, base, 0.05 * arm * rng.lognormal(0.0, 0.05, 30), arm))
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert 1.9 < found.low < found.ratio < found.high < 2.1
+
+
 def test_pairing_takes_the_machines_state_out_of_the_interval() -> None:
     """Slowness shared by the two arms of a prompt cancels: halving the pairs' tie widens it."""
     rng = np.random.default_rng(8)
