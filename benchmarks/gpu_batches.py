@@ -148,7 +148,9 @@ def _table(
     yield "|--:|--:|--:|--:|"
     for size in sizes:
         plain, speculating = seconds[size, 0], seconds[size, K]
-        low, high = pooled_interval([torch.tensor(each).numpy() for each in (plain, speculating)], _ratio)
+        low, high = pooled_interval(
+            [torch.tensor(each).numpy() for each in (plain, speculating)], _ratio, log=True
+        )
         ends = "" if low is None else f" [{low:.2f}, {high:.2f}]"
         tokens = size * given.tokens * given.rounds
         rates = " | ".join(f"{tokens / sum(each):,.0f}" for each in (plain, speculating))

@@ -22,7 +22,7 @@ from spsbench.stats import workers
 from spsbench.stats.acceptance import acceptance, disagreement
 from spsbench.stats.bootstrap import finite, plain, ratio
 from spsbench.stats.categories import by_category
-from spsbench.stats.conditions import contention, separated, warnings
+from spsbench.stats.conditions import contention, separated, slow_sequences, warnings
 from spsbench.stats.corpus import CorpusMetric, corpus_metrics, intervals, without_figure
 from spsbench.stats.energy import energy
 from spsbench.stats.latency import positions, tails
@@ -249,6 +249,7 @@ def _summarise(
             *_tokens_differ(samples),
             *without_figure(finished(samples), corpora),
             *warnings(rows, judged, quality, anytime=anytime),
+            *slow_sequences(by_arm, rows),
         ],
         "conditions": [],
     }

@@ -77,7 +77,7 @@ def speedup(plain: Sequence[Wave], speculating: Sequence[Wave]) -> Interval | No
     if not all(column.sum() > 0 for column in columns):
         return None
     point = float(_quotient(np.stack(columns).sum(axis=1, keepdims=True))[0])
-    return Interval(point, *pooled_interval(columns, _quotient))
+    return Interval(point, *pooled_interval(columns, _quotient, log=True))
 
 
 def _quotient(sums: Floats) -> Floats:

@@ -48,7 +48,7 @@ class Overlap:
     @property
     def alpha(self) -> Interval:
         """The mean over all positions with its 95% interval, prompts resampled."""
-        return pooled_ratio(self.sums, self.positions)
+        return pooled_ratio(self.sums, self.positions, most=1.0)
 
 
 @torch.inference_mode()

@@ -9,10 +9,7 @@ from spsbench.report import wording
 from spsbench.report.naming import Naming, in_full
 from spsbench.report.results import decoding
 from spsbench.report.tables import Heading, Row, Table
-from spsbench.stats.categories import FEWEST
 from spsbench.summary_types import CategoryPart, Summary
-
-NOTE = f"By category; no interval over fewer than {FEWEST} prompts."
 
 
 def table(parts: Sequence[CategoryPart], metric: str | None, naming: Naming) -> Table:
@@ -36,7 +33,7 @@ def section(summary: Summary, run: Mapping[str, Any]) -> list[str]:
     if not parts:
         return []
     made = table(parts, wording.headline_metric(summary), in_full())
-    return ["## By category", "", NOTE.removeprefix("By category; ").capitalize(), "", *made.as_markdown()]
+    return ["## By category", "", *made.as_markdown()]
 
 
 def _title(part: CategoryPart) -> str:

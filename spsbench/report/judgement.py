@@ -330,9 +330,11 @@ def verdict(found: ParityComparison, digits: int = 4, *, identical: bool = False
     if found["verdict"] == "different":
         return f"different from ArS by {difference}"
     detectable = f"{found['minimum_detectable_difference']:.{digits}f}"
+    count = found["prompts_needed"]
+    needs = f"needs about {count:,}" if count else "needs more, how many they are too few to say"
     return (
         f"inconclusive, {difference} against ArS; {found['prompts']} prompts can detect a difference of "
-        f"{detectable}, showing parity within {margin} needs about {found['prompts_needed']:,}"
+        f"{detectable}, showing parity within {margin} {needs}"
     )
 
 

@@ -47,9 +47,9 @@ _ONE_DRAW = (
     "One process is one draw: memory layout, clocks and autotuning vary between processes, and the interval "
     "does not contain that."
 )
-ONE_PROCESS = f"The speedup's 95% interval resamples prompts, paired (BCa). {_ONE_DRAW}"
+ONE_PROCESS = f"The speedup's 95% interval is a jackknife over prompts, paired (Student's t). {_ONE_DRAW}"
 STOPPED = f"The speedup's 95% interval is that of a confidence sequence over prompts, paired. {_ONE_DRAW}"
-SEVERAL_PROCESSES = "The speedup's 95% interval resamples processes and prompts, crossed."
+SEVERAL_PROCESSES = "The speedup's 95% interval is a jackknife over processes and over prompts (Student's t)."
 
 
 def render(summary: Summary, run: Run) -> str:

@@ -162,7 +162,7 @@ def _categories(summary: Summary, room: int) -> list[RenderableType]:
         return []
     make = partial(categories.table, parts, wording.headline_metric(summary))
     table, _ = fitting(summary["rows"], make, in_full(), room)
-    return [*_dim([categories.NOTE]), table.as_rich()]
+    return [*_dim(["By category."]), table.as_rich()]
 
 
 def _surfaces(summary: Summary) -> Iterator[list[RenderableType]]:

@@ -7,7 +7,7 @@ at whichever length a run stops (Howard et al. 2021, "Time-uniform, nonparametri
 confidence sequences").
 
 Used here is the asymptotic sequence of Waudby-Smith et al. 2024, "Time-uniform central limit theory and
-asymptotic confidence sequences", on the linearised (delta method) logarithm of the ratio, with the
+asymptotic confidence sequences", on the logarithm of the ratio with its jackknife standard error, with the
 Gaussian mixture replaced by its counterpart for an unknown variance (Wang and Ramdas 2025, "Anytime-valid
 t-tests and confidence sequences for Gaussian means with unknown variance"). Both agree for many prompts;
 for few the second is wider, as Student's t is wider than the normal.
@@ -21,8 +21,8 @@ from typing import Protocol
 import numpy as np
 
 from spsbench.records import Speedup
-from spsbench.stats.bootstrap import LEVEL
-from spsbench.stats.speedup import PairedTimes
+from spsbench.stats.bootstrap import LEVEL, pseudo_values
+from spsbench.stats.speedup import PairedTimes, ratio_of_sums
 
 FEWEST = 20
 """Prompts below which there is no interval. In simulated runs whose ratios are strongly skewed the sequence
@@ -71,17 +71,13 @@ def critical_value(n: int) -> float:
 
 
 def standard_error(times: PairedTimes) -> float | None:
-    """Of the logarithm of the ratio, over prompts; None without variation, or with fewer than two prompts.
-
-    Linearised (delta method): a prompt moves the logarithm by its share of each of the four sums.
-    """
+    """Of the logarithm of the ratio, by the jackknife; None without variation or below two prompts."""
     n = len(times)
     if n < 2 or not times.ratio():
         return None
-    sums = (times.baseline_s, times.baseline_tokens, times.arm_s, times.arm_tokens)
-    shares = [n * part / part.sum() for part in sums]
-    influence = shares[0] - shares[1] - shares[2] + shares[3]
-    found = float(np.sqrt(np.square(influence).sum() / (n - 1) / n))
+    with np.errstate(all="ignore"):
+        values = pseudo_values(times.columns(), lambda sums: np.log(ratio_of_sums(sums)))
+    found = float(values.std(ddof=1)) / math.sqrt(n)
     return found if math.isfinite(found) and found > 1e-12 else None
 
 

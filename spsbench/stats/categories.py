@@ -10,14 +10,11 @@ from spsbench.stats.bootstrap import finite, ratio
 from spsbench.stats.corpus import CorpusMetric
 from spsbench.stats.parity import metrics
 from spsbench.stats.processes import paired_speedup
-from spsbench.stats.speedup import column, finished, loops_of, pair
+from spsbench.stats.speedup import column, finished, loops_of
 from spsbench.summary_types import ArmRow, CategoryPart, CategoryRow, RatioInterval
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FEWEST = 8
-"""Below so many prompts no interval: resampling 3 covers the truth in 69% of cases, 5 in 81%, 8 in 89%."""
 
 
 def by_category(
@@ -97,7 +94,7 @@ def _speedup(
     found = paired_speedup(baseline, samples, anytime=anytime)
     if found is None:
         return None
-    if not trusted or len(pair(baseline, samples)) < FEWEST:
+    if not trusted:
         return {"ratio": found.ratio, "low": None, "high": None}
     return {"ratio": found.ratio, "low": found.low, "high": found.high}
 

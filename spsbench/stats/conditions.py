@@ -8,6 +8,7 @@ which differs by kind, no interval is given.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 
 FEW_PROMPTS = 20
+FEWEST_SEQUENCES, FEWEST_TOKENS, FAR, SLOW = 8, 8, 6.0, 1.5
 SUSPICIOUS_Z = 4.0
 
 
@@ -100,11 +102,51 @@ def _few_prompts(rows: Sequence[ArmRow]) -> Iterator[str]:
     compared = [row for row in rows if (found := row["speedup"]) is not None and found["low"] is not None]
     noun = "wave" if any("paired_waves" in row for row in compared) else "prompt"
     counts = [row.get("paired_waves", row["paired_prompts"] or 0) for row in compared]
-    if counts and min(counts) < FEW_PROMPTS:
+    if counts and (least := min(counts)) < FEW_PROMPTS:
         yield (
-            f"The speedup rests on {min(counts)} {noun}{'' if min(counts) == 1 else 's'}: an interval over "
-            f"fewer than {FEW_PROMPTS} covers less than it says. Raise --limit."
+            f"The speedup rests on {least} {noun}{'' if least == 1 else 's'}: its interval cannot hold what "
+            f"none of them met, and {0.95**least:.0%} of such runs never meet what slows 1 {noun} in 20. "
+            "Raise --limit."
         )
+
+
+def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[str]:
+    """A sentence for each arm in which single sequences stood out; they stay in every number.
+
+    An SpS sequence is held against ArS on the same prompt, one of ArS against its own arm. It is named beyond
+    ``FAR`` robust standard deviations (1.4826 times the median absolute deviation) from the arm's median, and
+    at least ``SLOW`` times as slow. With normal logarithms that names one in 1.4% of clean arms of 8
+    sequences, and in 0.3% of those of 20.
+    """
+    baselines = {row["baseline"] for row in rows}
+    found = []
+    for row in rows:
+        own, reference = by_arm.get(row["arm"]), by_arm.get(row["baseline"] or "")
+        if own is None or (reference is None and row["arm"] not in baselines):
+            continue
+        excess = _pace(own) if reference is None else (_pace(own) - _pace(reference)).dropna()
+        if len(excess) < FEWEST_SEQUENCES:
+            continue
+        excess -= excess.median()
+        far = excess[excess > max(FAR * 1.4826 * float(excess.abs().median()), math.log(SLOW))]
+        if len(far):
+            worst = far.sort_values(ascending=False)[:3]
+            names = worst.index.get_level_values("example_id")
+            told = [f"{name} ({math.exp(size):.1f}x)" for name, size in zip(names, worst, strict=True)]
+            more = f" and {len(far) - 3} more" if len(far) > 3 else ""
+            found.append(
+                f"{label(row)}, {row['sampling']}: far slower per token than the arm's other sequences: "
+                f"{', '.join(told)}{more}. They count; look for other load at that time, or repeat."
+            )
+    return found
+
+
+def _pace(samples: pd.DataFrame) -> pd.Series[float]:
+    """Log seconds a token of the finished sequences that are not too short, by prompt, sample and process."""
+    done = finished(samples)
+    done = done[(done["decode_s"] > 0) & (done["new_tokens"] >= FEWEST_TOKENS)]
+    key = [name for name in ("example_id", "sample_index", "process") if name in done]
+    return (done.set_index(key)["decode_s"] / done.set_index(key)["new_tokens"]).map(math.log)
 
 
 def _of_row(row: ArmRow, anytime: bool) -> Iterator[str]:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.errors import SpsbenchError
+from spsbench.stats.bootstrap import quantiles
 from spsbench.summary_types import Leakage, LogScore, TransformTest
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 PROMPTS_FOR_VARIANCE = 20
-"""From so many prompts on, the variance is that between prompts; below, the one the model implies."""
+"""From so many prompts on, the variance of the log-score is that between prompts; below, the model's."""
 
 FEWEST_IN_CELLS = 50
 """Positions for the chi-square test: five expected in each of ten cells."""
@@ -108,9 +109,10 @@ def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0
         ``estimate`` (negative values are chance, or a sampler that shuns the draft), its two-sided
         95% interval ``low`` to ``high``, ``bound``, the one-sided upper bound (of an estimate below 0
         as if it were 0), and ``standard_error``, the larger of the model's and that between prompts;
-        None where nothing was drafted.
+        None where nothing was drafted. A leak may sit in a few prompts: where there are two or more, the
+        ends are the further of the model's and of Student's over prompts (see ``quantiles``).
     """
-    from scipy import stats
+    from scipy.special import ndtri
 
     kind = "leak_all" if everywhere else "leak"
     if f"{kind}_information" not in prompts:
@@ -122,24 +124,27 @@ def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0
     total = float(information.sum())
     estimate = float(score.sum()) / total
     variance = float(_column(prompts, f"{kind}_var").sum())
-    n = len(prompts)
-    quantiles = [float(stats.norm.ppf(share)) for share in (1 - level, 0.975)]
-    spread = variance
-    if n >= PROMPTS_FOR_VARIANCE:
-        quantiles = [float(stats.t.ppf(share, n - 1)) for share in (1 - level, 0.975)]
-        spread = max(variance, n / (n - 1) * float(np.square(score - estimate * information).sum()))
-    error = math.sqrt(spread) / total
-    fits = [_highest_that_fits(float(score.sum()), total, variance, z) for z in quantiles]
+    n, rests = len(prompts), score - estimate * information
+    model = math.sqrt(variance) / total
+    between = math.sqrt(n / (n - 1) * float(np.square(rests).sum())) / total if n > 1 else 0.0
+
+    def reach(share: float) -> tuple[float, float, float]:
+        """How far the interval goes below and above the estimate, and the highest that fits the model."""
+        z = float(ndtri(share))
+        sides = quantiles(rests, share) if n > 1 else (z, z)
+        below, above = (max(z * model, side * between) for side in sides)
+        return below, above, _highest_that_fits(float(score.sum()), total, variance, z)
+
+    _, above, fits = reach(1 - level)
+    down, up, most = reach(0.975)
     # A negative estimate is chance (or an alarm, elsewhere): it may not buy a bound that so few
     # positions could not give around 0.
-    bound = max(max(estimate, 0.0) + quantiles[0] * error, fits[0])
-    high = max(estimate + quantiles[1] * error, fits[1])
     return {
         "estimate": estimate,
-        "low": estimate - quantiles[1] * error,
-        "high": high,
-        "bound": min(1.0, bound),
-        "standard_error": error,
+        "low": estimate - down,
+        "high": max(estimate + up, most),
+        "bound": min(1.0, max(max(estimate, 0.0) + above, fits)),
+        "standard_error": max(model, between),
     }
 
 

@@ -176,7 +176,7 @@ def alpha_leviathan(ars: pd.DataFrame) -> float | None:
 def alpha_leviathan_interval(ars: pd.DataFrame) -> Interval | None:
     """``alpha_leviathan`` with its 95% interval over prompts; None where there is none."""
     found = _overlaps(ars)
-    return None if found is None or not found[1].sum() else pooled_ratio(*found)
+    return None if found is None or not found[1].sum() else pooled_ratio(*found, most=1.0)
 
 
 def _overlaps(ars: pd.DataFrame) -> tuple[Floats, Floats] | None:

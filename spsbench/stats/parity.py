@@ -8,7 +8,7 @@ and the prompts that it would take. A lossless sampler is called different in at
 runs, by the interval's own odds. Prompts are the unit: repeats of a prompt are averaged, samples of
 a HumanEval problem are its cluster.
 
-A metric that is not a mean over outputs (BLEU) is compared as a figure of the corpus: the interval resamples
+A metric that is not a mean over outputs (BLEU) is compared as a figure of the corpus: the interval leaves out
 prompts with the counts of both arms together, and the tests take the jackknife's pseudo-values for scores.
 """
 
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from spsbench.stats.anytime import EXPECTABLE
 from spsbench.stats.bootstrap import (
     finite,
-    is_zero_somewhere,
     pooled_interval,
     pseudo_values,
     ratio_of_sums,
@@ -247,6 +247,7 @@ OF_A_FILE = (
     "a verdict takes the metric's file, which a report does not run; `spsbench score RUN --missing` gives it"
 )
 NO_RATIO = "the draft alone scores 0"
+NO_INTERVAL = "too little variation between prompts for an interval, or the draft alone scores on one alone"
 UNRECORDED = "no figure of these outputs is recorded; `spsbench score RUN --missing` computes it"
 
 
@@ -272,8 +273,8 @@ def compare(
         ``prompts``, means (or figures), ``difference`` (SpS - ArS) with ``low`` and ``high``, ``margin`` with
         ``margin_rule``, ``normalised_difference`` ((ArS - SpS) / (ArS - draft)), ``tost_p_value``,
         ``standard_deviation`` of the paired differences, ``minimum_detectable_difference`` and
-        ``prompts_needed`` (both at 90% power), ``verdict`` and ``reason``. What does not exist is None,
-        and ``reason`` says why.
+        ``prompts_needed`` (both at 90% power, the second from ``EXPECTABLE`` prompts on), ``verdict`` and
+        ``reason``. What does not exist is None, and ``reason`` says why.
     """
     ars, sps, draft = _common(ars, sps, draft)
     first, second = (_figure(units, value) for units in (ars, sps))
@@ -319,22 +320,14 @@ def advantage(target: Units, draft: Units, value: Value | None = None) -> Advant
         return {**found, "reason": reason}
     if value is None:
         columns = np.asarray(target, dtype=np.float64), np.asarray(draft, dtype=np.float64)
-        low, high = pooled_interval(columns, ratio_of_sums)
+        low, high = pooled_interval(columns, ratio_of_sums, log=True)
         ratio = float(columns[0].sum() / columns[1].sum())
     else:
         both, statistic = _side_by_side(target, draft, lambda one, other: value(one) / value(other))
-        low, high = pooled_interval(both, statistic)
+        low, high = pooled_interval(both, statistic, log=True)
         ratio = means[0] / means[1]
-    why = None if low is not None else _no_ratio(draft, value)
+    why = NO_INTERVAL if low is None else None
     return {**found, "ratio": ratio, "low": low, "high": high, "reason": why}
-
-
-def _no_ratio(draft: Any, value: Value | None) -> str:
-    """Why a ratio to these units has no interval."""
-    columns = np.atleast_2d(np.asarray(draft, dtype=np.float64).T)
-    if is_zero_somewhere([*columns], value or (lambda sums: sums[0])):
-        return "the draft alone scores 0 on some resamples of the prompts, where there is no ratio"
-    return "too little variation between prompts for an interval"
 
 
 def _score_column(
@@ -422,7 +415,7 @@ def _tested(ars: Any, sps: Any, margin: float, value: Value | None) -> ParityTes
         "high": high,
         "tost_p_value": p_value,
         "minimum_detectable_difference": minimum_detectable(deviation, len(difference)),
-        "prompts_needed": prompts_needed(deviation, margin),
+        "prompts_needed": prompts_needed(deviation, margin) if len(difference) >= EXPECTABLE else None,
         "standard_deviation": deviation,
         "verdict": verdict,
         "reason": None,
@@ -451,22 +444,40 @@ def _untested(reason: str, deviation: float | None) -> ParityTest:
     }
 
 
+def _spreads(n: int) -> Floats:
+    """Quantiles of a sample's standard deviation over n normal values of deviation 1, equally likely."""
+    from scipy.stats import chi2
+
+    return np.asarray(np.sqrt(chi2.ppf((np.arange(1_000) + 0.5) / 1_000, n - 1) / (n - 1)))
+
+
 def minimum_detectable(deviation: float, n: int) -> float:
     """The true difference that a paired two-sided t-test at 5% over n prompts finds in 90% of runs."""
-    from statsmodels.stats.power import TTestPower
+    from scipy.optimize import brentq
+    from scipy.stats import norm, t
 
-    return deviation * float(TTestPower().solve_power(nobs=n, alpha=LEVEL, power=POWER))
+    least = t.ppf(1 - LEVEL / 2, n - 1) * _spreads(n)
+    found = brentq(lambda z: float(norm.cdf(z - least).mean()) - POWER, 0.0, 1_000.0)
+    return deviation * float(found) / math.sqrt(n)
 
 
 def prompts_needed(deviation: float, margin: float) -> int:
     """Prompts for which the verdict is *equivalent* in 90% of runs if there is no difference at all.
 
-    The normal approximation: both one-sided tests must reject, each failing in half of the 10%.
+    Both one-sided t-tests reject where |mean| < margin - t s / sqrt(n): a normal probability for each s,
+    averaged over the law of s. The normal approximation is where the search begins: it is too low.
     """
-    from scipy.stats import norm
+    from scipy.stats import norm, t
+
+    def power(n: int) -> float:
+        room = math.sqrt(n) * margin / deviation - t.ppf(1 - LEVEL, n - 1) * _spreads(n)
+        return float(np.clip(2 * norm.cdf(room) - 1, 0.0, None).mean())
 
     quantiles = float(norm.ppf(1 - LEVEL) + norm.ppf(1 - (1 - POWER) / 2))
-    return math.ceil((quantiles * deviation / margin) ** 2)
+    n = max(2, math.ceil((quantiles * deviation / margin) ** 2))
+    while power(n) < POWER:
+        n += 1
+    return n
 
 
 def _solved(ars: Units, sps: Units) -> Solved:

@@ -17,16 +17,14 @@ import numpy.typing as npt
 
 from spsbench.records import Speedup
 from spsbench.stats.anytime import anytime_speedup
-from spsbench.stats.bootstrap import RESAMPLES, SEED, ratio
-from spsbench.stats.speedup import pair, paired_sums, speedup
+from spsbench.stats.bootstrap import LEVEL, pseudo_values, quantiles, ratio
+from spsbench.stats.speedup import pair, paired_sums, ratio_of_sums, speedup
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 Floats = npt.NDArray[np.float64]
-
-_BATCH_CELLS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +79,9 @@ def pair_processes(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool =
 def speedup_over_processes(times: ProcessTimes) -> Speedup | None:
     """The pooled ratio with a 95% interval for processes and prompts alike.
 
-    Processes and prompts are resampled independently of each other and crossed (the pigeonhole
-    bootstrap, Owen 2007, Annals of Applied Statistics 1(2)), which errs on the wide side. With N
-    processes the bootstrap sees only (N - 1) / N of their variance and knows it badly, so the
-    standard error of the log ratio is scaled by sqrt(N / (N - 1)) and spread by the t distribution
-    with N - 1 degrees of freedom: two processes give a wide interval, and should.
+    The variances between processes and between prompts add up, which errs on the wide side (as the
+    pigeonhole bootstrap does, Owen 2007, Annals of Applied Statistics 1(2)), with Student's quantile for
+    the processes: two of them give a wide interval, and should.
 
     Returns:
         None without data; the ends are None for one process.
@@ -97,31 +93,15 @@ def speedup_over_processes(times: ProcessTimes) -> Speedup | None:
     n = cells.shape[1]
     if n < 2:
         return Speedup(point, None, None)
-    from scipy.stats import t
-
-    logs = _resampled_logs(cells)
-    half = float(t.ppf(0.975, n - 1)) * math.sqrt(n / (n - 1)) * float(np.std(logs, ddof=1))
-    if not half > 1e-12:
+    with np.errstate(all="ignore"):
+        processes, prompts = (
+            pseudo_values([*cells.sum(axis)], lambda sums: np.log(ratio_of_sums(sums))) for axis in (2, 1)
+        )
+    error = math.sqrt(sum(each.var(ddof=1) / len(each) for each in (processes, prompts) if len(each) > 1))
+    if not 1e-12 < error < math.inf:
         return Speedup(point, None, None)
-    return Speedup(point, point * math.exp(-half), point * math.exp(half))
-
-
-def _resampled_logs(cells: Floats) -> Floats:
-    """Log ratios of the resamples that hold any data, [at most RESAMPLES]."""
-    rng = np.random.default_rng(SEED)
-    _, processes, prompts = cells.shape
-    batch = max(1, _BATCH_CELLS // max(processes, prompts))
-    parts = []
-    for start in range(0, RESAMPLES, batch):
-        size = min(batch, RESAMPLES - start)
-        drawn = rng.multinomial(processes, np.full(processes, 1 / processes), size=size)
-        weights = rng.multinomial(prompts, np.full(prompts, 1 / prompts), size=size)
-        sums = [((drawn @ cell) * weights).sum(axis=1) for cell in cells]
-        parts.append(np.stack(sums))
-    base_s, base_tokens, arm_s, arm_tokens = np.concatenate(parts, axis=1)
-    there = (base_tokens > 0) & (arm_tokens > 0)
-    seconds = base_s[there] / arm_s[there]
-    return np.asarray(np.log(seconds * arm_tokens[there] / base_tokens[there]))
+    below, above = quantiles(processes, (1.0 + LEVEL) / 2.0)
+    return Speedup(point, point * math.exp(-below * error), point * math.exp(above * error))
 
 
 def _ratio(sums: Sequence[float] | Floats) -> float | None:

@@ -39,11 +39,13 @@ class PairedTimes:
     def __len__(self) -> int:
         return len(self.arm_s)
 
+    def columns(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """All four, as ``pooled_interval`` takes them."""
+        return self.baseline_s, self.baseline_tokens, self.arm_s, self.arm_tokens
+
     def part(self, where: slice) -> PairedTimes:
         """The same for some of the prompts."""
-        return PairedTimes(
-            self.baseline_s[where], self.baseline_tokens[where], self.arm_s[where], self.arm_tokens[where]
-        )
+        return PairedTimes(*(column[where] for column in self.columns()))
 
     def ratio(self) -> float | None:
         """The pooled ratio of time per token; above 1 the arm is faster. None without data."""
@@ -117,8 +119,7 @@ def speedup(times: PairedTimes) -> Speedup | None:
     point = times.ratio()
     if point is None:
         return None
-    data = (times.baseline_s, times.baseline_tokens, times.arm_s, times.arm_tokens)
-    return Speedup(point, *pooled_interval(data, ratio_of_sums))
+    return Speedup(point, *pooled_interval(times.columns(), ratio_of_sums, log=True))
 
 
 def halves(times: PairedTimes) -> tuple[float | None, float | None]:

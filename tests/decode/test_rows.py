@@ -242,6 +242,16 @@ def test_probabilities_are_looked_up_inside_and_outside_of_the_support() -> None
             assert held[row].along(held[other]).tolist() == expected.tolist()
 
 
+def test_a_draft_is_looked_up_along_a_wide_support() -> None:
+    """Supports of 600 of 4,000 tokens that half overlap: their residual is that of the whole rows."""
+    probs = torch.zeros(2, 4000)
+    probs[0, :1200:2], probs[1, 600:1800:2] = torch.rand(2, 600, generator=torch.Generator().manual_seed(1))
+    held = HostRows.of(probs)
+    assert held[0].ids is not None
+    assert held[1].along(held[0]).tolist() == probs[1][probs[0] > 0].tolist()
+    assert held[0].along(held[1]).tolist() == probs[0][probs[1] > 0].tolist()
+
+
 def test_rows_are_held_as_their_device_suits_and_made_dense_for_who_knows_tensors_alone() -> None:
     probs = torch.tensor([[0.25, 0.75], [1.0, 0.0]])
     held = as_in_a_loop(probs)

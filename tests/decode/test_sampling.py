@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from spsbench.decode import sampling
+from spsbench.decode.rows import warped
 from spsbench.decode.sampling import draw, warp
 from spsbench.records import SamplingParams
 
@@ -54,6 +55,15 @@ def test_hand_made_rows() -> None:
     squared = [0.25, 0.0625, 0.0225, 0.01]
     expected = [x / sum(squared) for x in squared]
     assert warp(logits, SamplingParams(temperature=0.5))[0].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("tokens", [2, 40])
+def test_the_nucleus_has_no_slack(tokens: int) -> None:
+    """So many tokens reach .949: the next belongs to a nucleus of .95; the longer one is past the head."""
+    likely = torch.linspace(1.1, 0.9, tokens, dtype=torch.float64) * 0.949 / tokens
+    logits = torch.cat([likely, torch.tensor([0.02, 0.016, 0.015], dtype=torch.float64)]).log()[None]
+    for row in (warp(logits, SamplingParams(top_p=0.95)), warped(logits, SamplingParams(top_p=0.95)).dense()):
+        assert int((row > 0).sum()) == tokens + 1
 
 
 def test_ties_at_the_edge_are_kept_together() -> None:

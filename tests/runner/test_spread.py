@@ -10,7 +10,7 @@ import pytest
 
 from spsbench.errors import SpsbenchError
 from spsbench.records import Arm, Prompt, SamplingParams
-from spsbench.runner.schedule import turns
+from spsbench.runner.schedule import derive_seed, turns
 from spsbench.runner.spread import MOST_LOST, Answer, Block, Free, Item, Lost, hand_out, measuring
 from spsbench.store import Key
 
@@ -163,3 +163,10 @@ def test_with_batches_a_block_is_a_wave_of_whole_prompts() -> None:
         {"p4", "p5"},
     ]
     assert [len(block.items) for block in found] == [12, 6]
+
+
+def test_seeds_are_of_63_bits() -> None:
+    """Of 3,000 none meets another, and they reach the whole range."""
+    seeds = {derive_seed(0, f"e{number}", index, "sps") for number in range(300) for index in range(10)}
+    assert len(seeds) == 3_000
+    assert 2**62.9 < max(seeds) < 2**63

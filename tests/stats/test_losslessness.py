@@ -11,7 +11,7 @@ import torch
 from simulated_evidence import rescored, run, samples
 
 from spsbench.decode.evidence import evidence
-from spsbench.stats.losslessness import alpha_leviathan, evidence_of, losslessness
+from spsbench.stats.losslessness import _verdict_of_kind, alpha_leviathan, evidence_of, losslessness
 
 ARM = "sps-k4-nucleus"
 
@@ -76,6 +76,12 @@ def test_a_leak_alarms_from_either_kind() -> None:
     assert arm["self_consistency"]["verdict"] == "ok"
     assert arm["verdict"] == "alarm"
     assert arm["reasons"][0].startswith("independent re-score: e-value 10^")
+
+
+@pytest.mark.parametrize(("log10", "verdict"), [(2.99, "ok"), (3.0, "alarm")])
+def test_an_e_value_of_1000_alarms(log10: float, verdict: str) -> None:
+    facts: Any = {"impossible": 0, "tokens": 900, "greedy": False, "positions": 900, "log10_e_value": log10}
+    assert _verdict_of_kind(facts, exact=True)["verdict"] == verdict
 
 
 def test_an_impossible_token_alarms_unless_rounding_explains_it() -> None:

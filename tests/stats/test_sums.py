@@ -32,11 +32,11 @@ def test_a_planted_leakage_is_estimated(leakage: float) -> None:
 
 @pytest.mark.parametrize(("leakage", "prompts"), [(0.0, 6), (0.05, 20)])
 def test_interval_and_bound_cover_in_95_of_100_runs(leakage: float, prompts: int) -> None:
-    """100 simulated runs, with the model's variance for 6 prompts and that between 20.
+    """100 simulated runs.
 
     At 95% coverage fewer than 87 hits have odds below 1 in 1,000, and 100 of 100 (an interval that
-    is too wide to be of use) odds of 1 in 170. The bound is conservative near 0: a negative estimate
-    does not lower it.
+    is too wide to be of use) odds of 1 in 170; for 6 prompts the wider of two intervals is taken. The bound
+    is conservative near 0: a negative estimate does not lower it.
     """
     inside = below = 0
     for seed in range(100):
@@ -44,8 +44,19 @@ def test_interval_and_bound_cover_in_95_of_100_runs(leakage: float, prompts: int
         assert found is not None
         inside += found["low"] <= leakage <= found["high"]
         below += leakage <= found["bound"]
-    assert 87 <= inside < 100
+    assert 87 <= inside < 100 + (prompts < 20)
     assert below >= 87
+
+
+def test_the_standard_error_is_the_models_or_that_between_prompts() -> None:
+    """By hand: residuals -2, 0, -1, 3 give sqrt(4 / 3 x 14) / 40; variances of 9 give sqrt(36) / 40."""
+    for var, error in ((0.01, math.sqrt(4 / 3 * 14) / 40), (9.0, 6 / 40)):
+        scores = {"leak_score": [1.0, 3.0, 2.0, 6.0], "leak_information": 10.0, "leak_var": var}
+        found = evidence_stats.leakage(pd.DataFrame(scores))
+        assert found is not None
+        assert found["standard_error"] == pytest.approx(error)
+        assert found["low"] < found["estimate"] - 1.9 * error
+        assert found["high"] > found["estimate"] + 1.9 * error
 
 
 def test_the_bound_of_a_short_text_is_no_better_than_its_chances() -> None:

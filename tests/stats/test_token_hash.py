@@ -30,6 +30,17 @@ def test_order_and_times_do_not_matter_but_every_token_does(make_samples: Make) 
     assert token_hash(samples.iloc[:-1]) != found
 
 
+def test_later_samples_and_late_tokens_count(make_samples: Make) -> None:
+    samples = make_samples([1.0] * 4, [200] * 4, samples_per_prompt=2)
+    samples["token_ids"] = [[*range(200)] for _ in range(4)]
+    hashes = {token_hash(samples)}
+    for row, place in ((1, 0), (3, 64), (0, 199)):
+        changed = samples.copy()
+        changed.at[row, "token_ids"] = [*range(place), 999, *range(place + 1, 200)]
+        hashes.add(token_hash(changed))
+    assert len(hashes) == 4
+
+
 def test_tokens_do_not_run_together(make_samples: Make) -> None:
     """[1, 23] and [12, 3], and a token that moves from one sequence to the next."""
     samples = written(make_samples)

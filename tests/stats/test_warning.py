@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from simulated_sweep import sweep
+from summarised import summarise
 
 from spsbench.axes import label
 from spsbench.stats.conditions import warnings
@@ -33,7 +35,7 @@ def _row(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "sentence", "remedy"),
     [
-        ({"paired_prompts": 5}, "rests on 5 prompts", "--limit"),
+        ({"paired_prompts": 5}, "77% of such runs never meet what slows 1 prompt in 20", "--limit"),
         ({"paired_prompts": 1}, "rests on 1 prompt:", "--limit"),
         ({"failed": 2}, "SpS (K=4), nucleus: 2 of 52 sequences failed", "--resume"),
         ({"missing": 7}, "7 sequences have not been run", "--resume"),
@@ -54,6 +56,23 @@ def test_a_reason_gives_one_sentence_with_its_remedy(
 def test_a_clean_run_has_no_warning() -> None:
     baseline = _row(method="ars", k=0, baseline=None, speedup=None, paired_prompts=None, acceptance_z=None)
     assert warnings([baseline, _row()]) == []
+
+
+@pytest.mark.parametrize("arm", ["ars", "sps"])
+def test_a_sequence_that_stands_out_is_named_and_stays(arm: str) -> None:
+    """A hiccup of ten times, in one of 12 sequences; lesser ones and short texts are not named."""
+    samples, loops = sweep(ks=(0, 4), prompts=12)
+    assert not any("far slower" in text for text in summarise(samples, loops, {})["warnings"])
+    own, name = samples["arm"].str.startswith(arm), {"ars": "ArS", "sps": "SpS (K=4)"}[arm]
+    for example, factor in (("e7", 10.0), ("e3", 1.4)):
+        samples.loc[own & (samples["example_id"] == example), "decode_s"] *= factor
+    found = summarise(samples, loops, {})
+    (text,) = [text for text in found["warnings"] if "far slower" in text]
+    assert text.startswith(f"{name}, nucleus: far slower per token than the arm's other sequences: e7 (")
+    assert "e3" not in text
+    assert found["rows"][1]["sequences"] == 12
+    samples["new_tokens"] = 7  # too short to say
+    assert not any("far slower" in text for text in summarise(samples, loops, {})["warnings"])
 
 
 def test_labels() -> None:
