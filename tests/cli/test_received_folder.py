@@ -1,0 +1,147 @@
+"""Run directories from strangers: nothing beside them is written, imported, started or waited for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from commandline import SMALL, Cli, Result
+
+from spsbench.paths import data_dir
+
+
+@pytest.fixture
+def received(finished: tuple[Path, Result], tmp_path: Path) -> Path:
+    """A run to be changed."""
+    return shutil.copytree(finished[0], tmp_path / "received")
+
+
+def link(place: Path, victim: Path) -> None:
+    place.symlink_to(victim)
+
+
+def second_name(place: Path, victim: Path) -> None:
+    place.hardlink_to(victim)
+
+
+def pipe(place: Path, victim: Path) -> None:
+    os.mkfifo(place)
+
+
+SCORE, REPORT, PAGE, RESUME = (
+    ("score",),
+    ("report",),
+    ("report", "--html"),
+    ("run", "--limit", "2", "--resume"),
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "plant"),
+    [
+        (REPORT, "summary.json", link),
+        (REPORT, "report.md", pipe),
+        (REPORT, "figures", link),
+        (REPORT, "figures/positions.svg", link),
+        (REPORT, "run.json", pipe),
+        (PAGE, "report.html", link),
+        (SCORE, "scores.jsonl", link),
+        (SCORE, "scores.jsonl", second_name),
+        (SCORE, "scores.jsonl", pipe),
+        (SCORE, "samples.jsonl", link),
+        (SCORE, ".spsbench.lock", link),
+        (SCORE, "prompts.jsonl", pipe),
+        (SCORE, "config.yaml", pipe),
+        (RESUME, "samples.jsonl", second_name),
+        (SCORE, "samples.jsonl.torn", link),
+        (RESUME, "samples.parquet", link),
+        (RESUME, "config.yaml", link),
+    ],
+)
+def test_links_and_pipes_are_refused(
+    cli: Cli, received: Path, tmp_path: Path, command: tuple[str, ...], name: str, plant: Callable[..., None]
+) -> None:
+    place, victim = received / name, tmp_path / "victim"
+    kept = place.read_bytes() if place.is_file() else b"mine\n"
+    if name == "samples.jsonl.torn":
+        (received / "samples.jsonl").write_bytes(b"{half\n" + (received / "samples.jsonl").read_bytes())
+    if name == "figures":
+        shutil.rmtree(place, ignore_errors=True)
+        victim.mkdir()
+    else:
+        place.parent.mkdir(exist_ok=True)
+        place.unlink(missing_ok=True)
+        victim.write_bytes(kept)
+    plant(place, victim)
+    answer = cli(*command, received)
+    assert "is a link or no ordinary file" in answer.err or "has a second name" in answer.err, answer
+    assert answer.code == (0 if command == REPORT and name != "run.json" else 2), answer.err
+    assert [*victim.iterdir()] == [] if victim.is_dir() else victim.read_bytes() == kept
+
+
+def test_logs_of_engines_go_through_no_link(cli: Cli, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert cli("run", "xsum", "--engine", "eager,worker:true", *SMALL, "--out", run).code == 5
+    shutil.rmtree(run / "engines")
+    (run / "engines").symlink_to(tmp_path)
+    assert "is a link or no ordinary file" in cli("run", "--limit", "2", "--resume", run).err
+    assert not [*tmp_path.glob("*.log")]
+
+
+def test_a_link_with_the_name_of_an_unfinished_file_is_not_written_through(
+    cli: Cli, received: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in ("summary.json", "report.md", "samples.parquet"):
+        (received / f".{name}.tmp").symlink_to(victim)
+    assert cli("score", received).code == cli("report", received).code == 0
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "command"),
+    [
+        ("task", "theirs.py:task", SCORE),
+        ("task", "theirs.yaml", SCORE),
+        ("task", "theirs.py:task", RESUME),
+        ("drafters", ["theirs.py:drafter"], RESUME),
+        ("engines", ["worker:touch imported"], RESUME),
+        ("engines", ["openai:http://127.0.0.1:9/v1"], RESUME),
+    ],
+)
+def test_code_in_somebody_elses_settings_needs_trust(
+    cli: Cli, received: Path, key: str, value: object, command: tuple[str, ...]
+) -> None:
+    Path("theirs.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
+    shipped = (data_dir("tasks") / "xsum.yaml").read_text()
+    Path("theirs.yaml").write_text(f"{shipped}\nmetrics: [theirs.py:metric]\n")
+    settings = yaml.safe_load((received / "config.yaml").read_text())
+    (received / "config.yaml").write_text(yaml.safe_dump(settings | {key: value}))
+    refused = cli(*command, received)
+    assert refused.code == 2
+    assert "error: --trust: the settings of" in refused.err
+    assert not Path("imported").exists()
+    trusted = cli(*command, received, "--trust")
+    assert "--trust" not in trusted.err
+    assert Path("imported").exists() or key == "engines"
+    again = cli(*command, received)
+    assert "--trust" not in again.err, "what was trusted once is remembered"
+
+
+def test_what_was_typed_is_trusted(cli: Cli, received: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Now, or when the run began; not in another folder, where a relative name is another file."""
+    settings = yaml.safe_load((received / "config.yaml").read_text())
+    engine = "worker:touch typed"
+    (received / "config.yaml").write_text(yaml.safe_dump(settings | {"engines": [engine]}))
+    assert "--trust" not in cli("run", "--resume", received, "--engine", engine).err
+    assert "--trust" in cli("run", "--resume", received).err
+    cli("run", "xsum", "--engine", engine, "--limit", "1", "--out", "own")
+    assert "--trust" not in cli("run", "--resume", received).err
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert "--trust" in cli("run", "--resume", received).err
