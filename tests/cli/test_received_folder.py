@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -46,7 +49,7 @@ SCORE, REPORT, PAGE, RESUME = (
         (REPORT, "summary.json", link),
         (REPORT, "report.md", pipe),
         (REPORT, "figures", link),
-        (REPORT, "figures/positions.svg", link),
+        (REPORT, "figures/tails.svg", link),
         (REPORT, "run.json", pipe),
         (PAGE, "report.html", link),
         (SCORE, "scores.jsonl", link),
@@ -145,3 +148,35 @@ def test_what_was_typed_is_trusted(cli: Cli, received: Path, monkeypatch: pytest
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     assert "--trust" in cli("run", "--resume", received).err
+
+
+def rename_example(run: Path, name: str, *files: str) -> None:
+    old = json.loads((run / "prompts.jsonl").read_text().splitlines()[0])["example_id"]
+    for file in files:
+        text = (run / file).read_text()
+        (run / file).write_text(text.replace(json.dumps(old), json.dumps(name)))
+
+
+def test_an_id_of_several_lines_is_shown(cli: Cli, received: Path) -> None:
+    rename_example(received, "a\nb\x1b", "prompts.jsonl", "samples.jsonl", "scores.jsonl")
+    (received / "tokens.parquet").unlink()
+    shown = cli("report", "--html", received)
+    assert shown.code == 0, shown.err
+    assert "\x1b" not in (received / "report.html").read_text()
+
+
+def test_a_sample_of_no_prompt_is_not_scored(cli: Cli, received: Path) -> None:
+    rename_example(received, "a\nb\x1b", "prompts.jsonl")
+    refused = cli("score", received)
+    assert refused.code == 2
+    assert "which is none of its prompts" in refused.err
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@A1", "\t=1", "\r=1", "\x1b[31m=1"])
+def test_no_cell_of_csv_is_a_formula_or_drives_a_terminal(cli: Cli, received: Path, text: str) -> None:
+    told = json.loads((received / "run.json").read_text())
+    (received / "run.json").write_text(json.dumps(told | {"task_label": text, "created_utc": text}))
+    line = cli("report", "--csv", received).out
+    (row, *_) = csv.DictReader(io.StringIO(line))
+    assert row["task"][0] in "' "
+    assert not set("\x1b\r\t") & set(line)
