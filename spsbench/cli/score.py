@@ -54,8 +54,8 @@ def score(
         limits = n_workers, timeout
         score_run(source, limits, unsafe_exec, extract, missing=missing, trust=trust, json=json, quiet=quiet)
         return
-    for flag, given in (("--missing", missing), ("--trust", trust)):
-        _refuse(flag, given or None, "a run", f"{source} is a file of samples")
+    for flag, is_given in (("--missing", missing), ("--trust", trust)):
+        _refuse(flag, is_given or None, "a run", f"{source} is a file of samples")
     asked = judge.Judging(out, k, n_workers, timeout, problem_file, ignore_missing, unsafe_exec, extract)
     judge.judge_samples(source, asked, json=json, quiet=quiet)
 
