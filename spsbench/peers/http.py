@@ -12,6 +12,7 @@ from typing import Any
 import requests
 from urllib3.exceptions import MaxRetryError, ReadTimeoutError
 
+from spsbench.fetch.addresses import withheld
 from spsbench.peers.peer import PeerError, PeerGone
 from spsbench.peers.protocol import shortened
 
@@ -35,6 +36,7 @@ class Http:
 
     def __init__(self, root: str, answer_s: float) -> None:
         self.root, self._answer_s = root, answer_s
+        self._login, self._query = withheld(root)
         key = os.environ.get(KEY)
         self._headers = {"Connection": "close"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
@@ -128,7 +130,13 @@ class Http:
         limits = (min(_CONNECT_S, self._answer_s), self._answer_s)
         try:
             with requests.request(
-                method, url, json=body, timeout=limits, stream=stream, headers=self._headers
+                *(method, url),
+                params=self._query,
+                auth=self._login,
+                json=body,
+                timeout=limits,
+                stream=stream,
+                headers=self._headers,
             ) as response:
                 yield response
         except requests.RequestException as error:
@@ -143,7 +151,7 @@ class Http:
             return PeerGone(f"no server answers at {self.root}")
         if isinstance(error, requests.ConnectionError):
             return PeerError(f"{url} closed the connection early")
-        return PeerError(f"{url} cannot be asked: {shortened(str(error))}")
+        return PeerError(f"{url} cannot be asked ({type(error).__name__})")
 
     def _require_ok(self, response: requests.Response, path: str) -> None:
         status = response.status_code
