@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +16,6 @@ _MOST_LAYERS, _WIDEST = 2_000, 1 << 24
 _WIDTHS = ("size", "dim", "d_model", "d_ff", "heads", "experts", "n_embd", "n_inner", "n_head")
 _MOST_GROWTH = 4_096
 """Characters that a tokenizer's rules may make of one, and tokens that it may add to a text."""
-
-_ROOM_BYTES = 4 << 30
 
 
 def require_bounded_file(path: Path, name: str, flag: str) -> None:
@@ -129,27 +124,6 @@ def _added(rules: Any) -> int:
         piece.get("SpecialToken") or {} for key in ("single", "pair") for piece in rules.get(key) or ()
     ]
     return sum(sizes.get(piece.get("id"), 1) for piece in written) + _added(rules.get("processors"))
-
-
-@contextmanager
-def little_memory() -> Iterator[None]:
-    """Let this process take 4 GiB more than it has, and no more: a chat template is a program of the model's.
-
-    Where the system has no such limit nothing happens.
-    """
-    if not sys.platform.startswith("linux"):
-        yield
-        return
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
-    wanted = used + _ROOM_BYTES
-    if before[0] != resource.RLIM_INFINITY:
-        wanted = min(wanted, before[0])
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def _too_much(name: str, flag: str, what: str, most: int) -> UnavailableError:

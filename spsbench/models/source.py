@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spsbench.environment import little_memory
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.fetch.catalogue import PREFIX as PACKAGE
 from spsbench.models.bounds import (
-    little_memory,
     require_bounded_config,
     require_bounded_file,
     require_bounded_tokenizer,

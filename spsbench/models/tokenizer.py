@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spsbench.environment import little_memory
 from spsbench.errors import UsageError
 from spsbench.models.border import Border
-from spsbench.models.bounds import little_memory
 
 
 class Tokenizer:

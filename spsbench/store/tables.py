@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench import axes
+from spsbench.environment import little_memory
 from spsbench.errors import SpsbenchError
 from spsbench.store import codec
 from spsbench.store.codec import LATER_LOOP_COLUMNS, LOOP_COLUMNS, LOOP_COUNTS, TRACE_COLUMNS
@@ -157,7 +158,11 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
             continue  # of an earlier version, and no journal to read
         try:
             with open(directory / f"{name}.parquet", "rb", opener=ordinary) as file:
-                table = pq.ParquetFile(file, page_checksum_verification=True).read()
+                parquet = pq.ParquetFile(file, page_checksum_verification=True)
+                if stamp is not None and parquet.metadata.num_rows > sum(map(int, stamp.split("+"))):
+                    return None  # each row is at least a byte of the journal
+                with little_memory():
+                    table = parquet.read()
             table.validate(full=True)
         except (OSError, ValueError, pa.ArrowException):  # a damaged name cannot even be printed in an error
             return None

@@ -6,15 +6,20 @@ import csv
 import io
 import json
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from commandline import SMALL, Cli, Result
 
+from spsbench.errors import UnavailableError
 from spsbench.paths import data_dir
+from spsbench.tasks.sources import parquet_rows
 
 
 @pytest.fixture
@@ -180,3 +185,17 @@ def test_no_cell_of_csv_is_a_formula_or_drives_a_terminal(cli: Cli, received: Pa
     (row, *_) = csv.DictReader(io.StringIO(line))
     assert row["task"][0] in "' "
     assert not set("\x1b\r\t") & set(line)
+
+
+def test_a_parquet_bomb_is_not_unfolded(cli: Cli, received: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more rows than its journal has bytes, or one text again and again: made anew, or refused."""
+    monkeypatch.setattr("spsbench.environment.ROOM_BYTES", 1 << 28)
+    place = received / "loops.parquet"
+    rows = pa.nulls(2_000_000, pa.int32()).fill_null(0)
+    columns = {"loop": rows, "example_id": pa.DictionaryArray.from_arrays(rows, pa.array(["a" * 1000]))}
+    pq.write_table(pa.table(columns), place, store_schema=False)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert cli("report", received, "--quiet").code == 0
+    with pytest.raises(UnavailableError, match="is not a readable Parquet file"):
+        next(parquet_rows(place))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 1 << 20

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from spsbench import environment
 from spsbench.errors import UnavailableError
-from spsbench.models import bounds
 from spsbench.models.source import find
 from spsbench.paths import mini_dir
 
@@ -77,7 +77,7 @@ def test_a_file_larger_than_any_in_use_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_chat_template_gets_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "_ROOM_BYTES", 1 << 30)
+    monkeypatch.setattr(environment, "ROOM_BYTES", 1 << 30)
     before = resource.getrlimit(resource.RLIMIT_DATA)
     template = "{% if ('a' * 3000000000)|length %}b{% endif %}"
     changes = {"chat_template": template}
