@@ -84,7 +84,7 @@ def score_run(
         unsafe_exec: run programs even without a sandbox.
         extract: how code is taken from answers; None for the run's setting.
         missing: only outputs without a score.
-        trust: import what the run's settings name, whoever wrote them.
+        trust: import what the run's settings name, even a stranger's.
         json: print JSON.
         quiet: print nothing for people.
 

@@ -42,7 +42,7 @@ def require_trusted(config: RunConfig, fields: Sequence[str], folder: Path, *, t
             f"the settings of {folder} would import, start or ask {', '.join(map(as_typed, unknown))}, "
             "which you have not typed on this machine.",
             flag="--trust",
-            remedy="Look at it first, then add --trust if the folder is yours or you trust whoever made it.",
+            remedy="Look at it first, then add --trust if the folder is yours or you trust its author.",
         )
 
 
