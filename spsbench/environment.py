@@ -6,11 +6,13 @@ Nothing heavy is imported: versions come from the installed packages' metadata, 
 from __future__ import annotations
 
 import platform
+import resource
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -242,3 +244,31 @@ def _output(tool: str, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+ROOM_BYTES = 4 << 30
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """Let this process take 4 GiB more than it has, or half of what is free if that is less, and no more.
+
+    For what strangers' files decide: a chat template is a program, and Parquet unfolds to any size. Where
+    the system has no such limit nothing happens.
+
+    Raises:
+        MemoryError: more is wanted.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+    wanted = pages * resource.getpagesize() + min(ROOM_BYTES, psutil.virtual_memory().available // 2)
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (wanted if before == resource.RLIM_INFINITY else min(wanted, before), hard)
+    )
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))

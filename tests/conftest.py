@@ -53,6 +53,14 @@ def _alone() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _typed_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests type is not remembered for the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def evaluate_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What evaluate copies of metric scripts lies in one folder: it stays on the path once it is there."""

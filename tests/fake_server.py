@@ -58,6 +58,7 @@ class Fake:
     k: int = 0
     seen: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    queries: list[str] = field(default_factory=list)
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -152,6 +153,8 @@ class _Handler(BaseHTTPRequestHandler):
         fake.keys.append(self.headers.get("Authorization"))
         if self._refused():
             return
+        self.path, _, query = self.path.partition("?")
+        fake.queries.append(query)
         found = _GET.get(self.path, lambda _: None)(fake)
         if self.path == "/metrics" and fake.dialect in ("vllm", "llama"):
             self._send(200, fake.metrics().encode(), "text/plain")

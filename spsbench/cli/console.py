@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -58,8 +59,9 @@ def say(message: str, *, quiet: bool = False) -> None:
 
 
 def complain(message: str) -> None:
-    """An error on stderr."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    """An error on stderr, without the passwords of URLs in it."""
+    shown = re.sub(r"(:/{1,2})[^/\s@]+@", r"\1", message)  # a path has one slash
+    print(f"error: {shown}", file=sys.stderr, flush=True)
 
 
 def print_json(content: Any) -> None:

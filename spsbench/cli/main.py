@@ -39,6 +39,7 @@ from spsbench.cli.trace import trace
 from spsbench.cli.transfers import Transfers
 from spsbench.cli.verify import verify
 from spsbench.errors import SpsbenchError
+from spsbench.fetch.addresses import withhold
 from spsbench.fetch.watching import watched_by
 from spsbench.torchrun import require_alone
 
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; those of the process if not given.
     """
     gc.set_threshold(GARBAGE_THRESHOLD)
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = [withhold(each) for each in (sys.argv[1:] if arguments is None else arguments)]
     with listening(given) as interruption:
         try:
             code = _carry_out(given)

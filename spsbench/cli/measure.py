@@ -41,6 +41,7 @@ _ABOUT_THE_COMMAND = {
         "allow_mixed",
         "budget",
         "on",
+        "trust",
     ),
 }
 _NUMBERS = (
@@ -60,6 +61,8 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
         UsageError: options that contradict each other, or a bad value.
     """
     from spsbench.config import resolve
+    from spsbench.config.resolve import field_of
+    from spsbench.config.trust import FIELDS, remember, require_trusted
 
     _check_directories(params)
     gates_of(params["fail_on"])
@@ -84,7 +87,14 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
     if params["resume"] is not None:
         flags = _as_before(params["resume"] / "run.json") | flags
     source = params["config"] if params["resume"] is None else params["resume"] / "config.yaml"
-    config = resolve(flags, source, params["set"] or (), params["protocol"], params["pair"])
+    overrides = params["set"] or ()
+    config = resolve(flags, source, overrides, params["protocol"], params["pair"])
+    if params["resume"] is None:
+        remember(config)
+    else:
+        typed = {field_of(name) for name in (*flags, *(text.partition("=")[0] for text in overrides))}
+        theirs = [field for field in FIELDS if field not in typed]
+        require_trusted(config, theirs, params["resume"], trust=params.get("trust", False))
     if (placement := params.get("draft_placement")) is not None and config.tensor_parallel == 1:
         raise UsageError(
             f"{placement} says where the draft of a split target is, and the target is in one process.",

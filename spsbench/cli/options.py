@@ -158,6 +158,15 @@ UnsafeExec = Annotated[
     bool,
     option("--unsafe-exec", "", WHAT, "Run generated programs even without a sandbox; the run records it."),
 ]
+Trust = Annotated[
+    bool,
+    option(
+        "--trust",
+        "",
+        WHAT,
+        "Let the settings of somebody else's run import files, start commands and ask servers.",
+    ),
+]
 Extract = Annotated[
     str | None,
     option(

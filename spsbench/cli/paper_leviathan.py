@@ -187,6 +187,6 @@ def _conclude(
     page = {"schema_version": SCHEMA_VERSION, **page, "study": setup.study}
     plates = draw(page)
     for plate in plates:
-        save(plate, directory / "figures")
+        save(plate, directory, "figures")
     figures = [{"name": one.name, "title": one.title, "caption": one.caption} for one in plates]
     keep_page(page, render(page, figures), screen(page), directory, params)

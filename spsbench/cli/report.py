@@ -138,7 +138,7 @@ def write(directory: Path, measured: Measured, *, narrow: bool = False) -> Galle
     try:
         write_summary(directory, measured.summary)
         for plate in drawn.plates:
-            save(plate, directory / gallery.FOLDER)
+            save(plate, directory, gallery.FOLDER)
         with RunStore.open(directory) as store:
             store.write_report(render(measured.summary, {**measured.run, **gallery.described(drawn)}))
     except SpsbenchError as problem:

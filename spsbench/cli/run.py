@@ -70,6 +70,7 @@ def run(
     processes: options.Processes = None,
     on: options.On = None,
     resume: options.Resume = None,
+    trust: options.Trust = False,
     trace: options.Trace = None,
     fail_on: options.FailOn = None,
     expect: options.Expect = None,

@@ -31,6 +31,7 @@ def score(
     n_workers: judge.Workers = "auto",
     timeout: judge.Timeout = "3",
     unsafe_exec: judge.UnsafeExec = False,
+    trust: options.Trust = False,
     extract: judge.Extract = None,
     out: judge.Results = None,
     k: judge.Ks = None,
@@ -50,9 +51,11 @@ def score(
             ("--ignore-missing", ignore_missing or None),
         ):
             _refuse(flag, given, "a file of samples", f"{source} is a run")
-        score_run(source, (n_workers, timeout), unsafe_exec, extract, missing=missing, json=json, quiet=quiet)
+        limits = n_workers, timeout
+        score_run(source, limits, unsafe_exec, extract, missing=missing, trust=trust, json=json, quiet=quiet)
         return
-    _refuse("--missing", missing or None, "a run", f"{source} is a file of samples")
+    for flag, is_given in (("--missing", missing), ("--trust", trust)):
+        _refuse(flag, is_given or None, "a run", f"{source} is a file of samples")
     asked = judge.Judging(out, k, n_workers, timeout, problem_file, ignore_missing, unsafe_exec, extract)
     judge.judge_samples(source, asked, json=json, quiet=quiet)
 
@@ -69,6 +72,7 @@ def score_run(
     extract: str | None,
     *,
     missing: bool,
+    trust: bool,
     json: bool,
     quiet: bool,
 ) -> None:
@@ -80,6 +84,7 @@ def score_run(
         unsafe_exec: run programs even without a sandbox.
         extract: how code is taken from answers; None for the run's setting.
         missing: only outputs without a score.
+        trust: import what the run's settings name, even a stranger's.
         json: print JSON.
         quiet: print nothing for people.
 
@@ -93,6 +98,7 @@ def score_run(
     from spsbench.cli.console import say
     from spsbench.cli.measure import show_summary
     from spsbench.config import resolve
+    from spsbench.config.trust import require_trusted
     from spsbench.execution import sandbox_level
     from spsbench.metrics.registry import records
     from spsbench.runner import finalize
@@ -103,6 +109,7 @@ def score_run(
     judging = {"judge_timeout_s": timeout_s, "judge_workers": workers}
     with RunStore.open(run, writable=True) as store:
         config = resolve({"extract": extract}, run / "config.yaml")
+        require_trusted(config, ("task",), run, trust=trust)
         task = load_task(config.task, unsafe_exec=unsafe_exec, extract=config.extract, **judging)
         if task.runs_code:
             store.note(sandbox=sandbox_level(unsafe_exec))

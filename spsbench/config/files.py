@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from spsbench.config.models import Limits, ModelRef, PairConfig, PaperConfig, ProtocolConfig, RunConfig
 from spsbench.errors import UsageError, as_typed
 from spsbench.paths import DataKind, data_dir
+from spsbench.store.files import ordinary
 
 
 def read_yaml(path: Path, flag: str) -> dict[str, Any]:
@@ -21,8 +22,10 @@ def read_yaml(path: Path, flag: str) -> dict[str, Any]:
     Raises:
         UsageError: if the file is missing, not UTF-8, not YAML or no mapping; it names ``flag``.
     """
+    of_run = path.with_name("run.json").exists()  # perhaps somebody else's; else it may be a pipe
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8", opener=ordinary if of_run else None) as file:
+            content = yaml.safe_load(file)
     except OSError as problem:
         reason = problem.strerror or type(problem).__name__
         raise UsageError(

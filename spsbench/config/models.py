@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from spsbench.axes import EAGER, Method
 from spsbench.config.precision import QUANTISED, Precision, draft_precision_of, precision_of
 from spsbench.errors import UsageError
+from spsbench.fetch.addresses import withhold
 from spsbench.records import LEAST_TEMPERATURE
 
 MAX_K = 64
@@ -89,7 +90,7 @@ def _engines(value: Any) -> Any:
         value = [part.strip() for part in _COMMAS.split(value)]
     if not isinstance(value, (list, tuple)):
         return value
-    return [_unquoted(part) if isinstance(part, str) else part for part in value]
+    return [withhold(_unquoted(part)) if isinstance(part, str) else part for part in value]
 
 
 def _unquoted(engine: str) -> str:

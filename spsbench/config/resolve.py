@@ -25,6 +25,13 @@ _FIELD_OF_FLAG = {"k": "ks", "arms": "methods", "sampling": "samplings", "engine
     "batch": "batches",
     "budget": "budget_s",
 }
+
+
+def field_of(flag: str) -> str:
+    """The field of ``RunConfig`` that an option sets, by its name in Python."""
+    return _FIELD_OF_FLAG.get(flag, flag)
+
+
 _FLAG_OF_FIELD = {field: flag for flag, field in _FIELD_OF_FLAG.items()} | {
     "score": "no-score",
     "task": "TASK",
@@ -58,7 +65,7 @@ def resolve(
     Raises:
         UsageError: naming the flag or key, the value and the remedy.
     """
-    given = {_FIELD_OF_FLAG.get(key, key): value for key, value in flags.items() if value is not None}
+    given = {field_of(key): value for key, value in flags.items() if value is not None}
     models = {key: str(given.pop(key)) for key in _MODEL_FLAGS if key in given}
     given |= {key: name for key, name in (("protocol", protocol), ("pair", pair)) if name is not None}
     assignments = [_assignment(text) for text in overrides]

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spsbench.environment import little_memory
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.fetch.catalogue import PREFIX as PACKAGE
+from spsbench.models.bounds import (
+    require_bounded_config,
+    require_bounded_file,
+    require_bounded_tokenizer,
+)
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import folder_of_gguf, folder_of_package
@@ -188,6 +194,7 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
     location = _location(name, flag)
     if is_trained(Path(location)):
         return _find_trained(name, location, flag, target)
+    _require_bounded(location, revision, name, flag)
     with typed_errors(name, flag):
         # False, not None: with None transformers asks on the terminal.
         config = AutoConfig.from_pretrained(location, revision=revision, trust_remote_code=False)
@@ -197,6 +204,32 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
     content = fingerprint(location, revision) if origin is None else _of_origin(origin)
     dequantised = None if origin is None else origin.dequantised
     return ModelSource(name, location, revision, content, config, tokenizer, dequantised)
+
+
+_SETTINGS = (
+    *("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json"),
+    *("merges.txt", "vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
+    *("special_tokens_map.json", "added_tokens.json", "generation_config.json"),
+)
+
+
+def _require_bounded(location: str, revision: str | None, name: str, flag: str) -> None:
+    """Refuse a model whose settings alone would take all memory or an hour to build."""
+    from transformers import PretrainedConfig
+    from transformers.utils.hub import cached_file
+
+    files = [Path(location) / file for file in _SETTINGS] if Path(location).is_dir() else []
+    for file in filter(Path.is_file, files):
+        require_bounded_file(file, name, flag)
+    with typed_errors(name, flag):
+        content, _ = PretrainedConfig.get_config_dict(location, revision=revision)
+        require_bounded_config(content, name, flag)
+        found = cached_file(
+            *(location, "tokenizer.json"), revision=revision, _raise_exceptions_for_missing_entries=False
+        )
+    if found is not None:
+        require_bounded_file(Path(found), name, flag)
+        require_bounded_tokenizer(Path(found), name, flag)
 
 
 def _location(name: str, flag: str) -> str:
@@ -261,6 +294,7 @@ def _config_of(draft: TrainedDraft, target: ModelSource, name: str, flag: str) -
     """
     over = text_config(target.config)
     with typed_errors(name, flag):
+        require_bounded_config(draft.config, name, flag)
         config = layer_config(draft)
         if config.hidden_size != draft.target.hidden:
             raise ValueError(f"its layers are {config.hidden_size} wide, its target {draft.target.hidden}")
@@ -304,7 +338,7 @@ def _read_tokenizer(location: str, revision: str | None, name: str, flag: str, c
             flag=flag,
             remedy="Save the tokenizer into the same folder.",
         )
-    with typed_errors(name, flag):
+    with typed_errors(name, flag), little_memory():
         tokenizer = AutoTokenizer.from_pretrained(location, revision=revision, trust_remote_code=False)
         asked = _generation_config(location, revision)
         # Instruct models list their end-of-turn token only in generation_config.json.

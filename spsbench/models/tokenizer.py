@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spsbench.environment import little_memory
 from spsbench.errors import UsageError
 from spsbench.models.border import Border
 
@@ -84,7 +85,7 @@ class Tokenizer:
             raise UsageError(
                 "the tokenizer has no chat template.", flag="--chat-template", remedy="Use none."
             )
-        ids: list[int] = self._tokenizer.apply_chat_template(
+        ids: list[int] = self._templated(
             [{"role": "user", "content": text}],
             add_generation_prompt=True,
             tokenize=True,
@@ -122,9 +123,13 @@ class Tokenizer:
         before, found, _ = written.rpartition(answer)
         return before if found and before.rstrip() == asked.rstrip() else None
 
+    def _templated(self, messages: list[dict[str, str]], **options: Any) -> Any:
+        with little_memory():
+            return self._tokenizer.apply_chat_template(messages, **options)
+
     def _rendered(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
         return str(
-            self._tokenizer.apply_chat_template(
+            self._templated(
                 messages,
                 add_generation_prompt=add_generation_prompt,
                 tokenize=False,
@@ -141,7 +146,7 @@ class Tokenizer:
         answer = "4"
         messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": answer}]
         try:
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False)
+            text = self._templated(messages, tokenize=False)
         except Exception:  # a template for another form of messages: ``chat`` will raise
             return True
         after = self.encode(str(text).rpartition(answer)[2], special=False)

@@ -12,6 +12,7 @@ from typing import Any
 import requests
 from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 
+from spsbench.fetch.addresses import withheld
 from spsbench.fetch.bounded import Bounded
 from spsbench.peers.lines import MOST_BYTES
 from spsbench.peers.peer import PeerError, PeerGone
@@ -37,6 +38,7 @@ class Http:
 
     def __init__(self, root: str, answer_s: float) -> None:
         self.root, self._answer_s = root, answer_s
+        self._login, self._query = withheld(root)
         key = os.environ.get(KEY)
         self._headers = {"Connection": "close", "Accept-Encoding": "identity"} | (
             {"Authorization": f"Bearer {key}"} if key else {}
@@ -135,6 +137,7 @@ class Http:
                     session.mount(scheme, Bounded(self._answer_s, most, late, long))
                 # A redirection would turn a POST into a GET, and lead the key elsewhere.
                 given: dict[str, Any] = {"stream": True, "allow_redirects": False, "headers": self._headers}
+                given |= {"params": self._query, "auth": self._login}
                 with session.request(method, url, json=body, timeout=limits, **given) as response:
                     if "Content-Encoding" in response.headers:  # a small answer may be a large one then
                         raise PeerError(f"{url} compresses its answers, which was not asked for")
@@ -151,7 +154,7 @@ class Http:
             return PeerGone(f"no server answers at {self.root}")
         if isinstance(error, (requests.ConnectionError, HTTPError)):
             return PeerError(f"{url} closed the connection early")
-        return PeerError(f"{url} cannot be asked: {shortened(str(error))}")
+        return PeerError(f"{url} cannot be asked ({type(error).__name__})")
 
     def _require_ok(self, response: requests.Response, path: str) -> None:
         status = response.status_code

@@ -95,7 +95,7 @@ def server_address(text: str, flag: str) -> tuple[str, str | None]:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise UsageError(
-            f"{url or 'an empty text'} is not the URL of a server.",
+            f"{url.rpartition('@')[2] or 'an empty text'} is not the URL of a server.",
             flag=flag,
             remedy=f"E.g. {OPENAI}http://127.0.0.1:8000/v1.",
         )

@@ -32,6 +32,7 @@ from spsbench.peers.protocol import (
     request,
     shortened,
 )
+from spsbench.store.files import ordinary
 
 MOST_FAILURES = 3
 """Requests in a row without an answer, after which an engine is given up."""
@@ -136,7 +137,7 @@ class Worker:
         """
         self._command.log.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with self._command.log.open("ab") as log:
+            with open(self._command.log, "ab", opener=ordinary) as log:
                 self._process = subprocess.Popen(
                     self._command.argv,
                     stdin=subprocess.PIPE,

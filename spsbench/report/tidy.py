@@ -9,6 +9,7 @@ from typing import Any
 
 from spsbench.report import facts
 from spsbench.report.measured import Measured
+from spsbench.report.wording import printable
 from spsbench.summary_types import ArmRow
 
 Cell = str | int | float | bool | None
@@ -33,13 +34,25 @@ def to_csv(runs: Sequence[Measured]) -> str:
 
     Columns that only some runs have are empty for the others. ``docs/report.md`` describes every column.
     """
-    found = [line for measured in runs for line in lines(measured)]
+    found = [
+        {_inert(name): _inert(value) for name, value in line.items()}
+        for measured in runs
+        for line in lines(measured)
+    ]
     columns = list(dict.fromkeys(column for line in found for column in line))
     file = io.StringIO()
     writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(found)
     return file.getvalue()
+
+
+def _inert(cell: Any) -> Any:
+    """A text without control characters that a spreadsheet takes for no formula."""
+    if not isinstance(cell, str):
+        return cell
+    text = printable(cell)
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
 
 
 def lines(measured: Measured) -> list[Line]:

@@ -113,7 +113,7 @@ def traces(measured: Measured) -> tuple[Trace, ...]:
         times = _times(measured, row["arm"])
         for key, part in own.groupby(["example_id", "sample_index"], sort=False):
             found.append(_trace(row, key, part, times, texts))
-    order = {str(example): place for place, example in enumerate(dict.fromkeys(tokens["example_id"]))}
+    order = {visible(str(example)): place for place, example in enumerate(tokens["example_id"].unique())}
     return tuple(sorted(found, key=lambda trace: order[trace.example_id]))
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spsbench.errors import UsageError
 from spsbench.metrics.kind import MetricKind
 from spsbench.records import Prompt, Sample
 from spsbench.report.markdown import render
@@ -87,9 +88,9 @@ def score(
         again: score again what has scores.
         scorer: where it is done.
     """
-    references = {prompt.example_id: prompt for prompt in store.prompts()}
     if task.headline is None:
         return
+    references = _references(store)
     due = unscored(task, store, again=again)
     if due:
         announce(len(due))
@@ -99,11 +100,27 @@ def score(
     _note_figures(store, _corpus_figures(task, done, references))
 
 
+def _references(store: RunStore) -> dict[str, Prompt]:
+    """The prompts by example.
+
+    Raises:
+        UsageError: a sample is of none of them.
+    """
+    found = {prompt.example_id: prompt for prompt in store.prompts()}
+    if strangers := {example for example, _, _ in store.done()} - found.keys():
+        raise UsageError(
+            f"{store.directory} holds a sample of {min(strangers)!r}, which is none of its prompts.",
+            flag="RUN",
+            remedy="Restore prompts.jsonl.",
+        )
+    return found
+
+
 def unscored(task: Task, store: RunStore, *, again: bool = False) -> list[Sample]:
     """The finished samples that ``score`` would score; its arguments."""
     if task.headline is None:
         return []
-    references = {prompt.example_id: prompt for prompt in store.prompts()}
+    references = _references(store)
     return [
         sample
         for sample in store.samples()

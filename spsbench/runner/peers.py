@@ -24,6 +24,7 @@ from spsbench.peers.protocol import SAMPLER_ORDER, SMALLEST_SET, Described, Load
 from spsbench.peers.registry import find_peer
 from spsbench.records import Arm
 from spsbench.runner.plan import Plan
+from spsbench.store import files
 
 LOGS = "engines"
 """Folder of the run directory that takes what external engines print."""
@@ -82,7 +83,9 @@ class PeerArms:
         setting = _setting(arm)
         if setting not in self._engines:
             kind = find_peer(arm.engine)
-            peer = kind.open(self._load(arm, kind.converted), self._logs / _log_name(arm), True)
+            log = self._logs / _log_name(arm)
+            with files.folder_of(log, self._logs.parent):  # made here; a link in its place is refused
+                peer = kind.open(self._load(arm, kind.converted), log, True)
             self._open.callback(peer.close)
             made = (peer, self._pair.tokenizer, self._pair.target.vocab_size, arm.k)
             self._engines[setting] = PeerEngine(arm.engine, *made)

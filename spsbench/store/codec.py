@@ -32,7 +32,7 @@ from spsbench.records import (
     TokenEvidence,
     TracedToken,
 )
-from spsbench.store.files import write_text
+from spsbench.store.files import ordinary, write_text
 from spsbench.store.journal import Row
 
 EVIDENCE_COLUMNS = tuple(field.name for field in dataclasses.fields(TokenEvidence))
@@ -294,7 +294,7 @@ def read_prompts(path: Path) -> list[Prompt]:
         UsageError: if it is missing or damaged.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=ordinary) as file:
             return [decode_prompt(json.loads(line)) for line in file]
     except OSError as problem:
         raise UsageError(

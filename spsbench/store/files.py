@@ -1,4 +1,4 @@
-"""Files that are either the old or the new version, never half of one, and the lock of a directory."""
+"""Files of a folder that may be somebody else's: whole or not there, never a link; and the folder's lock."""
 
 from __future__ import annotations
 
@@ -9,37 +9,125 @@ import fcntl
 import json
 import math
 import os
+import re
+import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from spsbench.errors import SpsbenchError, UsageError
 
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-def temporary(path: Path) -> Path:
-    """Where the new version of ``path`` is written before it takes its place."""
-    return path.with_name(f".{path.name}.tmp")
+_UNFINISHED = re.compile(r"\..+\.tmp")
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a file has the name of a new version that has not taken its place."""
+    return _UNFINISHED.fullmatch(name) is not None
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a path to write to; what was written there then replaces ``path`` durably and at once.
+def folder_of(path: Path, below: Path | None = None) -> Iterator[int]:
+    """Yield the descriptor of a file's folder; those below ``below`` are made and are never links."""
+    below = path.parent if below is None else below
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptor = os.open(below, flags)
+    try:
+        for part in path.parent.relative_to(below).parts:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, dir_fd=descriptor)
+            try:
+                inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+            except OSError as problem:
+                raise (_irregular(path.parent) if problem.errno in _NO_FILE else problem) from None
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def ordinary(path: str | Path, flags: int, below: Path | None = None) -> int:
+    """Open a file of a run directory; an ``opener`` for ``open``. It never waits and never follows a link.
+
+    Args:
+        path: of the file.
+        flags: as for ``os.open``.
+        below: the folder that the user named, where it is not the file's own.
 
     Raises:
-        SpsbenchError: if the disk refuses, e.g. because it is full; ``path`` is then as it was.
+        UsageError: it is a link, a pipe, a socket, a device or a folder, or is to be written and has a second
+            name, by which a file elsewhere would be written.
+        OSError: the system refuses.
     """
-    new = temporary(path)
+    path = Path(path)
+    with folder_of(path, below) as folder:
+        safe = flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path.name, safe, 0o666, dir_fd=folder)
+        except OSError as problem:
+            raise (_irregular(path) if problem.errno in _NO_FILE else problem) from None
     try:
-        yield new
-        with new.open("rb+") as file:
-            os.fsync(file.fileno())
-        new.replace(path)
-        _sync_folder(path.parent)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _irregular(path)
+        if flags & (os.O_WRONLY | os.O_RDWR) and found.st_nlink > 1:
+            raise UsageError(
+                f"{path} has a second name, by which another file would be written.",
+                remedy="Replace it by a copy of itself.",
+            )
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EISDIR)
+
+
+def _irregular(path: Path) -> UsageError:
+    return UsageError(
+        f"{path} is a link or no ordinary file, and is neither read nor written.",
+        remedy="Remove it, or put what it stands for in its place.",
+    )
+
+
+@contextlib.contextmanager
+def replacing(path: Path, below: Path | None = None) -> Iterator[BinaryIO]:
+    """Give a file to write to; what was written there then replaces ``path`` durably and at once.
+
+    Args:
+        path: of the file.
+        below: the folder that the user named, where it is not the file's own.
+
+    Raises:
+        UsageError: ``path`` is a link or no file.
+        SpsbenchError: the disk refuses, e.g. because it is full; ``path`` is then as it was.
+    """
+    new = f".{path.name}.{secrets.token_hex(8)}.tmp"
+    try:
+        with folder_of(path, below) as folder:
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISREG(os.lstat(path.name, dir_fd=folder).st_mode):
+                    raise _irregular(path)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            try:
+                with os.fdopen(os.open(new, flags, 0o666, dir_fd=folder), "wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(new, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(new, dir_fd=folder)
+                raise
+            os.fsync(folder)
     except OSError as problem:
-        with contextlib.suppress(OSError):
-            new.unlink(missing_ok=True)
         raise disk_error(path, problem) from problem
 
 
@@ -47,7 +135,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8, atomically."""
     with replacing(path) as new:
         # A path that is not UTF-8, from a folder of another age, is named by its bytes.
-        new.write_text(text, encoding="utf-8", errors="backslashreplace")
+        new.write(text.encode(errors="backslashreplace"))
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -62,7 +150,8 @@ def read_json(path: Path, flag: str) -> dict[str, Any]:
         UsageError: if it is missing or damaged; it names ``flag``.
     """
     try:
-        content = json.loads(path.read_bytes())
+        with open(path, "rb", opener=ordinary) as file:
+            content = json.load(file)
     except OSError as problem:
         raise UsageError(
             f"{path} cannot be read ({problem.strerror}).", flag=flag, remedy="Name the directory of a run."
@@ -114,14 +203,6 @@ def make_folder(folder: Path, flag: str) -> None:
         raise unwritable(folder, problem, flag) from problem
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 LOCK_NAME = ".spsbench.lock"
 
 
@@ -135,11 +216,14 @@ def acquire_lock(directory: Path, flag: str) -> int:
     """
     path = directory / LOCK_NAME
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = ordinary(path, os.O_RDWR | os.O_CREAT)
     except OSError as problem:
         raise unwritable(directory, problem, flag) from problem
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for left in directory.iterdir():
+            if is_unfinished(left.name):  # by a kill
+                left.unlink()
     except BlockingIOError:
         os.close(descriptor)
         raise UsageError(

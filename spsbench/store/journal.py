@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import SpsbenchError
-from spsbench.store.files import disk_error, replacing
+from spsbench.store.files import disk_error, ordinary, replacing
 
 Row = dict[str, Any]
 Digest = Callable[[Row], Any]
@@ -55,7 +55,7 @@ class Journal:
             if damaged:
                 self._set_aside(damaged)
             self._end_last_line()
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = ordinary(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             self._size_bytes = os.fstat(self._descriptor).st_size
         except OSError as problem:
             raise disk_error(path, problem) from problem
@@ -89,7 +89,7 @@ class Journal:
         """The rows at some offsets, in the order asked for."""
         if not self.path.exists():
             return
-        with self.path.open("rb") as file:
+        with open(self.path, "rb", opener=ordinary) as file:
             for offset in offsets:
                 file.seek(offset)
                 row: Row = json.loads(file.readline())
@@ -122,23 +122,24 @@ class Journal:
 
     def _set_aside(self, damaged: list[_Line]) -> None:
         """Move damaged lines to a file beside the journal."""
-        with self.path.with_name(self.path.name + ".torn").open("ab") as torn:
+        with open(f"{self.path}.torn", "ab", opener=ordinary) as torn:
             torn.writelines(line.text.removesuffix(b"\n") + b"\n" for line in damaged)
             torn.flush()
             os.fsync(torn.fileno())
         last = damaged[-1]
-        if len(damaged) == 1 and last.offset + len(last.text) == self.path.stat().st_size:
-            os.truncate(self.path, last.offset)
-            return
-        with replacing(self.path) as new, new.open("wb") as file:
-            file.writelines(line.text for line in _lines(self.path, self._digest) if line.digest is not None)
+        with open(self.path, "rb+", opener=ordinary) as file:
+            if len(damaged) == 1 and last.offset + len(last.text) == file.seek(0, os.SEEK_END):
+                file.truncate(last.offset)
+                return
+        with replacing(self.path) as new:
+            new.writelines(line.text for line in _lines(self.path, self._digest) if line.digest is not None)
         self._scan()
 
     def _end_last_line(self) -> None:
         """Give a last line that is whole but for its newline that newline."""
         if not self.path.exists():
             return
-        with self.path.open("rb+") as file:
+        with open(self.path, "rb+", opener=ordinary) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - 1, 0))
             if file.read(1) in (b"", b"\n"):
@@ -153,7 +154,7 @@ def _lines(path: Path, digest: Digest) -> Iterator[_Line]:
     if not path.exists():
         return
     offset = 0
-    with path.open("rb") as file:
+    with open(path, "rb", opener=ordinary) as file:
         for text in file:
             yield _Line(offset, text, _digested(text, digest))
             offset += len(text)

@@ -14,6 +14,7 @@ import yaml
 from spsbench.errors import IncompleteError, UsageError
 from spsbench.records import Prompt, Sample
 from spsbench.store.conditions import condition, joined
+from spsbench.store.files import ordinary
 from spsbench.store.opening import CONFIG_FILE, differences
 from spsbench.store.run import RunStore
 
@@ -50,7 +51,8 @@ def merge(directories: Sequence[Path], out: Path, *, allow_mixed: bool = False) 
         conditions = joined(infos, [{sample.condition for sample in shard.samples()} for shard in shards])
         if len(conditions) > 1 and not allow_mixed:
             raise _mixed(conditions)
-        config = yaml.safe_load((shards[0].directory / CONFIG_FILE).read_text(encoding="utf-8"))
+        with open(shards[0].directory / CONFIG_FILE, "rb", opener=ordinary) as file:
+            config = yaml.safe_load(file)
         merged = stack.enter_context(
             RunStore.create(
                 out,

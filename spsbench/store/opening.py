@@ -5,7 +5,6 @@ A directory counts as a run once its ``run.json`` exists, which is written last.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -67,10 +66,9 @@ def latest(results: Path) -> Path:
 
 def _begun(path: Path) -> str:
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return str(files.read_json(path, "RUN").get("created_utc", ""))
+    except UsageError:
         return ""
-    return str(content.get("created_utc", "")) if isinstance(content, dict) else ""
 
 
 _SHOWN = 12
@@ -229,12 +227,7 @@ CONFIG_FILE = "config.yaml"
 PROMPTS_FILE = "prompts.jsonl"
 
 # What a kill can leave of a run that had not quite begun.
-_BEFORE_RUN_FILE = {
-    files.LOCK_NAME,
-    CONFIG_FILE,
-    PROMPTS_FILE,
-    *(files.temporary(Path(name)).name for name in (CONFIG_FILE, PROMPTS_FILE, RUN_FILE)),
-}
+_BEFORE_RUN_FILE = {files.LOCK_NAME, CONFIG_FILE, PROMPTS_FILE}
 
 
 def require_free(directory: Path) -> None:
@@ -256,7 +249,11 @@ def take(directory: Path) -> int:
         raise files.unwritable(directory, problem, "--out") from problem
     if (directory / RUN_FILE).exists():
         read_run(directory)
-    elif foreign := sorted(entries - _BEFORE_RUN_FILE if files.LOCK_NAME in entries else entries):
+    elif foreign := sorted(
+        {name for name in entries - _BEFORE_RUN_FILE if not files.is_unfinished(name)}
+        if files.LOCK_NAME in entries
+        else entries
+    ):
         raise UsageError(
             f"{directory} is not empty and holds no run ({', '.join(foreign[:3])}).",
             flag="--out",

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench import axes
+from spsbench.environment import little_memory
 from spsbench.errors import SpsbenchError
 from spsbench.store import codec
 from spsbench.store.codec import LATER_LOOP_COLUMNS, LOOP_COLUMNS, LOOP_COUNTS, TRACE_COLUMNS
-from spsbench.store.files import replacing
+from spsbench.store.files import ordinary, replacing
 from spsbench.store.journal import Row
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def write_tables(directory: Path, tables: dict[str, Any], arms: Sequence[Row], s
     tables = {"arms": arms_table(arms), **tables}
     for name in ("arms", *NAMES):
         # Open files, since pyarrow takes no path that is not UTF-8.
-        with replacing(directory / f"{name}.parquet") as new, new.open("wb") as file:
+        with replacing(directory / f"{name}.parquet") as file:
             pq.write_table(
                 tables[name].replace_schema_metadata({_STAMP: stamp}),
                 file,
@@ -156,8 +157,12 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
         if name == "evidence" and stamp is None and not (directory / "evidence.parquet").exists():
             continue  # of an earlier version, and no journal to read
         try:
-            with (directory / f"{name}.parquet").open("rb") as file:
-                table = pq.ParquetFile(file, page_checksum_verification=True).read()
+            with open(directory / f"{name}.parquet", "rb", opener=ordinary) as file:
+                parquet = pq.ParquetFile(file, page_checksum_verification=True)
+                if stamp is not None and parquet.metadata.num_rows > sum(map(int, stamp.split("+"))):
+                    return None  # each row is at least a byte of the journal
+                with little_memory():
+                    table = parquet.read()
             table.validate(full=True)
         except (OSError, ValueError, pa.ArrowException):  # a damaged name cannot even be printed in an error
             return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spsbench.environment import little_memory
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.tasks.spec import HubSource
 
@@ -219,7 +220,7 @@ def parquet_rows(path: Path, row_group: int | None = None) -> Iterator[Row]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path) as file, little_memory():
             table = file.read() if row_group is None else file.read_row_group(row_group)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]

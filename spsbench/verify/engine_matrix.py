@@ -20,6 +20,7 @@ from spsbench.peers.registry import PeerKind
 from spsbench.peers.server import require_same_model
 from spsbench.records import SamplingParams
 from spsbench.stats.losslessness import ALARM
+from spsbench.store.files import ordinary
 from spsbench.summary_types import EngineAuditRow
 from spsbench.verify.audit import described
 from spsbench.verify.engine_audit import (
@@ -221,7 +222,7 @@ def _audited(
         audit = EngineAudit(
             *(peer, subject.models, subject.prompts, setting.sampling, subject.stop_ids, effort, seed, law)
         )
-        with (folder / setting.file).open("w") as file:
+        with open(folder / setting.file, "w", opener=ordinary) as file:
 
             def keep(drawn: Drawn) -> None:
                 file.write(json.dumps(row_of(drawn)) + "\n")

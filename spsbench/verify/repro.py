@@ -26,6 +26,7 @@ from spsbench.peers.protocol import Ask
 from spsbench.records import SamplingParams
 from spsbench.runner.schedule import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E
+from spsbench.store.files import write_text
 from spsbench.summary_types import ReproFacts
 from spsbench.verify.engine_audit import reading_of
 from spsbench.verify.engine_matrix import Row, Subject
@@ -159,7 +160,7 @@ def reproduce(
         "rest": shown.expected.rest,
     }
     path = folder / "repro.py"
-    path.write_text(script(subject.kind.name, _title(row, shown, names), case))
+    write_text(path, script(subject.kind.name, _title(row, shown, names), case))
     return _facts(row, shown, path)
 
 

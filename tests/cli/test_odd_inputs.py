@@ -268,15 +268,15 @@ def test_a_file_that_cannot_be_written_costs_no_sequence(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The same everywhere, without a mount: opening the file's new version fails."""
-    real = Path.open
+    real = os.open
 
-    def full(self: Path, *arguments: Any, **options: Any) -> Any:
-        if self.name == f".{name}.tmp":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
-        return real(self, *arguments, **options)
+    def full(path: Any, *arguments: Any, **options: Any) -> Any:
+        if str(path).startswith(f".{name}."):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return real(path, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", full)
+        patch.setattr(os, "open", full)
         broken = cli(*RUN, "--out", "run")
     assert broken.code == 1, broken.err
     assert f"error: run/{name} could not be written (No space left on device)." in broken.err

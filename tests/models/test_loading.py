@@ -197,7 +197,7 @@ def test_errors_of_the_hub(
         assert kwargs["revision"] == "v1"
         raise OSError("the library wraps it") from cause
 
-    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", fail)
+    monkeypatch.setattr(transformers.PretrainedConfig, "get_config_dict", fail)
     with pytest.raises(UnavailableError, match=message) as caught:
         find("org/m", "v1", "--target")
     assert remedy in str(caught.value.remedy)

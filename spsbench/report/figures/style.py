@@ -13,7 +13,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.errors import SpsbenchError
 from spsbench.report.measured import Measured
 from spsbench.report.wording import title
 from spsbench.store.files import replacing
@@ -323,19 +322,15 @@ def _wrap_titles(figure: Figure) -> None:
         axes.set_title(textwrap.fill(axes.get_title(loc="left"), room))
 
 
-def save(plate: Plate, folder: Path) -> None:
-    """Write a figure as SVG, PNG and PDF.
+def save(plate: Plate, directory: Path, folder: str = ".") -> None:
+    """Write a figure as SVG, PNG and PDF, into a folder of the directory where one is named.
 
     Raises:
-        SpsbenchError: the folder cannot be written to.
+        SpsbenchError: the folder cannot be written to, or is a link.
     """
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as problem:
-        raise SpsbenchError(f"{folder} cannot be made ({problem.strerror}).") from problem
     for ending, content in (("svg", plate.svg.encode()), ("png", plate.png), ("pdf", plate.pdf)):
-        with replacing(folder / f"{plate.name}.{ending}") as new:
-            new.write_bytes(content)
+        with replacing(directory / folder / f"{plate.name}.{ending}", directory) as new:
+            new.write(content)
 
 
 def inline(plate: Plate, prefix: str = "") -> str:

@@ -1,0 +1,57 @@
+"""Credentials in the URL of a server are used, and neither kept nor shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from commandline import SMALL, Cli
+from fake_server import Fake, serving
+
+from spsbench.config import resolve
+from spsbench.fetch.addresses import withheld, withhold
+from spsbench.store import RunStore
+
+
+def test_a_run_keeps_no_credentials(cli: Cli) -> None:
+    fake = Fake()
+    with serving(fake) as url:
+        typed = f"openai:{url.replace('//', '//me:hush1@')}/v1?api_key=hush2:model=tiny"
+        answer = cli("run", "xsum", *SMALL, "--engine", f"eager,{typed}", "--out", "run")
+        again = cli("run", "--resume", "run", "--limit", "2")
+    assert {(key or "")[:6] for key in fake.keys} == {"Basic "}
+    assert {*fake.queries} == {"api_key=hush2"}
+    assert f"openai:{url}/v1:model=tiny" in Path("run/config.yaml").read_text()
+    with RunStore.open(Path("run")) as store:
+        frames = dataclasses.asdict(store.frames())
+    kept = [path.read_text(errors="replace") for path in Path("run").rglob("*") if path.is_file()]
+    for text in (*kept, *(frame.to_csv() for frame in frames.values()), *vars(answer).values(), again.err):
+        assert "hush" not in str(text)
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown", "login", "query"),
+    [
+        ("openai:http://a:8/v1", "openai:http://a:8/v1", None, ""),
+        ("openai:http://u:p%40@b:8/v1/", "openai:http://b:8/v1/", ("u", "p@"), ""),
+        ("openai:HTTPS://u:p@q@c", "openai:HTTPS://c", ("u", "p@q"), ""),
+        ("openai:https://d/x?key=1%2C2#f:model=m", "openai:https://d/x:model=m", None, "key=1%2C2"),
+        ("openai:http://e?k=1,openai:http://e:2", "openai:http://e,openai:http://e:2", None, "k=1"),
+        ("engines=['openai:http://t@f']", "engines=['openai:http://f']", ("t", ""), ""),
+        ("worker:curl http://u:p@g", "worker:curl http://u:p@g", None, ""),
+    ],
+)
+def test_what_is_taken_out(typed: str, shown: str, login: tuple[str, str] | None, query: str) -> None:
+    assert withhold(typed) == shown
+    address = shown.partition("openai:")[2].partition(":model=")[0].partition(",")[0].rstrip("]'")
+    assert withheld(address) == (login, query)
+    if typed.startswith("openai:") and ",openai" not in typed:
+        assert resolve({"engine": [typed]}).engines == (shown,)
+
+
+@pytest.mark.parametrize("option", ["--engine openai:me:hush@host", "--data https://me:hush@host/a.jsonl"])
+def test_no_error_shows_a_password(cli: Cli, option: str) -> None:
+    refused = cli("run", "xsum", *option.split())
+    assert refused.code in (2, 3)
+    assert "hush" not in refused.err

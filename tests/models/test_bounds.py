@@ -1,0 +1,87 @@
+"""Models whose settings alone would take all memory, or an hour to build, are refused before."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spsbench import environment
+from spsbench.errors import UnavailableError
+from spsbench.models.source import find
+from spsbench.paths import mini_dir
+
+DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+INSERTING = {"type": "Replace", "pattern": {"Regex": "b*"}, "content": "xy"}
+MARK = {"SpecialToken": {"id": "M", "type_id": 0}}
+
+
+def model(folder: Path, file: str, changes: dict[str, Any]) -> str:
+    """A copy of the embedded target with other values in a file."""
+    shutil.copytree(mini_dir() / "target", folder)
+    content = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(content | changes))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "said"),
+    [
+        ("config.json", {"num_hidden_layers": 10**9}, "num_hidden_layers is 1,000,000,000"),
+        ("config.json", {"text_config": {"n_layer": 1e12}}, "n_layer is 1,000,000,000,000"),
+        ("config.json", {"intermediate_size": 1 << 40}, "intermediate_size"),
+        (
+            "tokenizer.json",
+            {"normalizer": {"type": "Sequence", "normalizers": [DOUBLING] * 34}},
+            "normalizer",
+        ),
+        (
+            "tokenizer.json",
+            {"normalizer": {"type": "Sequence", "normalizers": [INSERTING] * 20}},
+            "normalizer",
+        ),
+        ("tokenizer.json", {"decoder": {"type": "Sequence", "decoders": [DOUBLING] * 34}}, "decoder"),
+        ("tokenizer.json", {"normalizer": {"type": "Prepend", "prepend": "a" * 10_000}}, "normalizer"),
+        (
+            "tokenizer.json",
+            {
+                "post_processor": {
+                    "type": "TemplateProcessing",
+                    "single": [MARK] * 100,
+                    "special_tokens": {"M": {"id": "M", "ids": [0] * 100, "tokens": ["M"] * 100}},
+                }
+            },
+            "post_processor",
+        ),
+        ("tokenizer.json", {"padding": {"strategy": {"Fixed": 10**9}}}, "padding"),
+    ],
+)
+def test_bombs_are_refused_before_anything_is_built(
+    tmp_path: Path, file: str, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UnavailableError, match="is no model that can be meant") as refused:
+        find(model(tmp_path / "model", file, changes), None, "--target")
+    assert said in str(refused.value)
+
+
+def test_a_file_larger_than_any_in_use_is_not_read(tmp_path: Path) -> None:
+    name = model(tmp_path / "model", "config.json", {})
+    with (tmp_path / "model" / "merges.txt").open("wb") as file:
+        file.truncate(200 << 20)
+    with pytest.raises(UnavailableError, match=r"merges\.txt has"):
+        find(name, None, "--target")
+
+
+def test_a_chat_template_gets_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "ROOM_BYTES", 1 << 30)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    template = "{% if ('a' * 3000000000)|length %}b{% endif %}"
+    changes = {"chat_template": template}
+    source = find(model(tmp_path / "model", "tokenizer_config.json", changes), None, "--target")
+    with pytest.raises(MemoryError):
+        source.tokenizer.chat("a")
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
