@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 import spsbench
 from spsbench import environment
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
 def test_the_description_is_json_and_tells_the_essentials() -> None:
@@ -35,6 +38,7 @@ def test_an_absent_library_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert versions["no-such-library"] is None
 
 
+@needs_git
 def test_git_state_tells_commit_and_changes(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -55,6 +59,7 @@ def test_git_state_tells_commit_and_changes(tmp_path: Path) -> None:
     assert (clean["dirty"], dirty["dirty"]) == (False, True)
 
 
+@needs_git
 def test_a_folder_inside_a_checkout_is_not_the_checkout(tmp_path: Path) -> None:
     subprocess.run(["git", "init", str(tmp_path)], check=True, capture_output=True)
     inside = tmp_path / "venv"
