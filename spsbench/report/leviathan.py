@@ -207,8 +207,6 @@ def gather(
 
 def _part(name: str, title: str, part: Summary) -> dict[str, Any]:
     notes = [*judgement.alarms(part), *judgement.losslessness(part), *part["warnings"]]
-    busy = [] if part["contention"]["trusted"] else part["contention"]["reasons"]
-    notes += [f"Its times are not to be trusted: {reason}." for reason in busy]
     prompts = max((row["prompts"] for row in part["rows"]), default=0)
     label = part["task_label"]
     return {"name": name, "title": title, "task": label, "prompts": prompts, "notes": notes}

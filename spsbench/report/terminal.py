@@ -198,9 +198,9 @@ def _counted(labels: list[str]) -> str:
 
 
 def _warnings(summary: Summary) -> list[RenderableType]:
-    if not summary["warnings"]:
+    if not (found := conditions.further_warnings(summary)):
         return []
-    lines = Table([left(whole=True), left()], [[Styled("!", "yellow"), text] for text in summary["warnings"]])
+    lines = Table([left(whole=True), left()], [[Styled("!", "yellow"), text] for text in found])
     return [lines.as_rich(gap=1)]
 
 
