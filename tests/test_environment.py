@@ -11,6 +11,7 @@ import pytest
 
 import spsbench
 from spsbench import environment
+from spsbench.environment import busy  # for the session it is replaced in the module
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -29,6 +30,15 @@ def test_stolen_time_only_grows_or_is_not_told(monkeypatch: pytest.MonkeyPatch) 
     assert first is None or (second is not None and 0 <= first <= second)
     monkeypatch.setattr(psutil, "cpu_times", lambda: object())
     assert environment.stolen_s() is None
+
+
+@pytest.mark.parametrize(("percent", "said"), [(9.0, None), (60.0, "Other processes use 1.2 of 2 CPUs now")])
+def test_others_on_the_cpu_are_named(
+    percent: float, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval: percent)
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
+    assert (busy() or "").split(":")[0] == (said or "")
 
 
 def test_an_absent_library_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

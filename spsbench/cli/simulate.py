@@ -181,7 +181,6 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
     from spsbench.cli.progress import counting
     from spsbench.simulate.study import prepare, study, total_loops, total_sequences
 
-    say("Solving for the draft", quiet=quiet)
     pairs = prepare(question)
     folder = _folder(params["out"])
     with counting("Simulating", total_sequences(question), "sequences", quiet=quiet) as tick:

@@ -51,7 +51,7 @@ def by_arm(measured: Measured) -> Drawing:
     axes.barh(places, ratios, height=0.62, color=colors)
     axes.set_yticks(places, [textwrap.fill(printable(name), _NAME_CHARACTERS) for name in names])
     if any(found["low"] is not None for _, found in rows):
-        axes.errorbar(ratios, places, xerr=np.abs(intervals - ratios), fmt="none", ecolor=style.INK)
+        axes.errorbar(ratios, places, xerr=np.abs(intervals - ratios), fmt="none", color=style.INK)
     for at, high, (_, found) in zip(places, intervals[1], rows, strict=True):
         axes.annotate(speedup(found), (high, at), (5, 0), textcoords="offset points", va="center")
     axes.axvline(1.0, color=style.FAINT, linewidth=0.9)
