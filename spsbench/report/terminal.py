@@ -73,7 +73,7 @@ def _results(summary: Summary, room: int) -> tuple[Table, Naming]:
     rows, metric = summary["rows"], wording.headline_metric(summary)
     whole = fitting(rows, partial(results, rows, metric, intervals=False), in_full(), room)
     shorter = fitting(rows, partial(decoding, rows, metric), in_full(), room)
-    return next((made for made in (whole, shorter) if made[0].width() <= room), whole)
+    return next((made for made in (whole, shorter) if made[0].least_width() <= room), whole)
 
 
 def _spaced(blocks: Iterable[Sequence[RenderableType]]) -> RenderableType:
