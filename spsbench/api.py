@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property, partial
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.progress import watching
 from spsbench.cluster import require_cluster
 from spsbench.config import RunConfig, resolve
+from spsbench.environment import require_cpus
 from spsbench.paths import results_dir
 from spsbench.report.conditions import doubts
+from spsbench.report.tables import SCREEN_WIDTH
+from spsbench.report.terminal import show
 from spsbench.report.verdict import verdicts
 from spsbench.store import RunStore, fresh_directory, read_frames, read_summary
 
@@ -37,6 +41,15 @@ class Run:
         with RunStore.open(self.directory) as store:
             self.info: dict[str, Any] = store.run_info()
         self.summary: Summary = read_summary(self.directory)
+
+    def __repr__(self) -> str:
+        """The first screen: the verdict, the table and what must stand beside them."""
+        from rich.console import Console
+
+        console = Console(file=StringIO(), width=SCREEN_WIDTH)
+        show(self.summary, console)
+        lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        return "\n".join(line.rstrip() for line in [f"Run({str(self.directory)!r})", *lines])
 
     @cached_property
     def _frames(self) -> Frames:
@@ -112,6 +125,8 @@ def run(
     if not isinstance(config, RunConfig):
         given = dict(config or {}) | settings
         config = resolve(given, pair=given.pop("pair", None), protocol=given.pop("protocol", None))
+    if on is None:
+        require_cpus(config.threads)
     ready = plan(config)
     directory = Path(out) if out else fresh_directory(results_dir(), config.task, config.pair.name)
     with watching(quiet=quiet) as watcher:

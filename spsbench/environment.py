@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 import spsbench
+from spsbench.errors import UsageError
 
 LIBRARIES = (
     "torch",
@@ -79,6 +80,21 @@ def describe_environment(command: Sequence[str] | None = None) -> dict[str, Any]
 def load_1m() -> float:
     """Processes that wanted a core over the last minute, on average."""
     return float(psutil.getloadavg()[0])
+
+
+_LOOK_S, _BUSY_SHARE = 0.3, 0.1
+
+
+def busy() -> str | None:
+    """A sentence where others use more than a tenth of the CPUs while this process sleeps for 0.3 s."""
+    cpus = psutil.cpu_count() or 1
+    share = psutil.cpu_percent(_LOOK_S) / 100
+    if share <= _BUSY_SHARE:
+        return None
+    return (
+        f"Other processes use {share * cpus:.1f} of {cpus} CPUs now: times taken beside them are not to be "
+        "trusted. End them first, or measure on a quiet machine."
+    )
 
 
 def stolen_s() -> float | None:
@@ -198,6 +214,21 @@ def _cpu() -> dict[str, Any]:
         "usable_threads": usable,
         "frequency_mhz": cpu_frequency_mhz(),
     }
+
+
+def require_cpus(threads: int | str) -> None:
+    """Refuse more threads than this process may use CPUs; ``auto`` asks for none.
+
+    Raises:
+        UsageError: they would take turns, and every time would be a multiple of what it is alone.
+    """
+    cpus = _cpu()["usable_threads"] or psutil.cpu_count()
+    if isinstance(threads, int) and cpus and threads > cpus:
+        raise UsageError(
+            f"{threads} threads would share the {cpus} CPUs that this process may use.",
+            flag="--threads",
+            remedy=f"Give at most {cpus}, or auto.",
+        )
 
 
 def is_virtual() -> bool | None:

@@ -22,7 +22,7 @@ from spsbench.stats import workers
 from spsbench.stats.acceptance import acceptance, disagreement
 from spsbench.stats.bootstrap import finite, plain, ratio
 from spsbench.stats.categories import by_category
-from spsbench.stats.conditions import contention, separated, slow_sequences, warnings
+from spsbench.stats.conditions import contention, distrust, separated, slow_sequences, warnings
 from spsbench.stats.corpus import CorpusMetric, corpus_metrics, intervals, without_figure
 from spsbench.stats.energy import energy
 from spsbench.stats.latency import positions, tails
@@ -241,6 +241,7 @@ def _summarise(
         "token_sha256": token_hash(samples),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
         "warnings": [
+            *distrust(taken["reasons"]),
             *_fallbacks(info),
             *_slow_dtype(info),
             *_left_out(info),

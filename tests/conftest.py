@@ -50,6 +50,7 @@ def _alone() -> Iterator[None]:
         for name in environment.TAKERS:
             patch.setitem(environment.TAKERS, name, lambda: 0.0)
         patch.setattr(environment, "waited_by", lambda pid: 0.0)
+        patch.setattr(environment, "busy", lambda: None)
         yield
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 
 import spsbench
 from spsbench import environment
+from spsbench.environment import busy  # for the session it is replaced in the module
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
 def test_the_description_is_json_and_tells_the_essentials() -> None:
@@ -28,6 +32,15 @@ def test_stolen_time_only_grows_or_is_not_told(monkeypatch: pytest.MonkeyPatch) 
     assert environment.stolen_s() is None
 
 
+@pytest.mark.parametrize(("percent", "said"), [(9.0, None), (60.0, "Other processes use 1.2 of 2 CPUs now")])
+def test_others_on_the_cpu_are_named(
+    percent: float, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval: percent)
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
+    assert (busy() or "").split(":")[0] == (said or "")
+
+
 def test_an_absent_library_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "LIBRARIES", ("numpy", "no-such-library"))
     versions = environment.library_versions()
@@ -35,6 +48,7 @@ def test_an_absent_library_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert versions["no-such-library"] is None
 
 
+@needs_git
 def test_git_state_tells_commit_and_changes(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -55,6 +69,7 @@ def test_git_state_tells_commit_and_changes(tmp_path: Path) -> None:
     assert (clean["dirty"], dirty["dirty"]) == (False, True)
 
 
+@needs_git
 def test_a_folder_inside_a_checkout_is_not_the_checkout(tmp_path: Path) -> None:
     subprocess.run(["git", "init", str(tmp_path)], check=True, capture_output=True)
     inside = tmp_path / "venv"

@@ -85,6 +85,9 @@ def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {"speedup.ratio", "speedup.low", "speedup.high"} <= set(run.rows.columns)
     assert set(run.loops["arm"]) == set(run.rows["arm"])
     assert len(spsbench.Run(run.directory).samples) == 6
+    first, *screen = repr(run).splitlines()
+    assert first == f"Run({str(run.directory)!r})"
+    assert any(line.split()[-1:] == ["tokens/loop"] for line in screen)
 
 
 def test_an_installed_package_gives_its_drafter_a_name(tmp_path: Path, install: Install) -> None:

@@ -42,6 +42,7 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
     _known("--sampling", names, (*known, BEAM))
     drafting = tuple(_drafting(config))
     sampled = [name for name in names if name != BEAM]
+    _require_settings_used(config, [known[name] for name in sampled])
     arms = tuple(
         replace(arm, batch=batch)
         for engine in config.engines
@@ -189,6 +190,19 @@ def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
         top_p=sampling.top_p if config.top_p is None else config.top_p,
         top_k=sampling.top_k if config.top_k is None else config.top_k,
     )
+
+
+def _require_settings_used(config: RunConfig, samplings: Sequence[SamplingParams]) -> None:
+    """Refuse a temperature, top-p or top-k where nothing is sampled; of beams see ``arms.beams``."""
+    if not samplings or not all(sampling.greedy for sampling in samplings):
+        return
+    for name in ("temperature", "top_p", "top_k"):
+        if (value := getattr(config, name)) is not None:
+            raise UsageError(
+                f"{value} has no effect: greedy takes the most likely token.",
+                flag=f"--{name.replace('_', '-')}",
+                remedy="Leave it out, or add --sampling nucleus.",
+            )
 
 
 def _known(flag: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:

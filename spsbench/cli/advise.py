@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spsbench.cli import options, values
-from spsbench.cli.console import present, say
+from spsbench.cli.console import present, say, say_if_busy
 from spsbench.cli.interruption import continued_by, typed
 from spsbench.cli.options import option
 from spsbench.cli.written import pairs_of, sought_of
@@ -131,6 +131,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
             flag="--limit",
             remedy=f"Give at least {FEWEST_PROMPTS}.",
         )
+    say_if_busy(quiet=quiet)
     say("Checking task, data and models", quiet=quiet)
     from spsbench.cli.progress import watching
     from spsbench.replay.advice import advise

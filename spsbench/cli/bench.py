@@ -12,7 +12,7 @@ from rich.text import Text
 
 from spsbench.cli import options, values
 from spsbench.cli.batches import USUAL_ALPHA, by_batch, sizes
-from spsbench.cli.console import present, say
+from spsbench.cli.console import present, say, say_if_busy
 from spsbench.cli.contexts import by_context, lengths
 from spsbench.cli.options import option as _option
 from spsbench.errors import UsageError
@@ -216,6 +216,7 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     asked = _asked(params, _SHARPENED if random_weights else _SAMPLING)
     at_once = _at_once(params, asked)
     device, dtype = resolve_device(params["device"] or "auto"), values.float_dtype(params["dtype"], "--dtype")
+    say_if_busy(quiet=quiet)
     say("Checking the models", quiet=quiet)
     quiet_libraries()
     names, target, draft = (_built if random_weights else _loaded)(params, asked, dtype, device)

@@ -58,6 +58,14 @@ def say(message: str, *, quiet: bool = False) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
+def say_if_busy(*, quiet: bool = False) -> None:
+    """Say on stderr, before anything is measured, that others use this machine."""
+    from spsbench.environment import busy
+
+    if not quiet and (sentence := busy()) is not None:
+        say(sentence)
+
+
 def complain(message: str) -> None:
     """An error on stderr, without the passwords of URLs in it."""
     shown = re.sub(r"(:/{1,2})[^/\s@]+@", r"\1", message)  # a path has one slash

@@ -36,7 +36,7 @@ def doctor(json: options.Json = False, quiet: options.Quiet = False, debug: opti
 
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-_STYLES = {"ok": "green", "absent": "yellow", "broken": "red", "info": "dim"}
+_STYLES = {"ok": "green", "absent": "yellow", "broken": "red", "busy": "yellow", "info": "dim"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Check:
     Attributes:
         what: its name.
         state: ``ok``; ``absent``: would have to be fetched; ``broken``: should be here and is not;
-            ``info``: a fact.
+            ``busy``: others use it now; ``info``: a fact.
         detail: a sentence or a value.
     """
 
     what: str
-    state: Literal["ok", "absent", "broken", "info"]
+    state: Literal["ok", "absent", "broken", "busy", "info"]
     detail: str
 
 
@@ -79,6 +79,8 @@ def _machine() -> Iterator[Check]:
     yield Check("spsbench", "info", f"{facts['spsbench']}, Python {platform.python_version()}, {facts['os']}")
     threads, load = cpu["usable_threads"], facts["load_1m"]
     yield Check("CPU", "info", f"{cpu['model']}, {threads} threads, load {load:.1f}")
+    busy = environment.busy()
+    yield Check("other load", "ok" if busy is None else "busy", busy or "none: times can be trusted now")
     yield Check("memory", "info", f"{facts['memory_available_bytes'] / 2**30:.1f} GiB available")
     yield Check("GPU", "info", ", ".join(gpu["name"] for gpu in facts["gpus"]) or "none")
     yield Check("energy", "info", _energy())

@@ -194,7 +194,13 @@ def _engines() -> list[Row]:
         }
         for name, methods in ENGINES.items()
     ]
-    return [*ours, *_external_engines()]
+    by_name = [
+        {"engine": 'worker:"COMMAND"', "methods": "its own", _FIXED: "its own"}
+        | {"needs": "a program that speaks the engine protocol", "from": "you"},
+        {"engine": "openai:URL", "methods": "its own", _FIXED: "its own"}
+        | {"needs": "a running server", "from": "you"},
+    ]
+    return [*ours, *by_name, *_external_engines()]
 
 
 def _external_engines() -> list[Row]:

@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.cli.console import out, print_json, say
+from spsbench.cli.console import out, print_json, say, say_if_busy
 from spsbench.cli.interruption import continued_by, written
 from spsbench.cli.values import seconds
 from spsbench.cluster import cluster_of, require_cluster
+from spsbench.environment import require_cpus
 from spsbench.errors import GateFailed, IncompleteError, UsageError
 from spsbench.paths import results_dir
 from spsbench.records import number
@@ -95,6 +96,8 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
         typed = {field_of(name) for name in (*flags, *(text.partition("=")[0] for text in overrides))}
         theirs = [field for field in FIELDS if field not in typed]
         require_trusted(config, theirs, params["resume"], trust=params.get("trust", False))
+    if params.get("on") is None:
+        require_cpus(config.threads)
     if (placement := params.get("draft_placement")) is not None and config.tensor_parallel == 1:
         raise UsageError(
             f"{placement} says where the draft of a split target is, and the target is in one process.",
@@ -272,6 +275,7 @@ def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None)
 
     quiet: bool = params["quiet"]
     address = None if (on := params["on"]) is None else require_cluster(on)
+    say_if_busy(quiet=quiet)
     say("Checking task, data and models", quiet=quiet)
     from spsbench.runner import execute, execute_on, plan
 

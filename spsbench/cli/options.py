@@ -366,7 +366,7 @@ Trace = Annotated[
 ]
 FailOn = Annotated[
     str | None,
-    option("--fail-on", "LIST", OUTPUT, "Gates that exit 4 if failed: lossless, parity."),
+    option("--fail-on", "LIST", OUTPUT, "Gates that exit 4 if failed: lossless, parity, untrusted (times)."),
 ]
 Expect = Annotated[
     str | None,

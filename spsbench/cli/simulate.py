@@ -178,11 +178,13 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
     """
     quiet: bool = params["quiet"]
     question = question_of(params)
-    from spsbench.simulate.study import prepare, study, total_loops
+    from spsbench.cli.progress import counting
+    from spsbench.simulate.study import prepare, study, total_loops, total_sequences
 
     pairs = prepare(question)
     folder = _folder(params["out"])
-    worlds = study(question, pairs, lambda text: say(text, quiet=quiet))
+    with counting("Simulating", total_sequences(question), "sequences", quiet=quiet) as tick:
+        worlds = study(question, pairs, tick)
     say(f"{total_loops(worlds):,} loops simulated", quiet=quiet)
     if folder is not None:
         _write(question, worlds, folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -97,9 +98,11 @@ def trace_prompt(params: Mapping[str, Any]) -> None:
     text = _prompt(str(params["prompt"]))
     from spsbench.decode.clock import SystemClock
     from spsbench.engines.local import EagerEngine
+    from spsbench.environment import taken, taken_since
     from spsbench.report.trace import TraceWriter
     from spsbench.runner import plan
     from spsbench.runner.execute import load
+    from spsbench.stats.conditions import taken_too_much
 
     quiet: bool = params["quiet"]
     say(f"Loading {config.pair.name}", quiet=quiet)
@@ -113,6 +116,7 @@ def trace_prompt(params: Mapping[str, Any]) -> None:
     writer.legend()
     loops: list[Loop] = []
     tokens: list[Token] = []
+    before, started_s = taken(), perf_counter()
     for spoken in _speak(pair, arm, request):
         written = [_token(token, pair) for token in spoken.tokens]
         writer.write(written)
@@ -120,7 +124,11 @@ def trace_prompt(params: Mapping[str, Any]) -> None:
         loops.append(spoken.record)
     writer.end()
     baseline = EagerEngine(pair.target, None, 0, pair.tokenizer, pair.device, SystemClock()).generate(request)
-    facts = _facts(arm, loops, 1e3 * baseline.decode_s / len(baseline.tokens))
+    elapsed_s = perf_counter() - started_s
+    shares = {name: lost_s / elapsed_s for name, lost_s in taken_since(before).items()}
+    facts = _facts(arm, loops, 1e3 * baseline.decode_s / len(baseline.tokens)) | {
+        "untrusted": taken_too_much(shares)
+    }
     if params["json"]:
         print_json(facts | {"prompt": text, "tokens": [asdict(token) for token in tokens]})
     for line in _closing(facts):
@@ -257,4 +265,5 @@ def _closing(facts: Mapping[str, Any]) -> list[str]:
         "  ".join(f"{name} {number(facts[name], 3)}" for name in names),
         f"{facts['emitted']} tokens in {facts['loops']} loops: SpS (K={facts['k']}) {sps} ms/token, "
         f"ArS {ars}: {facts['speedup']:.2f}x here.",
+        *([f"DO NOT TRUST THESE TIMES: {'; '.join(found)}."] if (found := facts["untrusted"]) else []),
     ]

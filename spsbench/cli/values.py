@@ -161,9 +161,15 @@ def threads(text: str | None) -> int | None:
     """How many threads; None for as many as suit.
 
     Raises:
-        UsageError: neither ``auto`` nor a whole number from 1.
+        UsageError: neither ``auto`` nor a whole number from 1, or more than there are CPUs.
     """
-    return None if text in (None, "auto") else int(number(text, "--threads", 1, 1, whole=True))
+    if text in (None, "auto"):
+        return None
+    from spsbench.environment import require_cpus
+
+    count = int(number(text, "--threads", 1, 1, whole=True))
+    require_cpus(count)
+    return count
 
 
 def sampling(params: Mapping[str, Any]) -> SamplingParams:

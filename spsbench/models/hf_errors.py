@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 
@@ -12,11 +13,36 @@ _OFFLINE = ("couldn't connect", "cannot find an appropriate cached", "offline mo
 _ABSENT = ("is not a local folder", "is not a valid model identifier", "404 client error")
 
 
+_ANSWERS_WITHIN_S = 10.0
+_reached: set[str] = set()
+
+
+@contextmanager
+def offline_unless_reached() -> Iterator[None]:
+    """Work without the hub while it cannot be reached: its client would ask for each file six times, for half
+    a minute. A hub that answered once is not asked again."""
+    from huggingface_hub import constants, get_session
+
+    before = constants.HF_HUB_OFFLINE
+    if not before and constants.ENDPOINT not in _reached:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=_ANSWERS_WITHIN_S)
+            _reached.add(constants.ENDPOINT)
+        except Exception:  # whatever its HTTP library raises
+            constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
 @contextmanager
 def typed_errors(name: str, flag: str) -> Iterator[None]:
     """Re-raise an exception of the block as ``typed_error`` makes it; errors of spsbench pass through."""
+    elsewhere = ":" not in name and not Path(name).expanduser().exists()
     try:
-        yield
+        with offline_unless_reached() if elsewhere else nullcontext():
+            yield
     except SpsbenchError:
         raise
     except Exception as error:
@@ -121,5 +147,5 @@ def quiet_libraries() -> None:
     their_logging.disable_progress_bar()
     disable_progress_bars()
     # Where torchao is installed transformers imports it, and it says what it does not use on this machine.
-    for name in ("torchao", "torch.utils._pytree", "accelerate"):
+    for name in ("torchao", "torch.utils._pytree", "accelerate", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)

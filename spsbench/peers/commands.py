@@ -91,9 +91,11 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _reason(log: Path, start: int, code: int) -> str:
-    """The last line that says error, else the last one."""
+    """The last line that says error, else the last one; of pip without a network that it has none."""
     with log.open("rb") as file:
         file.seek(start)
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    if any("connection" in line and "establish" in line for line in map(str.lower, lines)):
+        return "no package index can be reached"
     errors = [line for line in lines if "error" in line.lower()]
     return next(reversed(errors or lines), f"it ended with {code}").removeprefix("ERROR: ").rstrip(".")

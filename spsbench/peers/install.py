@@ -30,7 +30,17 @@ from spsbench.peers.catalogue import Entry, Source, engines_dir
 from spsbench.peers.commands import Run, clean_environment, run
 from spsbench.peers.environment import Environment
 
-_PIP = ("install", "--no-deps", "--only-binary", ":all:", "--no-input", "--progress-bar", "off")
+_PIP = (
+    "install",
+    "--no-deps",
+    "--only-binary",
+    ":all:",
+    "--no-input",
+    "--retries",
+    "1",
+    "--progress-bar",
+    "off",
+)
 _COMPILERS = ("c++", "g++", "clang++")
 _CMAKE = {
     "CMAKE_BUILD_TYPE": "Release",

@@ -9,6 +9,7 @@ from spsbench.report import judgement
 from spsbench.report.naming import in_full
 from spsbench.report.results import times
 from spsbench.report.wording import escape
+from spsbench.stats.conditions import distrust, untrusted_because
 from spsbench.summary_types import Summary
 
 _UNTOLD = "unknown"
@@ -17,15 +18,12 @@ _SHORT_HASH = 16
 
 def untrusted(summary: Summary) -> list[str]:
     """One sentence where others took the CPU while the run measured."""
-    entries = summary.get("conditions")
-    parts = [entry.get("contention") for entry in entries] if entries else [summary.get("contention")]
-    found = dict.fromkeys(reason for part in parts if part for reason in part["reasons"])
-    if not found:
-        return []
-    return [
-        f"DO NOT TRUST THESE TIMES: {'; '.join(found)}. No interval and no verdict is given: they would be "
-        "too sure. Repeat on a quiet machine."
-    ]
+    return distrust(untrusted_because(summary))
+
+
+def further_warnings(summary: Summary) -> list[str]:
+    """The warnings without that of ``untrusted``, which stands at the top."""
+    return [text for text in summary["warnings"] if text not in untrusted(summary)]
 
 
 def doubts(summary: Summary) -> list[str]:

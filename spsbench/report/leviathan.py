@@ -13,7 +13,7 @@ from rich.text import Text
 from spsbench.decode import theory
 from spsbench.predict.residuals import residual_cause, residual_factors
 from spsbench.records import Interval
-from spsbench.report import judgement, published, wording
+from spsbench.report import conditions, judgement, published, wording
 from spsbench.report.tables import Heading, Row, Table, left, right
 from spsbench.report.wording import escape
 from spsbench.summary_types import ArmFactors, ArmPrediction, Estimate, Residual, Summary
@@ -206,9 +206,7 @@ def gather(
 
 
 def _part(name: str, title: str, part: Summary) -> dict[str, Any]:
-    notes = [*judgement.alarms(part), *judgement.losslessness(part), *part["warnings"]]
-    busy = [] if part["contention"]["trusted"] else part["contention"]["reasons"]
-    notes += [f"Its times are not to be trusted: {reason}." for reason in busy]
+    notes = [*conditions.doubts(part), *judgement.losslessness(part), *conditions.further_warnings(part)]
     prompts = max((row["prompts"] for row in part["rows"]), default=0)
     label = part["task_label"]
     return {"name": name, "title": title, "task": label, "prompts": prompts, "notes": notes}

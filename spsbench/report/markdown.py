@@ -171,7 +171,7 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
     several = any(row.get("processes", 1) > 1 for row in summary["rows"])
     found = summary.get("stopping")
     interval = STOPPED if found and found["anytime"] else SEVERAL_PROCESSES if several else ONE_PROCESS
-    lines = [*map(escape, summary["warnings"]), *STANDING_CAVEATS, interval]
+    lines = [*map(escape, conditions.further_warnings(summary)), *STANDING_CAVEATS, interval]
     return ["## Caveats", "", *(f"* {line}" for line in lines)]
 
 

@@ -113,9 +113,9 @@ class Table:
 
     def drawn(self, room: int, gap: int) -> RenderableType:
         """The table in so many columns of a terminal."""
-        return self._columns(gap) if self._least_width(gap) <= room else self._stacked()
+        return self._columns(gap, room) if self.least_width(gap=gap) <= room else self._stacked()
 
-    def _columns(self, gap: int) -> RenderableType:
+    def _columns(self, gap: int, room: int) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
@@ -123,6 +123,10 @@ class Table:
             return self._grid(self.rows, gap)
         # A title is as wide as it likes, so it stands outside of the grids, which share their widths.
         widths = self._widths()
+        for place, column in enumerate(self.columns):
+            excess = sum(widths) + gap * (len(widths) - 1) - room
+            if not column.whole:  # broken over lines as far as need be
+                widths[place] -= max(0, min(excess, widths[place] - self._longest_word(place)))
         parts: list[RenderableType] = [self._grid([], gap, widths)]
         for title, rows in _groups(self.rows):
             parts += [Text()] if len(parts) > 1 else []
@@ -152,16 +156,19 @@ class Table:
             parts.append(Padding(Table(titles, cells)._grid(cells, 2), (0, 0, 0, 2)))
         return Group(*parts)
 
-    def _least_width(self, gap: int) -> int:
+    def least_width(self, *, gap: int = 2) -> int:
         """Columns of a terminal that the table takes where what may be broken is broken at its spaces."""
+        least = [
+            width if column.whole else self._longest_word(place)
+            for place, (column, width) in enumerate(zip(self.columns, self._widths(), strict=True))
+        ]
+        return sum(least) + gap * (len(self.columns) - 1)
+
+    def _longest_word(self, place: int) -> int:
         from rich.cells import cell_len
 
-        rows = [row for row in self.rows if not isinstance(row, Heading)]
-        least = []
-        for place, (column, width) in enumerate(zip(self.columns, self._widths(), strict=True)):
-            words = " ".join([column.heading, *(_plain(row[place]) for row in rows)]).split()
-            least.append(width if column.whole else max(map(cell_len, words), default=0))
-        return sum(least) + gap * (len(self.columns) - 1)
+        cells = [_plain(row[place]) for row in self.rows if not isinstance(row, Heading)]
+        return max(map(cell_len, " ".join([self.columns[place].heading, *cells]).split()), default=0)
 
     def width(self, *, gap: int = 2) -> int:
         """Cells of a terminal that the table takes where nothing is broken over lines."""

@@ -73,7 +73,7 @@ def _results(summary: Summary, room: int) -> tuple[Table, Naming]:
     rows, metric = summary["rows"], wording.headline_metric(summary)
     whole = fitting(rows, partial(results, rows, metric, intervals=False), in_full(), room)
     shorter = fitting(rows, partial(decoding, rows, metric), in_full(), room)
-    return next((made for made in (whole, shorter) if made[0].width() <= room), whole)
+    return next((made for made in (whole, shorter) if made[0].least_width() <= room), whole)
 
 
 def _spaced(blocks: Iterable[Sequence[RenderableType]]) -> RenderableType:
@@ -198,9 +198,9 @@ def _counted(labels: list[str]) -> str:
 
 
 def _warnings(summary: Summary) -> list[RenderableType]:
-    if not summary["warnings"]:
+    if not (found := conditions.further_warnings(summary)):
         return []
-    lines = Table([left(whole=True), left()], [[Styled("!", "yellow"), text] for text in summary["warnings"]])
+    lines = Table([left(whole=True), left()], [[Styled("!", "yellow"), text] for text in found])
     return [lines.as_rich(gap=1)]
 
 

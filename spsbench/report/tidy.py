@@ -10,6 +10,7 @@ from typing import Any
 from spsbench.report import facts
 from spsbench.report.measured import Measured
 from spsbench.report.wording import printable
+from spsbench.stats.conditions import untrusted_because
 from spsbench.summary_types import ArmRow
 
 Cell = str | int | float | bool | None
@@ -62,12 +63,14 @@ def lines(measured: Measured) -> list[Line]:
     judged = {
         arm["arm"]: arm["verdict"] for arm in (measured.summary["losslessness"] or {"arms": []})["arms"]
     }
+    untrusted = "; ".join(untrusted_because(measured.summary))
     return [
         {
             **shared,
             **_axes(row),
             **_sampling(params.get(row["sampling"]) or {}),
             "losslessness": judged.get(row["arm"]),
+            "untrusted": untrusted,
             **dict(_numbers(row)),
         }
         for row in measured.summary["rows"]

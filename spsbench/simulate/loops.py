@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -85,7 +85,13 @@ class Sampler:
 
 
 def simulate(
-    tables: Tables, starts: Floats, expected: Floats, k: int, sequences: int, sampler: Sampler
+    tables: Tables,
+    starts: Floats,
+    expected: Floats,
+    k: int,
+    sequences: int,
+    sampler: Sampler,
+    tick: Callable[[], None] = lambda: None,
 ) -> Simulated:
     """Decode sequences at one K.
 
@@ -96,6 +102,7 @@ def simulate(
         k: lookahead, at least 1.
         sequences: how many, at least 2.
         sampler: what decodes.
+        tick: called after each sequence.
     """
     target, draft = tables.models()
     drafter = ModelDrafter(draft, sampler.sampling, CPU)
@@ -107,6 +114,7 @@ def simulate(
             uniforms, prompt = UniformStream(seed, CPU), tables.contexts.tokens_of(begin)
             loops = start(target, drafter, prompt, k, sampler.sampling, uniforms, accept)
             notes.take(begin, loops(Stopwatch(FakeClock())))
+            tick()
     return _gathered(k, notes)
 
 

@@ -176,15 +176,22 @@ def prepare(question: Question) -> list[Prepared]:
     return [_prepared(question, classes) for classes in question.classes]
 
 
-def study(question: Question, pairs: Sequence[Prepared], note: Callable[[str], None]) -> list[World]:
+def study(
+    question: Question, pairs: Sequence[Prepared], tick: Callable[[], None] = lambda: None
+) -> list[World]:
     """Simulate pairs of tables.
 
     Args:
         question: what is asked.
         pairs: of ``prepare``.
-        note: called with a sentence before each K.
+        tick: called after each of the ``total_sequences``.
     """
-    return [_world(question, pair, note) for pair in pairs]
+    return [_world(question, pair, tick) for pair in pairs]
+
+
+def total_sequences(question: Question) -> int:
+    """How many are simulated: for every class of tokens and every K as many."""
+    return len(question.classes) * len(question.ks) * question.sequences
 
 
 def _require_room(question: Question, classes: int) -> None:
@@ -223,17 +230,15 @@ def _prepared(question: Question, classes: int) -> Prepared:
     return Prepared(distance, source.make(language, distance))
 
 
-def _world(question: Question, pair: Prepared, note: Callable[[str], None]) -> World:
+def _world(question: Question, pair: Prepared, tick: Callable[[], None]) -> World:
     sampler, tables = question.sampler, pair.tables
     warped = tables.warped(sampler.sampling)
     chain = Chain(warped)
     expected = _expected(warped, sampler)
     accepts = float(np.clip(chain.mean(expected), 0.0, 1.0))
-    simulated = []
-    for k in question.ks:
-        where = "one row everywhere" if tables.contexts.count == 1 else f"{tables.contexts.count} contexts"
-        note(f"{where}, K = {k}: {question.sequences} sequences")
-        simulated.append(simulate(tables, chain.text, expected, k, question.sequences, sampler))
+    simulated = [
+        simulate(tables, chain.text, expected, k, question.sequences, sampler, tick) for k in question.ks
+    ]
     points = tuple(_point(question, chain, accepts, each) for each in simulated)
     return World(
         tables.contexts.classes,

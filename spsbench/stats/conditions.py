@@ -217,17 +217,39 @@ def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
     shares = {name: _share(done, name, measured_s) for name in _TITLES}
     if shares["stolen_s"] is None:
         shares["stolen_s"] = info.get("stolen_share")
-    reasons = [
-        f"in each second measured {_TITLES[name].format(share)}"
-        for name, share in shares.items()
-        if share is not None and share > MOST[name]
-    ]
+    reasons = taken_too_much(shares)
     return {
         "waited_share": shares["waited_s"],
         "stolen_share": shares["stolen_s"],
         "trusted": not reasons,
         "reasons": reasons,
     }
+
+
+def taken_too_much(shares: Mapping[str, float | None]) -> list[str]:
+    """Sentences on what others took of each second measured, where that is above ``MOST``."""
+    return [
+        f"in each second measured {_TITLES[name].format(share)}"
+        for name, share in shares.items()
+        if share is not None and share > MOST[name]
+    ]
+
+
+def untrusted_because(summary: Summary) -> list[str]:
+    """Why the times of a run, under any of its conditions, are not to be trusted; empty if they are."""
+    entries = summary.get("conditions")
+    parts = [entry.get("contention") for entry in entries] if entries else [summary.get("contention")]
+    return list(dict.fromkeys(reason for part in parts if part for reason in part["reasons"]))
+
+
+def distrust(reasons: Sequence[str]) -> list[str]:
+    """The sentence that goes wherever such times go; none without a reason."""
+    if not reasons:
+        return []
+    return [
+        f"DO NOT TRUST THESE TIMES: {'; '.join(reasons)}. No interval and no verdict is given: they would be "
+        "too sure. Repeat on a quiet machine."
+    ]
 
 
 def _share(done: pd.DataFrame, name: str, measured_s: float) -> float | None:
@@ -270,7 +292,10 @@ def separated(
         }
         for settings, part in zip(known, parts, strict=True)
     ]
-    return {**_without_times(summary), "conditions": entries}
+    apart: Summary = {**_without_times(summary), "conditions": entries}
+    pooled = distrust(summary["contention"]["reasons"])
+    kept = [sentence for sentence in apart["warnings"] if sentence not in pooled]
+    return {**apart, "warnings": [*distrust(untrusted_because(apart)), *kept]}
 
 
 def _of(

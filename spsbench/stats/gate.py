@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spsbench.axes import label
+from spsbench.stats.conditions import untrusted_because
 from spsbench.summary_types import Summary
 
-GATES = ("lossless", "parity", "incomplete")
+GATES = ("lossless", "parity", "incomplete", "untrusted")
 
 
 def failures(summary: Summary, gate: str) -> list[str]:
@@ -16,12 +17,18 @@ def failures(summary: Summary, gate: str) -> list[str]:
     * ``lossless``: an arm is alarmed, or an SpS arm has no independent evidence to show.
     * ``parity``: an SpS arm scores differently from ArS. Inconclusive passes: it is not a finding.
     * ``incomplete``: sequences failed or are missing.
+    * ``untrusted``: other processes used the CPU while it measured.
 
     Args:
         summary: the content of summary.json.
         gate: one of ``GATES``.
     """
-    judges = {"lossless": _lossless, "parity": _parity, "incomplete": _incomplete}
+    judges = {
+        "lossless": _lossless,
+        "parity": _parity,
+        "incomplete": _incomplete,
+        "untrusted": untrusted_because,
+    }
     return list(judges[gate](summary))
 
 

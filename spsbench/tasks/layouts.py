@@ -64,6 +64,12 @@ def layout_of(path: Path) -> Layout:
         # HumanEval's rows have a prompt, too; beside the fields of other data a prompt is what is meant.
         if fields.issuperset(needed) and not set(prompts).difference(needed):
             return Layout(task, needed)
+    if prompts and path.suffix == ".csv":
+        raise UsageError(
+            f"{path} holds prompts as CSV, which is not read.",
+            flag="TASK",
+            remedy=f"Give {', '.join(ENDINGS)}.",
+        )
     if prompts:
         return Layout(None, prompts)
     expected = "; ".join(f"data of {task}: {', '.join(needed)}" for task, needed in DATA_FIELDS.items())

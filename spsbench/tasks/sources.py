@@ -275,12 +275,16 @@ def fetch(sources: Sequence[HubSource], split: str, *, exemplars: bool) -> HubDa
     Raises:
         UnavailableError: no source is available; names each with its reason and the other ways.
     """
+    from spsbench.models.hf_errors import offline_unless_reached
+
     tried: dict[str, list[str]] = {}
-    for source in sources:
-        try:
-            return _fetch_one(source, split, exemplars)
-        except Exception as error:  # the client also raises whatever its HTTP library raised
-            tried.setdefault(_first_sentence(error), []).append(f"{source.repository} at {source.revision}")
+    with offline_unless_reached():
+        for source in sources:
+            try:
+                return _fetch_one(source, split, exemplars)
+            except Exception as error:  # the client also raises whatever its HTTP library raised
+                named = f"{source.repository} at {source.revision}"
+                tried.setdefault(_first_sentence(error), []).append(named)
     reasons = [f"{', '.join(names)}: {reason}" for reason, names in tried.items()]
     raise UnavailableError(
         f"the split {split} is unavailable from the hub ({'; '.join(reasons) or 'no source is named'}).",
@@ -334,5 +338,9 @@ def _first_rows(path: Path) -> Iterator[Row]:
 
 
 def _first_sentence(error: Exception) -> str:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if isinstance(error, LocalEntryNotFoundError):
+        return "not on this machine, and the hub cannot be reached"
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}, {lines[0]}" if lines else type(error).__name__

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from commandline import Cli, Result
 
+from spsbench.errors import SpsbenchError
 from spsbench.models import memory
 
 execute = importlib.import_module("spsbench.runner.execute")
@@ -232,3 +233,14 @@ def test_a_machine_that_computes_otherwise_in_another_process_is_told(
         done = cli("run", "xsum", *flags)
         assert done.code == 0, done.err
         assert (said in " ".join(done.err.split())) is told
+
+
+@pytest.mark.parametrize("command", ["run", "sweep-k", "bench", "advise", "doctor"])
+def test_a_busy_machine_is_said_before_anything_is_loaded(
+    command: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look() -> str:
+        raise SpsbenchError("looked")
+
+    monkeypatch.setattr("spsbench.environment.busy", look)
+    assert cli(command).err == "error: looked\n"

@@ -16,7 +16,10 @@ from commandline import Cli
         ("drafters", ["model", "lookup", "a draft model"]),
         ("rules", ["modified-rejection", "lenience", "NO"]),
         ("policies", ["fixed", "stop-below", "tau=0.4"]),
-        ("engines", ["eager", "hf-assisted", "any", "CUDA", "transformers"]),
+        (
+            "engines",
+            ["eager", "hf-assisted", "any", "CUDA", "transformers", 'worker:"COMMAND"', "openai:URL"],
+        ),
         ("metrics", ["pass@1", "rouge2", "exact_match", "higher"]),
     ],
 )

@@ -85,6 +85,7 @@ CASES: list[tuple[str, str]] = [
             "--quantise int2",
             "--draft-quantise x",
             "--threads 0",
+            "--threads 4096",
             "--backend jax",
             "--tensor-parallel 0",
             "--draft-placement last",
@@ -97,6 +98,9 @@ CASES: list[tuple[str, str]] = [
         )
     ),
     ("run --target only-one", "--draft"),
+    ("run --temperature 0.7 --sampling greedy", "--temperature"),
+    ("advise --top-p 0.7 --sampling greedy", "--top-p"),
+    ("bench --threads 4096", "--threads"),
     ("paper --of nobody", "--of"),
     ("paper --limit 0", "--limit"),
     ("paper --samples x", "--samples"),

@@ -91,3 +91,10 @@ def test_what_cannot_be_read_is_left_to_the_reader_of_prompts(tmp_path: Path) ->
     path = tmp_path / "torn.jsonl"
     path.write_text('{"prompt": ')
     assert layout_of(path) == Layout(None, ())
+
+
+def test_prompts_as_csv_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.csv"
+    path.write_text("prompt\nWhy?\n")
+    with pytest.raises(UsageError, match=r"prompts\.csv holds prompts as CSV, which is not read"):
+        layout_of(path)

@@ -2,15 +2,20 @@ from __future__ import annotations
 
 import io
 import re
+import time
 
 import pytest
 from commandline import Cli
+
+from spsbench import environment
 
 PROMPT = "Article: A council met.\n\nSummarize the above article in one sentence.\nSummary:"
 SHORT = ("--max-new-tokens", "12", "--threads", "1")
 
 
-def test_a_prompt_is_continued_and_the_closing_lines_tell_how(cli: Cli) -> None:
+def test_a_prompt_is_continued_and_the_closing_lines_tell_how(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = cli("trace", PROMPT, *SHORT, "--k", "3", "--seed", "1")
     assert result.code == 0, result.err
     first, *_ = result.out.splitlines()
@@ -22,8 +27,11 @@ def test_a_prompt_is_continued_and_the_closing_lines_tell_how(cli: Cli) -> None:
         r"12 tokens in \d+ loops: SpS \(K=3\) \S+ ms/token, ArS \S+: \d+\.\d\dx here\.", result.out
     )
     assert all(len(line) <= 80 for line in result.out.splitlines())
+    monkeypatch.setitem(environment.TAKERS, "waited_s", time.monotonic)
     again = cli("trace", PROMPT, *SHORT, "--k", "3", "--seed", "1")
     assert again.out.split("\n\n")[0] == result.out.split("\n\n")[0]  # the seed decides
+    doubts = ["DO NOT TRUST THESE TIMES: in each second" in each.out for each in (result, again)]
+    assert doubts == [False, True]
 
 
 def test_a_draft_that_is_its_own_target_is_never_rejected(cli: Cli) -> None:

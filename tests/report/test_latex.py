@@ -102,7 +102,6 @@ def test_a_run_without_loops_has_no_table_of_acceptance_and_dashes_for_what_is_m
     assert " & --" in text
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_an_alarm_goes_where_the_numbers_go(make_judged_arm: Any) -> None:
     judged = {"verdict": "alarm", "arms": [make_judged_arm(verdict="alarm")]}
     alarmed = dataclasses.replace(measured(), summary={**measured().summary, "losslessness": judged})
@@ -110,6 +109,7 @@ def test_an_alarm_goes_where_the_numbers_go(make_judged_arm: Any) -> None:
     assert "ALARM" not in to_latex([measured()])
 
 
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_pdflatex_makes_a_document_of_it(tmp_path: Path) -> None:
     tables = to_latex([measured(), hostile()])
     page = (

@@ -34,7 +34,7 @@ def _question(**changes: Any) -> Question:
 
 
 def _worlds(question: Question) -> list[World]:
-    return study(question, prepare(question), lambda text: None)
+    return study(question, prepare(question))
 
 
 def _world(**changes: Any) -> World:

@@ -64,5 +64,8 @@ def test_untrusted_times_have_no_interval_and_the_reader_is_told_first(
     assert busy["verdict"] is None
     (sentence,) = untrusted(busy)
     assert sentence.startswith("DO NOT TRUST THESE TIMES")
+    assert (busy["warnings"][0], sentence in quiet["warnings"]) == (sentence, False)
     assert quiet["rows"][1]["speedup"]["low"] is not None
-    assert render(busy, {}).splitlines()[2].startswith("**DO NOT TRUST THESE TIMES")
+    page = render(busy, {})
+    assert page.splitlines()[2].startswith("**DO NOT TRUST THESE TIMES")
+    assert page.count("DO NOT TRUST THESE TIMES") == 1

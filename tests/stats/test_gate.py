@@ -30,7 +30,7 @@ def test_a_sound_run_passes_every_gate() -> None:
         "comparisons": [_comparison(v) for v in ("equivalent", "inconclusive", None)],
     }
     summary = _summary(_arm("ok"), _arm("no evidence", "ars"), parity=parity)
-    assert [failures(summary, gate) for gate in GATES] == [[], [], []]
+    assert [failures(summary, gate) for gate in GATES] == [[] for _ in GATES]
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,12 @@ def test_a_sound_run_passes_every_gate() -> None:
             "sps-k4-nucleus: rouge2 differs by -0.0200",
         ),
         ("parity", _summary(parity=None), "nothing was scored"),
+        ("untrusted", _summary(contention={"reasons": ["others computed"]}), "others computed"),
+        (
+            "untrusted",
+            _summary(conditions=[{"contention": {"reasons": ["others computed"]}}] * 2),
+            "others computed",
+        ),
         ("incomplete", _summary(rows=[{"failed": 1, "missing": 2}]), "1 sequences failed and 2 are missing"),
     ],
 )

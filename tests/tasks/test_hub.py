@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spsbench.errors import UnavailableError
+from spsbench.models import hf_errors
 from spsbench.tasks.catalogue import load_task
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -151,3 +152,23 @@ def test_highlights_come_from_the_split_of_the_task(cache: Path) -> None:
     (example,) = load_task("cnndm").load("official", None, seed=0).examples
     assert (example.example_id, example.fields["article"]) == ("a1", row["article"])
     assert example.reference == row["highlights"]
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_hub_that_cannot_be_reached_is_asked_once(reached: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Session:
+        def head(self, url: str, timeout: float) -> None:
+            asked.append(url)
+            if not reached:
+                raise OSError("no route")
+
+    monkeypatch.setattr(hf_errors, "_reached", set())
+    monkeypatch.setattr(huggingface_hub, "get_session", Session)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    for _ in range(2):
+        with hf_errors.offline_unless_reached():
+            assert huggingface_hub.constants.HF_HUB_OFFLINE is not reached
+    assert len(asked) == (1 if reached else 2)
+    assert huggingface_hub.constants.HF_HUB_OFFLINE is False

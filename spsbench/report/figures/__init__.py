@@ -12,6 +12,7 @@ from spsbench.report.measured import Measured
 __all__ = ["Gallery", "Plate", "draw"]
 
 _FIGURES: dict[str, Callable[[Measured], Drawing]] = {
+    "Speedup by arm": speedup.by_arm,
     "Figure 1": figure1.draw,
     "Speedup against K": speedup.draw,
     "Where a loop's time goes": phases.draw,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from spsbench.axes import place
+from spsbench.axes import label, place
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, FigureSkipped
 from spsbench.report.measured import Measured, Series
-from spsbench.report.wording import ends, sped
+from spsbench.report.wording import ends, printable, sped, speedup
 from spsbench.summary_types import ArmRow, LoopLine, Summary
 
 if TYPE_CHECKING:
@@ -35,6 +36,41 @@ def loop_line(summary: Summary, row: ArmRow) -> LoopLine | None:
     return None
 
 
+def by_arm(measured: Measured) -> Drawing:
+    """A bar for every speculative arm, in the order of the tables."""
+    rows = sped(row for row in measured.summary["rows"] if row["method"] == "sps")
+    if not rows:
+        raise FigureSkipped("no arm has a speedup")
+    several = len({row["sampling"] for row, _ in rows}) > 1
+    names = [label(row) + (f", {row['sampling']}" if several else "") for row, _ in rows]
+    ratios = np.asarray([found["ratio"] for _, found in rows])
+    intervals = np.asarray([ends(found) for _, found in rows]).T
+    figure, (axes,) = style.sheet(measured, [1.0], 1.0 + _BAR_IN * len(rows))
+    places = range(len(rows))
+    colors = [style.SERIES[0] if low > 1 else style.TONES[2] for low in intervals[0]]
+    axes.barh(places, ratios, height=0.62, color=colors)
+    axes.set_yticks(places, [textwrap.fill(printable(name), _NAME_CHARACTERS) for name in names])
+    if any(found["low"] is not None for _, found in rows):
+        axes.errorbar(ratios, places, xerr=np.abs(intervals - ratios), fmt="none", color=style.INK)
+    for at, high, (_, found) in zip(places, intervals[1], rows, strict=True):
+        axes.annotate(speedup(found), (high, at), (5, 0), textcoords="offset points", va="center")
+    axes.axvline(1.0, color=style.FAINT, linewidth=0.9)
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", visible=True)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.45 * max(1.0, intervals[1].max()))
+    axes.set_xlabel("speedup over ArS (x), decoding alone")
+    axes.set_title("Speedup by arm")
+    caption = (
+        "Ratio of time per token, ArS over SpS, decoding alone; above 1 SpS is faster. Lines: 95% interval "
+        "over prompts; a pale bar's is not above 1 as a whole."
+    )
+    return Drawing("arms", "Speedup by arm", caption, figure)
+
+
+_BAR_IN, _NAME_CHARACTERS = 0.36, 26
+
+
 def draw(measured: Measured) -> Drawing:
     """One panel per series; raises LeftOut without two measured speedups in any."""
     shown = [series for series in measured.series if len(sped(series.speculative)) > 1]
@@ -48,8 +84,8 @@ def draw(measured: Measured) -> Drawing:
         axes.set_ylim(0, top)
     names = [name for name in _DASHES if any(name in _predictions(series) for series in shown)]
     intervals = any(found["low"] is not None for series in shown for _, found in sped(series.speculative))
-    label = "measured, 95% interval" if intervals else "measured"
-    keys = [style.key(label, color=style.INK, marker="o", linestyle="-")]
+    name = "measured, 95% interval" if intervals else "measured"
+    keys = [style.key(name, color=style.INK, marker="o", linestyle="-")]
     keys += [style.key(_NAMES[name], color=style.FAINT, linestyle=_DASHES[name], lw=1.2) for name in names]
     style.legend(figure, keys)
     return Drawing("speedup", "Speedup against K", _caption(names, intervals), figure)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.report.measured import Measured
 from spsbench.report.wording import title
+from spsbench.stats.conditions import untrusted_because
 from spsbench.store.files import replacing
 
 if TYPE_CHECKING:
@@ -163,7 +164,8 @@ def sheet(
     summary = measured.summary
     prompts = max((row["prompts"] for row in summary["rows"]), default=0)
     pair = f"pair {summary['pair']}, " if summary.get("pair") else ""
-    text = f"{title(summary)}, {pair}{prompts} prompts"
+    doubt = ", DO NOT TRUST THESE TIMES" if untrusted_because(summary) else ""
+    text = f"{title(summary)}, {pair}{prompts} prompts{doubt}"
     return stamped_sheet(text, bool(summary.get("synthetic")), panels, height_in, most_beside)
 
 

@@ -143,9 +143,27 @@ def test_percentiles_and_slower_prompts() -> None:
     assert "With 12 sequences P99" in drawing.caption
 
 
+def test_every_arm_has_a_bar_with_its_interval_and_doubts_are_stamped_on_it() -> None:
+    run = measured()
+    rows = [row for row in run.summary["rows"] if row["method"] == "sps"]
+    (axes,) = speedup.by_arm(run).figure.axes
+    assert [bar.get_width() for bar in axes.patches] == [row["speedup"]["ratio"] for row in rows]
+    assert [text.get_text() for text in axes.get_yticklabels()][:2] == [
+        "SpS (K=1), nucleus",
+        "SpS (K=2), nucleus",
+    ]
+    (bars,) = [lines for container in axes.containers for lines in getattr(container, "lines", ((),) * 3)[2]]
+    ends = [(row["speedup"]["low"], row["speedup"]["high"]) for row in rows]
+    assert np.asarray([segment[:, 0] for segment in bars.get_segments()]) == pytest.approx(np.asarray(ends))
+    busy = {**run.summary, "contention": {**run.summary["contention"], "reasons": ["others computed"]}}
+    stamped = printed(speedup.by_arm(dataclasses.replace(run, summary=busy)))
+    assert "12 prompts, DO NOT TRUST THESE TIMES" in stamped.svg
+
+
 def test_one_lookahead_gives_the_sensible_rest() -> None:
     drawn = draw(measured(ks=(0, 4), samplings=("nucleus",)))
-    assert [plate.name for plate in drawn.plates] == ["loop_time", "acceptance", "tokens_per_loop", "tails"]
+    names = ["arms", "loop_time", "acceptance", "tokens_per_loop", "tails"]
+    assert [plate.name for plate in drawn.plates] == names
     assert [title for title, _ in drawn.left_out] == [
         "Figure 1",
         "Speedup against K",
@@ -160,7 +178,7 @@ def test_ars_alone_and_nothing_at_all_are_named() -> None:
     empty = measured(prompts=0)
     nothing = draw(empty)
     assert nothing.plates == ()
-    assert len(nothing.left_out) == 7
+    assert len(nothing.left_out) == 8
 
 
 def test_without_phases_their_figure_is_left_out() -> None:
@@ -173,7 +191,7 @@ def test_without_phases_their_figure_is_left_out() -> None:
 
 
 def test_synthetic_data_is_stamped_on_every_figure() -> None:
-    assert len(gallery().plates) == 7
+    assert len(gallery().plates) == 8
     for plate in gallery().plates:
         assert "SYNTHETIC" in plate.svg
         assert "xsum-fixture (synthetic), pair simulated, 12 prompts" in plate.svg
