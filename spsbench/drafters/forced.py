@@ -169,6 +169,8 @@ def by_chain(drafter: Any, text: ForcedText, k: int) -> Forced:
             log_target = text.log_target[t + j : t + j + 1]
             logits = model.score(pending, last=1)
             chances[t, j] = _chances(logits, token, log_target, drafter.sampling)[0]
+            if not chances[t, j]:
+                break  # never accepted, so that nothing after it is reached
             pending = token
     return Forced(chances, drafted)
 
