@@ -306,9 +306,8 @@ class _Reading:
             each: f"{each.drafter} of {each.draft}" if each.draft else str(each.drafter) for each in rows
         }
         title = f"K={', '.join(map(str, self._ks))}:"
-        return [("tokens per loop,", title)] * bool(rows) + [
-            (names[each], ", ".join(told)) for each, told in rows.items()
-        ]
+        told = [(names[each], ", ".join(numbers)) for each, numbers in rows.items()]
+        return [("tokens per loop,", title), *told] if rows else []
 
 
 def _objective(text: str | None) -> str:
