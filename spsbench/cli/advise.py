@@ -241,8 +241,8 @@ class _Reading:
         self._progress, self._readings, self._ks = progress, readings, ks
         self._prompts = {prompt.example_id: prompt.ids for prompt in ready.prompts}
         self._read: set[tuple[str, int]] = set()
-        self._tokens, self._loops = 0, {}  # type: int, dict[tuple[Sought, int], float]
-        self._total: int | None = None
+        self._tokens = 0
+        self._loops: dict[tuple[Sought, int], float] = {}
         self.loading, self.warned = progress.loading, progress.warned
 
     def rule(self, plan: Plan, store: RunStore) -> StoppingRule:
@@ -261,7 +261,7 @@ class _Reading:
         self._progress.stage(_WRITING, total, done)
 
     def expecting(self, total: int | None, sentence: str) -> None:
-        self._total = total
+        self._progress.expecting(total, "")
 
     def finished(self, sample: Sample) -> None:
         from spsbench.replay.texts import TargetText

@@ -150,7 +150,16 @@ def test_what_does_not_fit_into_the_memory_is_left_out(
     asked, (_, free) = (*FEW, *ONE, "--no-check", "--json"), advised
     sizes = {each["drafter"]: each["bytes"] for each in (free["advised"], *free["others"])}
     assert sizes[None] == sizes["lookup"] < sizes["model"]
-    tight = ("--dtype", "float32", "--device", "cpu", "--memory", f"{(sizes[None] + sizes['model']) / 2e6}MB", "--objective", "p99")
+    tight = (
+        "--dtype",
+        "float32",
+        "--device",
+        "cpu",
+        "--memory",
+        f"{(sizes[None] + sizes['model']) / 2e6}MB",
+        "--objective",
+        "p99",
+    )
     found = json.loads(cli("advise", "xsum", *asked, *tight, "--out", tmp_path / "tight").out)
     assert free["too_large"] == []
     assert found["too_large"] == ["model"]
