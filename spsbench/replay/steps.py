@@ -128,11 +128,15 @@ def time_round(
         told: called between parts.
     """
     shuffler, (_, most) = random.Random(seed), ks
+    models = [model for reader in readers.values() for model in (reader.pair.target, reader.pair.draft)]
+    ahead = most + 2 * _REPEATS
+    roomy = [text for text in texts if all(model.room_behind(text.prompt) > ahead for model in models)]
+    texts = roomy or texts
     text = shuffler.choices(texts, [len(text.tokens) for text in texts])[0]
-    last = max(len(text.tokens) - most - 2 * _REPEATS, 0)
+    last = max(len(text.tokens) - ahead, 0)
     place = max(len(text.prompt) + shuffler.randint(0, last), 2)
     ids = [*text.prompt, *text.tokens]
-    ids += ids[-1:] * (place + most + 2 * _REPEATS - len(ids))
+    ids += ids[-1:] * (place + ahead - len(ids))
     verifying = _verifying(next(iter(readers.values())), ids, place, most, shuffler)
     told()
     parts = [(Part(name, spec), reader) for name, reader in readers.items() for spec in reader.drafters]

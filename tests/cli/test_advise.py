@@ -59,7 +59,7 @@ def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, advised: tuple[Path, Any
 def test_the_better_draft_is_chosen_and_run(cli: Cli, tmp_path: Path) -> None:
     """A draft whose every token is a forward as long as the target's cannot win."""
     asked = ("--draft", mini_dir() / "target", "--draft", mini_dir() / "draft", "--drafter", "model")
-    few = ("--target", mini_dir() / "target", *SHORT, "--k", "4", "--data", "mini")
+    few = ("--target", mini_dir() / "target", *SHORT, "--k", "4", *BRIEF)
     result = cli("advise", "xsum", *asked, *few, *ONE, "--json", "--out", tmp_path / "advice")
     assert result.code == 0, result.err
     facts = json.loads(result.out)

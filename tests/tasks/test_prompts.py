@@ -11,6 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spsbench.arms.check import task_and_arms
+from spsbench.cli.measure import _as_before
+from spsbench.config import resolve
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import Prompt, SamplingParams
 from spsbench.tasks.catalogue import load_task
@@ -91,6 +94,20 @@ def test_of_messages_the_last_turn_is_asked_unless_every_one_is(
     assert found["t"].ids == tuple(tokenizer.encode("<u:One?><a:1><u:Two?>", special=True))
     assert found["t"].reference == "2"
     assert {*prompts_of(path, tokenizer, chat=True)} == {"t/1", "t/2", "s/1", "s/2"}
+
+
+@pytest.mark.parametrize(("config", "asked"), [("turns: last\n", {}), ("limit: 1\n", {"turns": "all"})])
+def test_a_run_of_before_there_was_a_choice_goes_on_turn_by_turn(
+    tmp_path: Path, config: str, asked: dict[str, str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(config)
+    (tmp_path / "run.json").write_text("{}")
+    assert _as_before(tmp_path / "run.json") == asked
+    settings = resolve({"turns": "all", "task": str(tmp_path / "t.jsonl")})
+    (tmp_path / "t.jsonl").write_text(json.dumps({"messages": TALK}))
+    task, _ = task_and_arms(settings)
+    assert isinstance(task, PromptsTask)
+    assert len(task.content.examples) == 2
 
 
 def test_sharegpt_as_lines_and_as_a_list(write: Write, tmp_path: Path) -> None:
