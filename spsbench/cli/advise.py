@@ -70,8 +70,8 @@ _PROMPTS, _CHECKED = 24, 8
 _BUDGET_S = 180.0
 _TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
 """Shares of the budget: of writing texts and reading them, of timing, and of the live run at least."""
-_ENDING_S = 8.0
-"""What the live run takes besides its sequences."""
+_ENDING_S = 15.0
+"""What the live run takes besides its sequences, and the half of a prompt that it ends late."""
 _WRITING = "Writing texts and reading them"
 
 _NOT_OFFERED: dict[str, Any] = {
@@ -162,7 +162,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
         law, corpus = ready.arms[0].sampling, [prompt.ids for prompt in ready.prompts]
         readings = Readings(sought, law, ks, corpus, lambda spec: progress.step())
         written, told_s = _written(ready, directory, next(iter(pairs.values())), readings, progress, ks)
-        progress.stage("Timing drafts and forwards [s]", round(_TIMES * budget_s))
+        progress.stage("Timing drafts and forwards, seconds", round(_TIMES * budget_s))
         readings.time(written.texts, _TIMES * budget_s, config.seed, progress.reach)
         progress.stage("Choosing", 1)
         advice = advise(readings.study(written, ks), objective, memory)
