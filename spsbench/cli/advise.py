@@ -70,6 +70,8 @@ _PROMPTS, _CHECKED = 24, 8
 _BUDGET_S = 180.0
 _TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
 """Shares of the budget: of writing texts and reading them, of timing, and of the live run at least."""
+_LIVE_TOKENS = 96
+"""Of an output in the live run, whose interval is over prompts: many of them tell more than long ones."""
 _ENDING_S = 15.0
 """What the live run takes besides its sequences, and the half of a prompt that it ends late."""
 _WRITING = "Writing texts and reading them"
@@ -425,7 +427,8 @@ def _live(
     arms = [Arm("sps", cell.k, ars.engine, ars.sampling_name, ars.sampling, cell.drafter) for cell in cells]
     chosen = [prompt for prompt in ready.prompts if prompt.example_id in advice.judging][:_CHECKED]
     config = ready.config.model_copy(update={"budget_s": budget_s})
-    again = replace(ready, config=config, arms=(ars, *arms), prompts=tuple(chosen))
+    short = min(ready.max_new_tokens, _LIVE_TOKENS)
+    again = replace(ready, config=config, arms=(ars, *arms), prompts=tuple(chosen), max_new_tokens=short)
     named = sha256(" ".join([cells[0].draft, *(arm.name for arm in arms)]).encode()).hexdigest()[:8]
     with watching(quiet=quiet) as watcher:
         summary = execute(
