@@ -17,7 +17,8 @@ def task_and_arms(config: RunConfig) -> tuple[Task, tuple[Arm, ...]]:
         UsageError: an unknown name, a value that is not allowed, or settings that contradict each other.
         UnavailableError: a prompts file, or the package of a task, cannot be read.
     """
-    task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract)
+    every = config.turns == "all"
+    task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract, every_turn=every)
     arms = arms_of(config, task.samplings, task.default_sampling)
     require_stoppable(config, arms)
     require_batchable(arms, config)

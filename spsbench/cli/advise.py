@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,19 +15,27 @@ from spsbench.cli import options, values
 from spsbench.cli.console import present, say, say_if_busy
 from spsbench.cli.interruption import continued_by, typed
 from spsbench.cli.options import option
-from spsbench.cli.written import pairs_of, sought_of
+from spsbench.cli.written import sought_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from spsbench.cli.progress import BarProgress, LogProgress
     from spsbench.config import RunConfig
-    from spsbench.models.pair import PairSource
-    from spsbench.records import Interval, Spec
+    from spsbench.models.pair import Pair, PairSource
+    from spsbench.records import Arm, Interval, Sample, Spec
     from spsbench.replay.advice import Advice, Candidate
+    from spsbench.replay.readings import Readings
+    from spsbench.replay.study import Sought
+    from spsbench.replay.texts import TargetText, Written
     from spsbench.runner import Plan
+    from spsbench.runner.stopping import StoppingRule
+    from spsbench.store import RunStore
     from spsbench.summary_types import RatioInterval
+
+    Progress = LogProgress | BarProgress
 
 Ks = Annotated[str | None, option("--k", "LIST", options.FIRST, "Lookaheads to choose from. Default: 1..8.")]
 Drafters = Annotated[
@@ -38,7 +48,7 @@ Drafts = Annotated[
 ]
 Budget = Annotated[
     str | None,
-    option("--budget", "TIME", options.WHAT, "Time to spend on timing loops, e.g. 5min. Default: 60."),
+    option("--budget", "TIME", options.WHAT, "Time for everything together, e.g. 10min. Default: 3min."),
 ]
 Objective = Annotated[
     str | None,
@@ -57,8 +67,14 @@ NoCheck = Annotated[
 ]
 
 _PROMPTS, _CHECKED = 24, 8
-_SHORTLIST = 3
-"""Of each drafter so many K are timed in full: all of them would take a large model hours."""
+_BUDGET_S = 180.0
+_TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
+"""Shares of the budget: of writing texts and reading them, of timing, and of the live run at least."""
+_LIVE_TOKENS = 96
+"""Of an output in the live run, whose interval is over prompts: many of them tell more than long ones."""
+_ENDING_S = 15.0
+"""What the live run takes besides its sequences, and the half of a prompt that it ends late."""
+_WRITING = "Writing texts and reading them"
 
 _NOT_OFFERED: dict[str, Any] = {
     **dict.fromkeys(("resume", "config", "set", "protocol", "fail_on")),
@@ -87,11 +103,15 @@ def advise(
     no_check: NoCheck = False,
     revision: options.Revision = None,
     draft_revision: options.DraftRevision = None,
+    turns: options.Turns = None,
     temperature: options.Temperature = None,
     top_p: options.TopP = None,
     top_k: options.TopK = None,
     max_new_tokens: options.MaxNewTokens = None,
     seed: options.Seed = None,
+    device: options.Device = None,
+    dtype: options.Dtype = None,
+    quantise: options.Quantise = None,
     threads: options.Threads = None,
     backend: options.Backend = None,
     json: options.Json = False,
@@ -112,64 +132,185 @@ def advise_on(params: Mapping[str, Any]) -> None:
         UsageError, UnavailableError: before anything is loaded.
     """
     from spsbench.cli.measure import require_possible
-    from spsbench.predict.halves import FEWEST_PROMPTS
 
-    quiet = params["quiet"]
+    quiet, began_s = params["quiet"], time.monotonic()
     ks = values.lookaheads(params["k"] or "1..8")
     named = None if params["drafter"] is None else values.drafters(params["drafter"])
-    budget_s = values.seconds(params["budget"], 60.0)
+    budget_s = values.seconds(params["budget"], _BUDGET_S)
     objective, memory = _objective(params["objective"]), values.memory_bytes(params["memory"])
     if budget_s == 0:
-        raise UsageError(
-            "it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 60 or 5min."
-        )
-    config = _config(params)
+        raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
+    config = _config(params).model_copy(update={"budget_s": _TEXTS * budget_s})
     require_possible(config)
-    if config.limit is not None and config.limit < FEWEST_PROMPTS:
-        raise UsageError(
-            f"{config.limit} prompts are too few to choose on and to judge on.",
-            flag="--limit",
-            remedy=f"Give at least {FEWEST_PROMPTS}.",
-        )
+    if config.limit is not None:
+        _require_prompts(config.limit)
     say_if_busy(quiet=quiet)
     say("Checking task, data and models", quiet=quiet)
     from spsbench.cli.progress import watching
     from spsbench.replay.advice import advise
-    from spsbench.replay.study import study
-    from spsbench.replay.texts import texts_of
-    from spsbench.runner import execute, plan
+    from spsbench.replay.readings import Readings
+    from spsbench.runner import plan, require_continuable
     from spsbench.store import fresh_directory
 
     ready = plan(config)
-    if len(ready.prompts) < FEWEST_PROMPTS:
-        raise UsageError(
-            f"{len(ready.prompts)} prompts are too few to choose on and to judge on.",
-            flag="--limit",
-            remedy=f"Give at least {FEWEST_PROMPTS}.",
-        )
+    _require_prompts(len(ready.prompts))
     drafters = _drafters(named, ready.source)
     directory: Path = params["out"] or fresh_directory(results_dir(), "advise", ready.config.pair.name)
+    require_continuable(ready, directory)
     continued_by(lambda: typed(*(() if params["out"] else ("--out", str(directory)))))
-    with watching(quiet=quiet) as watcher:
-        execute(ready, directory, resume=params["out"] is not None, watcher=watcher)
+    with watching(quiet=quiet, moving=True) as progress:
+        pairs = _pairs(ready, params["draft"] or (), progress)
+        sought = sought_of(drafters, list(pairs.items()))
+        progress.stage("Building the drafters", len(sought))
+        law, corpus = ready.arms[0].sampling, [prompt.ids for prompt in ready.prompts]
+        readings = Readings(sought, law, ks, corpus, lambda spec: progress.step())
+        written, told_s = _written(ready, directory, next(iter(pairs.values())), readings, progress, ks)
+        progress.stage("Timing drafts and forwards, seconds", round(_TIMES * budget_s))
+        readings.time(written.texts, _TIMES * budget_s, config.seed, progress.reach)
+        progress.stage("Choosing", 1)
+        advice = advise(readings.study(written, ks), objective, memory)
+    spent_s = max(time.monotonic() - began_s, told_s + readings.timing_s) + _ENDING_S
+    left_s = max(budget_s - spent_s, _LIVE * budget_s)
+    checks = [] if params["no_check"] else _check(ready, advice, pairs, directory, left_s, quiet=quiet)
+    present(
+        lambda: _facts(directory, advice, checks),
+        lambda: _screen(written.label, written.sampling_name, advice, checks),
+        json=params["json"],
+        quiet=quiet,
+    )
+
+
+def _written(
+    ready: Plan, directory: Path, pair: Pair, readings: Readings, progress: Progress, ks: Sequence[int]
+) -> tuple[Written, float]:
+    """The texts, written and read as far as they were not, and the seconds that both took so far."""
+    from spsbench.replay.texts import texts_of
+    from spsbench.runner import execute
+
+    reading = _Reading(progress, readings, ready, ks)
+    execute(ready, directory, resume=True, watcher=reading, pair=pair, rule_of=reading.rule)
     try:
         written = texts_of(directory, ready.arms[0].sampling_name)
     except UsageError as short:  # too few tokens: of these prompts there may be more
         raise UsageError(short.message, flag="--limit", remedy="Raise it, or --max-new-tokens.") from short
-    sought = sought_of(drafters, pairs_of(written, params))
-    found = study(written, sought, ks, budget_s, lambda text: say(text, quiet=quiet), _SHORTLIST)
-    advice = advise(found, objective, memory)
-    del sought
-    live = None
-    if advice.best.found is not None and not params["no_check"]:
-        say("Running what is advised", quiet=quiet)
-        live = _check(ready, advice, directory / "check", quiet=quiet)
-    present(
-        lambda: _facts(directory, advice, live),
-        lambda: _screen(written.label, written.sampling_name, advice, live),
-        json=params["json"],
-        quiet=quiet,
-    )
+    reading.catch_up(written.texts)
+    readings.require_fitting()
+    _require_prompts(len({text.name for text in written.texts}))
+    return written, reading.spent_s()
+
+
+def _require_prompts(count: int) -> None:
+    from spsbench.predict.halves import FEWEST_PROMPTS
+
+    if count < FEWEST_PROMPTS:
+        raise UsageError(
+            f"{count} prompts are too few to choose on and to judge on.",
+            flag="--limit",
+            remedy=f"Give at least {FEWEST_PROMPTS}.",
+        )
+
+
+def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, Pair]:
+    """The plan's pair, or its target with each draft that is named; of one draft the name is empty."""
+    from spsbench.models.pair import load_pair
+    from spsbench.runner.execute import load
+
+    several = drafts if len(drafts) > 1 else ("",)
+    progress.stage("Loading the models", len(several))
+    if ready.fallback:
+        progress.warned(f"The forwards run over torch, not ONNX Runtime: {ready.fallback}.")
+    found = {several[0]: load(ready)}
+    progress.step()
+    first = found[several[0]]
+    for name in several[1:]:
+        own = _with_draft(ready, name)
+        place = (own.device, own.backend, first.info["threads"], first, own.placement)
+        found[name] = load_pair(own.source, own.dtypes, *place)
+        progress.step()
+    return found
+
+
+class _Reading:
+    """Watches texts being written, and reads each with every drafter as soon as it is there.
+
+    Args:
+        progress: where it is shown.
+        readings: of the texts.
+        ready: what writes them.
+        ks: lookaheads.
+    """
+
+    def __init__(self, progress: Progress, readings: Readings, ready: Plan, ks: Sequence[int]) -> None:
+        self._progress, self._readings, self._ks = progress, readings, ks
+        self._prompts = {prompt.example_id: prompt.ids for prompt in ready.prompts}
+        self._read: set[tuple[str, int]] = set()
+        self._tokens = 0
+        self._loops: dict[tuple[Sought, int], float] = {}
+        self.loading, self.warned = progress.loading, progress.warned
+
+    def rule(self, plan: Plan, store: RunStore) -> StoppingRule:
+        """See ``TextsRule``; the folder is now this process's, and so is what was read there before."""
+        from spsbench.replay.readings import TextsRule
+
+        self._readings.open(store.directory)
+        self._rule = TextsRule(plan, store, self._readings)
+        return self._rule
+
+    def spent_s(self) -> float:
+        """Seconds of all texts, in every process that wrote some."""
+        return self._rule.measured_s
+
+    def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
+        self._progress.stage(_WRITING, total, done)
+
+    def expecting(self, total: int | None, sentence: str) -> None:
+        self._progress.expecting(total, "")
+
+    def finished(self, sample: Sample) -> None:
+        from spsbench.replay.texts import TargetText
+
+        if sample.error is None and sample.generation.tokens:
+            ids, tokens = self._prompts[sample.example_id], tuple(sample.generation.tokens)
+            self._take(TargetText(sample.example_id, sample.sample_index, ids, tokens))
+        self._progress.doing(_WRITING)
+        self._progress.step(self._interim())
+
+    def proving(self, total: int) -> None:
+        """Nothing is proved here."""
+
+    def scoring(self, total: int) -> None:
+        """Nothing is scored here."""
+
+    def catch_up(self, texts: Sequence[TargetText]) -> None:
+        """Read those of an earlier process, as far as that did not."""
+        due = [text for text in texts if (text.name, text.sample) not in self._read]
+        if due:
+            self._progress.stage("Reading texts", len(due))
+        for text in due:
+            self._take(text)
+            self._progress.step(self._interim())
+
+    def _take(self, text: TargetText) -> None:
+        for part in self._readings.read(text):
+            self._progress.doing(f"Read with {part.drafter}")
+        self._read.add((text.name, text.sample))
+        self._tokens += len(text.tokens)
+        for sought, found in self._readings.replayed([text]).items():
+            for k in self._ks:
+                loops = sum(law.loops for law in found.loops(k))
+                self._loops[sought, k] = self._loops.get((sought, k), 0.0) + loops
+
+    def _interim(self) -> list[tuple[str, str]]:
+        """Tokens per loop by now, of every drafter."""
+        rows: dict[Sought, list[str]] = {}
+        for (sought, _), loops in self._loops.items():
+            rows.setdefault(sought, []).append(f"{self._tokens / loops:.2f}")
+        names = {
+            each: f"{each.drafter} of {each.draft}" if each.draft else str(each.drafter) for each in rows
+        }
+        title = f"K={', '.join(map(str, self._ks))}:"
+        told = [(names[each], ", ".join(numbers)) for each, numbers in rows.items()]
+        return [("tokens per loop,", title), *told] if rows else []
 
 
 def _objective(text: str | None) -> str:
@@ -220,22 +361,99 @@ def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:
     return found
 
 
-def _check(ready: Plan, advice: Advice, directory: Path, *, quiet: bool) -> RatioInterval | None:
-    """The advised arm beside ArS on a few of the judging prompts."""
+@dataclass(frozen=True)
+class Check:
+    """A candidate that was run beside ArS.
+
+    Attributes:
+        candidate: which.
+        live: its speedup on some of the judging prompts; None where it could not be measured.
+        alarm: whether its output does not follow the target's distribution.
+    """
+
+    candidate: Candidate
+    live: RatioInterval | None
+    alarm: bool
+
+    @property
+    def ratio(self) -> float:
+        """The speedup that was measured; 1 where there is none."""
+        return 1.0 if self.live is None else self.live["ratio"]
+
+
+def _check(
+    ready: Plan, advice: Advice, pairs: Mapping[str, Pair], directory: Path, budget_s: float, *, quiet: bool
+) -> list[Check]:
+    """The two fastest drafters beside ArS, on a few of the judging prompts; none where ArS is the fastest."""
+    if advice.best.found is None:
+        return []
+    ranked = [each for each in (advice.best, *advice.others) if each.found is not None][:2]
+    say(f"Running {' and '.join(map(_name, ranked))} beside ArS", quiet=quiet)
+    together: dict[str, list[Candidate]] = {}
+    for each in ranked:
+        assert each.found is not None
+        together.setdefault(each.found.cell.draft or next(iter(together), ""), []).append(each)
+    return [
+        check
+        for draft, own in together.items()
+        for check in _live(
+            _with_draft(ready, draft),
+            advice,
+            own,
+            pairs.get(draft) or next(iter(pairs.values())),
+            directory,
+            budget_s / len(together),
+            quiet=quiet,
+        )
+    ]
+
+
+def _live(
+    ready: Plan,
+    advice: Advice,
+    candidates: Sequence[Candidate],
+    pair: Pair,
+    directory: Path,
+    budget_s: float,
+    *,
+    quiet: bool,
+) -> list[Check]:
+    """Candidates with one draft model beside ArS."""
     from spsbench.cli.progress import watching
     from spsbench.records import Arm
     from spsbench.runner import execute
 
-    assert advice.best.found is not None
-    cell = advice.best.found.cell
     ars = ready.arms[0]
-    arm = Arm("sps", cell.k, ars.engine, ars.sampling_name, ars.sampling, cell.drafter)
+    cells = [each.found.cell for each in candidates if each.found is not None]
+    arms = [Arm("sps", cell.k, ars.engine, ars.sampling_name, ars.sampling, cell.drafter) for cell in cells]
     chosen = [prompt for prompt in ready.prompts if prompt.example_id in advice.judging][:_CHECKED]
-    again = replace(_with_draft(ready, cell.draft), arms=(ars, arm), prompts=tuple(chosen))
+    config = ready.config.model_copy(update={"budget_s": budget_s})
+    short = min(ready.max_new_tokens, _LIVE_TOKENS)
+    again = replace(ready, config=config, arms=(ars, *arms), prompts=tuple(chosen), max_new_tokens=short)
+    named = sha256(" ".join([cells[0].draft, *(arm.name for arm in arms)]).encode()).hexdigest()[:8]
     with watching(quiet=quiet) as watcher:
-        outcome = execute(again, directory, resume=True, watcher=watcher)
-    row = next(row for row in outcome.summary["rows"] if row["method"] == "sps")
-    return row["speedup"]
+        summary = execute(
+            again, directory / f"check-{named}", resume=True, watcher=watcher, pair=pair
+        ).summary
+    speedups = {row["arm"]: row["speedup"] for row in summary["rows"]}
+    judged = (summary["losslessness"] or {"arms": []})["arms"]
+    alarmed = {arm["arm"] for arm in judged if arm["verdict"] == "alarm"}
+    return [
+        Check(each, speedups.get(arm.name), arm.name in alarmed)
+        for each, arm in zip(candidates, arms, strict=True)
+    ]
+
+
+def _advised(advice: Advice, checks: Sequence[Check]) -> Check:
+    """What to use: of what was run the fastest without an alarm; ArS where none of it gained."""
+    if not checks:
+        return Check(advice.best, None, alarm=False)
+    sound = [check for check in checks if not check.alarm]
+    ars = next(each for each in advice.others if each.found is None)
+    best = max(sound, key=lambda check: check.ratio, default=None)
+    if best is None or (best.live is not None and best.ratio <= 1.0):
+        return Check(ars, None, alarm=False)
+    return best
 
 
 def _with_draft(ready: Plan, name: str) -> Plan:
@@ -251,18 +469,28 @@ def _with_draft(ready: Plan, name: str) -> Plan:
     return plan(ready.config.model_copy(update={"pair": with_draft(pair, draft)}))
 
 
-def _facts(directory: Path, advice: Advice, live: RatioInterval | None) -> dict[str, Any]:
+def _facts(directory: Path, advice: Advice, checks: Sequence[Check]) -> dict[str, Any]:
+    use = _advised(advice, checks)
     return {
         "run": str(directory),
         "chosen_on": len(advice.choosing),
         "judged_on": len(advice.judging),
-        "advised": _of(advice.best),
-        "close_k": list(advice.close),
+        "advised": _of(use.candidate),
+        "close_k": list(advice.close) if use.candidate is advice.best else [],
         "too_large": list(advice.too_large),
-        "others": [_of(other) for other in advice.others],
+        "others": [_of(each) for each in (advice.best, *advice.others) if each is not use.candidate],
         "break_even": None if advice.even is None else asdict(advice.even),
-        "live": live,
-        "within": _within(advice, live),
+        "live": use.live,
+        "within": _within(use),
+        "checked": [
+            {
+                **{name: _of(check.candidate)[name] for name in ("drafter", "draft", "k")},
+                "live": check.live,
+                "within": _within(check),
+                "alarm": check.alarm,
+            }
+            for check in checks
+        ],
     }
 
 
@@ -279,15 +507,15 @@ def _of(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _within(advice: Advice, live: RatioInterval | None) -> bool | None:
+def _within(check: Check) -> bool | None:
     """Whether the prediction and the live run have a speedup in common."""
-    told = advice.best.speedup
+    told, live = check.candidate.speedup, check.live
     if live is None or live["low"] is None or live["high"] is None or told.low is None or told.high is None:
         return None
     return live["low"] <= told.high and told.low <= live["high"]
 
 
-def _screen(label: str, sampling: str, advice: Advice, live: RatioInterval | None) -> RenderableType:
+def _screen(label: str, sampling: str, advice: Advice, checks: Sequence[Check]) -> RenderableType:
     from rich.console import Group
 
     from spsbench.report.tables import Table, left, right
@@ -309,37 +537,44 @@ def _screen(label: str, sampling: str, advice: Advice, live: RatioInterval | Non
     return Group(
         f"{label}, {sampling}: chosen on {chosen} prompts, measured on {measured} others",
         "",
-        *_sentences(advice, live),
+        *_sentences(advice, checks),
         "",
         table.as_rich(),
     )
 
 
-def _sentences(advice: Advice, live: RatioInterval | None) -> Sequence[str]:
+def _sentences(advice: Advice, checks: Sequence[Check]) -> Sequence[str]:
     from spsbench.report.wording import interval, speedup
 
-    name = _name(advice.best)
-    if advice.best.found is None:
-        return ["Does not pay here: no drafter and K is predicted to be faster than ArS."]
-    lines = [f"Use {name}: {interval(advice.best.speedup, 'x')} per token predicted."]
-    within = _within(advice, live)
-    if live is not None:
-        agrees = (
-            ""
-            if within is None
-            else ", as predicted"
-            if within
-            else ", which does NOT agree with the prediction"
+    use = _advised(advice, checks)
+    if use.candidate.found is None:
+        lines = [
+            "Does not pay here: no drafter and K is "
+            + ("" if checks else "predicted to be ")
+            + "faster than ArS."
+        ]
+    else:
+        told = interval(use.candidate.speedup, "x")
+        lines = [f"Use {_name(use.candidate)}: {told} per token predicted."]
+    for check in checks:
+        name = "Measured" if check is use else f"{_name(check.candidate)}, measured"
+        agrees = {None: "", True: ", as predicted", False: ", which does NOT agree with the prediction"}
+        told = (
+            "could not be measured"
+            if check.live is None
+            else f"{speedup(check.live)}{agrees[_within(check)]}"
         )
-        lines.append(f"Measured live beside ArS: {speedup(live)}{agrees}.")
-    if advice.close:
+        lines.append(f"{name} live beside ArS: {told}.")
+        if check.alarm:
+            lines.append(f"ALARM: {_name(check.candidate)} does not follow the target's distribution.")
+    if use.candidate is advice.best and advice.close:
         lines.append(f"K={', '.join(map(str, advice.close))} cannot be told apart from it.")
     lines += [
         f"{_name(other)} was faster on the measuring prompts: more prompts would decide between the two."
         for other in advice.others
-        if other.slower.estimate < 1.0
+        if use.candidate is advice.best and not checks and other.slower.estimate < 1.0
     ]
-    if advice.even is not None and advice.even.c_allowed is not None:
+    if use.candidate is advice.best and advice.even is not None and advice.even.c_allowed is not None:
         lines.append(
             f"Break-even: drafting a token may take {advice.even.c_allowed:.2f} ArS steps (now "
             f"{advice.even.c:.2f})."

@@ -163,13 +163,17 @@ def _prompts_file(path: str, task: str | None) -> str:
 
 
 def _as_before(run: Path) -> dict[str, str]:
-    """The setting that ``extract: auto`` stood for, in a chat that was left to answer freely."""
+    """What ``extract: auto`` stood for in a chat that was left to answer freely; and that each turn of
+    ``messages`` was asked before there was a setting for it."""
+    from spsbench.config.files import read_yaml
     from spsbench.store.files import read_json
+
+    turns = {} if "turns" in read_yaml(run.with_name("config.yaml"), "--resume") else {"turns": "all"}
 
     told = read_json(run, "--resume")
     rule = told.get("extract") or ("fence" if told.get("headline_metric") == "pass@1" else None)
     chat = (told.get("identity") or {}).get("chat_template") is True
-    return {"extract": "fence"} if chat and rule == "fence" else {}
+    return turns | ({"extract": "fence"} if chat and rule == "fence" else {})
 
 
 def _check_directories(params: Mapping[str, Any]) -> None:

@@ -234,6 +234,13 @@ ChatTemplate = Annotated[
         "Whether to use the tokenizer's chat template. Default: auto.",
     ),
 ]
+Turns = Annotated[
+    str | None,
+    option(
+        *("--turns", "last|all", WHAT),
+        "Of the user's turns in `messages` ask the last, or each as a prompt of its own. Default: last.",
+    ),
+]
 Seed = Annotated[str | None, option("--seed", "N", FIRST, "Random seed. Default: 0.")]
 
 Drafter = Annotated[

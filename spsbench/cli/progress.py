@@ -6,11 +6,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -19,9 +25,6 @@ from spsbench.cli.console import err
 from spsbench.records import Arm, Sample
 from spsbench.report.wording import milliseconds
 
-if TYPE_CHECKING:
-    from spsbench.runner import Watcher
-
 _LOG_LINES = 10
 """Lines that a log gets of a run."""
 
@@ -29,13 +32,13 @@ _REDRAW_S = 0.2
 
 
 @contextmanager
-def watching(*, quiet: bool) -> Iterator[Watcher]:
-    """The watcher that suits stderr; with ``quiet`` one that keeps still."""
+def watching(*, quiet: bool, moving: bool = False) -> Iterator[LogProgress | BarProgress]:
+    """The watcher that suits stderr; with ``quiet`` one that keeps still. ``moving``: see ``BarProgress``."""
     console = err(quiet=quiet)
     if not console.is_terminal or quiet:
         yield LogProgress(console)
         return
-    bar = BarProgress(console)
+    bar = BarProgress(console, moving=moving)
     try:
         yield bar
     finally:
@@ -62,13 +65,14 @@ def counting(doing: str, total: int, what: str, *, quiet: bool) -> Iterator[Call
     yield line
 
 
-def _bar(console: Console) -> Progress:
+def _bar(console: Console, *, moving: bool = False) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("left"),
+        *([SpinnerColumn()] if moving else []),
         console=console,
         expand=True,
         transient=True,
@@ -176,6 +180,27 @@ class LogProgress:
     def scoring(self, total: int) -> None:
         self._line(f"Scoring {total} outputs")
 
+    def stage(self, what: str, total: int, done: int = 0) -> None:
+        """A phase of so many steps begins."""
+        self._total, self._done = total, done
+        self._line(what + (f", {done} of {total} are there already" if done else ""))
+
+    def step(self, rows: Sequence[tuple[str, str]] = ()) -> None:
+        """Count one more step; rows are what is known by now."""
+        self.reach(self._done + 1, self._total, rows)
+
+    def reach(self, done: float, total: float, rows: Sequence[tuple[str, str]] = ()) -> None:
+        """So much of a phase is done."""
+        before, self._done, self._total = self._done, int(done), max(int(total), 1)
+        if before * _LOG_LINES // self._total < self._done * _LOG_LINES // self._total:
+            self._line("; ".join([f"{self._done}/{self._total}", *(f"{name} {text}" for name, text in rows)]))
+
+    def doing(self, what: str) -> None:
+        """Within a step something begins."""
+
+    def stop(self) -> None:
+        """Nothing is on the screen."""
+
     def _line(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
 
@@ -184,14 +209,25 @@ class BarProgress:
     """For a terminal: a bar with the time left, and below it the arms' live numbers.
 
     It is drawn between sequences alone: a thread that draws meanwhile would be measured with them.
+
+    Args:
+        console: of stderr.
+        moving: draw it all the time, where nothing that is measured is reported.
     """
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, *, moving: bool = False) -> None:
+        self._console, self._moving = console, moving
         self._tallies = Tallies(())
-        self._bar = _bar(console)
+        self._rows: Sequence[tuple[str, str]] = ()
+        self._bar = _bar(console, moving=moving)
         self._task = self._bar.add_task("Warming up", total=None)
-        self._live = Live(console=console, get_renderable=self._screen, auto_refresh=False, transient=True)
+        self._live = Live(
+            console=console,
+            get_renderable=self._screen,
+            auto_refresh=moving,
+            refresh_per_second=2,
+            transient=True,
+        )
         self._drawn_s = 0.0
 
     def loading(self, what: str) -> None:
@@ -227,12 +263,31 @@ class BarProgress:
         self.stop()
         self._console.print(Text(f"Scoring {total} outputs", style="dim"))
 
+    def stage(self, what: str, total: int, done: int = 0) -> None:
+        """A phase of so many steps begins, with a bar of its own."""
+        self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(what, total=total, completed=done)
+        self._live.start(refresh=True)
+
+    def step(self, rows: Sequence[tuple[str, str]] = ()) -> None:
+        """Count one more step; rows are what is known by now."""
+        self._rows = rows or self._rows
+        self._bar.update(self._task, advance=1)
+
+    def reach(self, done: float, total: float) -> None:
+        """So much of a phase is done."""
+        self._bar.update(self._task, completed=int(done), total=int(total))
+
+    def doing(self, what: str) -> None:
+        """Within a step something begins."""
+        self._bar.update(self._task, description=what)
+
     def stop(self) -> None:
         """Take the bar off the screen."""
         self._live.stop()
 
     def _screen(self) -> RenderableType:
         arms = Table.grid(padding=(0, 2))
-        for name, text in self._tallies.rows():
+        for name, text in (*self._tallies.rows(), *self._rows):
             arms.add_row(Text(name), Text(text, style="dim"))
         return Group(self._bar, arms)

@@ -52,6 +52,7 @@ def run(
     max_new_tokens: options.MaxNewTokens = None,
     fixed_length: options.FixedLength = False,
     chat_template: options.ChatTemplate = None,
+    turns: options.Turns = None,
     rule: options.Rule = None,
     policy: options.Policy = None,
     engine: options.Engine = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from spsbench.cli import completion, judge, options
 from spsbench.errors import UsageError
@@ -106,7 +106,7 @@ def score_run(
     from spsbench.store import RunStore
     from spsbench.tasks.catalogue import load_task
 
-    judging = {"judge_timeout_s": timeout_s, "judge_workers": workers}
+    judging: dict[str, Any] = {"judge_timeout_s": timeout_s, "judge_workers": workers}
     with RunStore.open(run, writable=True) as store:
         config = resolve({"extract": extract}, run / "config.yaml")
         require_trusted(config, ("task",), run, trust=trust)

@@ -277,6 +277,7 @@ class RunConfig(Limits):
         batches: how many sequences a forward scores at once; every arm is measured at each.
         trace: for so many examples every token is kept.
         proof: draw some sequences at temperature 1 for the proof of losslessness alone.
+        turns: of the user's turns in a prompts file's ``messages``: ask the last, or each.
         extract: how code is taken from an answer; auto begins the answers of a chat, so that they are code.
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
         tensor_parallel: over how many processes, started by torchrun, the target is split.
@@ -351,6 +352,7 @@ class RunConfig(Limits):
     proof: Flag = Field(default=True, description="true or false")
     unsafe_exec: Flag = Field(default=False, description="true or false")
     chat_template: Literal["auto", "none"] = Field(default="auto", description="auto or none")
+    turns: Literal["last", "all"] = Field(default="last", description="last or all")
     extract: Literal["auto", "none", "fence"] = Field(default="auto", description="auto, none or fence")
     shard: Annotated[str, AfterValidator(_shard)] | None = Field(
         default=None, description="i/n with i from 1 to n, e.g. 1/4"

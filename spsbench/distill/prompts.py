@@ -110,7 +110,7 @@ def file_prompts(path: Path, tokenizer: Tokenizer) -> list[Prompt]:
         UnavailableError: the file cannot be used.
     """
     prompts = []
-    for example in read_prompts_file(path).examples:
+    for example in read_prompts_file(path, every_turn=True).examples:
         fields = example.fields
         if "messages" in fields and tokenizer.has_chat_template:
             text = "\n".join(message["content"] for message in fields["messages"])

@@ -165,6 +165,8 @@ def by_chain(drafter: Any, text: ForcedText, k: int) -> Forced:
         for j, logits in enumerate(chain_rows(model, ids, decided, min(k, n - t))):
             token, log_target = ids[decided + j : decided + j + 1], text.log_target[t + j : t + j + 1]
             chances[t, j] = _chances(logits, token, log_target, drafter.sampling)[0]
+            if not chances[t, j]:
+                break  # never accepted, so that nothing after it is reached
     return Forced(chances, drafted)
 
 

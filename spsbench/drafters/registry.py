@@ -46,6 +46,11 @@ def members(options: Options) -> list[tuple[Spec, DrafterKind]]:
     return [(Spec(name), drafter_kind(name)) for name in names]
 
 
+def parts_of(spec: Spec) -> list[Spec]:
+    """The members of a union; else the drafter itself."""
+    return [own for own, _ in members(drafter_kind(UNION).settled(spec))] if spec.name == UNION else [spec]
+
+
 def _needs_of_members(options: Options) -> frozenset[str]:
     return frozenset().union(*(kind.needs for _, kind in members(options)))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.forced import Forced, ForcedText, forced
+from spsbench.drafters.forced import Forced, ForcedText, Integers, forced
 from spsbench.drafters.kind import DRAFT, Context
 from spsbench.errors import UsageError
 from spsbench.plugins import Options
@@ -58,12 +58,22 @@ class UnionDrafter:
 
     def forced(self, text: ForcedText, k: int) -> Forced:
         """See ``Replayable``: before every token the drafts of the first member that has one."""
-        chances, drafted = np.zeros((len(text.tokens), k)), np.zeros(len(text.tokens), np.int64)
-        for member in self._members:
-            found = forced(member, text, k, f"union of {type(member).__name__}")
-            free = (drafted == 0) & (found.drafted > 0)
-            chances[free], drafted[free] = found.chances[free], found.drafted[free]
-        return Forced(chances, drafted)
+        found = [forced(member, text, k, f"union of {type(member).__name__}") for member in self._members]
+        return united(found)[0]
+
+
+def united(members: Sequence[Forced]) -> tuple[Forced, Integers]:
+    """What members that were read over one text propose together.
+
+    Returns:
+        before every token the drafts of the first that has one, and [n] its number, else the last one's.
+    """
+    chances, drafted = np.zeros_like(members[0].chances), np.zeros_like(members[0].drafted)
+    proposers = np.full_like(drafted, len(members) - 1)
+    for number, found in enumerate(members):
+        free = (drafted == 0) & (found.drafted > 0)
+        chances[free], drafted[free], proposers[free] = found.chances[free], found.drafted[free], number
+    return Forced(chances, drafted), proposers
 
 
 def build(options: Options, context: Context) -> Drafter:

@@ -9,15 +9,16 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
+from spsbench.decode.protocols import Drafter
 from spsbench.decode.replay import Floats, TextLoops, loops_over, stopped
-from spsbench.drafters.forced import Forced, ForcedText, StatesUpTo, forced
+from spsbench.drafters.forced import Forced, ForcedText, Integers, StatesUpTo, forced
 from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.registry import build_drafter, drafter_kind
+from spsbench.drafters.registry import build_drafter, drafter_kind, parts_of
 from spsbench.drafters.stopping import StopReader
-from spsbench.engines.rescore import Reading, own_entries, teacher_force
+from spsbench.drafters.union import united
+from spsbench.engines.rescore import own_entries, teacher_force
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.records import SamplingParams, Spec
 from spsbench.replay.memory import drafter_bytes
@@ -34,16 +35,31 @@ class Replayed:
         drafter: as it was named.
         bytes: that it holds beside the target, at the longest text.
         forced: of each text, at the largest K.
+        proposers: of each text [n] the number of the union's member that drafts; 0 of any other.
     """
 
     drafter: Spec
     bytes: int
     forced: list[Forced] = field(default_factory=list)
+    proposers: list[Integers] = field(default_factory=list)
 
     def loops(self, k: int) -> Iterator[TextLoops]:
         """The law of the loops over each text."""
         for chances, drafted in self.forced:
             yield loops_over(stopped(chances[:, :k], drafted))
+
+    def shares(self, laws: Sequence[TextLoops], k: int) -> Floats:
+        """[members, K+1] shares of the loops for which a member drafts so many tokens.
+
+        Args:
+            laws: of ``loops(k)``.
+            k: lookahead.
+        """
+        found = np.zeros((max(int(own.max()) for own in self.proposers) + 1, k + 1))
+        for (_, drafted), proposers, law in zip(self.forced, self.proposers, laws, strict=True):
+            np.add.at(found, (proposers, np.minimum(drafted, k)), law.starts)
+        shares: Floats = found / found.sum()
+        return shares
 
 
 Told = Callable[[int], None]
@@ -51,7 +67,117 @@ Readers = Mapping[Spec, StopReader]
 NO_READERS: Readers = MappingProxyType({})
 
 
-@torch.inference_mode()
+class TextReader:
+    """Reads texts of a target with drafters, the rows of each once: a union's are those of its members.
+
+    Args:
+        pair: the models.
+        sampling: of target and drafts.
+        drafters: each once.
+        k: the largest lookahead that is asked for.
+        corpus: prompts, for drafters that count.
+        readers: of the rows of some of the drafters, for policies; each fills its own.
+        told: called with what is built next.
+
+    Attributes:
+        parts: of every drafter those whose rows are read: itself, or a union's members.
+        drafters: of which each part is read.
+        states: of the target that keeps its hidden states; None where no drafter needs them.
+        target: that one, or the pair's.
+
+    Raises:
+        UsageError: a drafter cannot be built from this pair.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        sampling: SamplingParams,
+        drafters: Sequence[Spec],
+        k: int,
+        corpus: Sequence[Sequence[int]],
+        readers: Readers = NO_READERS,
+        told: Callable[[Spec], None] = lambda spec: None,
+    ) -> None:
+        self.pair, self.sampling, self._k, self._readers = pair, sampling, k, readers
+        self.parts = {spec: parts_of(spec) for spec in drafters}
+        needed = dict.fromkeys(part for parts in self.parts.values() for part in parts)
+        reads_states = any(HIDDEN in drafter_kind(spec.name).needs_of(spec) for spec in needed)
+        self.target = pair.target.with_features("--drafter") if reads_states else pair.target
+        self.states = StatesUpTo(self.target) if reads_states else None
+        context = Context(
+            target=self.target,
+            draft=pair.draft,
+            sampling=sampling,
+            device=pair.device,
+            vocab_size=pair.target.vocab_size,
+            corpus=lambda: corpus,
+            hidden=self.states,
+        )
+        self.drafters: dict[Spec, Drafter] = {}
+        for spec in needed:
+            told(spec)
+            self.drafters[spec] = build_drafter(spec, context)
+        self._judge = Audit(pair.target, None)
+
+    @torch.inference_mode()
+    def read(self, text: TargetText, number: int, parts: Sequence[Spec]) -> Iterator[tuple[Spec, Forced]]:
+        """What some parts would have proposed over a text, each as soon as it is known.
+
+        Args:
+            text: written by the target under this sampling.
+            number: of the text, from 1.
+            parts: keys of ``drafters``; the target reads the text if there are any.
+
+        Raises:
+            UsageError: one cannot be replayed.
+        """
+        if not parts:
+            return
+        target, sampling = self.pair.target, self.sampling
+        reading = teacher_force(target, None, text.prompt, text.tokens, sampling)
+        self._judge.add(Foreign(number, text.prompt, text.tokens, sampling, retokenised=False), reading)
+        if self.states is not None:
+            self.target.begin([*text.prompt, *text.tokens])
+        log_target: Floats = own_entries(reading.q, reading.tokens).double().log().cpu().numpy()
+        given = ForcedText(text.prompt, text.tokens, log_target, self.states, reading.tokens.device)
+        for spec in parts:
+            drafter, reader = self.drafters[spec], self._readers.get(spec)
+            if reader is None:
+                yield spec, forced(drafter, given, self._k, str(spec))
+            else:
+                assert isinstance(drafter, ModelDrafter), "its rows are not known"
+                yield spec, reader.forced(drafter, given, reading.q, self._k)
+
+    def replayed(self, texts: Sequence[TargetText], read: Sequence[Mapping[Spec, Forced]]) -> list[Replayed]:
+        """Every drafter over texts.
+
+        Args:
+            texts: at least one.
+            read: of each text what ``read`` said of every part.
+        """
+        longest, found = max(text.length for text in texts), []
+        for spec, parts in self.parts.items():
+            size = sum(drafter_bytes(self.drafters[part], longest) for part in parts)
+            own = Replayed(spec, size)
+            for of_text in read:
+                proposals, proposers = united([of_text[part] for part in parts])
+                own.forced.append(proposals)
+                own.proposers.append(proposers)
+            found.append(own)
+        return found
+
+    def require_fitting(self) -> None:
+        """Refuse texts that the target did not write, or not under this sampling: nothing holds for them."""
+        facts = self._judge.judged()
+        if facts["verdict"] == ALARM:
+            raise UsageError(
+                f"these texts do not fit this target under this sampling: {'; '.join(facts['reasons'])}.",
+                flag="RUN",
+                remedy="Run ArS again with these models and this sampling.",
+            )
+
+
 def replay(
     texts: Sequence[TargetText],
     pair: Pair,
@@ -65,65 +191,17 @@ def replay(
 
     Args:
         texts: written by the pair's target under this sampling.
-        pair: the models.
-        sampling: of target and drafts.
-        drafters: each once.
-        k: the largest lookahead that is asked for.
+        pair, sampling, drafters, k, readers: see ``TextReader``.
         told: called with the number of texts done.
-        readers: of the rows of some of the drafters, for policies; each fills its own.
 
     Raises:
         UsageError: a drafter cannot be replayed, or the texts are not distributed as the target says.
     """
-    reads_states = any(HIDDEN in drafter_kind(spec.name).needs_of(spec) for spec in drafters)
-    keeping = pair.target.with_features("--drafter") if reads_states else None
-    states = None if keeping is None else StatesUpTo(keeping)
     corpus = tuple(dict.fromkeys(text.prompt for text in texts))
-    context = Context(
-        target=keeping or pair.target,
-        draft=pair.draft,
-        sampling=sampling,
-        device=pair.device,
-        vocab_size=pair.target.vocab_size,
-        corpus=lambda: corpus,
-        hidden=states,
-    )
-    longest = max(text.length for text in texts)
-    drafting = [(spec, build_drafter(spec, context)) for spec in drafters]
-    built = [(Replayed(spec, drafter_bytes(drafter, longest)), drafter) for spec, drafter in drafting]
-    judge = Audit(pair.target, None)
+    reader = TextReader(pair, sampling, drafters, k, corpus, readers)
+    read = []
     for done, text in enumerate(texts, start=1):
-        reading = teacher_force(pair.target, None, text.prompt, text.tokens, sampling)
-        judge.add(Foreign(done, text.prompt, text.tokens, sampling, retokenised=False), reading)
-        given = _given(text, reading, keeping, states)
-        for found, drafter in built:
-            reader = readers.get(found.drafter)
-            if reader is None:
-                found.forced.append(forced(drafter, given, k, str(found.drafter)))
-            else:
-                assert isinstance(drafter, ModelDrafter), "its rows are not known"
-                found.forced.append(reader.forced(drafter, given, reading.q, k))
+        read.append(dict(reader.read(text, done, [*reader.drafters])))
         told(done)
-    _require_fitting(judge)
-    return [found for found, _ in built]
-
-
-def _require_fitting(judge: Audit) -> None:
-    """Refuse texts that the target did not write, or not under this sampling: nothing holds for them."""
-    facts = judge.judged()
-    if facts["verdict"] == ALARM:
-        raise UsageError(
-            f"these texts do not fit this target under this sampling: {'; '.join(facts['reasons'])}.",
-            flag="RUN",
-            remedy="Run ArS again with these models and this sampling.",
-        )
-
-
-def _given(
-    text: TargetText, reading: Reading, keeping: CausalLM | None, states: StatesUpTo | None
-) -> ForcedText:
-    own = own_entries(reading.q, reading.tokens)
-    if keeping is not None:
-        keeping.begin([*text.prompt, *text.tokens])
-    log_target: Floats = own.double().log().cpu().numpy().astype(np.float64)
-    return ForcedText(text.prompt, text.tokens, log_target, states, reading.tokens.device)
+    reader.require_fitting()
+    return reader.replayed(texts, read)

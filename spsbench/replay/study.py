@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from spsbench.axes import EAGER, FIXED
-from spsbench.decode.replay import TextLoops
+from spsbench.decode.replay import Floats, TextLoops
 from spsbench.drafters.kind import DRAFT
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines.base import Engine
@@ -26,6 +24,7 @@ from spsbench.replay.texts import AsRun, Ran, Written
 from spsbench.runner.backends import Backends
 
 Told = Callable[[str], None]
+TimesOf = Callable[["Sought", Floats, int], LoopTimes]
 DrafterPolicy = tuple[Spec, Spec]
 
 
@@ -101,7 +100,6 @@ def study(
     ks: Sequence[int],
     times: float | Calibration,
     told: Told,
-    shortlist: int | None = None,
     readers: Readers = NO_READERS,
     under: Sequence[DrafterPolicy] = (),
 ) -> Study:
@@ -113,7 +111,6 @@ def study(
         ks: lookaheads from 1.
         times: seconds for timing loops of all cells here, 0 for none; or times of another machine.
         told: called with what begins.
-        shortlist: of each drafter time only so many K, the fastest by one round; None times all.
         readers: see ``replay``; of drafters that are sought with one pair alone.
         under: drafters with policies whose loops are timed beside the others, at the largest K.
 
@@ -122,7 +119,7 @@ def study(
     """
     told(f"Reading {len(written.texts)} texts with {', '.join(map(str, _drafters(sought)))}")
     replayed = _replayed(written, sought, max(ks), readers)
-    laws = {_Key(each, k): list(replayed[each].loops(k)) for each in sought for k in ks}
+    laws = _laws(replayed, ks)
     cells = {key: _cell(written, key, own) for key, own in laws.items()}
     taken: Mapping[_Key | None, LoopTimes] = {}
     adapting: dict[DrafterPolicy, _Key] = {}
@@ -132,7 +129,39 @@ def study(
     elif times > 0:
         told(f"Timing loops for {times:g} s")
         adapting = {each: _under(sought, *each, max(ks)) for each in under}
-        taken = _times(written, cells, times, shortlist, list(adapting.values()))
+        taken = _times(written, cells, times, list(adapting.values()))
+    return _study(written, replayed, laws, cells, taken, adapting)
+
+
+def study_of(
+    written: Written, replayed: Mapping[Sought, Replayed], ks: Sequence[int], ars: LoopTimes, times: TimesOf
+) -> Study:
+    """A study of what was read and timed already.
+
+    Args:
+        written: the texts.
+        replayed: every drafter over them.
+        ks: lookaheads from 1.
+        ars: times of ArS.
+        times: of the loops of a drafter with the shares of ``Replayed.shares`` and a K, in the same rounds.
+    """
+    laws = _laws(replayed, ks)
+    cells = {key: _cell(written, key, own) for key, own in laws.items()}
+    taken: dict[_Key | None, LoopTimes] = {None: ars}
+    for key, own in laws.items():
+        taken[key] = times(key.sought, replayed[key.sought].shares(own, key.k), key.k)
+    return _study(written, replayed, laws, cells, taken, {})
+
+
+def _study(
+    written: Written,
+    replayed: Mapping[Sought, Replayed],
+    laws: Mapping[_Key, Sequence[TextLoops]],
+    cells: Mapping[_Key, Cell],
+    taken: Mapping[_Key | None, LoopTimes],
+    adapting: Mapping[DrafterPolicy, _Key],
+) -> Study:
+    sought = list(replayed)
     ars_bytes = model_bytes(sought[0].pair.target, written.longest)
     found = tuple(
         Found(
@@ -155,6 +184,10 @@ class _Key(NamedTuple):
     sought: Sought
     k: int
     policy: Spec = Spec(FIXED)
+
+
+def _laws(replayed: Mapping[Sought, Replayed], ks: Sequence[int]) -> dict[_Key, Sequence[TextLoops]]:
+    return {_Key(each, k): list(own.loops(k)) for each, own in replayed.items() for k in ks}
 
 
 def _under(sought: Sequence[Sought], drafter: Spec, policy: Spec, k: int) -> _Key:
@@ -208,7 +241,6 @@ def _times(
     written: Written,
     cells: Mapping[_Key, Cell],
     budget_s: float,
-    shortlist: int | None,
     more: Sequence[_Key],
 ) -> Mapping[_Key | None, LoopTimes]:
     """Loops of ArS, of the cells and of more, run here in turns."""
@@ -223,32 +255,10 @@ def _times(
     def read(request: Request, generation: Generation) -> None:
         teacher_force(first.target, draft, request.prompt_ids, generation.tokens, request.sampling)
 
-    def rehearsed(keys: Iterable[_Key | None], budget_s: float, rounds: int) -> dict[_Key | None, LoopTimes]:
-        most = {key: 1 if key is None else key.k + 1 for key in keys}
-        own = {key: engines[key] for key in most}
-        law, seed = written.sampling, written.config.seed
-        return rehearse(own, most, written.texts, law, room, budget_s, read, seed, rounds)
-
     engines = _engines(written, [*cells, *more], pairs, min(model.context_window for model in models))
-    keys = list(cells)
-    if shortlist is not None:
-        keys = _fastest(cells, rehearsed(keys, 0.0, 1), shortlist)
-    return rehearsed([None, *keys, *more], budget_s, LEAST_ROUNDS)
-
-
-def _fastest(
-    cells: Mapping[_Key, Cell], rough: Mapping[_Key | None, LoopTimes], shortlist: int
-) -> list[_Key]:
-    """Of each drafter so many K, by the median loop of one round over the tokens that it should emit."""
-
-    def per_token(key: _Key) -> float:
-        return float(np.median(rough[key].seconds)) / cells[key].tokens_per_loop.estimate
-
-    kept: list[_Key] = []
-    for sought in dict.fromkeys(key.sought for key in cells):
-        own = [key for key in cells if key.sought is sought]
-        kept += sorted(sorted(own, key=per_token)[:shortlist], key=lambda key: key.k)
-    return kept
+    most = {key: 1 if key is None else key.k + 1 for key in engines}
+    law, seed = written.sampling, written.config.seed
+    return rehearse(engines, most, written.texts, law, room, budget_s, read, seed, LEAST_ROUNDS)
 
 
 def _engines(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -106,7 +106,14 @@ class Outcome:
 
 
 def execute(
-    plan: Plan, directory: Path, *, resume: bool, watcher: Watcher, allow_mixed: bool = False
+    plan: Plan,
+    directory: Path,
+    *,
+    resume: bool,
+    watcher: Watcher,
+    allow_mixed: bool = False,
+    pair: Pair | None = None,
+    rule_of: Callable[[Plan, RunStore], StoppingRule | None] = stopping_rule,
 ) -> Outcome:
     """Measure what is still missing of a plan in a run directory.
 
@@ -116,6 +123,8 @@ def execute(
         resume: continue a run that is there already, if it is the same.
         watcher: notified of the progress.
         allow_mixed: continue even under other threads, backends, versions or hardware than before.
+        pair: the plan's, if it is loaded already.
+        rule_of: makes what ends the run early.
 
     Raises:
         UsageError: the directory is foreign, in use, holds another run or was measured under other
@@ -130,10 +139,10 @@ def execute(
     with opener(
         directory, identity=plan.identity(), config=settings, info=info, prompts=plan.prompts
     ) as store:
-        rule = stopping_rule(plan, store)
+        rule = rule_of(plan, store)
         missing = due_turns(plan, store, rule)
         if missing or store.run_info().get("proof", "none was begun") is None:
-            _generate(plan, store, missing, watcher, now, rule, allow_mixed=allow_mixed)
+            _generate(plan, store, missing, watcher, now, rule, pair, allow_mixed=allow_mixed)
         if rule is not None:
             note(rule, store, ended=True)
         if plan.config.score:
@@ -173,15 +182,17 @@ def _generate(
     watcher: Watcher,
     now: Conditions,
     rule: StoppingRule | None,
+    pair: Pair | None = None,
     *,
     allow_mixed: bool,
 ) -> None:
-    """Load the pair and write every missing sequence into the store, each as soon as it is there."""
-    names = dict.fromkeys([plan.source.target.name, plan.source.draft.name])
-    watcher.loading(" and ".join(names))
-    if plan.fallback:
-        watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
-    pair = load(plan, threads=recorded_threads(plan, store))
+    """Load the pair unless it is given, and write each missing sequence into the store at once."""
+    if pair is None:
+        names = dict.fromkeys([plan.source.target.name, plan.source.draft.name])
+        watcher.loading(" and ".join(names))
+        if plan.fallback:
+            watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
+        pair = load(plan, threads=recorded_threads(plan, store))
     for role in _computing_otherwise(store, pair, now):
         watcher.warned(
             f"the {role}'s logits are not those that this run began with, bit for bit: with the same "

@@ -35,7 +35,12 @@ def task_kind(name: str) -> TaskKind:
 
 
 def load_task(
-    name: str, *, unsafe_exec: bool = False, extract: ExtractionChoice = "auto", **judging: Any
+    name: str,
+    *,
+    unsafe_exec: bool = False,
+    extract: ExtractionChoice = "auto",
+    every_turn: bool = False,
+    **judging: Any,
 ) -> Task:
     """A task by name, from another package, a YAML file (ending in .yaml or .yml), ``file.py:attribute`` or a
     prompts file (see ``spsbench.tasks.prompts``).
@@ -44,6 +49,7 @@ def load_task(
         name: which.
         unsafe_exec: score programs even where no sandbox holds.
         extract: how code is taken from an answer, see ``spsbench.tasks.answers``.
+        every_turn: of a prompts file's ``messages`` ask every turn, not the last alone.
         judging: ``judge_timeout_s`` and ``judge_workers``, for a task that runs programs.
 
     Raises:
@@ -55,7 +61,7 @@ def load_task(
     path = Path(name) if name.endswith((".yaml", ".yml")) else shipped.get(name)
     task: Task
     if is_prompts_file(name):
-        task = PromptsTask(read_prompts_file(Path(name)), Path(name))
+        task = PromptsTask(read_prompts_file(Path(name), every_turn=every_turn), Path(name))
     elif path is None:
         task = _from_python(task_kind(name))
     else:

@@ -7,9 +7,10 @@ Each record is read by the one field of these that it has:
     turns           what a user says, turn by turn (Spec-Bench, MT-Bench, SPEED-Bench)
     conversations   from and value (ShareGPT)
 
-Every turn is its own sequence. What was answered before it comes from the file: with an answer of the
-arm's own each arm would have another prompt, and there would be nothing to pair. Where the file has no
-answer, the turns after it are left out and counted.
+Of ``messages`` the last of the user's is asked, and what stands before it is its context; on request every
+turn is its own sequence, as it always is of ``conversations``. What was answered before a turn comes from
+the file: with an answer of the arm's own each arm would have another prompt, and there would be nothing to
+pair. Where the file has no answer, the turns after it are left out and counted.
 """
 
 from __future__ import annotations
@@ -76,15 +77,19 @@ def is_prompts_file(name: str) -> bool:
     return name.endswith(ENDINGS)
 
 
-def read_prompts_file(path: Path) -> PromptsFile:
+def read_prompts_file(path: Path, *, every_turn: bool = False) -> PromptsFile:
     """The examples of a file.
+
+    Args:
+        path: of the file.
+        every_turn: of ``messages`` ask every turn of the user's, and not the last alone.
 
     Raises:
         UnavailableError: nothing is there, or it is unreadable, malformed or empty, or repeats an id; the
             message names the line and what is missing.
     """
     try:
-        records = [_record(row, str(number)) for number, row in enumerate(_rows(path), start=1)]
+        records = [_record(row, str(number), every_turn) for number, row in enumerate(_rows(path), start=1)]
         asked = [record for record in records if record.asked]
         unique((record.name, record.row) for record in records)
         named = [(example, record.row) for record in asked for example in _examples(record)]
@@ -133,7 +138,7 @@ def _items(path: Path) -> Iterator[Row]:
         yield Row(f"item {number} of {path}", item)
 
 
-def _record(row: Row, number: str) -> _Record:
+def _record(row: Row, number: str, every_turn: bool) -> _Record:
     asked, later_turns = _asked(row)
     category = {} if row.fields.get("category") is None else {"category": required_column(row, "category")}
     references = _references(row, len(asked) + later_turns)
@@ -141,6 +146,8 @@ def _record(row: Row, number: str) -> _Record:
         {**own, **category, **({"references": texts} if texts else {})}
         for own, texts in zip(asked, references, strict=False)
     ]
+    if not every_turn and row.fields.get(MESSAGES) is not None:
+        fields = fields[-1:]
     return _Record(row, _name(row, number), fields, later_turns)
 
 

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pytest
+import yaml
 from commandline import BRIEF, Cli, call
 
+from spsbench.cli.advise import Check, _advised
 from spsbench.paths import mini_dir
+from spsbench.records import Spec
+from spsbench.replay.advice import Advice, Candidate
+from spsbench.replay.steps import Part, Round, StepTimes
+
+if TYPE_CHECKING:
+    from spsbench.replay.study import Found
 
 pytestmark = pytest.mark.usefixtures("quick_rehearsals")
 
 ONE = ("--threads", "1", "--quiet")
 SHORT = ("--limit", "8", "--max-new-tokens", "30", "--budget", "0.1")
+MORE = ("--limit", "10", *SHORT[2:])
 FEW = (*BRIEF, *SHORT, "--k", "2", "--drafter", "lookup,model")
 
 
@@ -22,19 +33,24 @@ FEW = (*BRIEF, *SHORT, "--k", "2", "--drafter", "lookup,model")
 def advised(tmp_path_factory: pytest.TempPathFactory, quick_rehearsals: None) -> tuple[Path, Any]:
     """The folder of an advice that was run, not to be changed, and what was said."""
     folder = tmp_path_factory.mktemp("advised") / "advice"
-    result = call("advise", "xsum", *FEW, *ONE, "--json", "--out", folder)
+    result = call("advise", "xsum", *FEW, *MORE, *ONE, "--json", "--out", folder)
     assert result.code == 0, result.err
     return folder, json.loads(result.out)
 
 
 def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, advised: tuple[Path, Any]) -> None:
     folder, facts = advised
-    assert facts["chosen_on"] == facts["judged_on"] == 4
-    named = [facts["advised"]["drafter"], *(other["drafter"] for other in facts["others"])]
-    assert sorted(map(str, named)) == ["None", "lookup", "model"]
-    assert facts["advised"]["slower"]["estimate"] == pytest.approx(1.0)
-    ran = facts["live"]
-    assert (ran is None) == (facts["advised"]["drafter"] is None)
+    assert facts["chosen_on"] == facts["judged_on"] == 4, "the budget was over, and two prompts not needed"
+    every = [facts["advised"], *facts["others"]]
+    assert sorted(str(each["drafter"]) for each in every) == ["None", "lookup", "model"]
+    assert (facts["live"] is None) == (facts["advised"]["drafter"] is None)
+    ran = {check["drafter"]: check["live"] for check in facts["checked"]}
+    assert {*ran} in ({"lookup", "model"}, set()), "the two best, or none where ArS is predicted to be faster"
+    if facts["live"] is not None:
+        assert facts["live"]["ratio"] == max(live["ratio"] for live in ran.values()) > 1
+    for part, share in (("", 0.5), ("check-*/", 0.2)):
+        for path in folder.glob(f"{part}config.yaml"):
+            assert yaml.safe_load(path.read_text())["budget_s"] == pytest.approx(share * 0.1)
     # What was written for the advice is a run like any other.
     again = cli("replay", folder, "--k", "2", "--budget", "0", "--threads", "1")
     assert again.code == 0, again.err
@@ -43,15 +59,89 @@ def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, advised: tuple[Path, Any
 def test_the_better_draft_is_chosen_and_run(cli: Cli, tmp_path: Path) -> None:
     """A draft whose every token is a forward as long as the target's cannot win."""
     asked = ("--draft", mini_dir() / "target", "--draft", mini_dir() / "draft", "--drafter", "model")
-    few = ("--target", mini_dir() / "target", *SHORT, "--k", "4", "--data", "mini")
+    few = ("--target", mini_dir() / "target", *SHORT, "--k", "4", *BRIEF)
     result = cli("advise", "xsum", *asked, *few, *ONE, "--json", "--out", tmp_path / "advice")
     assert result.code == 0, result.err
     facts = json.loads(result.out)
     others = {other["draft"] for other in facts["others"]}
     assert str(mini_dir() / "target") in others
     if facts["advised"]["draft"] is not None:
-        told = json.loads((tmp_path / "advice" / "check" / "run.json").read_text())
-        assert told["identity"]["pair"]["draft"]["name"] == str(mini_dir() / "draft")
+        runs = [json.loads(path.read_text()) for path in (tmp_path / "advice").glob("check-*/run.json")]
+        names = {told["identity"]["pair"]["draft"]["name"] for told in runs}
+        assert facts["advised"]["draft"] in names <= {str(mini_dir() / "draft"), str(mini_dir() / "target")}
+
+
+def test_what_was_read_and_timed_is_kept_and_each_row_is_read_once(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C within the fifth text, after its first drafter, and again within the second round of times."""
+    from spsbench.replay import readings, replaying
+
+    read: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    ends, rounds, forced, time_round = [10], [3], replaying.forced, readings.time_round
+
+    def reading(drafter: Any, text: Any, k: int, name: str) -> Any:
+        if read.total() + 1 in ends:
+            ends.clear()
+            raise KeyboardInterrupt
+        read[name, tuple(text.prompt)] += 1
+        return forced(drafter, text, k, name)
+
+    def timing(*arguments: Any) -> Any:
+        rounds.append(rounds.pop() - 1)
+        if rounds == [0]:
+            raise KeyboardInterrupt
+        return time_round(*arguments)
+
+    monkeypatch.setattr(replaying, "forced", reading)
+    monkeypatch.setattr(readings, "time_round", timing)
+    asked = (*BRIEF, "--k", "2", "--drafter", "lookup,model,union:of=lookup+model", "--no-check", "--json")
+    command = ("advise", "xsum", *SHORT, *asked, *ONE, "--out", tmp_path / "advice")
+    journal = tmp_path / "advice/advice.jsonl"
+    for kept in (9, 2 * 8 + 1):
+        result = cli(*command)
+        assert result.code == 130
+        assert result.err.splitlines()[-1].split()[:2] == ["spsbench", "advise"]
+        assert len(journal.read_text().splitlines()) == kept
+    result = cli(*command)
+    assert result.code == 0, result.err
+    assert len(read) == 2 * 8
+    assert {*read.values()} == {1}
+    assert len(journal.read_text().splitlines()) == 2 * 8 + 2
+    assert json.loads(result.out)["checked"] == []
+
+
+def test_an_arm_with_an_alarm_is_never_advised_nor_one_that_did_not_gain() -> None:
+    nothing: Any = {"speedup": None, "slower": None, "p99_s": 1.0, "bytes": 1}
+    best, other = (Candidate(cast("Found", name), **nothing) for name in ("best", "other"))
+    advice = Advice(best, (Candidate(None, **nothing), other), (), (), (), None, ())
+
+    def use(*checks: tuple[float, bool]) -> Any:
+        lives: list[Any] = [{"ratio": ratio, "low": None, "high": None} for ratio, _ in checks]
+        own = zip((best, other), lives, checks, strict=False)
+        return _advised(advice, [Check(who, live, alarm) for who, live, (_, alarm) in own]).candidate.found
+
+    assert use() == use((1.5, False), (1.4, False)) == "best"
+    assert use((1.4, False), (1.5, False)) == use((1.9, True), (1.1, False)) == "other"
+    assert use((1.9, True), (1.8, True)) is use((0.9, False), (0.8, False)) is None
+
+
+def test_a_loops_time_is_that_of_its_parts() -> None:
+    """A union that copies 2 tokens in a quarter of its loops, and has the head draft 3 in the others."""
+    copy, head = (Part("", Spec(name)) for name in ("lookup", "heads"))
+    rounds = [
+        Round(9, [1.0, 1.1, 1.2, 1.3], {copy: [0.0, 0.0], head: [0.1, 0.5]}),
+        Round(11, [2.0, 2.2, 2.4, 2.6], {copy: [0.0, 0.0], head: [0.2, 1.0]}),
+    ]
+    steps = StepTimes(rounds, (1, 5))
+    shares = np.zeros((2, 4))
+    shares[0, 2], shares[1, 3] = 0.25, 0.75
+    found = steps.loops([copy, head], shares, 3)
+    assert found.seconds == pytest.approx([0.25 * 1.2 + 0.75 * (1.3 + 0.3), 0.25 * 2.4 + 0.75 * (2.6 + 0.6)])
+    assert found.drafting == pytest.approx([0.75 * 0.3, 0.75 * 0.6])
+    assert found.drafted == pytest.approx([2.75, 2.75])
+    assert steps.ars().seconds == pytest.approx([1.0, 2.0])
+    assert found.line(np.ones(2)) == (pytest.approx(found.seconds.mean()), 0.0)
 
 
 def test_what_does_not_fit_into_the_memory_is_left_out(
@@ -60,7 +150,16 @@ def test_what_does_not_fit_into_the_memory_is_left_out(
     asked, (_, free) = (*FEW, *ONE, "--no-check", "--json"), advised
     sizes = {each["drafter"]: each["bytes"] for each in (free["advised"], *free["others"])}
     assert sizes[None] == sizes["lookup"] < sizes["model"]
-    tight = ("--memory", f"{(sizes[None] + sizes['model']) / 2e6}MB", "--objective", "p99")
+    tight = (
+        "--dtype",
+        "float32",
+        "--device",
+        "cpu",
+        "--memory",
+        f"{(sizes[None] + sizes['model']) / 2e6}MB",
+        "--objective",
+        "p99",
+    )
     found = json.loads(cli("advise", "xsum", *asked, *tight, "--out", tmp_path / "tight").out)
     assert free["too_large"] == []
     assert found["too_large"] == ["model"]
@@ -90,6 +189,7 @@ def test_the_screen_fits_a_terminal_and_says_what_was_advised(cli: Cli, tmp_path
         (("--k", "0"), 2, "--k needs at least one value above 0"),
         (("--objective", "median"), 2, "Choose from mean, p99"),
         (("--memory", "much"), 2, "--memory must be a size"),
+        (("--quantise", "int3"), 2, "--quantise"),
     ],
 )
 def test_what_cannot_be_advised_on_is_refused(

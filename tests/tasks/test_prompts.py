@@ -11,6 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spsbench.arms.check import task_and_arms
+from spsbench.cli.measure import _as_before
+from spsbench.config import resolve
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import Prompt, SamplingParams
 from spsbench.tasks.catalogue import load_task
@@ -32,14 +35,16 @@ def heard(who: str, value: str) -> dict[str, str]:
 TALK = [said("user", "One?"), said("assistant", "1"), said("user", "Two?"), said("assistant", "2")]
 
 
-def task_of(path: Path) -> PromptsTask:
-    task = load_task(str(path))
+def task_of(path: Path, *, every_turn: bool = True) -> PromptsTask:
+    task = load_task(str(path), every_turn=every_turn)
     assert isinstance(task, PromptsTask)
     return task
 
 
-def prompts_of(path: Path, tokenizer: TextTokenizer, *, chat: bool = False) -> dict[str, Prompt]:
-    task = task_of(path)
+def prompts_of(
+    path: Path, tokenizer: TextTokenizer, *, chat: bool = False, every_turn: bool = True
+) -> dict[str, Prompt]:
+    task = task_of(path, every_turn=every_turn)
     data = task.load("official", None, 0)
     made = [task.prompt(example, data, tokenizer, 1000, 10, chat) for example in data.examples]
     return {prompt.example_id: prompt for prompt in made}
@@ -73,6 +78,36 @@ def test_messages_run_turn_by_turn_behind_the_answers_of_the_file(
     assert (found["t/1"].reference, found["t/2"].reference) == ("", "2")
     assert all(prompt.chat for prompt in found.values())
     assert found["t/2"].text.endswith("assistant: 1\n\nuser: Two?")
+
+
+def test_of_messages_the_last_turn_is_asked_unless_every_one_is(
+    write: Write, tokenizer: TextTokenizer
+) -> None:
+    path = write(
+        [
+            {"id": "t", "messages": TALK, "reference": [None, "2"]},
+            {"id": "s", "conversations": [heard("human", "A"), heard("gpt", "B")] * 2},
+        ]
+    )
+    found = prompts_of(path, tokenizer, chat=True, every_turn=False)
+    assert {*found} == {"t", "s/1", "s/2"}
+    assert found["t"].ids == tuple(tokenizer.encode("<u:One?><a:1><u:Two?>", special=True))
+    assert found["t"].reference == "2"
+    assert {*prompts_of(path, tokenizer, chat=True)} == {"t/1", "t/2", "s/1", "s/2"}
+
+
+@pytest.mark.parametrize(("config", "asked"), [("turns: last\n", {}), ("limit: 1\n", {"turns": "all"})])
+def test_a_run_of_before_there_was_a_choice_goes_on_turn_by_turn(
+    tmp_path: Path, config: str, asked: dict[str, str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(config)
+    (tmp_path / "run.json").write_text("{}")
+    assert _as_before(tmp_path / "run.json") == asked
+    settings = resolve({"turns": "all", "task": str(tmp_path / "t.jsonl")})
+    (tmp_path / "t.jsonl").write_text(json.dumps({"messages": TALK}))
+    task, _ = task_and_arms(settings)
+    assert isinstance(task, PromptsTask)
+    assert len(task.content.examples) == 2
 
 
 def test_sharegpt_as_lines_and_as_a_list(write: Write, tmp_path: Path) -> None:
@@ -285,4 +320,4 @@ def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
 def test_the_names_of_turns_do_not_clash_with_an_id(write: Write) -> None:
     rows = [{"id": "t", "messages": TALK}, {"id": "t/2", "prompt": "A"}]
     with pytest.raises(UnavailableError, match="repeats the id 't/2'"):
-        load_task(str(write(rows)))
+        load_task(str(write(rows)), every_turn=True)
