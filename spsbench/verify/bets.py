@@ -14,6 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ Bools = npt.NDArray[np.bool_]
 _WIDEST = 1024
 """Tokens of a row that are told apart; the others are one. A law of fewer outcomes is a law."""
 
-_TINY = 1e-300
+_TINY = 1e-200
 _RARE = 0.02
 """Share of texts that the bet on copies takes to be copies."""
 
@@ -44,6 +45,7 @@ class View:
         own: [n] the target's probability of each column ``x``, at least ``_TINY``.
         index: [n] place within the loop, from 0; -1 where the loops are not known.
         kind: of each token ``a``ccepted, ``c``orrected, ``b``onus or ``?``: known behind it only.
+        tested: [n] the column of the drafted token that was tested there; -1 where none is known.
         k: lookahead.
         temperature: that was asked for.
         support: [n] how many tokens are possible.
@@ -58,6 +60,7 @@ class View:
     own: Floats
     index: Ints
     kind: str
+    tested: Ints
     k: int
     temperature: float
     support: Floats
@@ -68,6 +71,11 @@ class View:
 
     def __post_init__(self) -> None:
         self.residual = self.q if self.p is None else _residual(self.q, self.p)
+
+    @property
+    def whole(self) -> Bools:
+        """[n] whether all drafted tokens of the loop stand before."""
+        return (self.index == self.k) & (self.k > 0)
 
     def at(self, rows: Floats) -> Floats:
         """[n] ratio of each token's entry to the target's."""
@@ -290,7 +298,7 @@ def _same_numbers(v: View, whence: str, order: str) -> Floats:
     kept = picked * np.minimum(1.0, _ratio(v.q, v.p) / numbers.test[:, None])
     rest = _overlap(v.below("residual", order), v.residual, *final) / (final[1] - final[0])
     drafted = _corrected(v, kept, rest)
-    return np.where(v.index < 0, (q + drafted) / 2, np.where(v.index == v.k, q, drafted))
+    return np.where(v.index < 0, (q + drafted) / 2, np.where(v.whole, q, drafted))
 
 
 # --- the table ----------------------------------------------------------------------------------------
@@ -307,7 +315,7 @@ class Bet:
     """One row of the table.
 
     Attributes:
-        name: what the engine would do.
+        name: what the engine would do, as a clause.
         share: of the law in its mixture with the target.
         law: [n] ratios.
         drafts: whether it needs a draft.
@@ -324,14 +332,14 @@ def _told(name: str) -> Law:
 
 
 def _table() -> Iterator[Bet]:
-    for power in (0.8, 0.91, 1.1, 1.25, 2.0):
+    for power in (0.8, 0.91, 0.96, 1.04, 1.1, 1.25, 2.0):
         yield Bet(f"draws at {1 / power:.2g} times the temperature", 1.0, partial(_power, power=power), False)
     yield Bet("leaves the temperature out", 0.9, lambda v: _power(v, v.temperature), False)
     yield Bet("applies the temperature twice", 0.9, lambda v: _power(v, 1 / v.temperature), False)
     yield Bet("takes the most probable token", 0.5, _greedy, False)
     for name, shares in (
         ("any possible token", (0.001, 0.01)),
-        ("the row before", (0.01, 0.3)),
+        ("the row before", (0.003, 0.02, 0.3)),
         ("the row of another text", (0.002, 0.03)),
         ("another row of this text", (0.01, 0.1)),
     ):
@@ -387,6 +395,141 @@ def _table() -> Iterator[Bet]:
 
 
 BETS = tuple(_table())
+PICKS, TESTS, REPLACED = "the drafted tokens", "the acceptance tests", "the tokens after a rejection"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A bet on one stage of modified rejection, from the drafted tokens that an engine reports."""
+
+    name: str
+    place: str
+    share: float
+    law: Law
+
+
+def _pick(v: View, law: Callable[[View], Floats]) -> Floats:
+    """Drafted tokens follow another law than the draft's row."""
+    if v.p is None:
+        return np.ones(len(v.x))
+    rows, every = law(v), np.arange(len(v.x))
+    return np.where(v.tested >= 0, rows[every, v.tested] / np.maximum(v.p[every, v.tested], _TINY), 1.0)
+
+
+def _test(v: View, law: Callable[[View, Ints, Floats], Floats]) -> Floats:
+    """A drafted token is accepted with another probability than min(1, q / p)."""
+    if v.p is None:
+        return np.ones(len(v.x))
+    every, d = np.arange(len(v.x)), np.maximum(v.tested, 0)
+    right = _ratio(v.q[every, d], v.p[every, d])
+    other = np.clip(law(v, d, right), 0.0, 1.0)
+    accepted = np.array([kind == "a" for kind in v.kind])
+    ratio = np.where(
+        accepted, other / np.maximum(right, _TINY), (1 - other) / np.maximum(1 - right, 1e-9)
+    )
+    return np.where((v.tested >= 0) & (accepted | (right < 1 - 1e-6)), ratio, 1.0)
+
+
+def _replacement(v: View, law: Callable[[View, Ints, Floats], Floats]) -> Floats:
+    """The token after a rejection follows another law than the residual."""
+    rejected = (v.tested >= 0) & np.array([kind == "c" for kind in v.kind])
+    if v.p is None or not rejected.any():
+        return np.ones(len(v.x))
+    every, d = np.arange(len(v.x)), np.maximum(v.tested, 0)
+    rows = law(v, d, _ratio(v.q[every, d], v.p[every, d]))
+    inside = np.where(v.residual > 0, rows, 0.0).sum(-1)  # what cannot come is not bet on
+    own = v.entry(v.residual)
+    ratio = v.entry(rows) / np.maximum(inside * own, _TINY)
+    return np.where(rejected & (own > 0) & (inside > 0), ratio, 1.0)
+
+
+def _by_number(of: str, order: str, low: Floats, high: Floats, v: View) -> Floats:
+    """[n, m] a law drawn with a number of [low, high], [n] each."""
+    rows = v.p if of == "p" else v.residual
+    assert rows is not None
+    low, high = low[:, None], np.maximum(high, low + 1e-9)[:, None]
+    return _overlap(v.below(of, order), rows, low, high) / (high - low)
+
+
+def _picked_number(v: View, d: Ints, order: str) -> tuple[Floats, Floats]:
+    """[n] ends of the interval of the number that picked the drafted token."""
+    assert v.p is not None
+    every = np.arange(len(v.x))
+    low = v.below("p", order)[every, d]
+    return low, low + np.maximum(v.p[every, d], 1e-9)
+
+
+def _stages() -> Iterator[Stage]:
+    def powered(rows: Floats, power: float) -> Floats:
+        return rows**power / np.maximum((rows**power).sum(-1, keepdims=True), _TINY)
+
+    def best(rows: Floats, count: int) -> Floats:
+        edge = np.partition(rows, -count, axis=-1)[:, -count, None] if count < rows.shape[-1] else 0.0
+        kept = rows * (rows >= edge)
+        return kept / np.maximum(kept.sum(-1, keepdims=True), _TINY)
+
+    picks: dict[str, Callable[[View], Any]] = {
+        "drafts at a higher temperature": lambda v: powered(v.p, 0.8),
+        "drafts at a lower temperature": lambda v: powered(v.p, 1.25),
+        "drafts from its 16 best": lambda v: best(v.p, 16),
+        "drafts from its 4 best": lambda v: best(v.p, 4),
+        "drafts the most probable token": lambda v: best(v.p, 1),
+        "drafts without temperature and cuts": lambda v: v.raw,
+        "drafts any token": lambda v: (v.p > 0) / np.maximum((v.p > 0).sum(-1, keepdims=True), 1),
+    }
+    for name, share in zip(picks, (0.8, 0.8, 0.8, 0.8, 0.5, 0.8, 0.01), strict=True):
+        yield Stage(name, PICKS, share, partial(_pick, law=picks[name]))
+    for order in ORDERS:
+        for source in (BEFORE, LOOP, "text 1 before"):
+
+            def again(v: View, source: str = source, order: str = order) -> Floats:
+                ends = v.numbers[source + order].pick
+                return _by_number("p", order, ends[:, 0], ends[:, 1], v)
+
+            yield Stage(f"uses the numbers of {source} again", PICKS, 0.5, partial(_pick, law=again))
+    tests: dict[str, Callable[[View, Ints, Floats], Floats]] = {
+        "accepts too often": lambda v, d, a: a / 0.9,
+        "accepts much too often": lambda v, d, a: a / 0.5,
+        "accepts too rarely": lambda v, d, a: 0.9 * a,
+        "accepts any token": lambda v, d, a: 0.0 * a + 1.0,
+        "accepts by threshold": lambda v, d, a: (a >= 1) * 1.0,
+        "tests a loop with one number": lambda v, d, a: a / v.numbers["testsid"].test,
+        "uses the numbers of earlier loops again": lambda v, d, a: a / v.numbers[LOOP + "id"].test,
+    }
+    for name, law in tests.items():
+        yield Stage(name, TESTS, 0.05 if name == "accepts any token" else 0.8, partial(_test, law=law))
+    for order in ORDERS:
+        for upper in (False, True):
+
+            def by_pick(v: View, d: Ints, a: Floats, order: str = order, upper: bool = upper) -> Floats:
+                low, high = _picked_number(v, d, order)
+                ends = (1 - a, np.ones_like(a)) if upper else (np.zeros_like(a), a)
+                return _overlap(low, high - low, *ends) / (high - low)
+
+            yield Stage("picks and tests with one number", TESTS, 0.8, partial(_test, law=by_pick))
+    rests: dict[str, Callable[[View, Ints, Floats], Any]] = {
+        "corrects from the target": lambda v, d, a: v.q,
+        "corrects from the draft": lambda v, d, a: v.p,
+        "corrects from the absolute distance": lambda v, d, a: np.abs(v.q - v.p),
+        "corrects by the most probable token": lambda v, d, a: best(v.residual, 1),
+        "corrects at a higher temperature": lambda v, d, a: powered(v.residual, 0.8),
+        "corrects at a lower temperature": lambda v, d, a: powered(v.residual, 1.25),
+    }
+    for name, rest in rests.items():
+        yield Stage(name, REPLACED, 0.5, partial(_replacement, law=rest))
+    for order in ORDERS:
+
+        def by_test(v: View, d: Ints, a: Floats, order: str = order) -> Floats:
+            return _by_number("residual", order, a, np.ones_like(a), v)
+
+        def by_drafted(v: View, d: Ints, a: Floats, order: str = order) -> Floats:
+            return _by_number("residual", order, *_picked_number(v, d, order), v)
+
+        yield Stage("tests and corrects with one number", REPLACED, 0.8, partial(_replacement, law=by_test))
+        yield Stage("picks and corrects with one number", REPLACED, 0.8, partial(_replacement, law=by_drafted))
+
+
+DRAFTED = tuple(_stages())
 EVERY = "every token"
 FIRST = "the first token of a text"
 STARTS = (9, 17, 33, 49)
@@ -403,18 +546,24 @@ _PLACES = (
 _EVERYWHERE = 0.4
 """Weight of the bets on every token; the places share the rest."""
 
-_TIMES = ("always", "in some texts", "from some text on")
+COPIES = "writes earlier texts again"
+_COPIES = 0.05
+"""Weight of the bet on copies of texts, which is of no place."""
+
+_DRAFTED = 0.25
+"""Weight of the bets on what drafted tokens show, where an engine may report them."""
+
 _SOME = 0.1
+"""Share of texts that bets in their second way take to be wrong."""
 
+_PARTS = 1 / 64
+"""Probability that a copy ends before a token."""
 
-def _places(n: int, index: Ints, k: int) -> Bools:
-    """[places, n] which tokens stand there."""
-    place, known = np.arange(n), index >= 0
-    first = np.cumsum(index == 0) == 1
-    inside = (index > 0) & ((k == 0) | (index < k))
-    whole = (index == k) & (k > 0)
-    masks = [place >= 0, place == 0, *(place >= start - 1 for start in STARTS)]
-    return np.stack([*masks, index == 0, inside, whole, first & known])
+_MOST = 1e200
+_CLEAR = 0.9
+"""Share of a place's wealth from which on its best law is named."""
+
+_FINAL = -2
 
 
 @dataclass(slots=True)
@@ -434,25 +583,36 @@ class Bets:
         stop_ids: tokens that end an output.
         k: lookahead; 0 where nothing is drafted, None where it is not known.
         temperature: that is asked for.
+        modified: whether the engine says that it accepts by modified rejection: then the drafted tokens that it
+            reports are held against the draft, their tests and replacements against that rule.
     """
 
-    def __init__(self, stop_ids: Collection[int], k: int | None = None, temperature: float = 1.0) -> None:
+    def __init__(
+        self,
+        stop_ids: Collection[int],
+        k: int | None = None,
+        temperature: float = 1.0,
+        *,
+        modified: bool = False,
+    ) -> None:
         self._stop_ids, self._k, self._temperature = sorted(stop_ids), k, temperature
-        self._drafts = k != 0
-        self._bets = [bet for bet in BETS if self._drafts or not bet.drafts]
+        self._modified = modified
+        self._bets = [bet for bet in BETS if k != 0 or not bet.drafts]
         self._free = {0, 1}
         self._texts: dict[tuple[int, ...], list[Sequence[int]]] = defaultdict(list)
         self._last: deque[_Earlier] = deque(maxlen=max(TEXTS))
         self._usual: Floats | None = None
         self._count = 0
-        shape = len(self._bets), len(_PLACES)
-        self._sums = np.zeros((len(_TIMES), *shape))
+        placed = [(bet.name, place) for bet in self._bets for place in _PLACES]
+        told = [(bet.name, bet.place) for bet in DRAFTED if k != 0 and modified]
+        self._stakes = [*placed, *told, (COPIES, EVERY)]
+        place = np.full(len(_PLACES), (1 - _EVERYWHERE) / (len(_PLACES) - 1))
+        place[0] = _EVERYWHERE
+        left = 1 - _COPIES - (_DRAFTED if told else 0.0)
+        weights = [*np.tile(place * left / len(self._bets), len(self._bets)), *[_DRAFTED / max(len(told), 1)] * len(told)]
+        self._weights = np.log([*weights, _COPIES]) + np.log([[0.5], [0.25], [0.25]])
+        self._sums = np.zeros(self._weights.shape)
         self._sums[2] = -np.inf
-        elsewhere = (1 - _EVERYWHERE) / (len(_PLACES) - 1)
-        place = np.log([_EVERYWHERE, *[elsewhere] * (len(_PLACES) - 1)])
-        time = np.log([0.5, 0.25, 0.25])
-        self._weights = time[:, None, None] + place - math.log(len(self._bets)) + math.log(1 - _COPIES)
-        self._copies = 0.0
 
     def add(
         self,
@@ -461,6 +621,7 @@ class Bets:
         reading: Reading,
         accepted: Sequence[int] | None = None,
         free: int | None = None,
+        drafted: Sequence[Sequence[int]] | None = None,
     ) -> None:
         """Bet on one more text.
 
@@ -470,72 +631,92 @@ class Bets:
             reading: of them.
             accepted: drafted tokens that each loop kept, where that is reported.
             free: tokens before the first loop; None if unknown.
+            drafted: ids that each loop drafted, where that is reported.
         """
-        index, kind = self._loops(accepted, len(tokens), free)
+        n = len(tokens)
+        index, kind, tested = self._loops(accepted, n, free, drafted)
         q = reading.q.double().numpy()
-        view = self._view(prompt, tokens, reading, q, index, kind)
+        view = self._view(prompt, tokens, reading, q, index, kind, tested)
+        there = q[np.arange(n), list(tokens)] > 0  # else it is an alarm by itself, or rounding
         ratios = np.stack([bet.law(view) for bet in self._bets])
-        shares = np.array([bet.share for bet in self._bets])[:, None]
-        with np.errstate(divide="ignore"):
-            logs = np.log(np.maximum(1 - shares + shares * ratios, 0.0))
-        there = q[np.arange(len(tokens)), list(tokens)] > 0
-        logs = np.where(there, logs, 0.0)  # an impossible token is an alarm by itself, or rounding
-        self._bet(logs @ _places(len(tokens), index, self._k or 0).T.astype(np.float64))
-        self._copies += self._copied(prompt, tokens, view.own, there)
+        placed = _logs(ratios, [bet.share for bet in self._bets], there) @ self._places(view).T
+        sums = [placed.ravel()]
+        if self._k != 0 and self._modified:
+            ratios = np.stack([bet.law(view) for bet in DRAFTED])
+            sums.append(_logs(ratios, [bet.share for bet in DRAFTED], there).sum(-1))
+        sums.append(np.array([self._copied(prompt, tokens, view.own, there)]))
+        self._bet(np.concatenate(sums))
         self._remember(prompt, tokens, view, q)
 
     def _bet(self, text: Floats) -> None:
-        """Log ratios of one text, [bets, places], in all three ways of betting."""
+        """Log ratios of one text, a stake each, bet on in all three ways: see the weights."""
         self._count += 1
-        n = self._count
         self._sums[0] += text
         self._sums[1] += np.logaddexp(math.log(1 - _SOME), math.log(_SOME) + text)
-        self._sums[2] = text + np.logaddexp(self._sums[2], -math.log(n * (n + 1)))
+        self._sums[2] = text + np.logaddexp(self._sums[2], -math.log(self._count * (self._count + 1)))
+
+    def _wealth(self) -> Floats:
+        """[times, stakes] logs of weighted wealth; what is not at stake yet is kept."""
+        waiting = np.logaddexp(self._sums[2], -math.log(self._count + 1))
+        return np.stack([self._sums[0], self._sums[1], waiting]) + self._weights
 
     @property
     def log_e(self) -> float:
         """Log of the e-value after all texts so far."""
-        return float(np.logaddexp(math.log(_COPIES) + self._copies, _logsumexp(self._wealth())))
-
-    def _wealth(self) -> Floats:
-        """[times, bets, places] logs of weighted wealth; a bet that has not begun keeps its stake."""
-        waiting = np.logaddexp(self._sums[2], -math.log(self._count + 1))
-        return np.stack([self._sums[0], self._sums[1], waiting]) + self._weights
+        return float(np.logaddexp.reduce(self._wealth(), axis=None))
 
     def leading(self) -> tuple[str, str | None]:
         """Where the e-value comes from: the place, and what is wrong there if one bet has nearly all of it."""
-        wealth = self._wealth()
-        if math.log(_COPIES) + self._copies > _logsumexp(wealth):
-            return EVERY, "writes earlier texts again"
-        by_place = np.logaddexp.reduce(wealth, axis=(0, 1))
-        place = int(by_place.argmax())
-        names: dict[str, float] = defaultdict(lambda: -math.inf)
-        for bet, value in zip(self._bets, np.logaddexp.reduce(wealth[:, :, place], axis=0), strict=True):
-            names[bet.name] = float(np.logaddexp(names[bet.name], value))
-        best = max(names, key=lambda name: names[name])
-        clear = names[best] - by_place[place] > math.log(_CLEAR)
-        return _PLACES[place], best if clear else None
+        places: dict[str, float] = defaultdict(lambda: -math.inf)
+        laws: dict[tuple[str, str], float] = defaultdict(lambda: -math.inf)
+        for (name, place), wealth in zip(
+            self._stakes, np.logaddexp.reduce(self._wealth(), axis=0), strict=True
+        ):
+            places[place] = np.logaddexp(places[place], wealth)
+            laws[place, name] = np.logaddexp(laws[place, name], wealth)
+        where = max(places, key=lambda place: places[place])
+        best = max((key for key in laws if key[0] == where), key=lambda key: laws[key])
+        return where, best[1] if laws[best] - places[where] > math.log(_CLEAR) else None
+
+    def _places(self, v: View) -> Floats:
+        """[places, n] 1 where a token stands there."""
+        place, first = np.arange(len(v.x)), np.cumsum(v.index == 0) == 1
+        masks = [place >= 0, place == 0, *(place >= start - 1 for start in STARTS)]
+        masks += [v.index == 0, (v.index > 0) & ~v.whole, v.whole, first & (v.index >= 0)]
+        return np.stack(masks).astype(np.float64)
 
     # --- what laws need beside a row ---
 
-    def _loops(self, accepted: Sequence[int] | None, n: int, free: int | None) -> tuple[Ints, str]:
-        """Of every token its place in its loop and its kind; unknown until one reading of the counts is left.
+    def _loops(
+        self,
+        accepted: Sequence[int] | None,
+        n: int,
+        free: int | None,
+        drafted: Sequence[Sequence[int]] | None,
+    ) -> tuple[Ints, str, Ints]:
+        """Of every token its place in its loop, its kind, and the drafted token that was tested there (-1: none).
 
-        An engine's first token may come from its prefill, before the first loop.
+        Nothing is known until one reading of the counts is left: an engine's first token may come from its
+        prefill, before the first loop.
         """
-        index, kind, k = np.full(n, -1), ["?"] * n, self._k
-        if accepted is None or not self._drafts or any(not 0 <= count <= (k or n) for count in accepted):
-            return index, "?" * n
-        self._free &= {f for f in (0, 1) if add_up(list(accepted), n - f)} & ({0, 1} if free is None else {free})
+        index, tested, kind = np.full(n, -1), np.full(n, -1), ["?"] * n
+        known = accepted is not None and self._k and all(0 <= count <= self._k for count in accepted)
+        if accepted is None or not known:
+            return index, "?" * n, tested
+        self._free &= {f for f in (0, 1) if add_up(list(accepted), n - f) and free in (None, f)}
         if len(self._free) != 1:
-            return index, "?" * n
-        place = next(iter(self._free))
-        for count in accepted:
+            return index, "?" * n, tested
+        place = min(self._free)
+        for loop, count in enumerate(accepted):
+            ids = None if drafted is None else drafted[loop]
+            size = self._k if ids is None else len(ids)
             for step in range(min(count + 1, n - place)):
                 index[place + step] = step
-                kind[place + step] = "a" if step < count else "b" if count == k else "c"
+                kind[place + step] = "a" if step < count else "b" if count == size else "c"
+                if ids is not None and step < size:
+                    tested[place + step] = ids[step]
             place += count + 1
-        return index, "".join(kind)
+        return index, "".join(kind), tested
 
     def _view(
         self,
@@ -545,9 +726,10 @@ class Bets:
         q: Floats,
         index: Ints,
         kind: str,
+        tested: Ints,
     ) -> View:
         p = raw = None
-        if self._drafts and reading.p is not None and reading.draft_logits is not None:
+        if self._k != 0 and reading.p is not None and reading.draft_logits is not None:
             p = reading.p.double().numpy()
             raw = reading.draft_logits.double().softmax(-1).numpy()
         every, x = np.arange(len(tokens)), np.asarray(tokens, dtype=np.int64)
@@ -560,9 +742,10 @@ class Bets:
             mass = np.where(seen, q[every, ids], 0.0)
             ratios[source] = _tilted((ids == x) & seen, mass, 4.0)
         if q.shape[-1] > _WIDEST:
-            x, q, p, raw = _head(x, q, p, raw)
+            (x, tested), q, p, raw = _head((x, tested), q, p, raw)
         own = np.maximum(q[every, x], _TINY)
-        view = View(x, q, p, raw, own, index, kind, self._k or 0, self._temperature, support, ratios, {})
+        given = (x, q, p, raw, own, index, kind, tested, self._k or 0, self._temperature, support, ratios, {})
+        view = View(*given)
         view.numbers = self._numbers(view)
         return view
 
@@ -585,7 +768,7 @@ class Bets:
         found = {}
         for name, other in rows.items():
             inside = np.where(possible, other, 0.0).sum(-1)
-            found[name] = np.where(inside > 0, other[every, x] / np.maximum(inside, _TINY) / own, 1.0)
+            found[name] = np.where(inside > 0, other[every, x] / np.maximum(inside * own, _TINY), 1.0)
         return found | {
             "leaves out what ends a text": np.where(stops, 0.0, 1 / (1 - stop)),
             "shuns tokens that are there": _tilted(there, mass, 0.5),
@@ -643,24 +826,16 @@ class Bets:
 
     def _copied(self, prompt: tuple[int, ...], tokens: Sequence[int], own: Floats, there: Bools) -> float:
         """Log e-value of one text against its being an earlier one of its prompt, or beginning like it."""
-        earlier = [(text, 1.0) for text in self._texts[prompt]]
-        if not earlier:
-            return 0.0
-        ratio, total = 1.0, len(earlier)
-        alive = [text for text, _ in earlier]
-        parted = 0.0  # wealth of copies that have ended
+        alive = self._texts[prompt]
+        copied, parted = 1.0, 0.0
         for t, token in enumerate(tokens):
-            if not there[t]:
-                break
             hits = [text for text in alive if t < len(text) and text[t] == token]
-            share = len(hits) / len(alive) if alive else 0.0
-            parted += ratio * _PARTS
-            ratio *= (1 - _PARTS) * share / own[t]
+            parted += copied * _PARTS
+            copied *= (1 - _PARTS) * len(hits) / max(len(alive), 1) / own[t]
             alive = hits
-            if not alive or ratio > _MOST:
+            if not alive or not there[t] or copied > _MOST:
                 break
-        del total
-        return math.log(1 - _RARE + _RARE * min(parted + ratio, _MOST))
+        return math.log(1 - _RARE + _RARE * min(parted + copied, _MOST)) if self._texts[prompt] else 0.0
 
     def _remember(self, prompt: tuple[int, ...], tokens: Sequence[int], v: View, q: Floats) -> None:
         self._texts[prompt].append(tokens)
@@ -670,26 +845,15 @@ class Bets:
         self._usual = q.sum(0) + (0.0 if self._usual is None else self._usual)
 
 
-_COPIES = 0.05
-"""Weight of the bet on copies of texts, which is of no place."""
-
-_PARTS = 1 / 64
-"""Probability that a copy ends before a token."""
-
-_MOST = 1e200
-_CLEAR = 0.9
-"""Share of a place's wealth from which on its best law is named."""
-
-_FINAL = -2
-
-
 def _tilted(hit: Bools, mass: Floats, factor: float) -> Floats:
     """Tokens of a set are ``factor`` times as likely, before all is normalised."""
     return np.where(hit, factor, 1.0) / (1 + (factor - 1) * mass)
 
 
-def _logsumexp(values: Floats) -> float:
-    return float(np.logaddexp.reduce(values, axis=None))
+def _logs(ratios: Floats, shares: Sequence[float], there: Bools) -> Floats:
+    """[bets, n] logs of mixtures with the target; nothing is bet on impossible tokens."""
+    share = np.array(shares)[:, None]
+    return np.where(there, np.log(np.maximum(1 - share + share * ratios, _TINY)), 0.0)
 
 
 def _both(known: Floats | None, own: Floats) -> Floats:
@@ -732,19 +896,20 @@ def _aligned(numbers: Numbers, v: View, earlier: _Earlier, order: str) -> None:
         numbers.final[t] = there.get((int(loops[t]), _FINAL), (0.0, 1.0))
 
 
-def _head(x: Ints, q: Floats, *others: Floats | None) -> tuple[Ints, Floats, Floats | None, Floats | None]:
+def _head(
+    ids: tuple[Ints, Ints], q: Floats, p: Floats | None, raw: Floats | None
+) -> tuple[tuple[Ints, Ints], Floats, Floats | None, Floats | None]:
     """Rows of their most probable tokens, in the order of ids, and one column for all others."""
-    weight = q if others[0] is None else np.maximum(q, others[0])
+    weight = q if p is None else np.maximum(q, p)
     columns = np.sort(np.argpartition(-weight, _WIDEST, axis=-1)[:, :_WIDEST], axis=-1)
 
-    def cut(rows: Floats | None) -> Floats | None:
-        if rows is None:
-            return None
+    def cut(rows: Floats) -> Floats:
         kept = np.take_along_axis(rows, columns, -1)
         return np.concatenate([kept, np.maximum(rows.sum(-1) - kept.sum(-1), 0.0)[:, None]], -1)
 
-    hits = columns == x[:, None]
-    p, raw = (cut(rows) for rows in others)
-    head = cut(q)
-    assert head is not None
-    return np.where(hits.any(-1), hits.argmax(-1), _WIDEST), head, p, raw
+    def column(tokens: Ints) -> Ints:
+        hits = columns == tokens[:, None]
+        return np.where(tokens < 0, -1, np.where(hits.any(-1), hits.argmax(-1), _WIDEST))
+
+    x, tested = (column(each) for each in ids)
+    return (x, tested), cut(q), None if p is None else cut(p), None if raw is None else cut(raw)
