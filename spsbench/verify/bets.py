@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from spsbench.engines.rescore import Reading
 from spsbench.peers.loops import add_up
+from spsbench.report.engine_audits import EVERY
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -109,6 +110,23 @@ def _below(rows: Floats, order: str) -> Floats:
     found = np.empty_like(rows)
     np.put_along_axis(found, places, ordered.cumsum(-1) - ordered, -1)
     return found
+
+
+def loops_of(
+    accepted: Sequence[int], n: int, k: int, free: int, drafted: Sequence[Sequence[int]] | None
+) -> tuple[Ints, str, Ints]:
+    """Of each of n tokens its place in its loop, its kind and the drafted token, see ``View``."""
+    index, tested, kind, place = np.full(n, -1), np.full(n, -1), ["?"] * n, free
+    for loop, count in enumerate(accepted):
+        ids = None if drafted is None else drafted[loop]
+        size = k if ids is None else len(ids)
+        for step in range(min(count + 1, n - place)):
+            index[place + step] = step
+            kind[place + step] = "a" if step < count else "b" if count == size else "c"
+            if ids is not None and step < size:
+                tested[place + step] = ids[step]
+        place += count + 1
+    return index, "".join(kind), tested
 
 
 # --- laws of one row ----------------------------------------------------------------------------------
@@ -275,7 +293,7 @@ def _coarse(v: View, of: str, bits: int) -> Floats:
 
 @dataclass(slots=True)
 class Numbers:
-    """[n] intervals in which a token's numbers lie: of its pick, of its test (from 0 on), of its final draw."""
+    """[n] intervals in which a token's numbers lie: of its pick, its test (from 0 on) and its final draw."""
 
     pick: Floats  # [n, 2]
     test: Floats  # [n]
@@ -331,7 +349,7 @@ def _told(name: str) -> Law:
     return lambda v: v.ratios[name]
 
 
-def _table() -> Iterator[Bet]:
+def _table() -> Iterator[Bet]:  # noqa: C901 - a table
     for power in (0.8, 0.91, 0.96, 1.04, 1.1, 1.25, 2.0):
         yield Bet(f"draws at {1 / power:.2g} times the temperature", 1.0, partial(_power, power=power), False)
     yield Bet("leaves the temperature out", 0.9, lambda v: _power(v, v.temperature), False)
@@ -345,7 +363,11 @@ def _table() -> Iterator[Bet]:
     ):
         for share in shares:
             yield Bet(f"draws {share:.1%} from {name}", share, _told(name), False)
-    for name in ("leaves out what ends a text", "shuns tokens that are there", "repeats tokens that are there"):
+    for name in (
+        "leaves out what ends a text",
+        "shuns tokens that are there",
+        "repeats tokens that are there",
+    ):
         yield Bet(name, 0.5, _told(name), False)
     yield Bet("cuts one token too many", 0.9, _without_last, False)
     for count in (20, 40, 50):
@@ -384,7 +406,9 @@ def _table() -> Iterator[Bet]:
         given = {"order": order, "upper": upper}
         yield Bet("picks and tests with one number", 0.8, partial(_pick_tests, **given))
         yield Bet("tests and corrects with one number", 0.8, partial(_test_corrects, **given))
-        yield Bet("has one number for pick, test and correction", 0.8, partial(_test_corrects, pick=True, **given))
+        yield Bet(
+            "has one number for pick, test and correction", 0.8, partial(_test_corrects, pick=True, **given)
+        )
     for source in _SOURCES:
         for order in ORDERS:
             law = partial(_same_numbers, whence=source, order=order)
@@ -424,9 +448,7 @@ def _test(v: View, law: Callable[[View, Ints, Floats], Floats]) -> Floats:
     right = _ratio(v.q[every, d], v.p[every, d])
     other = np.clip(law(v, d, right), 0.0, 1.0)
     accepted = np.array([kind == "a" for kind in v.kind])
-    ratio = np.where(
-        accepted, other / np.maximum(right, _TINY), (1 - other) / np.maximum(1 - right, 1e-9)
-    )
+    ratio = np.where(accepted, other / np.maximum(right, _TINY), (1 - other) / np.maximum(1 - right, 1e-9))
     return np.where((v.tested >= 0) & (accepted | (right < 1 - 1e-6)), ratio, 1.0)
 
 
@@ -459,7 +481,7 @@ def _picked_number(v: View, d: Ints, order: str) -> tuple[Floats, Floats]:
     return low, low + np.maximum(v.p[every, d], 1e-9)
 
 
-def _stages() -> Iterator[Stage]:
+def _stages() -> Iterator[Stage]:  # noqa: C901 - a table
     def powered(rows: Floats, power: float) -> Floats:
         return rows**power / np.maximum((rows**power).sum(-1, keepdims=True), _TINY)
 
@@ -526,11 +548,12 @@ def _stages() -> Iterator[Stage]:
             return _by_number("residual", order, *_picked_number(v, d, order), v)
 
         yield Stage("tests and corrects with one number", REPLACED, 0.8, partial(_replacement, law=by_test))
-        yield Stage("picks and corrects with one number", REPLACED, 0.8, partial(_replacement, law=by_drafted))
+        yield Stage(
+            "picks and corrects with one number", REPLACED, 0.8, partial(_replacement, law=by_drafted)
+        )
 
 
 DRAFTED = tuple(_stages())
-EVERY = "every token"
 FIRST = "the first token of a text"
 STARTS = (9, 17, 33, 49)
 WHOLE = "the token after a whole draft"
@@ -583,8 +606,8 @@ class Bets:
         stop_ids: tokens that end an output.
         k: lookahead; 0 where nothing is drafted, None where it is not known.
         temperature: that is asked for.
-        modified: whether the engine says that it accepts by modified rejection: then the drafted tokens that it
-            reports are held against the draft, their tests and replacements against that rule.
+        modified: whether the engine says that it accepts by modified rejection: then the drafted tokens that
+            it reports are held against the draft, their tests and replacements against that rule.
     """
 
     def __init__(
@@ -609,7 +632,10 @@ class Bets:
         place = np.full(len(_PLACES), (1 - _EVERYWHERE) / (len(_PLACES) - 1))
         place[0] = _EVERYWHERE
         left = 1 - _COPIES - (_DRAFTED if told else 0.0)
-        weights = [*np.tile(place * left / len(self._bets), len(self._bets)), *[_DRAFTED / max(len(told), 1)] * len(told)]
+        weights = [
+            *np.tile(place * left / len(self._bets), len(self._bets)),
+            *[_DRAFTED / max(len(told), 1)] * len(told),
+        ]
         self._weights = np.log([*weights, _COPIES]) + np.log([[0.5], [0.25], [0.25]])
         self._sums = np.zeros(self._weights.shape)
         self._sums[2] = -np.inf
@@ -638,12 +664,9 @@ class Bets:
         q = reading.q.double().numpy()
         view = self._view(prompt, tokens, reading, q, index, kind, tested)
         there = q[np.arange(n), list(tokens)] > 0  # else it is an alarm by itself, or rounding
-        ratios = np.stack([bet.law(view) for bet in self._bets])
-        placed = _logs(ratios, [bet.share for bet in self._bets], there) @ self._places(view).T
-        sums = [placed.ravel()]
+        sums = [(_logs(self._bets, view, there) @ self._places(view).T).ravel()]
         if self._k != 0 and self._modified:
-            ratios = np.stack([bet.law(view) for bet in DRAFTED])
-            sums.append(_logs(ratios, [bet.share for bet in DRAFTED], there).sum(-1))
+            sums.append(_logs(DRAFTED, view, there).sum(-1))
         sums.append(np.array([self._copied(prompt, tokens, view.own, there)]))
         self._bet(np.concatenate(sums))
         self._remember(prompt, tokens, view, q)
@@ -666,7 +689,7 @@ class Bets:
         return float(np.logaddexp.reduce(self._wealth(), axis=None))
 
     def leading(self) -> tuple[str, str | None]:
-        """Where the e-value comes from: the place, and what is wrong there if one bet has nearly all of it."""
+        """Where the e-value comes from: the place, and what is wrong there if one bet has most of it."""
         places: dict[str, float] = defaultdict(lambda: -math.inf)
         laws: dict[tuple[str, str], float] = defaultdict(lambda: -math.inf)
         for (name, place), wealth in zip(
@@ -694,29 +717,18 @@ class Bets:
         free: int | None,
         drafted: Sequence[Sequence[int]] | None,
     ) -> tuple[Ints, str, Ints]:
-        """Of every token its place in its loop, its kind, and the drafted token that was tested there (-1: none).
+        """Of every token its place in its loop, its kind, and the drafted token tested there (-1: none).
 
         Nothing is known until one reading of the counts is left: an engine's first token may come from its
         prefill, before the first loop.
         """
-        index, tested, kind = np.full(n, -1), np.full(n, -1), ["?"] * n
-        known = accepted is not None and self._k and all(0 <= count <= self._k for count in accepted)
-        if accepted is None or not known:
-            return index, "?" * n, tested
+        unknown = np.full(n, -1), "?" * n, np.full(n, -1)
+        if accepted is None or not self._k or any(not 0 <= count <= self._k for count in accepted):
+            return unknown
         self._free &= {f for f in (0, 1) if add_up(list(accepted), n - f) and free in (None, f)}
         if len(self._free) != 1:
-            return index, "?" * n, tested
-        place = min(self._free)
-        for loop, count in enumerate(accepted):
-            ids = None if drafted is None else drafted[loop]
-            size = self._k if ids is None else len(ids)
-            for step in range(min(count + 1, n - place)):
-                index[place + step] = step
-                kind[place + step] = "a" if step < count else "b" if count == size else "c"
-                if ids is not None and step < size:
-                    tested[place + step] = ids[step]
-            place += count + 1
-        return index, "".join(kind), tested
+            return unknown
+        return loops_of(accepted, n, self._k or 0, min(self._free), drafted)
 
     def _view(
         self,
@@ -850,10 +862,11 @@ def _tilted(hit: Bools, mass: Floats, factor: float) -> Floats:
     return np.where(hit, factor, 1.0) / (1 + (factor - 1) * mass)
 
 
-def _logs(ratios: Floats, shares: Sequence[float], there: Bools) -> Floats:
+def _logs(bets: Sequence[Bet | Stage], view: View, there: Bools) -> Floats:
     """[bets, n] logs of mixtures with the target; nothing is bet on impossible tokens."""
-    share = np.array(shares)[:, None]
-    return np.where(there, np.log(np.maximum(1 - share + share * ratios, _TINY)), 0.0)
+    with np.errstate(all="ignore"):  # of those nothing is read
+        ratios = np.stack([1 - bet.share + bet.share * bet.law(view) for bet in bets])
+        return np.where(there, np.log(np.maximum(ratios, _TINY)), 0.0)
 
 
 def _both(known: Floats | None, own: Floats) -> Floats:

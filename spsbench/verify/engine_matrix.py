@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from spsbench.peers.registry import PeerKind
 from spsbench.peers.server import require_same_model
 from spsbench.records import SamplingParams
 from spsbench.stats.losslessness import ALARM
-from spsbench.summary_types import EngineAuditRow
+from spsbench.summary_types import EngineAuditRow, Evidence
 from spsbench.verify.audit import described
 from spsbench.verify.engine_audit import (
     QUIET,
@@ -29,6 +30,7 @@ from spsbench.verify.engine_audit import (
     Effort,
     EngineAudit,
     Found,
+    drawn_of,
     judged_again,
     row_of,
 )
@@ -36,6 +38,9 @@ from spsbench.verify.laws import Law
 from spsbench.verify.localise import Located, facts_of, locate
 
 Say = Callable[[str], None]
+
+Watch = Callable[["Setting", int, Evidence | None, float | None], None]
+"""Takes a setting, its texts so far, what they say, and the leakage that is ruled out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +176,8 @@ class Row:
             "bound": settled if settled is not None else found.bound,
             "log10_e_value": None if evidence is None else evidence["log10_e_value"],
             "reasons": [] if evidence is None or self.decision != ALARM else evidence["reasons"],
+            "place": None if found.leading is None else found.leading[0],
+            "law": None if found.leading is None else found.leading[1],
             "against": None if self.against is None else self.against.name,
             "convention": None if self.convention is None else self.convention.name,
             "located": None if self.located is None else facts_of(self.located),
@@ -183,9 +190,17 @@ class Row:
 
 
 def audit_engine(
-    subject: Subject, settings: Sequence[Setting], effort: Effort, seed: int, folder: Path, say: Say
+    subject: Subject,
+    settings: Sequence[Setting],
+    effort: Effort,
+    seed: int,
+    folder: Path,
+    say: Say,
+    watch: Watch = lambda *_: None,
 ) -> Iterator[Row]:
     """Audit an engine with every setting, those without a draft first.
+
+    Texts that are in the folder already are read and not asked for again.
 
     Args:
         subject: the engine and its models.
@@ -194,6 +209,7 @@ def audit_engine(
         seed: of all requests.
         folder: takes the texts of each setting as they come, and what the engine prints.
         say: called with each setting that begins.
+        watch: called after each text.
 
     Raises:
         PeerGone: a setting cannot be started; what was found before it was yielded.
@@ -202,14 +218,20 @@ def audit_engine(
     folder.mkdir(parents=True, exist_ok=True)
     for setting in sorted(settings, key=lambda each: not each.is_plain):
         say(setting.name)
-        row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling))
+        row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling), watch)
         if setting.is_plain and (law := _explains(row, subject)) is not None:
             laws[setting.sampling] = law
         yield row
 
 
 def _audited(
-    subject: Subject, setting: Setting, effort: Effort, seed: int, folder: Path, law: Law | None
+    subject: Subject,
+    setting: Setting,
+    effort: Effort,
+    seed: int,
+    folder: Path,
+    law: Law | None,
+    watch: Watch,
 ) -> Row:
     log = folder / "engine.log"
     peer = subject.kind.open(subject.load(setting.k, effort.max_new_tokens), log, False)
@@ -219,22 +241,40 @@ def _audited(
             require_same_model(peer, _first_tokens(subject), subject.kind.name)
         effort = replace(effort, bound=None) if setting.is_plain else effort
         audit = EngineAudit(
-            *(peer, subject.models, subject.prompts, setting.sampling, subject.stop_ids, effort, seed, law)
+            *(peer, subject.models, subject.prompts, setting.sampling, subject.stop_ids, effort, seed, law),
+            *(setting.k, told.rule),
         )
+        kept = _kept(folder / setting.file, setting.sampling)
         with (folder / setting.file).open("w") as file:
 
             def keep(drawn: Drawn) -> None:
                 file.write(json.dumps(row_of(drawn)) + "\n")
                 file.flush()
 
-            found = audit.run(keep)
+            for drawn in kept:  # a last line that was cut off is gone
+                keep(drawn)
+            found = audit.run(keep, kept, partial(watch, setting))
     finally:
         peer.close()
     if found.gone is not None and not found.drawn:
         raise PeerGone(found.gone)
     is_alarm = found.decision == ALARM and not setting.sampling.greedy
-    located = locate(found.drawn, subject.models, setting.sampling) if is_alarm else None
+    located = None
+    if is_alarm:
+        k = setting.k if "modified rejection" in (told.rule or "modified rejection") else None
+        located = locate(found.drawn, subject.models, setting.sampling, k)
     return Row(setting, told, found, law, located)
+
+
+def _kept(file: Path, sampling: SamplingParams) -> list[Drawn]:
+    """Texts of an audit that was interrupted, up to a line that is not whole."""
+    found: list[Drawn] = []
+    for line in file.read_text().splitlines() if file.exists() else ():
+        try:
+            found.append(drawn_of(json.loads(line), sampling))
+        except (ValueError, KeyError):
+            break
+    return found
 
 
 def _first_tokens(subject: Subject) -> list[tuple[list[int], int, float]]:

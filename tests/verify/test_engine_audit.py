@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from spsbench.records import SamplingParams
 from spsbench.report.engine_audits import audit_sentences
 from spsbench.summary_types import EngineAuditRow
 from spsbench.verify import engine_audit
-from spsbench.verify.bets import Bets
 from spsbench.verify.conformance import Asked, conformance
 from spsbench.verify.engine_audit import FIRST_LOOK, Effort, EngineAudit, Found
 from spsbench.verify.engine_faults import AROUND
@@ -63,7 +61,10 @@ def audited(
 ) -> Found:
     peer = InProcess(served(folders, fault, k))
     effort = Effort(bound, texts, 600.0, 32)
-    return EngineAudit(peer, models, prompts(), sampling, [STOP], effort, seed).run(lambda _: None)
+    audit = EngineAudit(
+        peer, models, prompts(), sampling, [STOP], effort, seed, None, k, peer.describe().rule
+    )
+    return audit.run(lambda _: None)
 
 
 FAULTS = [
@@ -137,12 +138,14 @@ def test_an_alarm_goes_on_to_see_where(folders: Folders, models: Models) -> None
     assert found.decided_after < 10
     assert len(found.drawn) == 40
     places = {
-        place.name: place for place in locate(found.drawn, models, SAMPLING).places["place in the loop"]
+        place.name: place for place in locate(found.drawn, models, SAMPLING, K).places["place in the loop"]
     }
-    accepted, behind = places["accepted"], places["behind them"]
-    assert accepted.score_z is not None
-    assert behind.score_z is not None
-    assert accepted.score_z < -10 < behind.score_z
+    accepted, behind = places["accepted"], places["after a rejection"]
+    assert accepted.leakage_z is not None
+    assert behind.leakage_z is not None
+    assert accepted.leakage_z > 10 > 4 > abs(behind.leakage_z)
+    assert found.evidence is not None
+    assert found.evidence["log10_e_value"] >= 3 or "probability 0" in found.evidence["reasons"][0]
 
 
 def test_another_temperature_is_named(folders: Folders, models: Models) -> None:
@@ -225,29 +228,6 @@ def test_a_server_of_another_model_is_refused(folders: Folders, models: Models, 
 
 
 # --- the bets -----------------------------------------------------------------------------------------
-
-
-def _mean(bet: str, sums: Callable[[Sequence[int]], dict[str, float]], q: torch.Tensor) -> float:
-    """Expectation of an e-value over every text of two tokens."""
-    total = 0.0
-    for x in range(q.shape[-1]):
-        for y in range(q.shape[-1]):
-            total += float(q[0, x] * q[1, y]) * math.exp(sums([x, y])[bet])
-    return total
-
-
-@pytest.mark.parametrize("bet", ["log_e_repeated", "log_e_stop_left_out"])
-def test_bets_have_expectation_one(bet: str) -> None:
-    """Exactly, by summing over all texts; the second text is bet on after a first one."""
-    generator = torch.Generator().manual_seed(3)
-    q = torch.softmax(2 * torch.randn(2, 5, generator=generator, dtype=torch.float64), -1)
-
-    def sums(tokens: Sequence[int]) -> dict[str, float]:
-        bets = Bets([4])
-        bets.sums((1,), [2, 3], q)
-        return bets.sums((1,), tokens, q)
-
-    assert _mean(bet, sums, q) == pytest.approx(1.0, abs=1e-12)
 
 
 def test_the_bet_on_lenience_has_expectation_one() -> None:
