@@ -4,7 +4,8 @@
 
 Target and draft are random tables (synthetic): rows follow from the last two tokens. The engine speculates on
 them in plain Python with one fault of ``FAULTS`` or none, and the audit's bets see its texts at temperature
-1, 0.7 and with top-p 0.9, looked at after every text. An alarm is an e-value of 1,000: by Ville's inequality a
+1, 0.7 and with top-p 0.9, looked at after every text. An alarm is an e-value of 1,000: by Ville's inequality
+a
 right engine gets there in at most one audit of 1,000.
 """
 
@@ -116,7 +117,7 @@ class Engine:
         self._tables, self._sampling, self._fault = tables, sampling, fault
         self._asked = 0
         self._rows: dict[tuple[Any, ...], np.ndarray[Any, Any]] = {}
-        self._stale: tuple[int, int] | None = None
+        self._final = 0.0
 
     def row(self, ids: Sequence[int], which: str = "target", **changes: float) -> Any:
         """[V] what comes after the last two of ``ids``, with other sampling parameters if they are given."""

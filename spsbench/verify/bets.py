@@ -41,7 +41,7 @@ class View:
 
     Attributes:
         x: [n] the column of each token.
-        q, p: [n, m] target and draft; p is None where nothing is drafted.
+        q, p: [n, m] target and draft; p has no columns where nothing is drafted.
         raw: [n, m] the draft at temperature 1 without any cut.
         own: [n] the target's probability of each column ``x``, at least ``_TINY``.
         index: [n] place within the loop, from 0; -1 where the loops are not known.
@@ -56,8 +56,8 @@ class View:
 
     x: Ints
     q: Floats
-    p: Floats | None
-    raw: Floats | None
+    p: Floats
+    raw: Floats
     own: Floats
     index: Ints
     kind: str
@@ -71,12 +71,12 @@ class View:
     cache: dict[str, Floats] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.residual = self.q if self.p is None else _residual(self.q, self.p)
+        self.residual = self.q if not self.p.size else _residual(self.q, self.p)
 
     @property
     def whole(self) -> Bools:
         """[n] whether all drafted tokens of the loop stand before."""
-        return (self.index == self.k) & (self.k > 0)
+        return np.asarray((self.index == self.k) & (self.k > 0))
 
     def at(self, rows: Floats) -> Floats:
         """[n] ratio of each token's entry to the target's."""
@@ -91,7 +91,6 @@ class View:
         name = of + order
         if name not in self.cache:
             rows = {"p": self.p, "q": self.q, "residual": self.residual}[of]
-            assert rows is not None
             self.cache[name] = _below(rows, order)
         return self.cache[name]
 
@@ -173,7 +172,6 @@ def _without_last(v: View) -> Floats:
 
 
 def _mixture(v: View) -> Floats:
-    assert v.p is not None
     within = np.where(v.q > 0, v.p, 0.0).sum(-1)
     return np.where(within > 0, v.at(v.p) / np.maximum(within, _TINY), 1.0)
 
@@ -191,7 +189,6 @@ def _ratio(q: Floats, p: Floats) -> Floats:
 
 def _accepts(v: View, way: str) -> Floats:
     """Another test than that of modified rejection, with its residual."""
-    assert v.p is not None
     q, p = v.q, v.p
     ways: dict[str, Callable[[], Floats]] = {
         "too often": lambda: np.minimum(p, q / 0.9),
@@ -206,8 +203,6 @@ def _accepts(v: View, way: str) -> Floats:
 
 def _picks(v: View, way: str) -> Floats:
     """Drafted tokens come from another law than the one they are tested with."""
-    assert v.p is not None
-    assert v.raw is not None
     p, test = v.p, v.p
     if way == "best":
         pick = (p >= p.max(-1, keepdims=True)) * 1.0
@@ -228,7 +223,6 @@ def _picks(v: View, way: str) -> Floats:
 
 def _corrects(v: View, way: str) -> Floats:
     """A rejected token is replaced from another law than the residual."""
-    assert v.p is not None
     q, p, left = v.q, v.p, v.residual
     kept = np.minimum(p, q)
     if way == "target":
@@ -257,7 +251,6 @@ def _overlap(low: Floats, width: Floats, a: Floats, b: Floats) -> Floats:
 
 def _pick_tests(v: View, order: str, upper: bool) -> Floats:
     """The number that picked a drafted token tests it, too."""
-    assert v.p is not None
     accepted = _ratio(v.q, v.p)
     ends = (1 - accepted, np.ones_like(accepted)) if upper else (np.zeros_like(accepted), accepted)
     return _corrected(v, _overlap(v.below("p", order), v.p, *ends))
@@ -265,7 +258,6 @@ def _pick_tests(v: View, order: str, upper: bool) -> Floats:
 
 def _test_corrects(v: View, order: str, upper: bool, *, pick: bool = False) -> Floats:
     """The number that rejected a token draws the one in its place; with ``pick`` it had picked it, too."""
-    assert v.p is not None
     low, edge = v.below("residual", order), _ratio(v.q, v.p)
     a = v.entry(low)[:, None]
     b = a + v.entry(v.residual)[:, None]
@@ -286,7 +278,6 @@ def _coarse(v: View, of: str, bits: int) -> Floats:
     """Uniform numbers have a few bits only."""
     size = float(1 << bits)
     low, rows = v.below(of, "id"), v.q if of == "q" else v.p
-    assert rows is not None
     points = (np.ceil((low + rows) * size - 1e-6) - np.ceil(low * size - 1e-6)) / size
     return v.at(points) if of == "q" else _corrected(v, points * _ratio(v.q, rows))
 
@@ -310,7 +301,7 @@ def _same_numbers(v: View, whence: str, order: str) -> Floats:
     numbers = v.numbers[whence + order]
     pick, final = ((ends[:, :1], ends[:, 1:]) for ends in (numbers.pick, numbers.final))
     q = v.at(_overlap(v.below("q", order), v.q, *final) / (final[1] - final[0]))
-    if v.p is None:
+    if not v.p.size:
         return q
     picked = _overlap(v.below("p", order), v.p, *pick) / (pick[1] - pick[0])
     kept = picked * np.minimum(1.0, _ratio(v.q, v.p) / numbers.test[:, None])
@@ -434,7 +425,7 @@ class Stage:
 
 def _pick(v: View, law: Callable[[View], Floats]) -> Floats:
     """Drafted tokens follow another law than the draft's row."""
-    if v.p is None:
+    if not v.p.size:
         return np.ones(len(v.x))
     rows, every = law(v), np.arange(len(v.x))
     return np.where(v.tested >= 0, rows[every, v.tested] / np.maximum(v.p[every, v.tested], _TINY), 1.0)
@@ -442,7 +433,7 @@ def _pick(v: View, law: Callable[[View], Floats]) -> Floats:
 
 def _test(v: View, law: Callable[[View, Ints, Floats], Floats]) -> Floats:
     """A drafted token is accepted with another probability than min(1, q / p)."""
-    if v.p is None:
+    if not v.p.size:
         return np.ones(len(v.x))
     every, d = np.arange(len(v.x)), np.maximum(v.tested, 0)
     right = _ratio(v.q[every, d], v.p[every, d])
@@ -455,7 +446,7 @@ def _test(v: View, law: Callable[[View, Ints, Floats], Floats]) -> Floats:
 def _replacement(v: View, law: Callable[[View, Ints, Floats], Floats]) -> Floats:
     """The token after a rejection follows another law than the residual."""
     rejected = (v.tested >= 0) & np.array([kind == "c" for kind in v.kind])
-    if v.p is None or not rejected.any():
+    if not v.p.size or not rejected.any():
         return np.ones(len(v.x))
     every, d = np.arange(len(v.x)), np.maximum(v.tested, 0)
     rows = law(v, d, _ratio(v.q[every, d], v.p[every, d]))
@@ -468,14 +459,12 @@ def _replacement(v: View, law: Callable[[View, Ints, Floats], Floats]) -> Floats
 def _by_number(of: str, order: str, low: Floats, high: Floats, v: View) -> Floats:
     """[n, m] a law drawn with a number of [low, high], [n] each."""
     rows = v.p if of == "p" else v.residual
-    assert rows is not None
     low, high = low[:, None], np.maximum(high, low + 1e-9)[:, None]
     return _overlap(v.below(of, order), rows, low, high) / (high - low)
 
 
 def _picked_number(v: View, d: Ints, order: str) -> tuple[Floats, Floats]:
     """[n] ends of the interval of the number that picked the drafted token."""
-    assert v.p is not None
     every = np.arange(len(v.x))
     low = v.below("p", order)[every, d]
     return low, low + np.maximum(v.p[every, d], 1e-9)
@@ -706,7 +695,7 @@ class Bets:
         place, first = np.arange(len(v.x)), np.cumsum(v.index == 0) == 1
         masks = [place >= 0, place == 0, *(place >= start - 1 for start in STARTS)]
         masks += [v.index == 0, (v.index > 0) & ~v.whole, v.whole, first & (v.index >= 0)]
-        return np.stack(masks).astype(np.float64)
+        return np.stack([np.asarray(mask, dtype=np.float64) for mask in masks])
 
     # --- what laws need beside a row ---
 
@@ -740,7 +729,7 @@ class Bets:
         kind: str,
         tested: Ints,
     ) -> View:
-        p = raw = None
+        p = raw = np.empty((len(tokens), 0))
         if self._k != 0 and reading.p is not None and reading.draft_logits is not None:
             p = reading.p.double().numpy()
             raw = reading.draft_logits.double().softmax(-1).numpy()
@@ -756,7 +745,21 @@ class Bets:
         if q.shape[-1] > _WIDEST:
             (x, tested), q, p, raw = _head((x, tested), q, p, raw)
         own = np.maximum(q[every, x], _TINY)
-        given = (x, q, p, raw, own, index, kind, tested, self._k or 0, self._temperature, support, ratios, {})
+        given: Any = (
+            x,
+            q,
+            p,
+            raw,
+            own,
+            index,
+            kind,
+            tested,
+            self._k or 0,
+            self._temperature,
+            support,
+            ratios,
+            {},
+        )
         view = View(*given)
         view.numbers = self._numbers(view)
         return view
@@ -806,7 +809,7 @@ class Bets:
         found = {name + order: Numbers.unknown(n) for name in _SOURCES for order in ORDERS}
         found["testsid"] = Numbers.unknown(n)
         slots = _slots(v)
-        ratio = np.ones(n) if v.p is None else v.entry(_ratio(v.q, v.p))
+        ratio = np.ones(n) if not v.p.size else v.entry(_ratio(v.q, v.p))
         for order in ORDERS:
             own = _intervals(v, order)
             before, loop, test = (found[name + order] for name in (BEFORE, LOOP, "the last test"))
@@ -851,7 +854,7 @@ class Bets:
 
     def _remember(self, prompt: tuple[int, ...], tokens: Sequence[int], v: View, q: Floats) -> None:
         self._texts[prompt].append(tokens)
-        tests = np.ones(len(tokens)) if v.p is None else v.entry(_ratio(v.q, v.p))
+        tests = np.ones(len(tokens)) if not v.p.size else v.entry(_ratio(v.q, v.p))
         intervals = {order: _intervals(v, order) for order in ORDERS}
         self._last.append(_Earlier(list(tokens), _slots(v), intervals, tests))
         self._usual = q.sum(0) + (0.0 if self._usual is None else self._usual)
@@ -883,7 +886,7 @@ def _intervals(v: View, order: str) -> Floats:
     for of, kinds in (("q", "b?"), ("p", "a"), ("residual", "c")):
         rows = {"p": v.p, "q": v.q, "residual": v.residual}[of]
         mask = [kind in kinds for kind in v.kind]
-        if rows is not None and any(mask):
+        if rows.size and any(mask):
             low = v.entry(v.below(of, order))
             found[mask] = np.stack([low, low + np.maximum(v.entry(rows), 1e-9)], -1)[mask]
     return found
@@ -910,10 +913,10 @@ def _aligned(numbers: Numbers, v: View, earlier: _Earlier, order: str) -> None:
 
 
 def _head(
-    ids: tuple[Ints, Ints], q: Floats, p: Floats | None, raw: Floats | None
-) -> tuple[tuple[Ints, Ints], Floats, Floats | None, Floats | None]:
+    ids: tuple[Ints, Ints], q: Floats, p: Floats, raw: Floats
+) -> tuple[tuple[Ints, Ints], Floats, Floats, Floats]:
     """Rows of their most probable tokens, in the order of ids, and one column for all others."""
-    weight = q if p is None else np.maximum(q, p)
+    weight = np.maximum(q, p) if p.size else q
     columns = np.sort(np.argpartition(-weight, _WIDEST, axis=-1)[:, :_WIDEST], axis=-1)
 
     def cut(rows: Floats) -> Floats:
@@ -925,4 +928,4 @@ def _head(
         return np.where(tokens < 0, -1, np.where(hits.any(-1), hits.argmax(-1), _WIDEST))
 
     x, tested = (column(each) for each in ids)
-    return (x, tested), cut(q), None if p is None else cut(p), None if raw is None else cut(raw)
+    return (x, tested), cut(q), cut(p) if p.size else p, cut(raw) if raw.size else raw

@@ -195,8 +195,9 @@ class EngineAudit:
             after = len(self._drawn)
         evidence, spent = self._audit.evidence(self._log_e()), time.monotonic() - began
         if evidence is not None and alarm is not None:
-            names: Any = ("verdict", "reasons", "log10_e_value", "log10_e_values")
-            evidence = {**evidence, **{name: alarm[name] for name in names}}  # type: ignore[typeddict-item]
+            evidence["verdict"], evidence["reasons"] = alarm["verdict"], alarm["reasons"]
+            evidence["log10_e_value"] = alarm["log10_e_value"]
+            evidence["log10_e_values"] = alarm["log10_e_values"]
         given = (decision, evidence, after, bound, self._drawn, self._failures, spent, self._gone, leading)
         return Found(*given)
 

@@ -84,8 +84,8 @@ def locate(
         drawn: of one engine and setting.
         models: target and draft.
         sampling: what was asked for.
-        k: lookahead of an engine that accepts by modified rejection; None or 0 for any other, of which nothing
-            is said of places in the loop.
+        k: lookahead of an engine that accepts by modified rejection; None or 0 for any other, of which
+            nothing is said of places in the loop.
     """
     fits = Fits(laws_beside(sampling, draft=models[1] is not None))
     sums: dict[str, dict[str, Sums]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.audit_power import ALARM, FAULTS, SETTINGS, STOP, K, Tables, audited
+from benchmarks.audit_power import FAULTS, SETTINGS, STOP, K, Tables, audited
 from spsbench.records import SamplingParams
 from spsbench.verify import bets as module
 from spsbench.verify.bets import BETS, DRAFTED, Bets, View
@@ -62,7 +62,6 @@ def test_no_bet_on_drafted_tokens_wins_on_average() -> None:
     """Over the drafted token, its test and what replaces it."""
     means = [0.0] * len(DRAFTED)
     row = seen(SAMPLING, 0, [3, 3, 1], None)
-    assert row.p is not None
     p, edge = row.p[-1], np.minimum(1, row.q[-1] / row.p[-1])
     for d in np.flatnonzero(p > 1e-3):
         rejected = [
@@ -74,3 +73,46 @@ def test_no_bet_on_drafted_tokens_wins_on_average() -> None:
                 for number, bet in enumerate(DRAFTED):
                     means[number] += p[d] * chance * (1 - bet.share + bet.share * float(bet.law(view)[-1]))
     assert all(0.3 < mean < 1 + 1e-5 for mean in means)
+
+
+SUBTLE = {
+    "bonus at temperature 1": 0.7,
+    "lenient first test": 1.0,
+    "no residual after 32 tokens": 1.0,
+    "constant seed in 3 of 8 slots": 1.0,
+    "one stream for draft and target": 1.0,
+    "seeded anew each loop": 1.0,
+    "pick is test": 1.0,
+    "test is residual": 1.0,
+    "draft cut to 16": 1.0,
+    "first token greedy": 1.0,
+    "top-k off by one": 1.0,
+}
+"""Classes of faults that no single row shows, and the temperature that shows them soonest."""
+
+
+@pytest.mark.parametrize("fault", SUBTLE)
+def test_faults_are_found(fault: str) -> None:
+    assert fault in FAULTS
+    after, highest, _ = audited(1, fault, SamplingParams(temperature=SUBTLE[fault]), 100, 48)
+    assert after is not None, highest
+
+
+@pytest.mark.parametrize(
+    ("fault", "place", "law"),
+    [
+        ("test is residual", "the tokens after a rejection", "tests and corrects with one number"),
+        ("pick is test", "the acceptance tests", "picks and tests with one number"),
+        ("draft cut to 16", "the drafted tokens", "drafts from its 16 best"),
+    ],
+)
+def test_drafted_ids_say_which_stage_is_wrong(fault: str, place: str, law: str) -> None:
+    after, _, bets = audited(1, fault, SamplingParams(), 100, 48, told=2)
+    assert after is not None
+    assert bets.leading() == (place, law)
+
+
+@pytest.mark.parametrize("told", [0, 1, 2])
+def test_right_engines_raise_no_alarm(told: int) -> None:
+    """A thousand of 320 texts each: ``python -m benchmarks.audit_power``."""
+    assert not any(audited(seed, None, SETTINGS[seed], 15, 32, told)[0] for seed in range(3))
