@@ -23,7 +23,7 @@ from spsbench.engines.rescore import Reading
 from spsbench.peers.loops import add_up
 from spsbench.report.engine_audits import EVERY
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -179,7 +179,7 @@ def _mixture(v: View) -> Floats:
 def _corrected(v: View, kept: Floats, rest: Floats | None = None) -> Floats:
     """[n, m] probability that a token is drafted and accepted; what is left is drawn from ``rest``."""
     left = np.maximum(1 - kept.sum(-1), 0.0)
-    return v.at(kept) + left * v.at(v.residual if rest is None else rest)
+    return np.asarray(v.at(kept) + left * v.at(v.residual if rest is None else rest))
 
 
 def _ratio(q: Floats, p: Floats) -> Floats:
@@ -246,7 +246,7 @@ def _corrects(v: View, way: str) -> Floats:
 
 def _overlap(low: Floats, width: Floats, a: Floats, b: Floats) -> Floats:
     """Length of what intervals [low, low + width] share with [a, b]."""
-    return np.maximum(np.minimum(low + width, b) - np.maximum(low, a), 0.0)
+    return np.asarray(np.maximum(np.minimum(low + width, b) - np.maximum(low, a), 0.0))
 
 
 def _pick_tests(v: View, order: str, upper: bool) -> Floats:
@@ -271,7 +271,7 @@ def _test_corrects(v: View, order: str, upper: bool, *, pick: bool = False) -> F
     else:
         kept = np.minimum(v.p, v.q)
         left = v.p * (np.maximum(b - edge, 0.0) - np.maximum(a - edge, 0.0))
-    return v.at(kept) + left.sum(-1) / v.own
+    return np.asarray(v.at(kept) + left.sum(-1) / v.own)
 
 
 def _coarse(v: View, of: str, bits: int) -> Floats:
@@ -394,7 +394,7 @@ def _table() -> Iterator[Bet]:  # noqa: C901 - a table
     ):
         yield Bet(name, 0.8, partial(_corrects, way=way))
     for order, upper in ((order, upper) for order in ORDERS for upper in (False, True)):
-        given = {"order": order, "upper": upper}
+        given: dict[str, Any] = {"order": order, "upper": upper}
         yield Bet("picks and tests with one number", 0.8, partial(_pick_tests, **given))
         yield Bet("tests and corrects with one number", 0.8, partial(_test_corrects, **given))
         yield Bet(
@@ -472,12 +472,12 @@ def _picked_number(v: View, d: Ints, order: str) -> tuple[Floats, Floats]:
 
 def _stages() -> Iterator[Stage]:  # noqa: C901 - a table
     def powered(rows: Floats, power: float) -> Floats:
-        return rows**power / np.maximum((rows**power).sum(-1, keepdims=True), _TINY)
+        return np.asarray(rows**power / np.maximum((rows**power).sum(-1, keepdims=True), _TINY))
 
     def best(rows: Floats, count: int) -> Floats:
         edge = np.partition(rows, -count, axis=-1)[:, -count, None] if count < rows.shape[-1] else 0.0
         kept = rows * (rows >= edge)
-        return kept / np.maximum(kept.sum(-1, keepdims=True), _TINY)
+        return np.asarray(kept / np.maximum(kept.sum(-1, keepdims=True), _TINY))
 
     picks: dict[str, Callable[[View], Any]] = {
         "drafts at a higher temperature": lambda v: powered(v.p, 0.8),
@@ -670,7 +670,7 @@ class Bets:
     def _wealth(self) -> Floats:
         """[times, stakes] logs of weighted wealth; what is not at stake yet is kept."""
         waiting = np.logaddexp(self._sums[2], -math.log(self._count + 1))
-        return np.stack([self._sums[0], self._sums[1], waiting]) + self._weights
+        return np.asarray(np.stack([self._sums[0], self._sums[1], waiting]) + self._weights)
 
     @property
     def log_e(self) -> float:
