@@ -19,11 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
+from spsbench.decode.evidence import Sums, added
 from spsbench.decode.sampling import warp
-from spsbench.engines.rescore import Reading
+from spsbench.engines.rescore import Reading, score_stats
 from spsbench.records import SamplingParams
+from spsbench.stats.evidence_stats import e_values
 from spsbench.stats.losslessness import ALARM_LOG10_E
 from spsbench.verify.bets import Bets
 
@@ -304,13 +307,15 @@ def audited(
     engine, bets = Engine(tables, sampling, fault), Bets([STOP], K, sampling.temperature, modified=True)
     chance = random.Random(f"{seed} {sampling}")
     prompts = [tuple(chance.randrange(VOCABULARY - 1) for _ in range(6)) for _ in range(PROMPTS)]
-    highest = -math.inf
+    highest, sums = -math.inf, Sums()
     for number in range(1, texts + 1):
         prompt = prompts[number % PROMPTS]
         ids, accepted, drafted = engine.generate(prompt, tokens, chance.getrandbits(31))
         reading = tables.reading(prompt, ids, sampling)
         bets.add(prompt, ids, reading, accepted if told else None, 0, drafted if told == 2 else None)
-        highest = max(highest, bets.log_e)
+        sums = added(sums, score_stats(reading, number))
+        other = math.log(10) * e_values(pd.DataFrame([sums]))["mean"]
+        highest = max(highest, float(np.logaddexp(other, bets.log_e)) - math.log(2))
         if highest >= ALARM or bool(reading.impossible.any()):
             return number, highest, bets
     return None, highest, bets
@@ -329,9 +334,9 @@ def _false(given: argparse.Namespace) -> Iterator[str]:
         sampling = SETTINGS[seed // 3 % len(SETTINGS)]
         after, most, _ = audited(seed, None, sampling, given.texts, given.tokens, told=seed % 3)
         alarms, highest = alarms + (after is not None), max(highest, most)
-        if after is not None or (seed + 1) % 50 == 0:
-            done, most = seed + 1 - given.first, highest / math.log(10)
-            yield f"{done} audits: {alarms} alarms, highest e-value 10^{most:.1f}"
+        if after is not None or most > math.log(100) or (seed + 1) % 20 == 0:
+            done, this, top = seed + 1 - given.first, most / math.log(10), highest / math.log(10)
+            yield f"{done} audits: {alarms} alarms, highest e-value 10^{top:.1f}, of this one 10^{this:.1f}"
 
 
 def _found(given: argparse.Namespace) -> Iterator[str]:

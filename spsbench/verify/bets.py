@@ -460,7 +460,7 @@ def _by_number(of: str, order: str, low: Floats, high: Floats, v: View) -> Float
     """[n, m] a law drawn with a number of [low, high], [n] each."""
     rows = v.p if of == "p" else v.residual
     low, high = low[:, None], np.maximum(high, low + 1e-9)[:, None]
-    return _overlap(v.below(of, order), rows, low, high) / (high - low)
+    return np.asarray(_overlap(v.below(of, order), rows, low, high) / (high - low))
 
 
 def _picked_number(v: View, d: Ints, order: str) -> tuple[Floats, Floats]:
@@ -515,7 +515,7 @@ def _stages() -> Iterator[Stage]:  # noqa: C901 - a table
             def by_pick(v: View, d: Ints, a: Floats, order: str = order, upper: bool = upper) -> Floats:
                 low, high = _picked_number(v, d, order)
                 ends = (1 - a, np.ones_like(a)) if upper else (np.zeros_like(a), a)
-                return _overlap(low, high - low, *ends) / (high - low)
+                return np.asarray(_overlap(low, high - low, *ends) / (high - low))
 
             yield Stage("picks and tests with one number", TESTS, 0.8, partial(_test, law=by_pick))
     rests: dict[str, Callable[[View, Ints, Floats], Any]] = {
