@@ -116,7 +116,8 @@ class Tables:
 class Engine:
     """Speculates on tables, with a fault or none; requests outlive each other in what they number."""
 
-    def __init__(self, tables: Tables, sampling: SamplingParams, fault: str | None) -> None:
+    def __init__(self, tables: Tables, sampling: SamplingParams, fault: str | None, k: int = K) -> None:
+        self._k = k
         self._tables, self._sampling, self._fault = tables, sampling, fault
         self._asked = 0
         self._rows: dict[tuple[Any, ...], np.ndarray[Any, Any]] = {}
@@ -157,14 +158,14 @@ class Engine:
             if fault == "seeded anew each loop":
                 numbers = random.Random(seed)
             done = len(ids) - begun
-            picks = [numbers.random() for _ in range(K)]
+            picks = [numbers.random() for _ in range(self._k)]
             if fault == "one stream for draft and target":
-                tests = [others.random() for _ in range(K + 1)]
+                tests = [others.random() for _ in range(self._k + 1)]
             else:
-                tests = [numbers.random() for _ in range(K + 1)]
+                tests = [numbers.random() for _ in range(self._k + 1)]
             final = tests.pop()
             if fault == "one number for all tests":
-                tests = [tests[0]] * K
+                tests = [tests[0]] * self._k
             if fault == "residual number is next pick" and accepted:
                 picks[0] = self._final
             self._final = final
@@ -182,7 +183,7 @@ class Engine:
                 and fault.startswith("stale row")
                 and numbers.random() < 1 / int(fault.split()[-2])
             ):
-                broken = numbers.randrange(K + 1)
+                broken = numbers.randrange(self._k + 1)
             for j, d in enumerate(draft):
                 context = [*ids, *new]
                 q, p = self._q(context, done + j, broken == j), self.row(context, "draft")
@@ -215,9 +216,8 @@ class Engine:
                 new.append(_drawn(left, final))
                 break
             else:
-                j = K
                 context = [*ids, *new]
-                q = self._q(context, done + K, broken == K)
+                q = self._q(context, done + self._k, broken == self._k)
                 if fault == "bonus at 1.1 times the temperature":
                     q = self.row(context, by=1.1)
                 elif fault == "bonus at temperature 1":

@@ -243,10 +243,12 @@ class EngineAudit:
 
     def _is_quiet(self, evidence: Evidence | None, bound: float | None) -> bool:
         """Whether enough is known: the bound, or of greedy texts, which have none, every prompt once."""
-        if evidence is None or len(self._drawn) < min(self._effort.fewest, self._effort.texts):
+        if evidence is None:
             return False
         if evidence["greedy"]:
             return len(self._drawn) >= len(self._prompts)
+        if len(self._drawn) < min(self._effort.fewest, self._effort.texts):
+            return False
         if evidence["positions"] < FEWEST_POSITIONS:
             return False
         if self._effort.bound is None:

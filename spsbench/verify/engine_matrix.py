@@ -239,7 +239,7 @@ def _audited(
         told = peer.describe()
         if subject.kind.served:
             require_same_model(peer, _first_tokens(subject), subject.kind.name)
-        effort = replace(effort, bound=None) if setting.is_plain else effort
+        effort = replace(effort, bound=None, fewest=0) if setting.is_plain else effort
         audit = EngineAudit(
             *(peer, subject.models, subject.prompts, setting.sampling, subject.stop_ids, effort, seed, law),
             *(setting.k, told.rule),

@@ -11,17 +11,20 @@ import tiny_models
 import torch
 from tiny_engine import Folders, InProcess, Models, loaded_pair, saved_pair, served
 
-from spsbench.decode.evidence import evidence
+from benchmarks.audit_power import Engine, Tables
+from spsbench.decode.evidence import Sums, added, evidence
+from spsbench.engines import rescore
 from spsbench.errors import UnavailableError
-from spsbench.peers.peer import PeerError, PeerGone
+from spsbench.peers.peer import PeerError, PeerGone, checked
 from spsbench.peers.protocol import Answer, Ask
 from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
 from spsbench.report.engine_audits import audit_sentences
 from spsbench.summary_types import EngineAuditRow
-from spsbench.verify import engine_audit
+from spsbench.verify import engine_audit, localise
+from spsbench.verify.audit import Foreign
 from spsbench.verify.conformance import Asked, conformance
-from spsbench.verify.engine_audit import FIRST_LOOK, Effort, EngineAudit, Found
+from spsbench.verify.engine_audit import FIRST_LOOK, Drawn, Effort, EngineAudit, Found
 from spsbench.verify.engine_faults import AROUND
 from spsbench.verify.engine_matrix import Setting, Subject, audit_engine
 from spsbench.verify.laws import laws_beside, read_under
@@ -124,6 +127,81 @@ def test_greedy_is_quiet_after_every_prompt_once(
     assert (found.decision, found.decided_after) == ("quiet", FIRST_LOOK)
     wrong = audited(folders, models, "row-off-by-one", texts=40, sampling=greedy)
     assert wrong.decision == "alarm"
+
+
+def test_an_interrupted_audit_goes_on_with_its_texts(
+    folders: Folders, models: Models, tmp_path: Path
+) -> None:
+    """A last line that was cut off is drawn again; nothing else is asked for, and nothing comes out otherwise."""
+    asked: list[Ask] = []
+
+    class Counting(InProcess):
+        def generate(self, ask: Ask) -> Answer:
+            asked.append(ask)
+            return super().generate(ask)
+
+    kind = PeerKind("worker:here", lambda load, log, paused: Counting(served(folders, None, load.k)))
+    subject = Subject(kind, models, folders, prompts(), [STOP], threads=1)
+    file = tmp_path / "k2-t1-p1-top0.jsonl"
+
+    def texts(most: int) -> tuple[str, float]:
+        effort = Effort(1e-9, most, 600.0, 16)
+        (row,) = audit_engine(subject, [Setting(SAMPLING, K)], effort, 0, tmp_path, lambda _: None)
+        assert row.found.evidence is not None
+        return file.read_text(), row.found.evidence["log10_e_value"]
+
+    whole = texts(12)
+    cut = "".join(whole[0].splitlines(keepends=True)[:7])
+    file.write_text(cut + '{"prompt_ids": [3')
+    asked.clear()
+    assert texts(12) == whole
+    assert len(asked) == 5
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_places_are_centred_for_a_right_engine(k: int) -> None:
+    """Standard normal: by the target's row accepted tokens of a right engine are at +9, corrected ones at -9."""
+    sampling, tables = SamplingParams(temperature=0.8), Tables.made(k)
+    found: dict[str, list[float]] = {}
+    for seed in range(12):
+        engine, sums = Engine(tables, sampling, None, k), dict[str, Sums]()
+        for number in range(12):
+            prompt = (seed, number)
+            ids, accepted, _ = engine.generate(prompt, 40, 1000 * seed + number)
+            drawn = Drawn(Foreign(1, prompt, tuple(ids), sampling, False), tuple(accepted), 0)
+            reading = tables.reading(prompt, ids, sampling)
+            for group, name, mask, law in localise._groups(drawn, reading, k):
+                if group == "place in the loop":
+                    sums[name] = added(sums.get(name, {}), localise._sums(reading, mask, law))
+        for name, part in sums.items():
+            z = localise._place(name, 100, part).leakage_z
+            assert z is not None
+            found.setdefault(name, []).append(z)
+    assert set(found) == {"accepted", "after a rejection", "after a whole draft"}
+    for name, many in found.items():
+        assert abs(sum(many)) / len(many) ** 0.5 < 3.5, (name, many)
+        assert sum(z * z for z in many) / len(many) < 3, (name, many)
+
+
+def test_a_token_behind_top_k_is_excused_by_rounding_alone() -> None:
+    """The next token is possible where its logit ties but for rounding, and not because it comes next."""
+    logits = torch.tensor([[5.0, 4.0, 3.0, 2.0, 1.0], [5.0, 4.0, 3.0, 3.0 - 1e-5, 1.0]])
+    near = rescore._at_the_edge(logits, torch.tensor([3, 3]), SamplingParams(top_k=3), 1e-4)
+    assert near.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("drafted", "said"),
+    [
+        ([[1, 2]], "without as many accepted_per_loop"),
+        ([[1, 2], [900]], "outside the vocabulary"),
+        ([[1], [2]], "accepted more tokens of a loop"),
+    ],
+)
+def test_drafted_ids_must_fit(drafted: list[list[int]], said: str) -> None:
+    answer = Answer([1, 2, 3, 4], "length", accepted_per_loop=[2, 0], drafted_ids=drafted)
+    with pytest.raises(PeerError, match=said):
+        checked(answer, Ask([1], 4), 300)
 
 
 def test_what_could_not_be_shown_is_undecided(folders: Folders, models: Models) -> None:
