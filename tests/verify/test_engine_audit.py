@@ -132,7 +132,7 @@ def test_greedy_is_quiet_after_every_prompt_once(
 def test_an_interrupted_audit_goes_on_with_its_texts(
     folders: Folders, models: Models, tmp_path: Path
 ) -> None:
-    """A last line that was cut off is drawn again; nothing else is asked for, and nothing comes out otherwise."""
+    """A last line that was cut off is drawn again, and nothing that is whole; nothing comes out otherwise."""
     asked: list[Ask] = []
 
     class Counting(InProcess):
@@ -160,7 +160,7 @@ def test_an_interrupted_audit_goes_on_with_its_texts(
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_places_are_centred_for_a_right_engine(k: int) -> None:
-    """Standard normal: by the target's row accepted tokens of a right engine are at +9, corrected ones at -9."""
+    """Standard normal, each held against its own law; by the target's row alone they are not."""
     sampling, tables = SamplingParams(temperature=0.8), Tables.made(k)
     found: dict[str, list[float]] = {}
     for seed in range(12):
