@@ -180,7 +180,7 @@ class EngineAudit:
             evidence = None if decision == ALARM else self._audit.evidence(self._log_e())
             if evidence is not None and evidence["verdict"] == ALARM:
                 decision, after, alarm = ALARM, count, evidence
-                is_bet = self._bets is not None and evidence["log10_e_value"] >= ALARM_LOG10_E
+                is_bet = evidence["log10_e_values"].get("bets", 0.0) >= ALARM_LOG10_E
                 leading = self._bets.leading() if is_bet and self._bets is not None else None
             told(count, alarm or evidence, bound)
             if decision == ALARM:
