@@ -927,7 +927,8 @@ class EngineAuditRow(TypedDict):
 
     ``leakage`` is over all texts. ``bound`` is what the last look rules out. ``against`` is the law that the
     texts were held against where that is not the one asked for, and ``convention`` the other reading of the
-    sampling's parameters that plain texts follow.
+    sampling's parameters that plain texts follow. ``place`` is where an alarm's e-value comes from, ``law``
+    what is wrong there where one bet stands out.
     """
 
     setting: str
@@ -944,6 +945,8 @@ class EngineAuditRow(TypedDict):
     bound: float | None
     log10_e_value: float | None
     reasons: list[str]
+    place: str | None
+    law: str | None
     against: str | None
     convention: str | None
     located: LocatedFacts | None

@@ -126,7 +126,7 @@ def _audited(
     try:
         told = peer.describe()
         asked = (subject.prompts, sampling, subject.stop_ids)
-        audit = EngineAudit(peer, subject.models, *asked, effort, room.seed)
+        audit = EngineAudit(peer, subject.models, *asked, effort, room.seed, k=release.k)
         return audit.run(lambda drawn: None), f"{told.engine} {told.version}"
     finally:
         peer.close()

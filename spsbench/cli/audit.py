@@ -31,7 +31,10 @@ Samples = Annotated[
 Temperature = Annotated[
     str | None,
     options.option(
-        "--temperature", "T", SAMPLED, "Of texts that do not say theirs; with --engine a list. Default: 1."
+        "--temperature",
+        "T",
+        SAMPLED,
+        "Of texts that do not say theirs: 1. With --engine a list: 0.7, 1, and 1 with top-p 0.9.",
     ),
 ]
 TopP = Annotated[
@@ -71,7 +74,8 @@ def _drawn(flag: str, metavar: str, help: str) -> Any:
 
 
 Bound = Annotated[
-    str | None, _drawn("--bound", "SHARE", "Draw until leakage above this is ruled out. Default: 2%.")
+    str | None,
+    _drawn("--bound", "SHARE", "Draw until leakage above this is ruled out. Default: 2%, after all texts."),
 ]
 Texts = Annotated[str | None, _drawn("--texts", "N", "Most texts per setting. Default: 320.")]
 Budget = Annotated[str | None, _drawn("--budget", "TIME", "Most time per setting. Default: 10min.")]

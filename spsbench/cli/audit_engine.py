@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from spsbench.peers.registry import PeerKind
     from spsbench.records import SamplingParams
     from spsbench.runner import Plan
-    from spsbench.summary_types import ReproFacts
+    from spsbench.summary_types import Evidence, ReproFacts
     from spsbench.verify.engine_audit import Effort
-    from spsbench.verify.engine_matrix import Row, Subject
+    from spsbench.verify.engine_matrix import Row, Setting, Subject, Watch
 
 PLAIN, SPECULATING = "ars", "sps"
 _PROMPTS, _TEXTS, _BUDGET_S = 40, 320, 600.0
+_EVERY_S = 10.0
+
+_DEFAULT = ({"temperature": "0.7"}, {"temperature": "1"}, {"temperature": "1", "top_p": "0.9"})
+"""Samplings where none is asked for: at temperature 1 a token that ignores it looks right, and without a cut
+so does one that ignores the cut."""
 
 
 def audit_named(params: Mapping[str, Any]) -> None:
@@ -42,6 +47,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
     kind, limits = find_peer(params["engine"]), _limits(params)
     samplings, lookaheads = _samplings(params), _lookaheads(params, served=kind.served)
     threads, config = values.threads(params["threads"]), config_of(params, "--task")
+    from spsbench.cli.interruption import continued_by, typed
     from spsbench.store import fresh_directory
     from spsbench.store.files import make_folder
     from spsbench.verify.engine_audit import Effort
@@ -56,22 +62,26 @@ def audit_named(params: Mapping[str, Any]) -> None:
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
     make_folder(folder, "--out")
     subject = subject_of(kind, ready, threads)
-    effort = Effort(*limits, ready.max_new_tokens)
+    # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
+    effort = Effort(*limits, ready.max_new_tokens, limits[1] if params["bound"] is None else 0)
+    asked = _asked(params, ready)
+    _require_same(folder, asked)
     rows: list[Row] = []
+    _write(folder, rows, effort, asked)
+    continued_by(lambda: typed(*(() if params["out"] else ("--out", str(folder)))))
     gone = None
+    told = (folder, lambda s: say(s, quiet=quiet), _watch(effort, quiet=quiet))
     try:
-        for row in audit_engine(
-            subject, settings, effort, ready.config.seed, folder, lambda s: say(s, quiet=quiet)
-        ):
+        for row in audit_engine(subject, settings, effort, ready.config.seed, *told):
             rows.append(row)
-            _write(folder, rows, effort)
+            _write(folder, rows, effort, asked)
     except PeerGone as error:
         gone = str(error)
     if gone is not None and not rows:
         raise UnavailableError(f"{kind.name} cannot be asked: {gone}.", flag="--engine")
     repro = _reproduced(rows, subject, ready, effort, folder, params) if params["repro"] else None
     if repro is not None:
-        _write(folder, rows, effort, repro)
+        _write(folder, rows, effort, asked, repro)
     _show(rows, ready, folder, effort, params, repro)
     _conclude(rows, effort, gone)
 
@@ -100,8 +110,11 @@ def _require_not_given(params: Mapping[str, Any], *names: str) -> None:
 
 
 def _samplings(params: Mapping[str, Any]) -> list[SamplingParams]:
-    """The product of the lists that were given, each combination once."""
+    """The product of the lists that were given, each combination once; ``_DEFAULT`` without any."""
     names = ("temperature", "top_p", "top_k")
+    if not params["greedy"] and all(params[name] is None for name in names):
+        nothing = dict.fromkeys(names)
+        return [values.sampling({**nothing, **given, "greedy": False}) for given in _DEFAULT]
     lists = [[None] if params[name] is None else params[name].split(",") for name in names]
     found = [
         values.sampling(dict(zip(names, given, strict=True)) | {"greedy": params["greedy"]})
@@ -229,12 +242,58 @@ def _reproduced(
         return None
 
 
-def _write(folder: Path, rows: Sequence[Row], effort: Effort, repro: ReproFacts | None = None) -> None:
+def _asked(params: Mapping[str, Any], ready: Plan) -> dict[str, Any]:
+    """What must be the same where an audit goes on."""
+    names = ("engine", "task", "limit", "target", "draft", "revision", "draft_revision")
+    facts = {name: params[name] and str(params[name]) for name in names}
+    more = {"seed": ready.config.seed, "max_new_tokens": ready.max_new_tokens}
+    return facts | {"pair": ready.config.pair.name} | more
+
+
+def _require_same(folder: Path, asked: Mapping[str, Any]) -> None:
+    """Refuse a folder with the texts of another audit."""
+    import json
+
+    try:
+        before = json.loads((folder / "audit.json").read_text()).get("asked")
+    except (OSError, ValueError, AttributeError):
+        before = None
+    if before != asked and (before is not None or any(folder.glob("*.jsonl"))):
+        raise UsageError(
+            f"{folder} holds the texts of another audit.", flag="--out", remedy="Name another directory."
+        )
+
+
+def _watch(effort: Effort, *, quiet: bool) -> Watch:
+    """Say every few seconds how far a setting is and what it says so far."""
+    import time
+
+    from spsbench.report.engine_audits import interim
+
+    last = time.monotonic()
+
+    def told(setting: Setting, count: int, evidence: Evidence | None, bound: float | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _EVERY_S:
+            say(interim(setting.name, count, effort.texts, evidence, bound), quiet=quiet)
+            last = time.monotonic()
+
+    return told
+
+
+def _write(
+    folder: Path,
+    rows: Sequence[Row],
+    effort: Effort,
+    asked: Mapping[str, Any],
+    repro: ReproFacts | None = None,
+) -> None:
     """What is known so far: a kill loses one setting at most, and of that the texts are there."""
     from spsbench.environment import describe_environment
     from spsbench.store.files import write_json
 
     facts: dict[str, Any] = {
+        "asked": asked,
         "effort": effort,
         "environment": describe_environment(),
         "rows": [row.facts() for row in rows],

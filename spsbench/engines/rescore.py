@@ -254,21 +254,16 @@ def with_draft(reading: Reading, generation: Generation, recorded: Tensor, logit
 
 
 def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:
-    """[n] whether a token would be possible if the row were moved by what rounding may move it."""
-    own = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    """[n] whether a token would be possible if rounding had moved its logit up and the nucleus's mass."""
+    column = tokens.unsqueeze(-1)
+    own, best = logits.gather(-1, column), logits.max(-1, keepdim=True).values
+    never = logits.isneginf()  # what a draft cannot propose is not part of it
+    mean = logits.masked_fill(never, 0.0).sum(-1, keepdim=True) / (~never).sum(-1, keepdim=True)
+    shift = slack * (best - mean)
     if sampling.greedy:
-        best, never = (
-            logits.max(-1).values,
-            logits.isneginf(),
-        )  # what a draft cannot propose is not part of it
-        mean = logits.masked_fill(never, 0.0).sum(-1) / (~never).sum(-1)
-        return best - own <= slack * (best - mean)
-    wider = SamplingParams(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k + 1 if sampling.top_k else 0,
-        top_p=min(1.0, sampling.top_p + slack),
-    )
-    return own_entries(_warped(logits, wider), tokens) > 0
+        return (best - own <= shift).squeeze(-1)
+    wider = replace(sampling, top_p=min(1.0, sampling.top_p + slack))
+    return own_entries(_warped(logits.scatter(-1, column, own + shift), wider), tokens) > 0
 
 
 def _transform_numbers(n: int, seed: int, like: Tensor) -> Tensor:

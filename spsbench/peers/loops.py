@@ -30,7 +30,7 @@ def loops_of(answer: Answer, kept: int, k: int) -> list[Loop] | None:
         return None
     emitted = len(answer.output_ids)
     free = 0 if answer.decoded is None else max(0, emitted - answer.decoded)
-    if not _add_up(accepted, emitted - free):
+    if not add_up(accepted, emitted - free):
         return None
     return _records(accepted, max(0, kept - free), k)
 
@@ -41,7 +41,7 @@ def _alone(answer: Answer) -> list[int] | None:
     return [0] * answer.loops if told and answer.loops is not None else None
 
 
-def _add_up(accepted: list[int], emitted: int) -> bool:
+def add_up(accepted: list[int], emitted: int) -> bool:
     """Whether the loops end with the last token, or within the last loop after it."""
     if not accepted:
         return emitted == 0

@@ -140,6 +140,8 @@ class Answer:
         loops: target calls in ``decode_ms``.
         drafted, accepted: draft tokens proposed, and kept.
         accepted_per_loop: of each loop, in order.
+        drafted_ids: the tokens that each loop drafted, in order, those that it did not keep too; only where
+            each was drawn from the draft model's own distribution under the request's sampling.
         retokenised: the engine returned text, and ``output_ids`` are that text tokenized again: they may
             differ, also in number, from those that were drawn.
     """
@@ -155,6 +157,7 @@ class Answer:
     drafted: int | None = None
     accepted: int | None = None
     accepted_per_loop: list[int] | None = None
+    drafted_ids: list[list[int]] | None = None
     retokenised: bool = False
 
 
@@ -256,6 +259,8 @@ def _checked(name: str, value: Any, kind: str) -> Any:
 
 
 def _is_list(value: Any, kind: str) -> bool:
+    if kind == "list[list[int]]":
+        return isinstance(value, list) and all(_is_list(each, "list[int]") for each in value)
     of = "int" if kind == "list[int]" else "str"
     return isinstance(value, list) and all(_CHECKS[of](each, of) for each in value)
 
@@ -275,5 +280,6 @@ _SAID = {
     "str": "text",
     "list[int]": "a list of whole numbers",
     "list[str]": "a list of texts",
+    "list[list[int]]": "a list of lists of whole numbers",
     "dict[str, Any]": "an object",
 }

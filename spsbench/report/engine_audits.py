@@ -8,7 +8,10 @@ from pathlib import Path
 from spsbench.report.tables import Table, left, right
 from spsbench.report.wording import number
 from spsbench.stats.losslessness import ALARM
-from spsbench.summary_types import EngineAuditRow, ReproFacts
+from spsbench.summary_types import EngineAuditRow, Evidence, ReproFacts
+
+EVERY = "every token"
+"""The place of an alarm that shows everywhere."""
 
 _WORDS = {"alarm": "ALARM", "quiet": "quiet", "undecided": "undecided"}
 _MOST_FAILURES = 3
@@ -45,11 +48,13 @@ def audit_sentences(rows: Sequence[EngineAuditRow], bound: float | None) -> Iter
 def _told(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
     if row["decision"] == ALARM:
         yield f"not the target's distribution, known after {_texts(row['decided_after'])}."
+        if row["place"] is not None:
+            yield f"It shows at {row['place']}" + (f": the engine {row['law']}." if row["law"] else ".")
         yield from (f"{reason}." for reason in row["reasons"])
         yield from _located(row)
     elif row["decision"] == "quiet":
         leak = (
-            f"; no sign of a leak above {row['bound']:.1%}"
+            f"; no leakage above {row['bound']:.1%}, and more is not shown"
             if not row["is_plain"] and row["bound"] is not None
             else ""
         )
@@ -85,13 +90,24 @@ def _located(row: EngineAuditRow) -> Iterator[str]:
         ]
         if notes:
             yield f"Log-score z by {group}: {', '.join(notes)}."
-    if located["explanation"] is not None:
+    if located["explanation"] is not None and row["place"] in (None, EVERY):
         best = located["laws"][0]
         left_over = f", {best['impossible']} tokens still impossible" if best["impossible"] else ""
         yield (
             f"Closest of the laws tried: {located['explanation']} "
             f"({best['nats']:.0f} nats likelier than what was asked for{left_over})."
         )
+
+
+def interim(setting: str, count: int, texts: int, evidence: Evidence | None, bound: float | None) -> str:
+    """One line on a setting that is being audited."""
+    told = f"{setting}: {count} of {texts} texts"
+    if evidence is None:
+        return told
+    if evidence["verdict"] == ALARM:
+        return f"{told}, ALARM: {evidence['reasons'][0]}; more texts show where"
+    known = "" if bound is None else f", leakage at most {bound:.1%}"
+    return f"{told}, no alarm, e-value 10^{evidence['log10_e_value']:.1f} (alarm at 10^3){known}"
 
 
 def _texts(count: int) -> str:

@@ -19,6 +19,7 @@ that must come out clean.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -302,13 +303,16 @@ def _is_greedy(row: ArmRow, own: Evidence | None) -> bool:
     return row["sampling"] == "greedy" or (own is not None and own["greedy"])
 
 
-def evidence_of(samples: pd.DataFrame, prefix: str = "", *, exact: bool = True) -> Evidence | None:
+def evidence_of(
+    samples: pd.DataFrame, prefix: str = "", *, exact: bool = True, log_e: float | None = None
+) -> Evidence | None:
     """What one kind of evidence says about an arm.
 
     Args:
         samples: its rows.
         prefix: ``""`` for the rows that verification used, ``RESCORED`` for the uncached forward.
         exact: whether the rows are so precise that a token of probability 0 proves a fault.
+        log_e: of another e-value of the same texts, natural; the verdict's is the mean of both.
 
     Returns:
         ``sequences`` with this evidence and their ``share``, ``prompts``, ``tokens``, ``positions``
@@ -323,6 +327,9 @@ def evidence_of(samples: pd.DataFrame, prefix: str = "", *, exact: bool = True) 
     tokens, positions = int(carried["new_tokens"].sum()), int(total.get("positions", 0.0))
     greedy = positions == 0 and tokens > 0
     log10 = evidence_stats.e_values(prompts)
+    if log_e is not None:
+        both = np.logaddexp(math.log(10) * log10["mean"], log_e) - math.log(2)
+        log10 |= {"mean": float(both) / math.log(10), "bets": log_e / math.log(10)}
     facts: EvidenceFacts = {
         "sequences": len(carried),
         "share": len(carried) / len(done),

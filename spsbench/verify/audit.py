@@ -163,10 +163,10 @@ class Audit:
         given = text.prompt, text.completion, text.sampling, self._dtype
         self.add(text, teacher_force(self._target, self._draft, *given))
 
-    def add(self, text: Foreign, reading: Reading, more: Sums | None = None) -> None:
-        """Add a text that was scored already, with further sums if there are any."""
+    def add(self, text: Foreign, reading: Reading) -> None:
+        """Add a text that was scored already."""
         key = hashlib.sha256(repr(text.prompt).encode()).hexdigest()
-        sums = score_stats(reading, self._seed + text.line) | (more or {})
+        sums = score_stats(reading, self._seed + text.line)
         self._sums[key] = added(self._sums.get(key, {}), sums)
         self._tokens_of[key] += len(text.completion)
         self.texts += 1
@@ -187,9 +187,9 @@ class Audit:
         )
         return None if found is None else found["bound"]
 
-    def evidence(self) -> Evidence | None:
+    def evidence(self, log_e: float | None = None) -> Evidence | None:
         """What may be said after any text, however often one looks: see ``evidence_of``."""
-        return evidence_of(self._table(), exact=self._is_exact())
+        return evidence_of(self._table(), exact=self._is_exact(), log_e=log_e)
 
     def judged(self) -> dict[str, Any]:
         """The facts of ``evidence_of`` over all texts, with ``verdict`` and ``reasons`` that count the tests

@@ -1,25 +1,27 @@
 """Texts drawn from an engine one after another, until it is clear whether they follow the target.
 
-After every text the e-value may speak: a right engine ever reaches 1,000 with odds below 1 in 1,000, however
-often one looks (Ville 1939). The bound on the leakage is that of a fixed number of texts. It is evaluated
-whenever their number has doubled, each time at the same share of 5%.
+After every text the e-value may speak, the mean of that of any re-scored text and that of ``Bets``: a right
+engine ever reaches 1,000 with odds below 1 in 1,000, however often one looks (Ville 1939). The bound on the
+leakage is that of a fixed number of texts. It is evaluated whenever their number has doubled, each time at
+the same share of 5%.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from spsbench.engines.rescore import Reading, teacher_force
 from spsbench.models.causal_lm import CausalLM
 from spsbench.peers.asking import request_seed, sampling_of
 from spsbench.peers.peer import Peer, PeerError, PeerGone, checked
-from spsbench.peers.protocol import Ask
+from spsbench.peers.protocol import Answer, Ask
 from spsbench.records import SamplingParams
 from spsbench.runner.schedule import derive_seed
-from spsbench.stats.losslessness import ALARM, FEWEST_POSITIONS
+from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
 from spsbench.summary_types import Evidence
 from spsbench.verify.audit import Audit, Foreign
 from spsbench.verify.bets import Bets
@@ -28,6 +30,9 @@ from spsbench.verify.laws import Law, read_under
 Decision = Literal["alarm", "quiet", "undecided"]
 QUIET: Decision = "quiet"
 UNDECIDED: Decision = "undecided"
+
+Told = Callable[[int, Evidence | None, float | None], None]
+"""Takes the number of texts so far, what they say and the leakage that is ruled out."""
 
 FIRST_LOOK = 20
 """Texts after which the bound is first evaluated; then at twice as many, and so on."""
@@ -52,21 +57,32 @@ class Effort:
         texts: the most that are drawn.
         budget_s: the longest that is drawn, in seconds.
         max_new_tokens: of each text.
+        fewest: texts that are drawn before it may be quiet: faults that move the law by less than the bound
+            take more texts than the bound.
     """
 
     bound: float | None
     texts: int
     budget_s: float
     max_new_tokens: int
+    fewest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One text of an engine, and how many drafted tokens each of its loops accepted, where that is
-    reported."""
+    """One text of an engine, and what it reports of the loops.
+
+    Attributes:
+        text: as any text from elsewhere; its line is the request's number.
+        accepted_per_loop: drafted tokens that each loop kept.
+        free: tokens before the first loop.
+        drafted_ids: what each loop drafted.
+    """
 
     text: Foreign
-    accepted_per_loop: tuple[int, ...] | None
+    accepted_per_loop: tuple[int, ...] | None = None
+    free: int | None = None
+    drafted_ids: tuple[tuple[int, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +91,15 @@ class Found:
 
     Attributes:
         decision: ``alarm``, ``quiet`` or ``undecided``.
-        evidence: over all texts; None without one.
+        evidence: over all texts; of an alarm the e-value and the reasons are those that raised it. None
+            without a text.
         decided_after: texts that had been drawn when the decision fell.
         bound: the leakage that is ruled out, at the level of the last look; None if never evaluated.
         drawn: all texts.
         failures: why requests had no valid answer.
         seconds: of the whole.
         gone: why the engine was given up; None if it was not.
+        leading: of an alarm by e-value, where the fault shows, and what is wrong there where that is clear.
     """
 
     decision: Decision
@@ -92,6 +110,7 @@ class Found:
     failures: Sequence[str]
     seconds: float
     gone: str | None
+    leading: tuple[str, str | None] | None = None
 
     @property
     def tokens(self) -> int:
@@ -111,6 +130,8 @@ class EngineAudit:
         effort: when to stop.
         seed: of all requests.
         law: what the texts are held against; the target as asked for unless given.
+        k: lookahead; 0 where nothing is drafted, None where it is not known.
+        rule: by which the engine says that it accepts; None if it does not say.
     """
 
     def __init__(
@@ -123,33 +144,45 @@ class EngineAudit:
         effort: Effort,
         seed: int = 0,
         law: Law | None = None,
+        k: int | None = None,
+        rule: str | None = None,
     ) -> None:
         self._peer, self._models, self._prompts = peer, models, prompts
         self._sampling, self._stop_ids, self._effort = sampling, sorted(stop_ids), effort
         self._seed, self._law = seed, law
         self._audit = Audit(*models, seed=seed)
-        self._bets = Bets(stop_ids)
+        # Where tokens are judged together, whether a loop goes on depends on tokens that are yet to come.
+        self._places = "block" not in (rule or "")
+        modified = "modified rejection" in (rule or "")
+        self._bets = None if sampling.greedy else Bets(stop_ids, k, sampling.temperature, modified=modified)
         self._drawn: list[Drawn] = []
         self._failures: list[str] = []
         self._gone: str | None = None
 
-    def run(self, keep: Callable[[Drawn], None]) -> Found:
+    def run(
+        self, keep: Callable[[Drawn], None], kept: Sequence[Drawn] = (), told: Told = lambda *_: None
+    ) -> Found:
         """Draw until decided.
 
         Args:
             keep: called with every text as it comes.
+            kept: texts of an audit that was interrupted: they come first, and are not asked for again.
+            told: called after every text.
         """
         began = time.monotonic()
         decision: Decision = UNDECIDED
         after, bound = 0, None
+        alarm, leading = None, None
         looks = _looks(self._effort.texts)
-        for drawn in self._texts(began):
-            keep(drawn)
+        for drawn in chain(kept, self._texts(began, kept, keep)):
             self._add(drawn)
             count = len(self._drawn)
-            evidence = None if decision == ALARM else self._audit.evidence()
+            evidence = None if decision == ALARM else self._audit.evidence(self._log_e())
             if evidence is not None and evidence["verdict"] == ALARM:
-                decision, after = ALARM, count
+                decision, after, alarm = ALARM, count, evidence
+                is_bet = evidence["log10_e_values"].get("bets", 0.0) >= ALARM_LOG10_E
+                leading = self._bets.leading() if is_bet and self._bets is not None else None
+            told(count, alarm or evidence, bound)
             if decision == ALARM:
                 if count >= TO_LOCATE:
                     break
@@ -160,18 +193,27 @@ class EngineAudit:
                     break
         if decision == UNDECIDED:
             after = len(self._drawn)
-        evidence, spent = self._audit.evidence(), time.monotonic() - began
-        return Found(decision, evidence, after, bound, self._drawn, self._failures, spent, self._gone)
+        evidence, spent = self._audit.evidence(self._log_e()), time.monotonic() - began
+        if evidence is not None and alarm is not None:
+            evidence["verdict"], evidence["reasons"] = alarm["verdict"], alarm["reasons"]
+            evidence["log10_e_value"] = alarm["log10_e_value"]
+            evidence["log10_e_values"] = alarm["log10_e_values"]
+        given = (decision, evidence, after, bound, self._drawn, self._failures, spent, self._gone, leading)
+        return Found(*given)
 
-    def _texts(self, began: float) -> Iterator[Drawn]:
+    def _log_e(self) -> float | None:
+        return None if self._bets is None else self._bets.log_e
+
+    def _texts(self, began: float, kept: Sequence[Drawn], keep: Callable[[Drawn], None]) -> Iterator[Drawn]:
         """Valid answers, up to the limits."""
-        for number in range(self._effort.texts):
+        for number in range(kept[-1].text.line if kept else 0, self._effort.texts):
             if time.monotonic() - began > self._effort.budget_s:
                 return
             prompt = self._prompts[number % len(self._prompts)]
             ask = self._ask(prompt, number)
             try:
-                answer = checked(self._peer.generate(ask), ask, self._models[0].vocab_size)
+                told = self._peer.generate(ask)
+                answer = checked(told, ask, self._models[0].vocab_size)
             except PeerGone as error:
                 self._gone = str(error)
                 return
@@ -182,8 +224,9 @@ class EngineAudit:
                 text = Foreign(
                     number + 1, prompt, tuple(answer.output_ids), self._sampling, answer.retokenised
                 )
-                told = answer.accepted_per_loop
-                yield Drawn(text, None if told is None else tuple(told))
+                drawn = _drawn(text, told)
+                keep(drawn)
+                yield drawn
 
     def _ask(self, prompt: tuple[int, ...], number: int) -> Ask:
         seed = request_seed(derive_seed(self._seed, "audit", number, "text"))
@@ -193,8 +236,10 @@ class EngineAudit:
     def _add(self, drawn: Drawn) -> None:
         self._drawn.append(drawn)
         reading = read_under(reading_of(drawn.text, self._models), self._law)
-        more = self._bets.sums(drawn.text.prompt, drawn.text.completion, reading.q)
-        self._audit.add(drawn.text, reading, more)
+        self._audit.add(drawn.text, reading)
+        if self._bets is not None:
+            told = (drawn.accepted_per_loop, drawn.free, drawn.drafted_ids) if self._places else ()
+            self._bets.add(drawn.text.prompt, drawn.text.completion, reading, *told)
 
     def _is_quiet(self, evidence: Evidence | None, bound: float | None) -> bool:
         """Whether enough is known: the bound, or of greedy texts, which have none, every prompt once."""
@@ -202,6 +247,8 @@ class EngineAudit:
             return False
         if evidence["greedy"]:
             return len(self._drawn) >= len(self._prompts)
+        if len(self._drawn) < min(self._effort.fewest, self._effort.texts):
+            return False
         if evidence["positions"] < FEWEST_POSITIONS:
             return False
         if self._effort.bound is None:
@@ -230,6 +277,16 @@ def _looks(texts: int) -> list[int]:
     return [*(count for count in doubled if count < texts), texts]
 
 
+def _drawn(text: Foreign, answer: Answer) -> Drawn:
+    accepted, drafted, decoded = answer.accepted_per_loop, answer.drafted_ids, answer.decoded
+    return Drawn(
+        text,
+        None if accepted is None else tuple(accepted),
+        None if decoded is None else int(decoded < len(answer.output_ids)),
+        None if drafted is None else tuple(map(tuple, drafted)),
+    )
+
+
 def row_of(drawn: Drawn) -> dict[str, Any]:
     """A text as ``spsbench audit SAMPLES`` reads it."""
     sampling = drawn.text.sampling
@@ -238,6 +295,28 @@ def row_of(drawn: Drawn) -> dict[str, Any]:
         if sampling.greedy
         else {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
     )
-    told = {} if drawn.accepted_per_loop is None else {"accepted_per_loop": list(drawn.accepted_per_loop)}
-    ids = {"prompt_ids": list(drawn.text.prompt), "completion_ids": list(drawn.text.completion)}
-    return {**ids, "sampling": said, **told}
+    told = {
+        "accepted_per_loop": drawn.accepted_per_loop,
+        "free": drawn.free,
+        "drafted_ids": drawn.drafted_ids,
+    }
+    ids = {"prompt_ids": drawn.text.prompt, "completion_ids": drawn.text.completion}
+    counts = {"request": drawn.text.line, "retokenised": drawn.text.retokenised}
+    return {
+        **ids,
+        "sampling": said,
+        **counts,
+        **{name: part for name, part in told.items() if part is not None},
+    }
+
+
+def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Drawn:
+    """What ``row_of`` wrote."""
+    ids = tuple(row["prompt_ids"]), tuple(row["completion_ids"])
+    accepted, drafted = row.get("accepted_per_loop"), row.get("drafted_ids")
+    return Drawn(
+        Foreign(row["request"], *ids, sampling, row["retokenised"]),
+        None if accepted is None else tuple(accepted),
+        row.get("free"),
+        None if drafted is None else tuple(map(tuple, drafted)),
+    )

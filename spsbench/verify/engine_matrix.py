@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,8 +21,8 @@ from spsbench.peers.registry import PeerKind
 from spsbench.peers.server import require_same_model
 from spsbench.records import SamplingParams
 from spsbench.stats.losslessness import ALARM
-from spsbench.store.files import ordinary
-from spsbench.summary_types import EngineAuditRow
+from spsbench.store.files import ordinary, write_text
+from spsbench.summary_types import EngineAuditRow, Evidence
 from spsbench.verify.audit import described
 from spsbench.verify.engine_audit import (
     QUIET,
@@ -30,6 +31,7 @@ from spsbench.verify.engine_audit import (
     Effort,
     EngineAudit,
     Found,
+    drawn_of,
     judged_again,
     row_of,
 )
@@ -37,6 +39,9 @@ from spsbench.verify.laws import Law
 from spsbench.verify.localise import Located, facts_of, locate
 
 Say = Callable[[str], None]
+
+Watch = Callable[["Setting", int, Evidence | None, float | None], None]
+"""Takes a setting, its texts so far, what they say, and the leakage that is ruled out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +177,8 @@ class Row:
             "bound": settled if settled is not None else found.bound,
             "log10_e_value": None if evidence is None else evidence["log10_e_value"],
             "reasons": [] if evidence is None or self.decision != ALARM else evidence["reasons"],
+            "place": None if found.leading is None else found.leading[0],
+            "law": None if found.leading is None else found.leading[1],
             "against": None if self.against is None else self.against.name,
             "convention": None if self.convention is None else self.convention.name,
             "located": None if self.located is None else facts_of(self.located),
@@ -184,9 +191,17 @@ class Row:
 
 
 def audit_engine(
-    subject: Subject, settings: Sequence[Setting], effort: Effort, seed: int, folder: Path, say: Say
+    subject: Subject,
+    settings: Sequence[Setting],
+    effort: Effort,
+    seed: int,
+    folder: Path,
+    say: Say,
+    watch: Watch = lambda *_: None,
 ) -> Iterator[Row]:
     """Audit an engine with every setting, those without a draft first.
+
+    Texts that are in the folder already are read and not asked for again.
 
     Args:
         subject: the engine and its models.
@@ -195,6 +210,7 @@ def audit_engine(
         seed: of all requests.
         folder: takes the texts of each setting as they come, and what the engine prints.
         say: called with each setting that begins.
+        watch: called after each text.
 
     Raises:
         PeerGone: a setting cannot be started; what was found before it was yielded.
@@ -203,14 +219,20 @@ def audit_engine(
     folder.mkdir(parents=True, exist_ok=True)
     for setting in sorted(settings, key=lambda each: not each.is_plain):
         say(setting.name)
-        row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling))
+        row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling), watch)
         if setting.is_plain and (law := _explains(row, subject)) is not None:
             laws[setting.sampling] = law
         yield row
 
 
 def _audited(
-    subject: Subject, setting: Setting, effort: Effort, seed: int, folder: Path, law: Law | None
+    subject: Subject,
+    setting: Setting,
+    effort: Effort,
+    seed: int,
+    folder: Path,
+    law: Law | None,
+    watch: Watch,
 ) -> Row:
     log = folder / "engine.log"
     peer = subject.kind.open(subject.load(setting.k, effort.max_new_tokens), log, False)
@@ -218,24 +240,50 @@ def _audited(
         told = peer.describe()
         if subject.kind.served:
             require_same_model(peer, _first_tokens(subject), subject.kind.name)
-        effort = replace(effort, bound=None) if setting.is_plain else effort
+        effort = replace(effort, bound=None, fewest=0) if setting.is_plain else effort
         audit = EngineAudit(
-            *(peer, subject.models, subject.prompts, setting.sampling, subject.stop_ids, effort, seed, law)
+            *(peer, subject.models, subject.prompts, setting.sampling, subject.stop_ids, effort, seed, law),
+            *(setting.k, told.rule),
         )
-        with open(folder / setting.file, "w", opener=ordinary) as file:
+        kept = _kept(folder / setting.file, setting.sampling)
+        # A last line that was cut off is gone.
+        write_text(folder / setting.file, "".join(map(_line, kept)))
+        with open(folder / setting.file, "a", opener=ordinary) as file:
 
             def keep(drawn: Drawn) -> None:
-                file.write(json.dumps(row_of(drawn)) + "\n")
+                file.write(_line(drawn))
                 file.flush()
 
-            found = audit.run(keep)
+            found = audit.run(keep, kept, partial(watch, setting))
     finally:
         peer.close()
     if found.gone is not None and not found.drawn:
         raise PeerGone(found.gone)
     is_alarm = found.decision == ALARM and not setting.sampling.greedy
-    located = locate(found.drawn, subject.models, setting.sampling) if is_alarm else None
+    located = None
+    if is_alarm:
+        k = setting.k if "modified rejection" in (told.rule or "modified rejection") else None
+        located = locate(found.drawn, subject.models, setting.sampling, k)
     return Row(setting, told, found, law, located)
+
+
+def _line(drawn: Drawn) -> str:
+    return json.dumps(row_of(drawn)) + "\n"
+
+
+def _kept(file: Path, sampling: SamplingParams) -> list[Drawn]:
+    """Texts of an audit that was interrupted, up to a line that is not whole."""
+    found: list[Drawn] = []
+    if not file.exists():
+        return found
+    with open(file, opener=ordinary) as lines:
+        texts = lines.read().splitlines()
+    for line in texts:
+        try:
+            found.append(drawn_of(json.loads(line), sampling))
+        except (ValueError, KeyError):
+            break
+    return found
 
 
 def _first_tokens(subject: Subject) -> list[tuple[list[int], int, float]]:

@@ -34,6 +34,11 @@ class Law:
     warped: Callable[[Tensor], Tensor] | None = None
     convention: bool = False
 
+    @property
+    def family(self) -> str:
+        """What laws that differ in a number alone have in common."""
+        return "the draft" if self.warped is None else self.name.partition(" ")[0]
+
 
 @dataclass(slots=True)
 class Fit:

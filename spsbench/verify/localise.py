@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.evidence import Sums, added, evidence
-from spsbench.engines.rescore import Reading
+from spsbench.engines.rescore import Reading, own_entries
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.summary_types import LocatedFacts
+from spsbench.verify.bets import loops_of
 from spsbench.verify.engine_audit import Drawn, reading_of
 from spsbench.verify.laws import Fit, Fits, laws_beside
 
@@ -24,8 +25,9 @@ FEWEST_TOKENS = 20
 """Fewer say nothing of a place."""
 
 _DECISIVE_NATS = math.log(1000.0)
+_CLEAR_NATS = math.log(20.0)
 
-ACCEPTED, CORRECTED = "accepted", "behind them"
+ACCEPTED, REJECTED, WHOLE = "accepted", "after a rejection", "after a whole draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +35,11 @@ class Place:
     """Tokens of one kind, and what they say.
 
     Attributes:
-        name: e.g. ``accepted, 2nd of a loop``.
+        name: e.g. ``after a rejection``.
         tokens: how many.
-        impossible: of these, of probability 0 under the target.
+        impossible: of these, of probability 0: in a loop under what modified rejection leaves at its place.
         leakage: share of the draft that fits them best; None without a draft.
-        leakage_z: its distance from 0 in standard errors.
+        leakage_z: its distance from 0 in standard errors: standard normal for a right engine.
         score_z: of the log-score: above 0 the tokens are too probable, below too improbable.
     """
 
@@ -63,13 +65,18 @@ class Located:
 
     @property
     def explanation(self) -> Fit | None:
-        """The best law, if the texts are 1,000 times as likely under it as under the one asked for."""
-        best = self.fits[0]
-        return best if best.nats > _DECISIVE_NATS else None
+        """The best law, if the texts are 1,000 times as likely under it as under the one asked for, and 20
+        times as likely as under the best law of another family."""
+        best, *others = self.fits
+        rival = next((fit.nats for fit in others if fit.law.family != best.law.family), 0.0)
+        return best if best.nats > _DECISIVE_NATS and best.nats - rival > _CLEAR_NATS else None
 
 
 def locate(
-    drawn: Sequence[Drawn], models: tuple[CausalLM, CausalLM | None], sampling: SamplingParams
+    drawn: Sequence[Drawn],
+    models: tuple[CausalLM, CausalLM | None],
+    sampling: SamplingParams,
+    k: int | None = None,
 ) -> Located:
     """Read texts again and sort their tokens.
 
@@ -77,6 +84,8 @@ def locate(
         drawn: of one engine and setting.
         models: target and draft.
         sampling: what was asked for.
+        k: lookahead of an engine that accepts by modified rejection; None or 0 for any other, of which
+            nothing is said of places in the loop.
     """
     fits = Fits(laws_beside(sampling, draft=models[1] is not None))
     sums: dict[str, dict[str, Sums]] = {}
@@ -84,9 +93,9 @@ def locate(
     for each in drawn[:MOST_TEXTS]:
         reading = reading_of(each.text, models)
         fits.add(reading)
-        for group, name, mask in _groups(each, reading):
+        for group, name, mask, law in _groups(each, reading, k or 0):
             part = sums.setdefault(group, {})
-            part[name] = added(part.get(name, {}), _sums(reading, mask))
+            part[name] = added(part.get(name, {}), _sums(reading, mask, law))
             tally = counts.setdefault(group, {})
             tally[name] = tally.get(name, 0) + int(mask.sum())
     places = {
@@ -101,39 +110,38 @@ def locate(
     return Located(places, [*sorted(others, key=lambda fit: -fit.nats), asked])
 
 
-def _groups(drawn: Drawn, reading: Reading) -> Iterator[tuple[str, str, Tensor]]:
-    """(group, name, mask over the text's tokens), names in the order in which they are to stand."""
-    n = len(reading.tokens)
-    if drawn.accepted_per_loop is not None:
-        kinds = _kinds(drawn.accepted_per_loop, n)
-        for name in dict.fromkeys((ACCEPTED, CORRECTED, *kinds)):
-            yield "place in the loop", name, _mask(kind == name for kind in kinds)
-    if reading.p is not None:
-        apart = (reading.q - reading.p).abs().sum(-1) / 2
+def _groups(drawn: Drawn, reading: Reading, k: int) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+    """(group, name, mask over the text's tokens, their law), names in the order in which they are to stand.
+
+    That a token was accepted says something of it: what remains of the draft's row is min(p, q), and after
+    a rejection (q - p)+, each normalised. By q alone neither would be centred for a right engine.
+    """
+    n, q, p = len(reading.tokens), reading.q, reading.p
+    if drawn.accepted_per_loop is not None and p is not None and k:
+        _, kinds, _ = loops_of(drawn.accepted_per_loop, n, k, drawn.free or 0, drawn.drafted_ids)
+        laws = {"a": torch.minimum(p, q), "c": (q - p).clamp(min=0), "b": q}
+        for kind, name in (("a", ACCEPTED), ("c", REJECTED), ("b", WHOLE)):
+            law = laws[kind] / laws[kind].sum(-1, keepdim=True).clamp(min=1e-30)
+            yield "place in the loop", name, _mask(each == kind for each in kinds), law
+    if p is not None:
+        apart = (q - p).abs().sum(-1) / 2
         for name, low, high in (("below 0.2", 0.0, 0.2), ("0.2 to 0.6", 0.2, 0.6), ("from 0.6", 0.6, 2.0)):
-            yield "distance of draft and target", name, (apart >= low) & (apart < high)
+            yield "distance of draft and target", name, (apart >= low) & (apart < high), q
     place = torch.arange(n)
     for name, first, last in (("1st", 0, 1), ("2nd to 8th", 1, 8), ("from the 9th", 8, n)):
-        yield "place in the text", name, (place >= first) & (place < last)
-
-
-def _kinds(accepted: Sequence[int], n: int) -> list[str]:
-    """Of every token, whether its loop had drafted it; what the loops do not cover has no kind."""
-    kinds: list[str] = []
-    for count in accepted:
-        kinds += [ACCEPTED] * count + [CORRECTED]
-    return (kinds + [""] * n)[:n]
+        yield "place in the text", name, (place >= first) & (place < last), q
 
 
 def _mask(values: Iterator[bool]) -> Tensor:
     return torch.tensor(list(values), dtype=torch.bool)
 
 
-def _sums(reading: Reading, mask: Tensor) -> Sums:
+def _sums(reading: Reading, mask: Tensor, law: Tensor) -> Sums:
     p = None if reading.p is None else reading.p[mask]
     v = torch.full((int(mask.sum()),), 0.5, dtype=torch.float64)
-    granted = {"impossible": float((reading.impossible & mask).sum())}
-    return evidence(reading.tokens[mask], reading.q[mask], p, v) | granted
+    outside = own_entries(law, reading.tokens) <= 0 if law is not reading.q else reading.impossible
+    granted = {"impossible": float((outside & mask).sum())}
+    return evidence(reading.tokens[mask], law[mask], p, v) | granted
 
 
 def _place(name: str, tokens: int, sums: Sums) -> Place:

@@ -92,6 +92,7 @@ class Served:
             drafted=sum(loop.drafted for loop in found.loops) if rest else None,
             accepted=sum(accepted) if rest else None,
             accepted_per_loop=accepted if rest else None,
+            drafted_ids=None if found.proposed is None or not rest else [list(ids) for ids in found.proposed],
         )
 
 

@@ -12,12 +12,13 @@ from tiny_engine import in_process
 
 WRONG_WORKER = Path(__file__).resolve().parents[1] / "wrong_worker.py"
 PROMPTS = Path(__file__).resolve().parents[1] / "short_prompts.txt"
+AT_1 = ("--temperature", "1")
 FEW = ("--task", PROMPTS, "--limit", "20", "--max-new-tokens", "24", "--threads", "1")
 
 
 def test_a_right_engine_passes_and_its_texts_can_be_audited_again(cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "audit"
-    asked = ("--arms", "sps", "--bound", "60%", "--texts", "20", *FEW, "--json")
+    asked = ("--arms", "sps", "--bound", "60%", "--texts", "20", *AT_1, *FEW, "--json")
     worker = f"worker:{sys.executable} -m spsbench.verify.served"
     done = cli("audit", "--engine", worker, *asked, "--out", out)
     assert done.code == 0, done.err
@@ -52,7 +53,7 @@ def test_a_wrong_engine_is_found_beside_its_right_plain_sampling(
 
 
 def test_what_is_not_clear_exits_5(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ("--arms", "sps", "--bound", "0.1%", "--texts", "3", *FEW)
+    asked = ("--arms", "sps", "--bound", "0.1%", "--texts", "3", *AT_1, *FEW)
     done = cli("audit", "--engine", in_process(None, monkeypatch), *asked, "--out", tmp_path / "audit")
     assert done.code == 5
     assert "that less than 0.1% leaks could not be shown: K=4, T=1." in done.err
@@ -68,7 +69,7 @@ def test_an_engine_that_does_not_start_exits_3(cli: Cli, tmp_path: Path) -> None
 def test_an_engine_that_gives_up_keeps_what_it_wrote(cli: Cli, tmp_path: Path) -> None:
     """It answers another law than the target, and fails for good after some texts."""
     worker = f"worker:{sys.executable} {WRONG_WORKER} fails"
-    done = cli("audit", "--engine", worker, "--arms", "sps", *FEW, "--out", tmp_path / "audit")
+    done = cli("audit", "--engine", worker, "--arms", "sps", *AT_1, *FEW, "--out", tmp_path / "audit")
     assert done.code == 3
     assert "out of memory" in done.err
 

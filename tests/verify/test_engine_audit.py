@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,18 +11,20 @@ import tiny_models
 import torch
 from tiny_engine import Folders, InProcess, Models, loaded_pair, saved_pair, served
 
-from spsbench.decode.evidence import evidence
+from benchmarks.audit_power import Engine, Tables
+from spsbench.decode.evidence import Sums, added, evidence
+from spsbench.engines import rescore
 from spsbench.errors import UnavailableError
-from spsbench.peers.peer import PeerError, PeerGone
+from spsbench.peers.peer import PeerError, PeerGone, checked
 from spsbench.peers.protocol import Answer, Ask
 from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
 from spsbench.report.engine_audits import audit_sentences
 from spsbench.summary_types import EngineAuditRow
-from spsbench.verify import engine_audit
-from spsbench.verify.bets import Bets
+from spsbench.verify import engine_audit, localise
+from spsbench.verify.audit import Foreign
 from spsbench.verify.conformance import Asked, conformance
-from spsbench.verify.engine_audit import FIRST_LOOK, Effort, EngineAudit, Found
+from spsbench.verify.engine_audit import FIRST_LOOK, Drawn, Effort, EngineAudit, Found
 from spsbench.verify.engine_faults import AROUND
 from spsbench.verify.engine_matrix import Setting, Subject, audit_engine
 from spsbench.verify.laws import laws_beside, read_under
@@ -63,7 +64,10 @@ def audited(
 ) -> Found:
     peer = InProcess(served(folders, fault, k))
     effort = Effort(bound, texts, 600.0, 32)
-    return EngineAudit(peer, models, prompts(), sampling, [STOP], effort, seed).run(lambda _: None)
+    audit = EngineAudit(
+        peer, models, prompts(), sampling, [STOP], effort, seed, None, k, peer.describe().rule
+    )
+    return audit.run(lambda _: None)
 
 
 FAULTS = [
@@ -125,6 +129,81 @@ def test_greedy_is_quiet_after_every_prompt_once(
     assert wrong.decision == "alarm"
 
 
+def test_an_interrupted_audit_goes_on_with_its_texts(
+    folders: Folders, models: Models, tmp_path: Path
+) -> None:
+    """A last line that was cut off is drawn again, and nothing that is whole; nothing comes out otherwise."""
+    asked: list[Ask] = []
+
+    class Counting(InProcess):
+        def generate(self, ask: Ask) -> Answer:
+            asked.append(ask)
+            return super().generate(ask)
+
+    kind = PeerKind("worker:here", lambda load, log, paused: Counting(served(folders, None, load.k)))
+    subject = Subject(kind, models, folders, prompts(), [STOP], threads=1)
+    file = tmp_path / "k2-t1-p1-top0.jsonl"
+
+    def texts(most: int) -> tuple[str, float]:
+        effort = Effort(1e-9, most, 600.0, 16)
+        (row,) = audit_engine(subject, [Setting(SAMPLING, K)], effort, 0, tmp_path, lambda _: None)
+        assert row.found.evidence is not None
+        return file.read_text(), row.found.evidence["log10_e_value"]
+
+    whole = texts(12)
+    cut = "".join(whole[0].splitlines(keepends=True)[:7])
+    file.write_text(cut + '{"prompt_ids": [3')
+    asked.clear()
+    assert texts(12) == whole
+    assert len(asked) == 5
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_places_are_centred_for_a_right_engine(k: int) -> None:
+    """Standard normal, each held against its own law; by the target's row alone they are not."""
+    sampling, tables = SamplingParams(temperature=0.8), Tables.made(k)
+    found: dict[str, list[float]] = {}
+    for seed in range(12):
+        engine, sums = Engine(tables, sampling, None, k), dict[str, Sums]()
+        for number in range(12):
+            prompt = (seed, number)
+            ids, accepted, _ = engine.generate(prompt, 40, 1000 * seed + number)
+            drawn = Drawn(Foreign(1, prompt, tuple(ids), sampling, False), tuple(accepted), 0)
+            reading = tables.reading(prompt, ids, sampling)
+            for group, name, mask, law in localise._groups(drawn, reading, k):
+                if group == "place in the loop":
+                    sums[name] = added(sums.get(name, {}), localise._sums(reading, mask, law))
+        for name, part in sums.items():
+            z = localise._place(name, 100, part).leakage_z
+            assert z is not None
+            found.setdefault(name, []).append(z)
+    assert set(found) == {"accepted", "after a rejection", "after a whole draft"}
+    for name, many in found.items():
+        assert abs(sum(many)) / len(many) ** 0.5 < 3.5, (name, many)
+        assert sum(z * z for z in many) / len(many) < 3, (name, many)
+
+
+def test_a_token_behind_top_k_is_excused_by_rounding_alone() -> None:
+    """The next token is possible where its logit ties but for rounding, and not because it comes next."""
+    logits = torch.tensor([[5.0, 4.0, 3.0, 2.0, 1.0], [5.0, 4.0, 3.0, 3.0 - 1e-5, 1.0]])
+    near = rescore._at_the_edge(logits, torch.tensor([3, 3]), SamplingParams(top_k=3), 1e-4)
+    assert near.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("drafted", "said"),
+    [
+        ([[1, 2]], "without as many accepted_per_loop"),
+        ([[1, 2], [900]], "outside the vocabulary"),
+        ([[1], [2]], "accepted more tokens of a loop"),
+    ],
+)
+def test_drafted_ids_must_fit(drafted: list[list[int]], said: str) -> None:
+    answer = Answer([1, 2, 3, 4], "length", accepted_per_loop=[2, 0], drafted_ids=drafted)
+    with pytest.raises(PeerError, match=said):
+        checked(answer, Ask([1], 4), 300)
+
+
 def test_what_could_not_be_shown_is_undecided(folders: Folders, models: Models) -> None:
     found = audited(folders, models, None, texts=25)
     assert (found.decision, len(found.drawn)) == ("undecided", 25)
@@ -137,12 +216,14 @@ def test_an_alarm_goes_on_to_see_where(folders: Folders, models: Models) -> None
     assert found.decided_after < 10
     assert len(found.drawn) == 40
     places = {
-        place.name: place for place in locate(found.drawn, models, SAMPLING).places["place in the loop"]
+        place.name: place for place in locate(found.drawn, models, SAMPLING, K).places["place in the loop"]
     }
-    accepted, behind = places["accepted"], places["behind them"]
-    assert accepted.score_z is not None
-    assert behind.score_z is not None
-    assert accepted.score_z < -10 < behind.score_z
+    accepted, behind = places["accepted"], places["after a rejection"]
+    assert accepted.leakage_z is not None
+    assert behind.leakage_z is not None
+    assert accepted.leakage_z > 10 > 4 > abs(behind.leakage_z)
+    assert found.evidence is not None
+    assert found.evidence["log10_e_value"] >= 3 or "probability 0" in found.evidence["reasons"][0]
 
 
 def test_another_temperature_is_named(folders: Folders, models: Models) -> None:
@@ -225,29 +306,6 @@ def test_a_server_of_another_model_is_refused(folders: Folders, models: Models, 
 
 
 # --- the bets -----------------------------------------------------------------------------------------
-
-
-def _mean(bet: str, sums: Callable[[Sequence[int]], dict[str, float]], q: torch.Tensor) -> float:
-    """Expectation of an e-value over every text of two tokens."""
-    total = 0.0
-    for x in range(q.shape[-1]):
-        for y in range(q.shape[-1]):
-            total += float(q[0, x] * q[1, y]) * math.exp(sums([x, y])[bet])
-    return total
-
-
-@pytest.mark.parametrize("bet", ["log_e_repeated", "log_e_stop_left_out"])
-def test_bets_have_expectation_one(bet: str) -> None:
-    """Exactly, by summing over all texts; the second text is bet on after a first one."""
-    generator = torch.Generator().manual_seed(3)
-    q = torch.softmax(2 * torch.randn(2, 5, generator=generator, dtype=torch.float64), -1)
-
-    def sums(tokens: Sequence[int]) -> dict[str, float]:
-        bets = Bets([4])
-        bets.sums((1,), [2, 3], q)
-        return bets.sums((1,), tokens, q)
-
-    assert _mean(bet, sums, q) == pytest.approx(1.0, abs=1e-12)
 
 
 def test_the_bet_on_lenience_has_expectation_one() -> None:
