@@ -110,7 +110,7 @@ class Tables:
         q, p = warp(logits, sampling), warp(drafts, sampling)
         emitted = torch.tensor(tokens)
         outside = q.gather(-1, emitted.unsqueeze(-1)).squeeze(-1) <= 0
-        return Reading(emitted, logits, drafts, q, p, outside, torch.zeros_like(outside))
+        return Reading(emitted, sampling, logits, drafts, q, p, outside, torch.zeros_like(outside))
 
 
 class Engine:

@@ -717,7 +717,7 @@ class Bets:
         possible = {f for f in (0, 1) if add_up(list(accepted), n - f) and free in (None, f)}
         # Known before this text was drawn: its own length and counts must not decide how it is bet on.
         known, self._free = self._free, self._free & possible
-        if free is None and len(known) != 1 or len(self._free) != 1:
+        if (free is None and len(known) != 1) or len(self._free) != 1:
             return unknown
         return loops_of(accepted, n, self._k or 0, min(self._free), drafted)
 
