@@ -9,14 +9,9 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from spsbench.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION, Axes, Method
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from spsbench.decode.rows import Rows
 
 SCHEMA_VERSION = 2
 """Of the run directory. 2: samples name their arm, and a table of arms says what it is on each axis."""
@@ -350,7 +345,7 @@ class Generation:
         losslessness: sums that the losslessness statistics are computed from; None if not kept.
         proposed: per loop all the drafted ids, also those after a rejected one or after the end;
             None if the engine cannot see them. Not stored.
-        draft_rows: per loop the rows that its drafted tokens were drawn from, as far as their places are in
+        draft_rows: per loop the ``decode.rows.Rows`` that its drafted tokens were drawn from, as far as their places are in
             the output; None of one whose tokens were certain. None if they were not kept. Not stored.
         token_evidence: what an independent reading says of each token; None if there was none.
         hypotheses: all that a beam search finished, best first; the first is the output. None otherwise.
@@ -367,7 +362,7 @@ class Generation:
     trace: list[TracedToken] | None = None
     losslessness: dict[str, float] | None = None
     proposed: list[list[int]] | None = None
-    draft_rows: Sequence[Rows | None] | None = None
+    draft_rows: list[Any] | None = None
     token_evidence: TokenEvidence | None = None
     hypotheses: list[Hypothesis] | None = None
     latency_s: float | None = None

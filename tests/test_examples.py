@@ -35,7 +35,7 @@ def example(name: str) -> ModuleType:
 
 def test_the_page_names_every_example() -> None:
     page = (EXAMPLES / "README.md").read_text()
-    shown = set(re.findall(r"^\| \[`([\w.]+)`\]", page, re.MULTILINE))
+    shown = set(re.findall(r"^\| \[`([\w.-]+)`\]", page, re.MULTILINE))
     assert shown == {path.name for path in EXAMPLES.iterdir() if path.is_file()} - {"README.md"}
 
 

@@ -207,6 +207,7 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     """
     random_weights = params["target_config"] is not None or params["draft_config"] is not None
     _refuse(params, random_weights=random_weights)
+    threads = values.threads(params["threads"])
     from spsbench.environment import describe_environment
     from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.memory import suitable_threads
@@ -223,7 +224,7 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     if device.type == "cpu":
         import torch
 
-        torch.set_num_threads(values.threads(params["threads"]) or suitable_threads(target.parameters))
+        torch.set_num_threads(threads or suitable_threads(target.parameters))
     say(f"Timing forwards after {', '.join(map(str, asked.contexts))} tokens of context", quiet=quiet)
     facts = {
         "target": _told(names[0], target, random_weights),

@@ -25,6 +25,8 @@ TEMPERATURES = (0, 1)
 LIMITS: Mapping[str, Any] = {"samples": 1, "score": False, "proof": False}
 """Of every run: what a table of times and acceptance does not need is left out."""
 
+_DRAWN: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+
 
 def setup_of(options: Mapping[str, Any]) -> PaperConfig:
     """The models and tasks of a paper, with what was typed in their place.
@@ -141,13 +143,14 @@ class Setup:
     def texts(self, task: str) -> Part:
         """The run in which the target writes the texts of a task."""
         names = ",".join(self.samplings(task))
-        given = {"task": self.paper.tasks[task], "methods": "ars", "samplings": names, "ks": "0"}
+        given = {"task": self.paper.tasks[task], "methods": "ars", "samplings": names, "ks": "0"} | _DRAWN
         return Part(f"texts-{task}", f"Texts of the target, {task}", given)
 
     def row(self, task: str, draft: str, temperature: int, k: int) -> Part:
         """The run of a row of Table 2."""
         name = self.samplings(task)[temperature]
         given = {"task": self.paper.tasks[task], "ks": str(k), "samplings": name}
+        given |= _DRAWN if temperature else {}
         title = f"Table 2, {task}, {draft}, T={temperature}, K={k}"
         return Part(f"table2-{task}-{draft}-t{temperature}", title, given)
 
@@ -178,7 +181,7 @@ class Setup:
         from spsbench.config import resolve
 
         given: dict[str, Any] = {**part.settings, "pair": pair.model_dump(mode="json")}
-        given |= {**LIMITS, "temperature": 1.0, "top_p": 1.0, "top_k": 0, **settings_of(self.options)}
+        given |= {**LIMITS, **settings_of(self.options)}
         limit = self.paper.limit if self.options["limit"] is None else self.options["limit"]
         if limit not in (None, ALL):
             given["limit"] = limit

@@ -32,7 +32,7 @@ class LoopBuffer:
         expected: of the rule, see ``Rule.expected``.
         most_bytes: rows that take more than this should be flushed. No more of them are made into tensors
             at a time either.
-        keep_drafts: keep the rows that drafted tokens were drawn from, for whoever reads the output again.
+        keep_drafts: keep the rows that drafted tokens were drawn from, to read the output again.
 
     Attributes:
         tokens: emitted so far.

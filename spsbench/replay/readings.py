@@ -164,7 +164,7 @@ class Readings:
         """Make a row one's own; True.
 
         Raises:
-            ValueError, KeyError, TypeError: it is not one of ours.
+            ValueError, KeyError, TypeError: it is not a row of this journal.
         """
         seconds, most = float(row["seconds"]), self._ks[1]
         if row["of"] == self._of_rounds:

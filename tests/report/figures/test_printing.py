@@ -35,13 +35,13 @@ def test_the_same_run_gives_the_same_bytes() -> None:
 
 
 def test_every_format_is_written(tmp_path: Path) -> None:
-    save(gallery().plates[0], tmp_path / "figures")
+    save(gallery().plates[0], tmp_path, "figures")
     assert (tmp_path / "figures/arms.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "figures/arms.svg").read_text().startswith("<?xml")
     assert (tmp_path / "figures/arms.pdf").read_bytes().startswith(b"%PDF")
     (tmp_path / "file").write_text("")
-    with pytest.raises(SpsbenchError, match="cannot be made"):
-        save(gallery().plates[0], tmp_path / "file/figures")
+    with pytest.raises(SpsbenchError, match="no ordinary file"):
+        save(gallery().plates[0], tmp_path, "file")
 
 
 def test_colours_inside_a_page_are_the_pages() -> None:
