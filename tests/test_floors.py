@@ -18,6 +18,7 @@ FLOORS: dict[str, float] = {
     "summary_types": 0,
     "records": 0.2,
     "errors": 0,
+    "files": 0.5,  # files of a run folder: never through a link
     "paths": 0,
     "plugins": 0.5,  # names and options: errors and records are below it
     "config": 1,

@@ -48,8 +48,8 @@ def audit_named(params: Mapping[str, Any]) -> None:
     samplings, lookaheads = _samplings(params), _lookaheads(params, served=kind.served)
     threads, config = values.threads(params["threads"]), config_of(params, "--task")
     from spsbench.cli.interruption import continued_by, typed
+    from spsbench.files import make_folder
     from spsbench.store import fresh_directory
-    from spsbench.store.files import make_folder
     from spsbench.verify.engine_audit import Effort
     from spsbench.verify.engine_matrix import Setting, audit_engine
 
@@ -290,7 +290,7 @@ def _write(
 ) -> None:
     """What is known so far: a kill loses one setting at most, and of that the texts are there."""
     from spsbench.environment import describe_environment
-    from spsbench.store.files import write_json
+    from spsbench.files import write_json
 
     facts: dict[str, Any] = {
         "asked": asked,

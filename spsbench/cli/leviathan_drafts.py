@@ -32,8 +32,8 @@ def measured_drafts(
         ``texts`` (a hash), ``models`` by draft, and under ``temperatures`` by ``"0"`` and ``"1"``: ``alphas``
         by draft, n-gram drafts among them, and ``drafts``, by draft ``k`` with the alpha and c that chose it.
     """
+    from spsbench.files import read_json, write_json
     from spsbench.replay.texts import texts_of
-    from spsbench.store.files import read_json, write_json
 
     path = directory / f"drafts-{task}.json"
     before = read_json(path, "--out") if path.is_file() else {}

@@ -41,11 +41,11 @@ def measure_load(params: Mapping[str, Any]) -> None:
     config = _config(params)
     quiet: bool = params["quiet"]
     from spsbench.environment import describe_environment
+    from spsbench.files import write_json, write_text
     from spsbench.load.measure import measure
     from spsbench.load.summary import page, summarised, waves_of
     from spsbench.runner import plan
     from spsbench.runner.plan import require_decoder
-    from spsbench.store.files import write_json, write_text
 
     ready = plan(config)
     require_decoder(ready.source, "a server")
@@ -75,9 +75,9 @@ def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
     Raises:
         UsageError: it cannot be made, or holds something.
     """
+    from spsbench.files import unwritable
     from spsbench.paths import results_dir
     from spsbench.store import fresh_directory
-    from spsbench.store.files import unwritable
 
     try:
         directory = out or fresh_directory(results_dir(), "load", ready.config.pair.name)

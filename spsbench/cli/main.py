@@ -38,8 +38,8 @@ from spsbench.cli.sweep_k import sweep_k
 from spsbench.cli.trace import trace
 from spsbench.cli.transfers import Transfers
 from spsbench.cli.verify import verify
+from spsbench.config.addresses import withhold
 from spsbench.errors import SpsbenchError
-from spsbench.fetch.addresses import withhold
 from spsbench.fetch.watching import watched_by
 from spsbench.torchrun import require_alone
 
@@ -152,7 +152,7 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
             complain("out of memory. Choose a smaller pair, --dtype bfloat16 or another device.")
             return 1
         case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EROFS) if error.filename:
-            from spsbench.store.files import disk_error
+            from spsbench.files import disk_error
 
             complain(str(disk_error(Path(error.filename), error)))
             return 1

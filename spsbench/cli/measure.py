@@ -166,7 +166,7 @@ def _as_before(run: Path) -> dict[str, str]:
     """What ``extract: auto`` stood for in a chat that was left to answer freely; and that each turn of
     ``messages`` was asked before there was a setting for it."""
     from spsbench.config.files import read_yaml
-    from spsbench.store.files import read_json
+    from spsbench.files import read_json
 
     turns = {} if "turns" in read_yaml(run.with_name("config.yaml"), "--resume") else {"turns": "all"}
 

@@ -85,8 +85,8 @@ def _texts_plan(setup: Setup, task: str, plans: Mapping[tuple[str, str], Plan], 
 
 def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
     """The rows of Table 2 whose runs are there already, with the K that was chosen for them."""
+    from spsbench.files import read_json
     from spsbench.runner import plan
-    from spsbench.store.files import read_json
     from spsbench.store.opening import RUN_FILE
 
     for task in setup.paper.tasks:

@@ -70,7 +70,7 @@ def options_before(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: ``--resume`` names no directory of a paper.
     """
-    from spsbench.store.files import read_json
+    from spsbench.files import read_json
 
     resume: Path | None = params["resume"]
     place = resume or params["out"]
@@ -147,8 +147,8 @@ def keep_options(directory: Path, options: Mapping[str, Any], runs: Iterable[tup
     Raises:
         UsageError: one of them cannot be continued under these options; those of before stay.
     """
+    from spsbench.files import write_json
     from spsbench.runner import require_continuable
-    from spsbench.store.files import write_json
 
     for part, ready in runs:
         require_continuable(ready, directory / part.name)
@@ -191,7 +191,7 @@ def keep_page(
     Raises:
         IncompleteError: sequences failed; what there is was written and shown.
     """
-    from spsbench.store.files import write_json, write_text
+    from spsbench.files import write_json, write_text
 
     write_json(directory / SUMMARY_FILE, page)
     write_text(directory / PAGE_FILE, text)

@@ -13,9 +13,9 @@ from spsbench.cli.interruption import Interrupted, continued_by, written
 from spsbench.cli.measure import read_settings, require_unsplit
 from spsbench.config import RunConfig
 from spsbench.errors import IncompleteError, UsageError
+from spsbench.files import make_folder, write_text
 from spsbench.paths import results_dir
 from spsbench.store import fresh_directory
-from spsbench.store.files import make_folder, write_text
 
 _MOST = 64
 _GRACE_S = 20.0

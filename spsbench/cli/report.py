@@ -224,8 +224,8 @@ def _print(runs: Readable, form: Form | None, *, quiet: bool) -> None:
 
 def _write_page(runs: Readable, galleries: Sequence[Gallery], named: Path | None) -> Path:
     """Write the page and answer where it is."""
+    from spsbench.files import write_text
     from spsbench.report.html.page import page
-    from spsbench.store.files import write_text
 
     path = named or (runs[0][0] / "report.html" if len(runs) == 1 else Path(COMPARISON_FILE))
     if not path.parent.is_dir():

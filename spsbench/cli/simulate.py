@@ -199,7 +199,7 @@ def _folder(out: Path | None) -> Path | None:
     Raises:
         UsageError: it cannot be made, or holds something else than a simulation.
     """
-    from spsbench.store.files import unwritable
+    from spsbench.files import unwritable
 
     if out is None:
         return None
@@ -218,10 +218,10 @@ def _folder(out: Path | None) -> Path | None:
 
 
 def _write(question: Question, worlds: Sequence[World], folder: Path) -> None:
+    from spsbench.files import write_json, write_text
     from spsbench.report.figures.style import save
     from spsbench.simulate.figures import plates
     from spsbench.simulate.summary import facts, page
-    from spsbench.store.files import write_json, write_text
 
     drawn = plates(question, worlds)
     for plate in drawn:

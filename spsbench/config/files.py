@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from spsbench.config.models import Limits, ModelRef, PairConfig, PaperConfig, ProtocolConfig, RunConfig
 from spsbench.errors import UsageError, as_typed
+from spsbench.files import ordinary
 from spsbench.paths import DataKind, data_dir
-from spsbench.store.files import ordinary
 
 
 def read_yaml(path: Path, flag: str) -> dict[str, Any]:

@@ -15,9 +15,9 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from spsbench.axes import EAGER, Method
+from spsbench.config.addresses import withhold
 from spsbench.config.precision import QUANTISED, Precision, draft_precision_of, precision_of
 from spsbench.errors import UsageError
-from spsbench.fetch.addresses import withhold
 from spsbench.records import LEAST_TEMPERATURE
 
 MAX_K = 64

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spsbench.config.models import RunConfig
 from spsbench.errors import UsageError, as_typed
-from spsbench.store.files import ordinary
+from spsbench.files import ordinary
 
 FIELDS = ("task", "drafters", "rules", "policies", "engines")
 

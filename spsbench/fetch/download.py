@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spsbench.config.addresses import NotThere, Unreachable, host_of
 from spsbench.errors import UnavailableError
-from spsbench.fetch.addresses import NotThere, Unreachable, host_of
 from spsbench.fetch.cache import megabytes, part_of, writable
 from spsbench.fetch.catalogue import Stored
 from spsbench.fetch.watching import watcher

@@ -14,7 +14,7 @@ from urllib.request import url2pathname
 import requests
 from urllib3.util import Retry
 
-from spsbench.fetch.addresses import NotThere, Unreachable, host_of
+from spsbench.config.addresses import NotThere, Unreachable, host_of
 from spsbench.fetch.bounded import Bounded
 from spsbench.fetch.pip_settings import PipSettings
 

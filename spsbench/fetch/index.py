@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
-from spsbench.fetch.addresses import NotThere, Unreachable
+from spsbench.config.addresses import NotThere, Unreachable
 from spsbench.fetch.http import Http
 from spsbench.fetch.pip_settings import PipSettings
 

@@ -12,7 +12,7 @@ from typing import Any
 import requests
 from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 
-from spsbench.fetch.addresses import withheld
+from spsbench.config.addresses import withheld
 from spsbench.fetch.bounded import Bounded
 from spsbench.peers.lines import MOST_BYTES
 from spsbench.peers.peer import PeerError, PeerGone

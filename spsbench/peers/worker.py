@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from spsbench.files import ordinary
 from spsbench.peers import guard
 from spsbench.peers.lines import Lines, NoLine
 from spsbench.peers.peer import PeerError, PeerGone
@@ -32,7 +33,6 @@ from spsbench.peers.protocol import (
     request,
     shortened,
 )
-from spsbench.store.files import ordinary
 
 MOST_FAILURES = 3
 """Requests in a row without an answer, after which an engine is given up."""

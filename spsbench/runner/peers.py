@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from spsbench import __version__
+from spsbench import __version__, files
 from spsbench.arms.choice import is_peer
 from spsbench.axes import shown_engine
 from spsbench.environment import library_versions
@@ -24,7 +24,6 @@ from spsbench.peers.protocol import SAMPLER_ORDER, SMALLEST_SET, Described, Load
 from spsbench.peers.registry import find_peer
 from spsbench.records import Arm
 from spsbench.runner.plan import Plan
-from spsbench.store import files
 
 LOGS = "engines"
 """Folder of the run directory that takes what external engines print."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spsbench.store.files import plain
+from spsbench.files import plain
 from spsbench.store.opening import differences, fresh_directory, latest
 from spsbench.store.run import Key, RunStore, read_frames
 from spsbench.store.summary_file import read_summary, write_summary

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
+from spsbench.files import ordinary, write_text
 from spsbench.records import (
     UNRANKED,
     Generation,
@@ -32,7 +33,6 @@ from spsbench.records import (
     TokenEvidence,
     TracedToken,
 )
-from spsbench.store.files import ordinary, write_text
 from spsbench.store.journal import Row
 
 EVIDENCE_COLUMNS = tuple(field.name for field in dataclasses.fields(TokenEvidence))

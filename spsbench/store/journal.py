@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import SpsbenchError
-from spsbench.store.files import disk_error, ordinary, replacing
+from spsbench.files import disk_error, ordinary, replacing
 
 Row = dict[str, Any]
 Digest = Callable[[Row], Any]

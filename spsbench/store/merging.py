@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from spsbench.errors import IncompleteError, UsageError
+from spsbench.files import ordinary
 from spsbench.records import Prompt, Sample
 from spsbench.store.conditions import condition, joined
-from spsbench.store.files import ordinary
 from spsbench.store.opening import CONFIG_FILE, differences
 from spsbench.store.run import RunStore
 

@@ -14,11 +14,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+from spsbench import files
 from spsbench.config.names import slug
 from spsbench.errors import UsageError, as_typed
+from spsbench.files import unwritable
 from spsbench.records import READABLE_SCHEMAS, SCHEMA_VERSION, Prompt
-from spsbench.store import codec, files
-from spsbench.store.files import unwritable
+from spsbench.store import codec
 from spsbench.store.journal import Row
 
 RUN_FILE = "run.json"

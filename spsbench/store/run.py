@@ -12,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from spsbench import files
 from spsbench.errors import UsageError
 from spsbench.records import Prompt, Sample
-from spsbench.store import codec, files, opening, tables
+from spsbench.store import codec, opening, tables
 from spsbench.store.journal import Journal, Row
 from spsbench.store.opening import PROMPTS_FILE, RUN_FILE
 

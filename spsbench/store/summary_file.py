@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from spsbench.store import files, opening
+from spsbench import files
+from spsbench.store import opening
 from spsbench.summary_types import Summary
 
 SUMMARY_FILE = "summary.json"

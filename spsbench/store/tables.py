@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from spsbench import axes
 from spsbench.environment import little_memory
 from spsbench.errors import SpsbenchError
+from spsbench.files import ordinary, replacing
 from spsbench.store import codec
 from spsbench.store.codec import LATER_LOOP_COLUMNS, LOOP_COLUMNS, LOOP_COUNTS, TRACE_COLUMNS
-from spsbench.store.files import ordinary, replacing
 from spsbench.store.journal import Row
 
 if TYPE_CHECKING:

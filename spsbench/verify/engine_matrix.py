@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from spsbench.files import ordinary, write_text
 from spsbench.models.causal_lm import CausalLM
 from spsbench.peers.peer import PeerGone
 from spsbench.peers.protocol import Described, Load
@@ -21,7 +22,6 @@ from spsbench.peers.registry import PeerKind
 from spsbench.peers.server import require_same_model
 from spsbench.records import SamplingParams
 from spsbench.stats.losslessness import ALARM
-from spsbench.store.files import ordinary, write_text
 from spsbench.summary_types import EngineAuditRow, Evidence
 from spsbench.verify.audit import described
 from spsbench.verify.engine_audit import (

@@ -10,7 +10,7 @@ from commandline import SMALL, Cli
 from fake_server import Fake, serving
 
 from spsbench.config import resolve
-from spsbench.fetch.addresses import withheld, withhold
+from spsbench.config.addresses import withheld, withhold
 from spsbench.store import RunStore
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from commandline import ALONE, SMALL, Cli, Result, call
 
-from spsbench.store.files import acquire_lock
+from spsbench.files import acquire_lock
 
 ROOT = Path(__file__).parents[2]
 RUN = ("run", *SMALL, "--no-score", "--no-proof")

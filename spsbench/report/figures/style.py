@@ -13,10 +13,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spsbench.files import replacing
 from spsbench.report.measured import Measured
 from spsbench.report.wording import title
 from spsbench.stats.conditions import untrusted_because
-from spsbench.store.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
