@@ -346,7 +346,8 @@ class Generation:
         proposed: per loop all the drafted ids, also those after a rejected one or after the end;
             None if the engine cannot see them. Not stored.
         draft_rows: per loop the ``decode.rows.Rows`` that its drafted tokens were drawn from, as far as their
-            places are in the output; None of one whose tokens were certain. None if they were not kept. Not stored.
+            places are in the output; None of one whose tokens were certain. None if they were not kept. Not
+            stored.
         token_evidence: what an independent reading says of each token; None if there was none.
         hypotheses: all that a beam search finished, best first; the first is the output. None otherwise.
         latency_s: seconds from the end of prefill to the last token, of a row in a batch, whose ``decode_s``

@@ -143,13 +143,13 @@ class Setup:
     def texts(self, task: str) -> Part:
         """The run in which the target writes the texts of a task."""
         names = ",".join(self.samplings(task))
-        given = {"task": self.paper.tasks[task], "methods": "ars", "samplings": names, "ks": "0"} | _DRAWN
+        given = {"task": self.paper.tasks[task], "methods": "ars", "samplings": names, "ks": "0", **_DRAWN}
         return Part(f"texts-{task}", f"Texts of the target, {task}", given)
 
     def row(self, task: str, draft: str, temperature: int, k: int) -> Part:
         """The run of a row of Table 2."""
         name = self.samplings(task)[temperature]
-        given = {"task": self.paper.tasks[task], "ks": str(k), "samplings": name}
+        given: dict[str, Any] = {"task": self.paper.tasks[task], "ks": str(k), "samplings": name}
         given |= _DRAWN if temperature else {}
         title = f"Table 2, {task}, {draft}, T={temperature}, K={k}"
         return Part(f"table2-{task}-{draft}-t{temperature}", title, given)
