@@ -1,0 +1,103 @@
+"""What other programs hold on to: commands, exit codes, the engine protocol, names to import and register."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from commandline import ALONE, BRIEF, call
+from syrupy.assertion import SnapshotAssertion
+
+import spsbench
+from spsbench import testing
+from spsbench.cli.main import PANELS
+
+COMMANDS = [name for panel in PANELS.values() for name, _ in panel]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of(command: str, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = call(command, "--help")
+    assert done.code == 0
+    assert "\n".join(line.rstrip() for line in done.out.splitlines()) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("list", "tasks"), 0),
+        (("nonsense",), 2),
+        (("run", "nonsense"), 2),
+        (("run", "--k", "0.5"), 2),
+        (("run", "--drafter", "nonsense"), 2),
+        (("run", "--target", "/none", "--draft", "/none"), 3),
+        (("run", "missing.jsonl"), 3),
+        (("report", "missing"), 2),
+        (("run", "xsum", *BRIEF, "--limit", "1", "--max-new-tokens", "2", *ALONE, "--expect", "00000000"), 4),
+        (("compare", "missing", "missing"), 2),
+    ],
+)
+def test_exit_codes(
+    arguments: tuple[object, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert call(*arguments).code == code
+
+
+@pytest.mark.parametrize(
+    ("flags", "group"),
+    [
+        (("--drafter", "x"), "spsbench.drafters"),
+        (("--rule", "x"), "spsbench.rules"),
+        (("--k", "adaptive", "--policy", "x"), "spsbench.policies"),
+        (("x",), "spsbench.tasks"),
+    ],
+)
+def test_packages_register_in(
+    flags: tuple[str, ...], group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = []
+    monkeypatch.setattr(metadata, "entry_points", lambda group: asked.append(group) or ())
+    assert call("run", *flags).code == 2
+    assert group in asked
+
+
+WORKER = """\
+import json, sys
+log = open("heard.jsonl", "a")
+for line in sys.stdin:
+    log.write(line)
+    log.flush()
+    asked = json.loads(line)
+    if asked["method"] == "describe":
+        answer = {"engine": "echo", "version": "1", "protocol": 1}
+    elif asked["method"] == "generate":
+        answer = {"output_ids": [9] * asked["params"]["max_new_tokens"], "finish": "length"}
+    else:
+        answer = None
+    print(json.dumps({"id": asked["id"], "result": answer}), flush=True)
+"""
+
+
+def test_what_an_engine_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("worker.py").write_text(WORKER)
+    engine = f"worker:{sys.executable} worker.py"
+    small = ("--limit", "1", "--max-new-tokens", "4", "--k", "2")
+    done = call("run", "xsum", *BRIEF, *small, "--engine", f"eager,{engine}", *ALONE)
+    heard = [json.loads(line) for line in Path("heard.jsonl").read_text().splitlines()]
+    assert done.code == 0, done.err
+    assert [(line["method"], sorted(line["params"] or ())) for line in heard] == snapshot
+
+
+def test_names_to_import(snapshot: SnapshotAssertion) -> None:
+    assert {"spsbench": sorted(spsbench._WHERE), "spsbench.testing": sorted(testing.__all__)} == snapshot
+    assert all(getattr(spsbench, name) for name in spsbench._WHERE)
