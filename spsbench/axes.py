@@ -99,13 +99,6 @@ def series(rows: Sequence[AnyRow], along: str = "k") -> list[list[AnyRow]]:
     """Rows that differ on one axis alone, with what they are compared with.
 
     ArS and the draft alone draft nothing: they belong to every series of their sampling, engine and batch.
-
-    Args:
-        rows: of arms, in order.
-        along: the axis that may differ.
-
-    Returns:
-        one list for each place of the speculative rows, and one for each ground without any.
     """
     common = [name for name in GROUND if name != along]
 

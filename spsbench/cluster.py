@@ -24,15 +24,7 @@ _ANSWER_S = 5.0
 
 
 def cluster_of(text: str) -> str:
-    """The address that ``--on`` stands for, as ``ray.init`` takes it.
-
-    Args:
-        text: ``ray``, which is the cluster of ``RAY_ADDRESS`` or else one of this machine alone; or
-            ``ray://HOST:PORT``.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """The address that ``--on`` stands for, as ``ray.init`` takes it."""
     if text == RAY:
         return os.environ.get(_VARIABLE) or LOCAL
     if text.startswith(f"{RAY}://") and _ADDRESS.fullmatch(text):
@@ -46,12 +38,7 @@ def cluster_of(text: str) -> str:
 
 
 def require_cluster(text: str) -> str:
-    """``cluster_of``, once Ray is installed and somebody answers at the address.
-
-    Raises:
-        UsageError: see ``cluster_of``.
-        UnavailableError: no Ray here, or nobody there; known after a few seconds.
-    """
+    """``cluster_of``, once Ray is installed and somebody answers at the address."""
     address = cluster_of(text)
     if find_spec("ray") is None:
         raise UnavailableError(

@@ -46,9 +46,7 @@ class FoundMeter:
     """A meter, or why there is none.
 
     Attributes:
-        meter: None where nothing counts.
         update_s: seconds between two moves of its counter, as seen when it was opened.
-        reason: a clause on why there is no meter; empty where there is one.
     """
 
     meter: EnergyMeter | None
@@ -67,11 +65,7 @@ def _none(reason: str) -> FoundMeter:
 
 
 def find_rapl(root: Path = POWERCAP) -> FoundMeter:
-    """The counters of this machine's processors, of Intel's and AMD's make.
-
-    Args:
-        root: the kernel's folder of powercap zones.
-    """
+    """The counters of this machine's processors, of Intel's and AMD's make."""
     folders = _zones(root)
     if not folders:
         return _none("no RAPL counters")
@@ -151,11 +145,7 @@ class RaplMeter:
 
 
 def find_nvml(uuid: str | None = None) -> FoundMeter:
-    """The counter of an NVIDIA GPU, by the package nvidia-ml-py if it is installed.
-
-    Args:
-        uuid: of the GPU, ``GPU-...``; the machine's first if not given.
-    """
+    """The counter of an NVIDIA GPU, by the package nvidia-ml-py if it is installed."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -171,15 +161,7 @@ def find_nvml(uuid: str | None = None) -> FoundMeter:
 
 
 class NvmlMeter:
-    """A GPU's board, by its driver's counter.
-
-    Args:
-        nvml: the module ``pynvml``, initialised.
-        handle: of the device.
-
-    Raises:
-        nvml.NVMLError: the device counts no energy (older than Volta, or a part of a GPU).
-    """
+    """A GPU's board, by its driver's counter."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -209,8 +191,6 @@ def counting(
     """Wait for two moves of a meter's counter; one that stands still is refused: it would say 0 J.
 
     Args:
-        meter: just opened.
-        otherwise: the reason to give where it does not move.
         clock, sleep: of seconds.
     """
     moves = []

@@ -53,14 +53,7 @@ _TOOL_TIMEOUT_S = 10.0
 
 
 def describe_environment(command: Sequence[str] | None = None) -> dict[str, Any]:
-    """Everything about machine and software that may explain a measurement.
-
-    Args:
-        command: the command line; this process's own if not given.
-
-    Returns:
-        JSON-ready data; what cannot be read is None.
-    """
+    """Everything about machine and software that may explain a measurement."""
     return {
         "spsbench": spsbench.__version__,
         "git": git_state(Path(spsbench.__file__).resolve().parents[1]),
@@ -138,11 +131,7 @@ TAKERS: dict[str, Callable[[], float | None]] = {"waited_s": waited_s, "stolen_s
 
 
 def taken(worker: int | None = None) -> dict[str, float | None]:
-    """Seconds so far that others had a CPU which was wanted here: ``waited_s`` and ``stolen_s``.
-
-    Args:
-        worker: a process that computes in place of this one, whose waiting counts too.
-    """
+    """Seconds so far that others had a CPU which was wanted here: ``waited_s`` and ``stolen_s``."""
     found = {name: clock() for name, clock in TAKERS.items()}
     own = found["waited_s"]
     if worker is not None and own is not None:
@@ -217,11 +206,7 @@ def _cpu() -> dict[str, Any]:
 
 
 def require_cpus(threads: int | str) -> None:
-    """Refuse more threads than this process may use CPUs; ``auto`` asks for none.
-
-    Raises:
-        UsageError: they would take turns, and every time would be a multiple of what it is alone.
-    """
+    """Refuse more threads than this process may use CPUs; ``auto`` asks for none."""
     cpus = _cpu()["usable_threads"] or psutil.cpu_count()
     if isinstance(threads, int) and cpus and threads > cpus:
         raise UsageError(
@@ -286,9 +271,6 @@ def little_memory() -> Iterator[None]:
 
     For what strangers' files decide: a chat template is a program, and Parquet unfolds to any size. Where
     the system has no such limit nothing happens.
-
-    Raises:
-        MemoryError: more is wanted.
     """
     if not sys.platform.startswith("linux"):
         yield

@@ -17,13 +17,7 @@ _SUBJECT = "it "
 
 
 class SpsbenchError(Exception):
-    """A failure with a sentence for the user.
-
-    Args:
-        message: what is wrong, naming the value, in one sentence.
-        flag: the command-line flag or configuration key at fault, e.g. ``--k``.
-        remedy: what to do about it, in one sentence.
-    """
+    """A failure with a sentence for the user."""
 
     exit_code: ClassVar[int] = 1
 

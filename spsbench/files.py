@@ -51,18 +51,7 @@ def folder_of(path: Path, below: Path | None = None) -> Iterator[int]:
 
 
 def ordinary(path: str | Path, flags: int, below: Path | None = None) -> int:
-    """Open a file of a run directory; an ``opener`` for ``open``. It never waits and never follows a link.
-
-    Args:
-        path: of the file.
-        flags: as for ``os.open``.
-        below: the folder that the user named, where it is not the file's own.
-
-    Raises:
-        UsageError: it is a link, a pipe, a socket, a device or a folder, or is to be written and has a second
-            name, by which a file elsewhere would be written.
-        OSError: the system refuses.
-    """
+    """Open a file of a run directory; an ``opener`` for ``open``. It never waits and never follows a link."""
     path = Path(path)
     with folder_of(path, below) as folder:
         safe = flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -99,16 +88,7 @@ def _irregular(path: Path) -> UsageError:
 
 @contextlib.contextmanager
 def replacing(path: Path, below: Path | None = None) -> Iterator[BinaryIO]:
-    """Give a file to write to; what was written there then replaces ``path`` durably and at once.
-
-    Args:
-        path: of the file.
-        below: the folder that the user named, where it is not the file's own.
-
-    Raises:
-        UsageError: ``path`` is a link or no file.
-        SpsbenchError: the disk refuses, e.g. because it is full; ``path`` is then as it was.
-    """
+    """Give a file to write to; what was written there then replaces ``path`` durably and at once."""
     new = f".{path.name}.{secrets.token_hex(8)}.tmp"
     try:
         with folder_of(path, below) as folder:
@@ -144,11 +124,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path, flag: str) -> dict[str, Any]:
-    """The object in a JSON file of a run directory.
-
-    Raises:
-        UsageError: if it is missing or damaged; it names ``flag``.
-    """
+    """The object in a JSON file of a run directory."""
     try:
         with open(path, "rb", opener=ordinary) as file:
             content = json.load(file)
@@ -192,11 +168,7 @@ def disk_error(path: Path, problem: OSError) -> SpsbenchError:
 
 
 def make_folder(folder: Path, flag: str) -> None:
-    """Make a folder and those above it, if need be.
-
-    Raises:
-        UsageError: it cannot be made; it names ``flag``.
-    """
+    """Make a folder and those above it, if need be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -210,9 +182,6 @@ def acquire_lock(directory: Path, flag: str) -> int:
     """Lock a run directory for this process until the returned descriptor is closed or the process ends.
 
     The kernel holds the lock, so a killed process leaves none behind.
-
-    Raises:
-        UsageError: if another process holds it or the directory cannot be written to.
     """
     path = directory / LOCK_NAME
     try:

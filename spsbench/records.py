@@ -39,7 +39,6 @@ class BeamParams:
     """A beam search, as transformers' ``generate()`` has it.
 
     Attributes:
-        width: beams of the target, at least 1.
         draft_width: beams of the draft where it speculates, at least ``width``; no part of what is found.
         length_penalty: a finished hypothesis is scored by its log-probability over its length to this power.
         early_stopping: True ends the search with ``width`` finished hypotheses; False (or ``never``) goes on
@@ -64,10 +63,7 @@ class SamplingParams:
 
     Attributes:
         temperature: logits are divided by it; above 0 (0 is written as ``greedy=True``).
-        top_k: keep the k most probable tokens; 0 keeps all.
-        top_p: keep the smallest set of most probable tokens whose mass reaches it; 1 keeps all.
         greedy: put all mass on the largest logit; the other fields are then without effect.
-        beam: search for the most probable outputs instead; the other fields are then without effect.
     """
 
     temperature: float = 1.0
@@ -136,11 +132,7 @@ class Arm:
         k: lookahead, the most that a loop drafts; 0 unless the method is ``sps``.
         engine: the backend that generates, e.g. ``eager``.
         sampling_name: the name under which the task knows its sampling, e.g. ``nucleus``.
-        sampling: the parameters after that name.
         drafter: what proposes tokens; without effect unless the method is ``sps``, like the two below.
-        rule: what decides which of them stand; a beam search knows no other than the target's own choice.
-        policy: what decides how many are drafted in a loop.
-        batch: B, how many sequences a forward scores at once.
     """
 
     method: Method
@@ -206,11 +198,6 @@ class Request:
     """One sequence to generate.
 
     Attributes:
-        prompt_ids: token ids of the prompt, at least one.
-        max_new_tokens: the length limit, at least 1.
-        stop: strings that end the output; the output's text ends before the first of them.
-        sampling: the warping of both distributions.
-        seed: seeds every random draw of this sequence.
         fixed_length: ignore EOS and stop strings and emit exactly ``max_new_tokens``.
         trace: keep one ``TracedToken`` per drafted or emitted token.
     """
@@ -232,12 +219,7 @@ class Loop:
     after an accepted EOS is not a trial and is counted neither as drafted, tested nor accepted.
 
     Attributes:
-        drafted: tokens the draft proposed (0 for ArS).
-        accepted: drafted tokens that passed the modified rejection test.
-        emitted: tokens of this loop that became output, after truncation.
         tested: drafted tokens that met the test: ``accepted`` + 1 if one was rejected.
-        beta_sum: sum over tested positions of sum_x min(target(x), draft(x)) (Leviathan, Th. 3.5).
-        truncated: tokens cut off the end of this loop by EOS, stop string or length.
         draft_s, verify_s, sample_s, other_s: seconds; the four add up to the loop, together with ``comm_s``
             where there is one. None where an engine cannot see them.
         comm_s: seconds within collectives, of a target that is split over processes; None of any other.
@@ -262,13 +244,9 @@ class TracedToken:
     """One drafted or emitted token, for the picture of who wrote what.
 
     Attributes:
-        loop: index of the loop in its sequence.
-        position: index of the token in the output (a rejected draft shares it with its correction).
-        token_id: the token.
         fate: ``accepted``, ``rejected``, ``correction``, ``bonus`` or ``ars``.
         target_prob: its probability under the warped target at that position.
         draft_prob: its probability under the warped draft; None where there was none.
-        u: the uniform number that decided it.
     """
 
     loop: int
@@ -295,8 +273,6 @@ class TokenEvidence:
     rather than lists: 20 bytes a token, and float32 is what is stored. NaN where a row is not known.
 
     Attributes:
-        log_target: log q(x) under the arm's target; a draft-only arm's target is the draft.
-        log_draft: log p(x) under the draft model, whether or not it drafted here.
         draft_rank: how many tokens the draft holds more probable, before truncation; of equal ones those
             of smaller id. ``UNRANKED`` where the row is not known.
         draft_max: the largest probability of the draft's warped row.
@@ -318,10 +294,8 @@ class Hypothesis:
     """An output that a beam search finished.
 
     Attributes:
-        tokens: ids, with what ended it.
         score: ``log_prob`` over the number of tokens to the power of the length penalty; float32.
         log_prob: sum of the tokens' log-probabilities under the target, natural logarithm; float32.
-        reason: why it ended.
     """
 
     tokens: tuple[int, ...]
@@ -335,21 +309,11 @@ class Generation:
     """What an engine answers to a ``Request``.
 
     Attributes:
-        tokens: emitted token ids, with EOS and the token that completes a stop string.
-        text: the output without EOS and without the stop string.
-        loops: one record per target call; None if the engine cannot see loops (never invented).
         prefill_s: seconds for the prompt but its last token through every model the arm uses.
         decode_s: seconds from the end of prefill to the last emitted token.
-        finish_reason: why generation ended.
-        trace: one entry per drafted or emitted token if the request asked for it.
-        losslessness: sums that the losslessness statistics are computed from; None if not kept.
-        proposed: per loop all the drafted ids, also those after a rejected one or after the end;
-            None if the engine cannot see them. Not stored.
         draft_rows: per loop the ``decode.rows.Rows`` that its drafted tokens were drawn from, as far as their
             places are in the output; None of one whose tokens were certain. None if they were not kept. Not
             stored.
-        token_evidence: what an independent reading says of each token; None if there was none.
-        hypotheses: all that a beam search finished, best first; the first is the output. None otherwise.
         latency_s: seconds from the end of prefill to the last token, of a row in a batch, whose ``decode_s``
             is its share of them; None where the sequence had the machine to itself.
     """
@@ -374,9 +338,7 @@ class Example:
     """One item of a task, before it becomes a prompt.
 
     Attributes:
-        example_id: unique within the task's data.
         fields: the columns as loaded, e.g. ``document`` and ``summary``.
-        reference: what the output is scored against, e.g. the summary or the test program.
     """
 
     example_id: str
@@ -389,13 +351,7 @@ class Prompt:
     """An example as the models see it.
 
     Attributes:
-        example_id: the example it was built from.
-        text: the prompt's text.
-        ids: its token ids, with BOS or chat template where the models want them.
         reference: see ``Example``.
-        truncated_tokens: tokens cut from the query document so that the prompt fits.
-        chat: whether the ids are messages in a chat template.
-        category: what results are also shown by; None where the data has none.
         other_references: further ones, beside ``reference``; the best counts.
         begun: whether they go on into the answer, so that the output continues ``text``.
     """

@@ -70,14 +70,7 @@ _KEY = ["example_id", "sample_index", "arm"]
 
 
 def token_hash(samples: pd.DataFrame) -> str | None:
-    """SHA-256 over the ids of all finished sequences, whatever their order in the journal.
-
-    Args:
-        samples: rows with ``token_ids``; of several processes, all of one.
-
-    Returns:
-        64 hexadecimal digits; None without a finished sequence, and where processes wrote different tokens.
-    """
+    """SHA-256 over the ids of all finished sequences, whatever their order in the journal."""
     done = finished(samples)
     if done.empty or "token_ids" not in done:
         return None
@@ -108,15 +101,6 @@ def diagnostics(
 
     Each row also gets its own ``prediction``, ``{"leviathan": ..., "chen": ...}``, null for arms that
     predict nothing.
-
-    Args:
-        by_arm: rows of ``samples`` of each arm.
-        loops_by_arm: rows of ``loops`` of each arm.
-        rows: the arms' rows of the summary.
-        info: of ``summarise``.
-        evidence: rows of ``evidence``; without them nothing is replayed.
-        anytime: the run may have stopped because of its intervals.
-        alarmed: arms whose output does not follow the target.
     """
     # A loop of a beam search counts steps of the search: no model of tokens per loop is about them.
     sampled = [row for row in rows if not is_beam(row)]
@@ -164,8 +148,6 @@ def summarise(
     """The content of summary.json, from the tables of a run.
 
     Args:
-        samples: one row per sequence, the columns of ``samples.parquet``.
-        loops: one row per loop, the columns of ``loops.parquet``; empty where no engine saw loops.
         info: what the tables do not hold, all optional. ``arms``: a list of dicts with ``arm``,
             ``method``, ``k``, ``engine``, ``sampling``, so that an arm without a sample has its
             row; ``models`` with ``target`` and its ``dtype``; ``task``, ``task_label``,
@@ -175,11 +157,6 @@ def summarise(
             ``target_mode``, ``draft_mode``.
         evidence: one row per token that was read again, the columns of ``evidence.parquet``; without it
             nothing is replayed.
-        kinds: the task's metrics, where the task is at hand; a figure of the corpus by a file's metric needs
-            them.
-
-    Returns:
-        a dict of JSON's own types: null where a number does not exist, never NaN.
     """
     return separated(samples, loops, info, partial(_summarise, evidence=evidence, kinds=kinds))
 

@@ -12,11 +12,7 @@ _COUNT = "WORLD_SIZE"
 
 
 def started() -> int:
-    """Processes that were started together, with this one; 1 without torchrun.
-
-    Raises:
-        UsageError: the environment holds no number.
-    """
+    """Processes that were started together, with this one; 1 without torchrun."""
     told = os.environ.get(_COUNT, "1")
     if not (told.isascii() and told.isdecimal() and int(told) > 0):
         raise UsageError(
@@ -28,15 +24,7 @@ def started() -> int:
 
 
 def require_alone(command: str, remedy: str | None = None) -> None:
-    """Refuse several processes for what one is to do.
-
-    Args:
-        command: named in the error as what each of them would carry out.
-        remedy: if there is a better one than to start it alone.
-
-    Raises:
-        UsageError: there are several.
-    """
+    """Refuse several processes for what one is to do."""
     if (count := started()) > 1:
         raise UsageError(
             f"{count} processes were started, and each would carry out the whole {command}.",

@@ -142,11 +142,7 @@ def test_a_counter_that_stands_still_is_refused(tree: Tree, monkeypatch: pytest.
     monkeypatch.setattr(energy, "PATIENCE_S", 0.005)
     found = find_rapl(tree.root)
     assert found.meter is None
-    assert found.record() == {
-        "source": None,
-        "update_s": None,
-        "reason": "RAPL's counters do not move",
-    }
+    assert found.record() == {"source": None, "update_s": None, "reason": "RAPL's counters do not move"}
 
 
 class Ticking:

@@ -22,11 +22,7 @@ ROOT = Path(__file__).parents[1]
 LARGEST_BYTES = 30_000_000
 """The embedded pairs and the head weigh 25.1 MB compressed; all else 1.4 MB."""
 
-DATA = {
-    "tasks": "spsbench/_data/tasks",
-    "configs": "spsbench/_data/configs",
-    "spsbench": "spsbench",
-}
+DATA = {"tasks": "spsbench/_data/tasks", "configs": "spsbench/_data/configs", "spsbench": "spsbench"}
 """Folders of the repository that a wheel holds, and where."""
 
 IGNORED = ("__pycache__", ".pyc")

@@ -77,15 +77,7 @@ def make_sample(
         ],
         losslessness={"score": 1.5},
     )
-    return Sample(
-        example_id,
-        index,
-        arm,
-        17,
-        generation,
-        conditions={"load_1m": 1.5},
-        error=error,
-    )
+    return Sample(example_id, index, arm, 17, generation, conditions={"load_1m": 1.5}, error=error)
 
 
 def begin(directory: Path, **changes: Any) -> RunStore:

@@ -109,10 +109,7 @@ def write_wheel(path: Path, member: str, content: bytes) -> Path:
 def write_catalogue(folder: Path, name: str, wheel: Path, member: str, content: bytes) -> Path:
     """The folder that ``data_dir`` answers, with one packaged model."""
     folder.mkdir()
-    stored = {
-        "wheel": _stored(wheel.name, wheel.read_bytes()),
-        "member": _stored(member, content),
-    }
+    stored = {"wheel": _stored(wheel.name, wheel.read_bytes()), "member": _stored(member, content)}
     about = {"model": "Tiny", "licence": "Apache-2.0", "package": "llm_Tiny", "version": "1.0"}
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(about | stored | {"kept_bytes": 1_000_000}))
     return folder

@@ -13,11 +13,7 @@ from spsbench.records import Arm
 
 
 def require_batchable(arms: Sequence[Arm], config: RunConfig) -> None:
-    """Refuse engines, drafters, policies and stopping rules that know one sequence alone.
-
-    Raises:
-        UsageError: naming the option and the remedy.
-    """
+    """Refuse engines, drafters, policies and stopping rules that know one sequence alone."""
     if max(config.batches) == 1:
         return
     if BEAM in (config.samplings or ()):

@@ -17,15 +17,7 @@ _WIDER = 2
 
 
 def beam_arms(config: RunConfig, ks: Sequence[int]) -> Iterator[Arm]:
-    """Exact beam search, its speculation at each K, and the draft's own search, as the methods say.
-
-    Args:
-        config: whose samplings name ``beam``.
-        ks: above 0.
-
-    Raises:
-        UsageError: settings that no beam search has.
-    """
+    """Exact beam search, its speculation at each K, and the draft's own search, as the methods say."""
     params = _params(config)
     name, sampling = f"{BEAM}({params.width})", SamplingParams(beam=params)
     if "ars" in config.methods:
@@ -38,11 +30,7 @@ def beam_arms(config: RunConfig, ks: Sequence[int]) -> Iterator[Arm]:
 
 
 def require_beams_used(config: RunConfig) -> None:
-    """Refuse settings of a beam search where no sampling is one.
-
-    Raises:
-        UsageError: naming the flag.
-    """
+    """Refuse settings of a beam search where no sampling is one."""
     for flag, value in _given(config):
         raise UsageError(
             f"{value} is of a beam search, and no sampling is {BEAM}.",
@@ -52,15 +40,7 @@ def require_beams_used(config: RunConfig) -> None:
 
 
 def refuse_beams(config: RunConfig, command: str) -> None:
-    """Refuse beam search in a command that needs samples.
-
-    Args:
-        config: the settings.
-        command: that cannot have it, e.g. ``verify``.
-
-    Raises:
-        UsageError: a sampling is ``beam``.
-    """
+    """Refuse beam search in a command that needs samples."""
     if BEAM in (config.samplings or ()):
         raise UsageError(
             f"{BEAM} searches and samples nothing, and {command} is about samples.",
@@ -71,11 +51,7 @@ def refuse_beams(config: RunConfig, command: str) -> None:
 
 
 def _params(config: RunConfig) -> BeamParams:
-    """The search that a configuration describes.
-
-    Raises:
-        UsageError: what contradicts it.
-    """
+    """The search that a configuration describes."""
     _refuse_sampling(config)
     _refuse_drafting(config)
     width = config.beams or USUAL_BEAMS

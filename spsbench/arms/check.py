@@ -11,12 +11,7 @@ from spsbench.tasks.task import Task
 
 
 def task_and_arms(config: RunConfig) -> tuple[Task, tuple[Arm, ...]]:
-    """The task and the arms that a configuration asks for.
-
-    Raises:
-        UsageError: an unknown name, a value that is not allowed, or settings that contradict each other.
-        UnavailableError: a prompts file, or the package of a task, cannot be read.
-    """
+    """The task and the arms that a configuration asks for."""
     every = config.turns == "all"
     task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract, every_turn=every)
     arms = arms_of(config, task.samplings, task.default_sampling)

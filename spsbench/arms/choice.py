@@ -26,15 +26,6 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
 
     K = 0 stands for ArS; there is no SpS arm without a draft. A policy other than fixed decides how many
     tokens a loop drafts, so it has one arm, at the largest K.
-
-    Args:
-        config: the run's settings.
-        known: the task's samplings by name.
-        default: the sampling that is used unless the configuration names others.
-
-    Raises:
-        UsageError: an unknown sampling, engine, drafter, rule or policy, no arm at all, or no speculative
-            one although it was asked for.
     """
     for engine in config.engines:
         _require_engine(engine)
@@ -80,11 +71,7 @@ def is_lossless(arm: Arm) -> bool:
 
 
 def _require_engine(engine: str) -> None:
-    """Refuse what is neither a built-in nor an external engine.
-
-    Raises:
-        UsageError: see there.
-    """
+    """Refuse what is neither a built-in nor an external engine."""
     if engine in ENGINES:
         return
     try:
@@ -97,11 +84,7 @@ def _require_engine(engine: str) -> None:
 
 
 def require_stoppable(config: RunConfig, arms: Sequence[Arm]) -> None:
-    """Refuse ``until`` without a speedup to judge, and what ends a run early in a shard.
-
-    Raises:
-        UsageError: naming the option and the remedy.
-    """
+    """Refuse ``until`` without a speedup to judge, and what ends a run early in a shard."""
     for flag, value in (("--until", config.until), ("--budget", config.budget_s)):
         if value is not None and config.shard is not None:
             raise UsageError(

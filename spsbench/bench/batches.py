@@ -38,14 +38,8 @@ class BatchPlan:
     """What to measure.
 
     Attributes:
-        batches: B, ascending.
-        ks: lookaheads from 1.
-        context: tokens of each sequence before every forward.
         budget_s: seconds for the forwards.
         acceptance: by which predictions are made, and loops if ``loops``.
-        loops: whether real loops are run with that acceptance.
-        sampling: of both models in these loops.
-        seed: of tokens, order and acceptance.
     """
 
     batches: tuple[int, ...]
@@ -86,11 +80,7 @@ class BatchFacts(TypedDict):
 
 
 class Alone:
-    """A model of one sequence as a ``BatchModel``: what batch size 1 really runs.
-
-    Args:
-        model: its cache is used.
-    """
+    """A model of one sequence as a ``BatchModel``: what batch size 1 really runs."""
 
     batch = 1
 
@@ -109,11 +99,7 @@ class Alone:
 
 
 def require_batch_room(target: CausalLM, draft: CausalLM, plan: BatchPlan) -> None:
-    """Refuse batches whose caches, and weights packed once more for each size, do not fit.
-
-    Raises:
-        UsageError: with both numbers.
-    """
+    """Refuse batches whose caches, and weights packed once more for each size, do not fit."""
     rows = sum(size for size in plan.batches if size > 1)
     packed = sum(size > 1 for size in plan.batches)
     models = (target, draft)
@@ -124,11 +110,7 @@ def require_batch_room(target: CausalLM, draft: CausalLM, plan: BatchPlan) -> No
 
 
 def study_batches(target: CausalLM, draft: CausalLM, plan: BatchPlan) -> BatchFacts:
-    """Measure forwards of every shape in turns, and loops where they are asked for.
-
-    Raises:
-        UsageError: a model does not run several sequences at once.
-    """
+    """Measure forwards of every shape in turns, and loops where they are asked for."""
     models = {size: (_of(target, size, plan), _of(draft, size, plan)) for size in plan.batches}
     blocks = {k + 1 for k in plan.ks}
     shapes = [
@@ -214,10 +196,7 @@ def _pays_up_to(cells: Sequence[BatchCell]) -> float | None:
 
 
 def _looped(
-    target: CausalLM,
-    draft: CausalLM,
-    models: Mapping[int, tuple[BatchModel, BatchModel]],
-    plan: BatchPlan,
+    target: CausalLM, draft: CausalLM, models: Mapping[int, tuple[BatchModel, BatchModel]], plan: BatchPlan
 ) -> dict[Shape, RatioInterval | None]:
     """Speedups of real loops with the planned acceptance, by batch size and K, paired by round."""
     arms = [(size, k) for size in plan.batches for k in (0, *plan.ks)]

@@ -20,10 +20,6 @@ def study_contexts(target: CausalLM, draft: CausalLM, config: BenchConfig) -> di
     """Measure a pair after several contexts; returns what ``--json`` prints and the terminal shows.
 
     Every round has both models after all contexts, so that a drift of the machine hits them alike.
-
-    Args:
-        target, draft: on one device, with at least ``config.tokens`` positions; no encoder-decoders.
-        config: what to measure.
     """
     models = [(target, config.rows), (draft, DRAFT_ROWS)]
     times = time_in_turns(models, config.contexts, config.budget_s, config.seed)
@@ -52,10 +48,7 @@ def _behind(
     bandwidth: float | None,
 ) -> dict[str, Any]:
     """All about one context, as ``study`` has it, with c and the bytes of keys and values."""
-    memory = {
-        "regime": regime(target, draft, context, bandwidth),
-        "bandwidth_bytes_per_s": bandwidth,
-    }
+    memory = {"regime": regime(target, draft, context, bandwidth), "bandwidth_bytes_per_s": bandwidth}
     found = payoff(*times, ks)
     roles = {"target": (target, times[0]), "draft": (draft, times[1])}
     c, low, high = times[1].over(times[0])

@@ -76,10 +76,7 @@ class Forced:
     """Measured times of one arm.
 
     Attributes:
-        k: lookahead; 0 is ArS.
         ms_per_token: decoding time per token.
-        tokens_per_loop: mean over its loops.
-        speedup: over ArS, paired by round; None for ArS.
     """
 
     k: int
@@ -97,16 +94,7 @@ def measure_forced(
     rounds: int,
     seed: int = 0,
 ) -> list[Forced]:
-    """Interleave the arms: in each round one sequence of every arm, in shuffled order.
-
-    Args:
-        engines: by K, 0 for ArS.
-        prompt: token ids.
-        sampling: of both models.
-        tokens: length of each sequence.
-        rounds: at least 2 for an interval.
-        seed: of uniform numbers and order.
-    """
+    """Interleave the arms: in each round one sequence of every arm, in shuffled order."""
     shuffler, order = random.Random(seed), list(engines)
     seconds: dict[int, list[float]] = {k: [] for k in engines}
     loops: dict[int, int] = dict.fromkeys(engines, 0)
@@ -129,11 +117,7 @@ def _result(k: int, seconds: dict[int, list[float]], loops: int, tokens: int) ->
 
 
 def acceptance_of(arms: pd.DataFrame, loops: pd.DataFrame) -> SyntheticAcceptance | None:
-    """The acceptance of a run's SpS arm with the largest K, by draft position; None if it has none.
-
-    Args:
-        arms, loops: the run's tables.
-    """
+    """The acceptance of a run's SpS arm with the largest K, by draft position; None if it has none."""
     seen = arms[(arms["method"] == "sps") & arms["arm"].isin(loops["arm"])]
     if seen.empty:
         return None

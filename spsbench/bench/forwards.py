@@ -27,7 +27,6 @@ class Forwards:
     """Times of one model.
 
     Attributes:
-        rows: how many tokens were scored at once, in order.
         seconds: [rounds, len(rows)]; a round has one forward of each.
     """
 
@@ -63,22 +62,14 @@ def time_forwards(
     """Time forwards of several sizes in turns, in an order reshuffled each round.
 
     Args:
-        model: its cache is used.
-        rows: tokens at once, each at least 1; 1 is always among them.
-        context: tokens in the cache before each forward, at least 1; of an encoder-decoder
-            those of the source.
         budget_s: seconds after which no further round begins, if a few are done.
-        seed: of tokens and order.
     """
     return time_in_turns([(model, rows)], [context], budget_s, seed)[0][context]
 
 
 @torch.inference_mode()
 def time_in_turns(
-    models: Sequence[tuple[CausalLM, Sequence[int]]],
-    contexts: Sequence[int],
-    budget_s: float,
-    seed: int = 0,
+    models: Sequence[tuple[CausalLM, Sequence[int]]], contexts: Sequence[int], budget_s: float, seed: int = 0
 ) -> list[dict[int, Forwards]]:
     """The same of several models after several contexts: each round has them all, in shuffled order.
 
@@ -86,14 +77,6 @@ def time_in_turns(
     what is scored are the very tokens that lie there, so that the cache keeps what was read. Before the
     forwards of a model after a context goes one that does not count: in a loop, too, forwards of a kind
     follow each other.
-
-    Args:
-        models: each with its rows, see ``time_forwards``.
-        contexts: lengths in tokens, each once; of encoder-decoders one.
-        budget_s, seed: see ``time_forwards``.
-
-    Returns:
-        per model its times by context.
     """
     probes = [_Probe(model, rows, max(contexts), seed) for model, rows in models]
     places = [(probe, context) for probe in range(len(probes)) for context in contexts]
@@ -184,17 +167,7 @@ def bench_loop_cost(target: Forwards, draft: Forwards, k: int) -> float:
 
 
 def payoff(target: Forwards, draft: Forwards, ks: Sequence[int]) -> dict[str, Any]:
-    """The predicted speedup of every alpha and K.
-
-    Args:
-        target: with every K+1 among its rows.
-        draft: with 1 among its rows.
-        ks: lookaheads from 1.
-
-    Returns:
-        ``costs`` (a loop in target steps) and ``break_even`` (the alpha from which K gains; None: no
-        alpha does), by K; ``grid``: per alpha its ``speedups`` by K and ``best_k`` (0: none gains).
-    """
+    """The predicted speedup of every alpha and K."""
     costs = {k: bench_loop_cost(target, draft, k) for k in ks}
     grid = []
     for alpha in ALPHAS:

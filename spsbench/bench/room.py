@@ -25,7 +25,6 @@ class Held:
     """What a model takes on its device.
 
     Attributes:
-        config: its Hugging Face configuration.
         weights_bytes: of all its weights.
         width_bytes: of a number in its keys and values.
     """
@@ -50,16 +49,6 @@ def require_context_room(
     """Refuse a context whose keys, values and attention scores do not fit beside the weights.
 
     An upper bound: a fused attention holds less. Where the free memory is not known nothing is refused.
-
-    Args:
-        models: target and draft, which keep their caches side by side.
-        context: the longest, in tokens, as it was asked for.
-        tokens: of the longest sequence, what is scored after the context included.
-        device: where they are.
-        whole: whether the context is read at once, as loops read a prompt, or in blocks.
-
-    Raises:
-        UsageError: with both numbers.
     """
     weights = sum(model.weights_bytes for model in models)
     caches = sum(model.cache_bytes(tokens) for model in models)

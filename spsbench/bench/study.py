@@ -32,12 +32,7 @@ class BenchConfig:
     """What to measure.
 
     Attributes:
-        ks: lookaheads from 1.
-        contexts: tokens in the cache before the forwards, ascending; synthetic acceptance knows one.
         budget_s: seconds for the forwards, and as many again for synthetic acceptance.
-        sampling: of both models under synthetic acceptance.
-        acceptance: synthetic acceptance; None for none.
-        seed: of tokens, order and acceptance.
     """
 
     ks: tuple[int, ...]
@@ -64,12 +59,7 @@ class BenchConfig:
 
 
 def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, Any]:
-    """Measure a pair after one context; returns what ``--json`` prints and the terminal shows.
-
-    Args:
-        target, draft: on one device, with at least ``config.tokens`` positions.
-        config: what to measure.
-    """
+    """Measure a pair after one context; returns what ``--json`` prints and the terminal shows."""
     modes = {"target": target.backend, "draft": draft.backend}
     times = {
         "target": time_forwards(target, config.rows, config.context, 0.8 * config.budget_s, config.seed),

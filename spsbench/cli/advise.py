@@ -126,11 +126,7 @@ def advise(
 
 
 def advise_on(params: Mapping[str, Any]) -> None:
-    """Write ArS texts, replay every drafter over them, choose, and run what was chosen.
-
-    Raises:
-        UsageError, UnavailableError: before anything is loaded.
-    """
+    """Write ArS texts, replay every drafter over them, choose, and run what was chosen."""
     from spsbench.cli.measure import require_possible
 
     quiet, began_s = params["quiet"], time.monotonic()
@@ -231,14 +227,7 @@ def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, 
 
 
 class _Reading:
-    """Watches texts being written, and reads each with every drafter as soon as it is there.
-
-    Args:
-        progress: where it is shown.
-        readings: of the texts.
-        ready: what writes them.
-        ks: lookaheads.
-    """
+    """Watches texts being written, and reads each with every drafter as soon as it is there."""
 
     def __init__(self, progress: Progress, readings: Readings, ready: Plan, ks: Sequence[int]) -> None:
         self._progress, self._readings, self._ks = progress, readings, ks
@@ -363,13 +352,7 @@ def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:
 
 @dataclass(frozen=True)
 class Check:
-    """A candidate that was run beside ArS.
-
-    Attributes:
-        candidate: which.
-        live: its speedup on some of the judging prompts; None where it could not be measured.
-        alarm: whether its output does not follow the target's distribution.
-    """
+    """A candidate that was run beside ArS."""
 
     candidate: Candidate
     live: RatioInterval | None

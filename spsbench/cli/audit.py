@@ -37,14 +37,8 @@ Temperature = Annotated[
         "Of texts that do not say theirs: 1. With --engine a list: 0.7, 1, and 1 with top-p 0.9.",
     ),
 ]
-TopP = Annotated[
-    str | None,
-    options.option("--top-p", "P", SAMPLED, "The same. Default: 1."),
-]
-TopK = Annotated[
-    str | None,
-    options.option("--top-k", "N", SAMPLED, "The same. Default: all tokens."),
-]
+TopP = Annotated[str | None, options.option("--top-p", "P", SAMPLED, "The same. Default: 1.")]
+TopK = Annotated[str | None, options.option("--top-k", "N", SAMPLED, "The same. Default: all tokens.")]
 Greedy = Annotated[
     bool, options.option("--greedy", "", SAMPLED, "Texts are greedy: each token the most probable one.")
 ]
@@ -151,12 +145,7 @@ DEFAULT_PAIR = "mini"
 
 
 def audit_file(path: Path, params: Mapping[str, Any]) -> None:
-    """Judge the texts of a file.
-
-    Raises:
-        UsageError, UnavailableError: before anything is loaded.
-        GateFailed: they are not distributed as the target says.
-    """
+    """Judge the texts of a file."""
     quiet: bool = params["quiet"]
     sampling, seed = values.sampling(params), values.seed(params["seed"])
     values.float_dtype(params["dtype"], "--dtype")

@@ -33,13 +33,7 @@ so does one that ignores the cut."""
 
 
 def audit_named(params: Mapping[str, Any]) -> None:
-    """Audit an engine with every setting that was asked for.
-
-    Raises:
-        UsageError, UnavailableError: before anything is drawn.
-        GateFailed: texts of a setting do not follow the target.
-        IncompleteError: of a setting it is not clear, or the engine gave up.
-    """
+    """Audit an engine with every setting that was asked for."""
     from spsbench.peers.peer import PeerGone
     from spsbench.peers.registry import find_peer
 
@@ -131,15 +125,7 @@ def _limits(params: Mapping[str, Any]) -> tuple[float, int, float]:
 
 
 def config_of(params: Mapping[str, Any], task_flag: str) -> RunConfig:
-    """Prompts, pair and seed, as a run would have them; no sampling of the task's is used.
-
-    Args:
-        params: every option by its name in Python, as typed.
-        task_flag: what names the task in this command.
-
-    Raises:
-        UsageError, UnavailableError: what the settings alone show to be wrong.
-    """
+    """Prompts, pair and seed, as a run would have them; no sampling of the task's is used."""
     from spsbench.cli.measure import require_possible, task_file
     from spsbench.config import resolve
     from spsbench.records import number

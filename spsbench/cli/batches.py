@@ -17,11 +17,7 @@ USUAL_ALPHA = 0.8
 
 
 def sizes(text: str | None) -> tuple[int, ...]:
-    """``1,2,4,8`` ascending and each once; nothing where nothing was typed.
-
-    Raises:
-        UsageError: one of them is no batch size.
-    """
+    """``1,2,4,8`` ascending and each once; nothing where nothing was typed."""
     from spsbench.config.models import MAX_BATCH
 
     if text is None:

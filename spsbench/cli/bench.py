@@ -200,11 +200,7 @@ _SHARPENED = SamplingParams(temperature=0.1, top_p=0.95)
 
 
 def bench_pair(params: Mapping[str, Any]) -> None:
-    """Measure a pair, real or of random weights, and print what it can gain.
-
-    Raises:
-        UsageError, UnavailableError: before anything is loaded.
-    """
+    """Measure a pair, real or of random weights, and print what it can gain."""
     random_weights = params["target_config"] is not None or params["draft_config"] is not None
     _refuse(params, random_weights=random_weights)
     threads = values.threads(params["threads"])
@@ -288,11 +284,7 @@ def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:
 
 
 def _refuse(params: Mapping[str, Any], *, random_weights: bool) -> None:
-    """Refuse wrong values before torch is imported.
-
-    Raises:
-        UsageError: naming the flag.
-    """
+    """Refuse wrong values before torch is imported."""
     from spsbench.store.opening import read_run
 
     values.lookaheads(params["k"] or DEFAULT_KS)

@@ -20,14 +20,6 @@ def refuse_repeated(command: Any, context: Any, arguments: Sequence[str]) -> Non
     """Refuse an option that is given twice, unless giving it again adds to it.
 
     The parser would keep the last value without a word, and a user who types ``--k 2 --k 4`` means both.
-
-    Args:
-        command: of typer.
-        context: of typer.
-        arguments: as typed after the command's name.
-
-    Raises:
-        UsageError: naming the option, and where it takes a list also how both values are written.
     """
     *_, given = command.make_parser(context).parse_args(args=list(arguments))
     for parameter, count in Counter(given).items():

@@ -47,10 +47,6 @@ def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
 
     The model is A's, in A's dtype, by one forward without a cache. Where it cannot be loaded, ``gap`` is
     null and ``gap_unknown`` says why: a comparison of records needs no model.
-
-    Args:
-        compared: of ``stats.comparison.compare``; its arms' ``tokens`` are completed in place.
-        a, b: the directories of both runs.
     """
     from spsbench.store import RunStore, read_frames
 
@@ -133,12 +129,7 @@ def _at(tokens: list[int], position: int) -> int | None:
 def compare_runs(
     a: Path, b: Path, gate: str | None, *, force: bool = False, as_json: bool = False, quiet: bool = False
 ) -> None:
-    """Compare two run directories.
-
-    Raises:
-        UsageError: one holds no run, they cannot be compared, or the gate is not a share between 0 and 1.
-        GateFailed: an arm of B is slower than the gate allows.
-    """
+    """Compare two run directories."""
     from spsbench.stats.comparison import compare as compare_sides
 
     allowed = None if gate is None else read_share(gate)
@@ -153,11 +144,7 @@ def compare_runs(
 
 
 def read_share(text: str) -> float:
-    """``2%`` or ``0.02`` as a number.
-
-    Raises:
-        UsageError: it is neither, or not from 0 to below 100%.
-    """
+    """``2%`` or ``0.02`` as a number."""
     number = text.strip()
     try:
         share = float(number[:-1]) / 100 if number.endswith("%") else float(number)

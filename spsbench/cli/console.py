@@ -24,14 +24,7 @@ if TYPE_CHECKING:
 def present(
     facts: Callable[[], Any], screen: Callable[[], RenderableType | str], *, json: bool, quiet: bool
 ) -> None:
-    """Print a command's result on stdout, as the contract of this module says.
-
-    Args:
-        facts: makes what JSON shows.
-        screen: makes what people read.
-        json: of ``--json``.
-        quiet: of ``--quiet``.
-    """
+    """Print a command's result on stdout, as the contract of this module says."""
     if json:
         print_json(facts())
     elif not quiet:

@@ -18,11 +18,7 @@ _GB, _MB = 1e9, 1e6
 
 
 def lengths(text: str | None, default: int) -> tuple[int, ...]:
-    """``1k,4k,16384`` as numbers of tokens, ascending and each once; k stands for 1,024.
-
-    Raises:
-        UsageError: one of them is no length.
-    """
+    """``1k,4k,16384`` as numbers of tokens, ascending and each once; k stands for 1,024."""
     if text is None:
         return (default,)
     matches = [_LENGTH.fullmatch(part.strip()) for part in text.split(",")]

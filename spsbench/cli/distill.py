@@ -35,10 +35,7 @@ Out = Annotated[
     Path | None,
     option("--out", "FOLDER", None, "Folder of the draft; training resumes if it was begun there."),
 ]
-Kind = Annotated[
-    str | None,
-    option("--kind", "KIND", None, "model, eagle or medusa. Default: model."),
-]
+Kind = Annotated[str | None, option("--kind", "KIND", None, "model, eagle or medusa. Default: model.")]
 Layers = Annotated[str | None, option("--layers", "N", None, "Layers of a draft model. Default: 2.")]
 Heads = Annotated[
     str | None, option("--heads", "N", TRAINING, "medusa: heads, one for each token ahead. Default: 4.")
@@ -111,12 +108,7 @@ def distill(
 
 
 def distill_draft(params: Mapping[str, Any]) -> None:
-    """Make the draft, write its card and say what it is worth.
-
-    Raises:
-        UsageError: a value that is not valid, or a folder that is not ours.
-        UnavailableError: the target cannot be read.
-    """
+    """Make the draft, write its card and say what it is worth."""
     recipe = _recipe(params)
     values.require_machine({"device": params["device"]})
     if params["threads"] is not None:

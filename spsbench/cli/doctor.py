@@ -44,10 +44,8 @@ class Check:
     """One thing that was looked at.
 
     Attributes:
-        what: its name.
         state: ``ok``; ``absent``: would have to be fetched; ``broken``: should be here and is not;
             ``busy``: others use it now; ``info``: a fact.
-        detail: a sentence or a value.
     """
 
     what: str

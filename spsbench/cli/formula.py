@@ -37,13 +37,6 @@ def show(alpha: float, c: float, k: str | None, *, json: bool, quiet: bool) -> N
 
     Args:
         alpha: probability that one draft token is accepted.
-        c: time of one draft run over the time of one target run.
-        k: lookaheads as typed; 0 to 7 where none were.
-        json: as JSON alone.
-        quiet: nothing for people to read.
-
-    Raises:
-        UsageError: alpha outside [0, 1], c below 0, or no such lookaheads.
     """
     from spsbench.config import parse_ks
 
@@ -52,11 +45,7 @@ def show(alpha: float, c: float, k: str | None, *, json: bool, quiet: bool) -> N
 
 
 def predict(alpha: float, c: float, ks: Sequence[int]) -> dict[str, Any]:
-    """Expected tokens per loop and speedup for every K, and the best K.
-
-    Raises:
-        UsageError: alpha outside [0, 1] or c below 0.
-    """
+    """Expected tokens per loop and speedup for every K, and the best K."""
     from spsbench.decode.theory import expected_tokens, minimum_gain, walltime_factor
     from spsbench.predict.whatif import KS, leviathan
 
@@ -69,11 +58,7 @@ def predict(alpha: float, c: float, ks: Sequence[int]) -> dict[str, Any]:
         "best_speedup": walltime_factor(alpha, c, best),
         "minimum_gain": gain,
         "rows": [
-            {
-                "k": k,
-                "tokens_per_loop": expected_tokens(alpha, k),
-                "speedup": walltime_factor(alpha, c, k),
-            }
+            {"k": k, "tokens_per_loop": expected_tokens(alpha, k), "speedup": walltime_factor(alpha, c, k)}
             for k in ks
         ],
     }

@@ -67,11 +67,7 @@ class _Wanted(Protocol):
 
 
 def _wanted(name: str) -> list[_Wanted]:
-    """What a name stands for.
-
-    Raises:
-        UsageError: nothing, or what comes from elsewhere.
-    """
+    """What a name stands for."""
     from spsbench.config import list_pairs
     from spsbench.config.files import unknown_name
     from spsbench.fetch.catalogue import PREFIX
@@ -86,11 +82,7 @@ def _wanted(name: str) -> list[_Wanted]:
 
 
 def _packages_of(name: str) -> list[Package]:
-    """The packaged models of a pair, each once.
-
-    Raises:
-        UsageError: there is no such pair, or it comes from elsewhere.
-    """
+    """The packaged models of a pair, each once."""
     from spsbench.config import load_pair
     from spsbench.errors import UsageError
     from spsbench.fetch.catalogue import PREFIX, load_package

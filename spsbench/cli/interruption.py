@@ -28,11 +28,7 @@ _SAME_REQUEST_S = 1.0
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGTERM or SIGHUP arrived.
-
-    Attributes:
-        signum: which of them.
-    """
+    """SIGTERM or SIGHUP arrived."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
@@ -41,9 +37,6 @@ class Interrupted(KeyboardInterrupt):
 
 class Interruption:
     """Whether a command was interrupted, and how it is continued.
-
-    Args:
-        arguments: of the command, as typed.
 
     Attributes:
         signum: the first of ``SIGNALS`` that arrived.
@@ -102,14 +95,7 @@ os.register_at_fork(after_in_child=_restore)
 
 @contextmanager
 def listening(arguments: Sequence[str]) -> Iterator[Interruption]:
-    """Have ``SIGNALS`` raised while a command runs; one that is ignored, as under nohup, stays ignored.
-
-    Args:
-        arguments: of the command, as typed.
-
-    Raises:
-        Interrupted: in the main thread, when a signal arrives.
-    """
+    """Have ``SIGNALS`` raised while a command runs; one that is ignored, as under nohup, stays ignored."""
     global _current
     outer, _current = _current, Interruption(arguments)
     installs = threading.current_thread() is threading.main_thread() and not _before
@@ -133,11 +119,7 @@ def _install() -> None:
 
 
 def continued_by(command: Callable[[], str | None]) -> None:
-    """From here on, an interrupted command names this one as its continuation.
-
-    Args:
-        command: makes it when all is over; None where nothing was kept that could be continued.
-    """
+    """From here on, an interrupted command names this one as its continuation."""
     _current.continuation = command
 
 

@@ -132,11 +132,7 @@ class Judging:
 
 
 def judge_samples(samples: Path, asked: Judging, *, json: bool, quiet: bool) -> None:
-    """Judge a file of samples; each row is written with every field that came in, with passed and result.
-
-    Raises:
-        UsageError, UnavailableError: before any program runs.
-    """
+    """Judge a file of samples; each row is written with every field that came in, with passed and result."""
     from spsbench.cli.console import present, say
     from spsbench.execution import judge_all, sandbox_level
     from spsbench.execution.samples import read_problems, read_samples

@@ -19,19 +19,9 @@ if TYPE_CHECKING:
 
 
 def measured_drafts(
-    setup: Setup,
-    task: str,
-    plans: Mapping[tuple[str, str], Plan],
-    directory: Path,
-    *,
-    quiet: bool,
+    setup: Setup, task: str, plans: Mapping[tuple[str, str], Plan], directory: Path, *, quiet: bool
 ) -> dict[str, Any]:
-    """What is known of every draft on a task; measured unless it is there, of these very texts.
-
-    Returns:
-        ``texts`` (a hash), ``models`` by draft, and under ``temperatures`` by ``"0"`` and ``"1"``: ``alphas``
-        by draft, n-gram drafts among them, and ``drafts``, by draft ``k`` with the alpha and c that chose it.
-    """
+    """What is known of every draft on a task; measured unless it is there, of these very texts."""
     from spsbench.files import read_json, write_json
     from spsbench.replay.texts import texts_of
 

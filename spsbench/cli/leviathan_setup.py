@@ -29,12 +29,7 @@ _DRAWN: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
 
 
 def setup_of(options: Mapping[str, Any]) -> PaperConfig:
-    """The models and tasks of a paper, with what was typed in their place.
-
-    Raises:
-        UsageError: ``--target`` without a draft or beside ``--pair``, two drafts or tasks of one name, or a
-            draft with the name of one that is counted.
-    """
+    """The models and tasks of a paper, with what was typed in their place."""
     from spsbench.config import ModelRef, load_pair, load_paper
 
     paper = load_paper(options["of"])
@@ -62,11 +57,7 @@ def setup_of(options: Mapping[str, Any]) -> PaperConfig:
 
 
 def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
-    """``NAME=VALUE`` or a value alone, which is named after its last part.
-
-    Raises:
-        UsageError: an empty value, or a name twice.
-    """
+    """``NAME=VALUE`` or a value alone, which is named after its last part."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -81,11 +72,7 @@ def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
 
 
 def _named_drafts(given: Sequence[str]) -> dict[str, str]:
-    """See ``_named``.
-
-    Raises:
-        UsageError: also for the name of a draft that Table 3 has besides.
-    """
+    """See ``_named``."""
     from spsbench.config import NGRAMS
 
     found = _named("--draft", given)
@@ -100,12 +87,7 @@ def _named_drafts(given: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is measured, and how.
-
-    Attributes:
-        paper: models and tasks.
-        options: as typed.
-    """
+    """What is measured, and how."""
 
     paper: PaperConfig
     options: Mapping[str, Any]
@@ -155,11 +137,7 @@ class Setup:
         return Part(f"table2-{task}-{draft}-t{temperature}", title, given)
 
     def samplings(self, task: str) -> tuple[str, str]:
-        """The task's samplings that stand for temperature 0 and 1; the second one's parameters are replaced.
-
-        Raises:
-            UsageError: it lacks one of them.
-        """
+        """The task's samplings for temperature 0 and 1; the second one's parameters are replaced."""
         from spsbench.records import SamplingParams
         from spsbench.tasks.catalogue import load_task
 

@@ -27,13 +27,7 @@ _NOT_OFFERED = (
 
 
 def measure_load(params: Mapping[str, Any]) -> None:
-    """Measure servers as the options of ``run`` ask.
-
-    Raises:
-        UsageError: options that say nothing to a server.
-        UnavailableError: a server does not answer, or serves another model than the other.
-        IncompleteError: requests failed; the rest is shown all the same.
-    """
+    """Measure servers as the options of ``run`` ask."""
     from spsbench.load.plan import server_names
 
     concurrencies = _concurrencies(params["concurrency"])
@@ -70,11 +64,7 @@ def measure_load(params: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
-    """An empty directory, made before anything is measured; it goes again if nothing was.
-
-    Raises:
-        UsageError: it cannot be made, or holds something.
-    """
+    """An empty directory, made before anything is measured; it goes again if nothing was."""
     from spsbench.files import unwritable
     from spsbench.paths import results_dir
     from spsbench.store import fresh_directory

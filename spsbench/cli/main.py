@@ -106,11 +106,7 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and answer its exit code; nothing is raised.
-
-    Args:
-        arguments: without the program's name; those of the process if not given.
-    """
+    """Run the command line and answer its exit code; nothing is raised."""
     gc.set_threshold(GARBAGE_THRESHOLD)
     given = [withhold(each) for each in (sys.argv[1:] if arguments is None else arguments)]
     with listening(given) as interruption:

@@ -53,14 +53,7 @@ _NUMBERS = (
 
 
 def read_settings(params: Mapping[str, Any]) -> RunConfig:
-    """The configuration that the options of ``run`` or ``sweep-k`` ask for.
-
-    Args:
-        params: every option by its name in Python, as typed.
-
-    Raises:
-        UsageError: options that contradict each other, or a bad value.
-    """
+    """The configuration that the options of ``run`` or ``sweep-k`` ask for."""
     from spsbench.config import resolve
     from spsbench.config.resolve import field_of
     from spsbench.config.trust import FIELDS, remember, require_trusted
@@ -108,18 +101,7 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
 
 
 def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
-    """What a file given as TASK stands for: prompts, or a task with the file as its data.
-
-    Args:
-        task: as typed.
-        quiet: do not say how the file is read.
-
-    Returns:
-        ``task`` and ``data`` where they differ from what was typed.
-
-    Raises:
-        UsageError: the file is neither.
-    """
+    """What a file given as TASK stands for: prompts, or a task with the file as its data."""
     from spsbench.tasks.layouts import is_task_file, layout_of
 
     if task is None or not is_task_file(task) or not Path(task).is_file():
@@ -130,15 +112,7 @@ def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
 
 
 def require_unsplit(config: RunConfig, flag: str) -> None:
-    """Refuse a target that is split, wherever that was said, for what needs it in one process.
-
-    Args:
-        config: of the run.
-        flag: that does not work with it.
-
-    Raises:
-        UsageError: naming both.
-    """
+    """Refuse a target that is split, wherever that was said, for what needs it in one process."""
     if config.tensor_parallel > 1:
         raise UsageError(
             f"{config.tensor_parallel} is given together with {flag}.",
@@ -196,11 +170,7 @@ def _check_directories(params: Mapping[str, Any]) -> None:
 
 
 def gates_of(text: str | None) -> list[str]:
-    """The gates that ``--fail-on`` names.
-
-    Raises:
-        UsageError: one of them is unknown.
-    """
+    """The gates that ``--fail-on`` names."""
     from spsbench.stats.gate import GATES
 
     named = [part.strip() for part in (text or "incomplete").split(",")]
@@ -220,11 +190,7 @@ def resume_command(directory: Path, *more: str) -> str:
 
 
 def measure(params: Mapping[str, Any]) -> None:
-    """Carry out a run as the options ask.
-
-    Raises:
-        IncompleteError: some sequences failed; the results are shown all the same.
-    """
+    """Carry out a run as the options ask."""
     config = read_settings(params)
     expected = _expected(params["expect"])
     _require_fixed_prompts(config, expected)
@@ -236,11 +202,7 @@ def measure(params: Mapping[str, Any]) -> None:
 
 
 def require_possible(config: RunConfig, gates: Sequence[str] = ()) -> None:
-    """Refuse what the settings alone show to be impossible; torch is not imported for it.
-
-    Raises:
-        UsageError, UnavailableError: see ``arms.check.task_and_arms``; a lossy rule under the gate lossless.
-    """
+    """Refuse what the settings alone show to be impossible; torch is not imported for it."""
     from spsbench.arms.check import task_and_arms
 
     _, arms = task_and_arms(config)
@@ -248,16 +210,7 @@ def require_possible(config: RunConfig, gates: Sequence[str] = ()) -> None:
 
 
 def among_processes(config: RunConfig, lead: Callable[[], None]) -> None:
-    """Do something in the first process of a split target while the others follow it; alone, just do it.
-
-    Args:
-        config: says over how many processes.
-        lead: what the first process does.
-
-    Raises:
-        UsageError: torchrun did not start that many.
-        typer.Exit: in a process that follows, if it failed.
-    """
+    """Do something in the first process of a split target while the others follow it; alone, just do it."""
     import typer
 
     from spsbench.runner.ranks import among_ranks
@@ -290,11 +243,7 @@ def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None)
     continued_by(partial(_continuation, directory, on))
     with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
         outcome = carry_out(
-            ready,
-            directory,
-            resume=named is not None,
-            watcher=watcher,
-            allow_mixed=params["allow_mixed"],
+            ready, directory, resume=named is not None, watcher=watcher, allow_mixed=params["allow_mixed"]
         )
     show_summary(outcome.summary, as_json=params["json"], quiet=quiet)
     say(f"Everything is in {outcome.directory}", quiet=quiet)

@@ -31,22 +31,9 @@ OUTPUT = "Output"
 def option(
     flag: str, metavar: str, panel: str | None, text: str, complete: Callable[..., list[str]] | None = None
 ) -> Any:
-    """An option whose help says its default itself.
-
-    Args:
-        flag: as typed.
-        metavar: what its value is; empty of a switch.
-        panel: of the help; None for the first.
-        text: of the help.
-        complete: of ``completion``: what the shell offers for the value.
-    """
+    """An option whose help says its default itself."""
     return typer.Option(
-        flag,
-        metavar=metavar,
-        rich_help_panel=panel,
-        help=text,
-        show_default=False,
-        autocompletion=complete,
+        flag, metavar=metavar, rich_help_panel=panel, help=text, show_default=False, autocompletion=complete
     )
 
 
@@ -78,8 +65,7 @@ Prompts = Annotated[
     str | None, option("--prompts", "FILE", WHAT, "A prompts file; the same as giving it as TASK.")
 ]
 Run = Annotated[
-    Path | None,
-    argument("RUN", "Run directory. Default: the latest in results/.", completion.runs),
+    Path | None, argument("RUN", "Run directory. Default: the latest in results/.", completion.runs)
 ]
 
 Pair = Annotated[
@@ -143,8 +129,7 @@ K = Annotated[
     ),
 ]
 Config = Annotated[
-    Path | None,
-    option("--config", "FILE", WHAT, "Settings from YAML, e.g. an earlier run's config.yaml."),
+    Path | None, option("--config", "FILE", WHAT, "Settings from YAML, e.g. an earlier run's config.yaml.")
 ]
 Set = Annotated[
     list[str] | None,
@@ -270,11 +255,7 @@ Engine = Annotated[
     ),
 ]
 Batch = Annotated[
-    str | None,
-    option(
-        *("--batch", "LIST", MACHINE),
-        "Batch sizes, each arm at each: 1,2,4,8. Default: 1.",
-    ),
+    str | None, option(*("--batch", "LIST", MACHINE), "Batch sizes, each arm at each: 1,2,4,8. Default: 1.")
 ]
 Concurrency = Annotated[
     str | None,
@@ -360,10 +341,7 @@ On = Annotated[
     option("--on", "WHERE", MACHINE, "Spread prompts over workers: ray (this machine) or ray://HOST:PORT."),
 ]
 
-Out = Annotated[
-    Path | None,
-    option("--out", "DIR", FIRST, "Run directory. Default: a new one in results/."),
-]
+Out = Annotated[Path | None, option("--out", "DIR", FIRST, "Run directory. Default: a new one in results/.")]
 Resume = Annotated[
     Path | None,
     option("--resume", "DIR", OUTPUT, "Continue the run in DIR with its own settings.", completion.runs),

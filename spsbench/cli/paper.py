@@ -47,10 +47,7 @@ Of = Annotated[
 Drafts = Annotated[
     list[str] | None,
     options.option(
-        "--draft",
-        "[NAME=]MODEL",
-        options.FIRST,
-        "leviathan: a draft, e.g. small=MODEL; may be repeated.",
+        "--draft", "[NAME=]MODEL", options.FIRST, "leviathan: a draft, e.g. small=MODEL; may be repeated."
     ),
 ]
 Tasks = Annotated[
@@ -112,11 +109,7 @@ def paper(
 
 
 def _paper_of(params: Mapping[str, Any]) -> str:
-    """What ``--of`` names; of a directory that was begun before, its own paper.
-
-    Raises:
-        UsageError: they differ.
-    """
+    """What ``--of`` names; of a directory that was begun before, its own paper."""
     begun = options_before(params)
     typed = None if params["of"] is None else _resolved(params["of"])
     before = _resolved(begun.get("of", CHEN)) if begun else None
@@ -161,12 +154,7 @@ PARTS = (
 
 
 def reproduce(params: Mapping[str, Any]) -> None:
-    """Measure every part that is missing and write ``paper.md`` and ``paper.json``.
-
-    Raises:
-        UsageError: a setting is wrong or the directory belongs to something else; nothing was measured.
-        IncompleteError: sequences failed; what there is is shown all the same.
-    """
+    """Measure every part that is missing and write ``paper.md`` and ``paper.json``."""
     quiet: bool = params["quiet"]
     refuse_options(params, OF_LEVIATHAN, CHEN)
     options = options_of(params, (*OF_BOTH, *OF_CHEN))

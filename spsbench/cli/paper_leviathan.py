@@ -37,17 +37,7 @@ if TYPE_CHECKING:
 
 
 def reproduce_leviathan(params: Mapping[str, Any], of: str) -> None:
-    """Measure every part that is missing, write ``paper.md``, ``paper.json`` and the figures.
-
-    Args:
-        params: every option by its name in Python, as typed.
-        of: the paper, or a YAML file like its own.
-
-    Raises:
-        UsageError: a setting is wrong, the directory belongs to something else or holds runs of other
-            settings; nothing was measured or written.
-        IncompleteError: sequences failed; what there is is shown all the same.
-    """
+    """Measure every part that is missing, write ``paper.md``, ``paper.json`` and the figures."""
     quiet: bool = params["quiet"]
     refuse_options(params, OF_CHEN, of)
     options = options_of({**params, "of": of}, ("of", *OF_BOTH, *OF_LEVIATHAN))
@@ -107,11 +97,7 @@ def _measure(
     *,
     quiet: bool,
 ) -> tuple[dict[str, tuple[str, Summary]], list[AlphaRow], list[WalltimeRun]]:
-    """Every run, as far as it is not there already.
-
-    Returns:
-        by the run's folder its title and its summary; Table 3; and what Table 2 is made from.
-    """
+    """Every run, as far as it is not there already."""
     from spsbench.runner import plan
 
     summaries: dict[str, tuple[str, Summary]] = {}

@@ -36,8 +36,6 @@ class Part:
     """One run of the paper.
 
     Attributes:
-        name: of its directory.
-        title: what it stands for.
         settings: fields of ``RunConfig``.
     """
 
@@ -47,11 +45,7 @@ class Part:
 
 
 def options_of(params: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """What was typed of ``names``; in a directory of before also what was typed the first time.
-
-    Raises:
-        UsageError: ``--out`` is given together with ``--resume``.
-    """
+    """What was typed of ``names``; in a directory of before also what was typed the first time."""
     resume: Path | None = params["resume"]
     if resume is not None and params["out"] is not None:
         raise UsageError(
@@ -65,11 +59,7 @@ def options_of(params: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any
 
 
 def options_before(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that ``--resume``, or a directory given with ``--out``, was begun with; empty if new.
-
-    Raises:
-        UsageError: ``--resume`` names no directory of a paper.
-    """
+    """The options that ``--resume``, or a directory given with ``--out``, was begun with; empty if new."""
     from spsbench.files import read_json
 
     resume: Path | None = params["resume"]
@@ -80,11 +70,7 @@ def options_before(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_options(params: Mapping[str, Any], names: Iterable[str], of: str) -> None:
-    """Refuse options that mean nothing to a paper.
-
-    Raises:
-        UsageError: one of them was typed.
-    """
+    """Refuse options that mean nothing to a paper."""
     for name in names:
         if _is_given(params[name]):
             raise UsageError(
@@ -110,11 +96,7 @@ def _number(name: str, value: Any) -> Any:
 
 
 def paper_directory(params: Mapping[str, Any], pair: str) -> Path:
-    """Where everything goes; made if need be.
-
-    Raises:
-        UsageError: it cannot be used, or holds something else.
-    """
+    """Where everything goes; made if need be."""
     from spsbench.store import fresh_directory
 
     named: Path | None = params["resume"] or params["out"]
@@ -137,16 +119,7 @@ def paper_directory(params: Mapping[str, Any], pair: str) -> Path:
 
 
 def keep_options(directory: Path, options: Mapping[str, Any], runs: Iterable[tuple[Part, Plan]]) -> None:
-    """Write what a paper is begun or continued with, unless a run that is there already forbids it.
-
-    Args:
-        directory: of the paper.
-        options: of ``options_of``.
-        runs: of the paper, as far as they are known.
-
-    Raises:
-        UsageError: one of them cannot be continued under these options; those of before stay.
-    """
+    """Write what a paper is begun or continued with, unless a run that is there already forbids it."""
     from spsbench.files import write_json
     from spsbench.runner import require_continuable
 
@@ -157,14 +130,7 @@ def keep_options(directory: Path, options: Mapping[str, Any], runs: Iterable[tup
 
 
 def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int], *, quiet: bool) -> Measured:
-    """Carry out one part, as far as it is not there already, and draw its figures.
-
-    Args:
-        part, plan: the run.
-        directory: of the paper.
-        place: the part's number from 1, and the number of parts.
-        quiet: no progress.
-    """
+    """Carry out one part, as far as it is not there already, and draw its figures."""
     from spsbench.cli.progress import watching
     from spsbench.cli.report import derive
     from spsbench.runner import execute
@@ -179,18 +145,7 @@ def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int]
 def keep_page(
     page: Mapping[str, Any], text: str, screen: RenderableType, directory: Path, params: Mapping[str, Any]
 ) -> None:
-    """Write ``paper.json`` and ``paper.md``, and print the page as tables or as JSON.
-
-    Args:
-        page: of ``paper.json``.
-        text: of ``paper.md``.
-        screen: the tables for the terminal.
-        directory: of the paper.
-        params: every option by its name in Python, as typed.
-
-    Raises:
-        IncompleteError: sequences failed; what there is was written and shown.
-    """
+    """Write ``paper.json`` and ``paper.md``, and print the page as tables or as JSON."""
     from spsbench.files import write_json, write_text
 
     write_json(directory / SUMMARY_FILE, page)

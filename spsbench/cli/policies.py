@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def asked(text: str | None, drafters: Sequence[Spec]) -> Policies | None:
-    """The policies that ``--policy`` names.
-
-    Raises:
-        UsageError: one of them cannot be replayed with these drafters.
-    """
+    """The policies that ``--policy`` names."""
     from spsbench.records import Spec
     from spsbench.replay.policies import policies_of
 

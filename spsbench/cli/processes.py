@@ -28,10 +28,6 @@ def measure_processes(params: Mapping[str, Any]) -> None:
     One process is one draw: memory layout, trials at load and clocks differ between processes, and
     the interval of a single run does not contain that. Each process leaves a complete run in
     ``process-i``; one that was there before is continued.
-
-    Raises:
-        UsageError: a bad number of processes, or options that do not go with several.
-        IncompleteError: a process did not come to its end.
     """
     count = _count(params["processes"])
     if params["resume"] is not None:

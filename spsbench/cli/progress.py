@@ -117,11 +117,7 @@ class Tally:
 
 
 class Tallies:
-    """The tallies of all arms that have begun, in the order of the run.
-
-    Args:
-        arms: every arm of the run.
-    """
+    """The tallies of all arms that have begun, in the order of the run."""
 
     def __init__(self, arms: Sequence[Arm]) -> None:
         self._arms = {arm.name: (arm, Tally()) for arm in arms}
@@ -209,10 +205,6 @@ class BarProgress:
     """For a terminal: a bar with the time left, and below it the arms' live numbers.
 
     It is drawn between sequences alone: a thread that draws meanwhile would be measured with them.
-
-    Args:
-        console: of stderr.
-        moving: draw it all the time, where nothing that is measured is reported.
     """
 
     def __init__(self, console: Console, *, moving: bool = False) -> None:

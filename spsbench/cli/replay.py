@@ -96,11 +96,7 @@ def replay(
 
 
 def _source(typed: Path | None) -> Path:
-    """The run or file that was typed, or the latest run.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """The run or file that was typed, or the latest run."""
     from spsbench.paths import results_dir
     from spsbench.store import latest
     from spsbench.store.opening import read_run
@@ -112,12 +108,7 @@ def _source(typed: Path | None) -> Path:
 
 
 def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
-    """Replay drafters over the ArS texts of a run or a file, or of the latest run.
-
-    Raises:
-        UsageError: they cannot be replayed, or not with these drafters.
-        UnavailableError: a model or a file is unavailable.
-    """
+    """Replay drafters over the ArS texts of a run or a file, or of the latest run."""
     quiet = params["quiet"]
     ks, drafters = values.lookaheads(params["k"] or "1..8"), values.drafters(params["drafter"] or "model")
     values.policies(params["policy"])

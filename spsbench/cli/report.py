@@ -77,11 +77,7 @@ Form = Literal["--csv", "--latex", "--json"]
 
 
 def _form(asked: Mapping[Form, bool]) -> Form | None:
-    """The one that is asked for; None for tables.
-
-    Raises:
-        UsageError: there are several.
-    """
+    """The one that is asked for; None for tables."""
     named = [name for name, is_asked in asked.items() if is_asked]
     if len(named) > 1:
         together = " and ".join(named[1:])
@@ -90,23 +86,13 @@ def _form(asked: Mapping[Form, bool]) -> Form | None:
 
 
 def derive(directory: Path, *, narrow: bool = False) -> tuple[Measured, Gallery]:
-    """``read`` and ``write``: a run, finished or not, with its figures, for a phone too if ``narrow``.
-
-    Raises:
-        UsageError: the directory holds no run, or one of another schema.
-        SpsbenchError: the run is damaged.
-    """
+    """``read`` and ``write``: a run, finished or not, with its figures, for a phone too if ``narrow``."""
     measured = read(directory)
     return measured, write(directory, measured, narrow=narrow)
 
 
 def read(directory: Path) -> Measured:
-    """A run, finished or not.
-
-    Raises:
-        UsageError: the directory holds no run, or one of another schema.
-        SpsbenchError: the run is damaged.
-    """
+    """A run, finished or not."""
     from spsbench.report.measured import Measured
     from spsbench.store import RunStore
     from spsbench.summary import summarise
@@ -157,9 +143,6 @@ def show_runs(
     """Report what can be reported: the tables first, since figures take seconds.
 
     Where stdout is for another program and no page is asked for, nothing is written.
-
-    Raises:
-        UsageError: no run is there, or one of several could not be read (after the others were shown).
     """
     from spsbench.store import latest
 

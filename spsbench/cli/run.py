@@ -88,11 +88,7 @@ def run(
 
 
 def _require_one_way(params: Mapping[str, Any]) -> None:
-    """Refuse two answers to who measures: processes, servers, workers, or processes that share a target.
-
-    Raises:
-        UsageError: naming both.
-    """
+    """Refuse two answers to who measures: processes, servers, workers, or processes that share a target."""
     given = [name for name in (*_PASSED_ON, "on", "tensor_parallel") if params[name] is not None]
     if len(given) > 1:
         one, other = given[-1].replace("_", "-"), given[0].replace("_", "-")

@@ -76,21 +76,7 @@ def score_run(
     json: bool,
     quiet: bool,
 ) -> None:
-    """Score the outputs of a run and show its summary.
-
-    Args:
-        run: its directory.
-        limits: ``--n-workers`` and ``--timeout`` as typed.
-        unsafe_exec: run programs even without a sandbox.
-        extract: how code is taken from answers; None for the run's setting.
-        missing: only outputs without a score.
-        trust: import what the run's settings name, even a stranger's.
-        json: print JSON.
-        quiet: print nothing for people.
-
-    Raises:
-        UsageError: it is not a run, or cannot be scored like this.
-    """
+    """Score the outputs of a run and show its summary."""
     workers, timeout_s = judge.workers_of(limits[0]), judge.timeout_of(limits[1])
     from spsbench.store.opening import read_run
 
@@ -124,11 +110,7 @@ def score_run(
 
 
 def _note_rule(store: RunStore, task: Task, asked: str | None, *, only_missing: bool) -> None:
-    """Record how code is taken from the answers, also in the identity: a run has one rule.
-
-    Raises:
-        UsageError: some outputs would have scores by another rule, or they are no answers of their own.
-    """
+    """Record how code is taken from the answers, also in the identity: a run has one rule."""
     from spsbench.tasks import answers
 
     info, prompt = store.run_info(), next(iter(store.prompts()), None)

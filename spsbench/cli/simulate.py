@@ -105,8 +105,7 @@ RuleOption = Annotated[
     ),
 ]
 Fault = Annotated[
-    str | None,
-    option("--fault", "NAME", options.FIRST, f"Inject a faulty sampler: {', '.join(FAULTS)}."),
+    str | None, option("--fault", "NAME", options.FIRST, f"Inject a faulty sampler: {', '.join(FAULTS)}.")
 ]
 Folder = Annotated[
     Path | None,
@@ -171,11 +170,7 @@ def _formula(params: Mapping[str, Any]) -> None:
 
 
 def simulate_loops(params: Mapping[str, Any]) -> None:
-    """Simulate what was asked for, print it and write it.
-
-    Raises:
-        UsageError: before anything is simulated.
-    """
+    """Simulate what was asked for, print it and write it."""
     quiet: bool = params["quiet"]
     question = question_of(params)
     from spsbench.cli.progress import counting
@@ -194,11 +189,7 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
 
 
 def _folder(out: Path | None) -> Path | None:
-    """The folder, made before anything is simulated.
-
-    Raises:
-        UsageError: it cannot be made, or holds something else than a simulation.
-    """
+    """The folder, made before anything is simulated."""
     from spsbench.files import unwritable
 
     if out is None:

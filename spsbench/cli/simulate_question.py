@@ -26,11 +26,7 @@ FAULTS = (
 
 
 def question_of(params: Mapping[str, Any]) -> Question:
-    """What was typed, checked.
-
-    Raises:
-        UsageError: it is no question.
-    """
+    """What was typed, checked."""
     from spsbench.simulate.sources import Language
 
     source = _source(params["source"])
@@ -83,11 +79,7 @@ def _source(name: str | None) -> Source:
 
 
 def _closeness(params: Mapping[str, Any], source: Source) -> tuple[float | None, float | None]:
-    """(alpha, None) or (None, distance), whichever was asked for.
-
-    Raises:
-        UsageError: both, or what belongs to another source, or no such value.
-    """
+    """(alpha, None) or (None, distance), whichever was asked for."""
     from spsbench.simulate.sources import SOURCES
 
     names = {each.option: each.option.removeprefix("--").replace("-", "_") for each in SOURCES.values()}

@@ -22,14 +22,8 @@ if TYPE_CHECKING:
     from spsbench.runner import Plan
 
 
-Prompt = Annotated[
-    str,
-    options.argument("PROMPT", "The text to continue; - reads it from stdin."),
-]
-K = Annotated[
-    str | None,
-    options.option("--k", "K", options.FIRST, "Lookahead K, from 1. Default: 4."),
-]
+Prompt = Annotated[str, options.argument("PROMPT", "The text to continue; - reads it from stdin.")]
+K = Annotated[str | None, options.option("--k", "K", options.FIRST, "Lookahead K, from 1. Default: 4.")]
 Sampling = Annotated[
     str | None,
     options.option("--sampling", "NAME", options.FIRST, "nucleus (top-p 0.8) or greedy. Default: nucleus."),
@@ -89,11 +83,7 @@ class _Spoken:
 
 
 def trace_prompt(params: Mapping[str, Any]) -> None:
-    """Show how SpS continues a prompt, then how fast it was.
-
-    Raises:
-        UsageError: an empty prompt, one that does not fit, or more than one K or sampling.
-    """
+    """Show how SpS continues a prompt, then how fast it was."""
     config = _settings(params)
     text = _prompt(str(params["prompt"]))
     from spsbench.decode.clock import SystemClock

@@ -12,11 +12,7 @@ _LOG_LINES = 5
 
 
 class Transfers:
-    """A watcher of ``spsbench.fetch.watching``.
-
-    Args:
-        quiet: tell nothing.
-    """
+    """A watcher of ``spsbench.fetch.watching``."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet

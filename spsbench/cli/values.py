@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def lookaheads(text: str) -> tuple[int, ...]:
-    """``1..8`` as numbers from 1 on; a 0 beside others is dropped, for that is ArS.
-
-    Raises:
-        UsageError: for anything else, naming ``--k``.
-    """
+    """``1..8`` as numbers from 1 on; a 0 beside others is dropped, for that is ArS."""
     from spsbench.config import parse_ks
 
     ks = tuple(k for k in parse_ks(text) if k)
@@ -31,11 +27,7 @@ def lookaheads(text: str) -> tuple[int, ...]:
 
 
 def drafters(text: str) -> list[Spec]:
-    """``model,lookup`` as drafters, each once.
-
-    Raises:
-        UsageError: one of them does not exist, or not with this setting.
-    """
+    """``model,lookup`` as drafters, each once."""
     from spsbench.drafters.registry import drafter_kind
     from spsbench.records import Spec
 
@@ -46,11 +38,7 @@ def drafters(text: str) -> list[Spec]:
 
 
 def policies(text: str | None) -> list[Spec]:
-    """``stop-below:tau=0.3,entropy`` as policies; none where none was typed.
-
-    Raises:
-        UsageError: one of them does not exist, or not with this setting.
-    """
+    """``stop-below:tau=0.3,entropy`` as policies; none where none was typed."""
     from spsbench.drafters.policy_kinds import policy_kind
     from spsbench.records import Spec
 
@@ -65,11 +53,7 @@ _TIME = re.compile(r"(?P<number>[^a-z]+) ?(?P<unit>s|min|h)", re.ASCII)
 
 
 def seconds(text: str | None, default: float) -> float:
-    """What ``--budget`` gives: ``300``, ``90s``, ``5min``, ``1.5h``; a number alone is in seconds.
-
-    Raises:
-        UsageError: it is no time.
-    """
+    """What ``--budget`` gives: ``300``, ``90s``, ``5min``, ``1.5h``; a number alone is in seconds."""
     match = _TIME.fullmatch((text or "").strip())
     number, unit_s = (match["number"], _UNIT_S[match["unit"]]) if match else (text, 1.0)
     try:
@@ -84,11 +68,7 @@ def seconds(text: str | None, default: float) -> float:
 
 
 def number(text: str | None, flag: str, least: float, default: float, *, whole: bool = False) -> float:
-    """A number from ``least`` on, or the default where none was given.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """A number from ``least`` on, or the default where none was given."""
     if text is None:
         return default
     try:
@@ -102,11 +82,7 @@ def number(text: str | None, flag: str, least: float, default: float, *, whole: 
 
 
 def between(text: str | None, flag: str, low: float, high: float, default: float) -> float:
-    """A number from ``low`` to ``high``, or the default where none was given.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """A number from ``low`` to ``high``, or the default where none was given."""
     try:
         value = default if text is None else float(text)
     except ValueError:
@@ -121,11 +97,7 @@ def between(text: str | None, flag: str, low: float, high: float, default: float
 
 
 def share(text: str | None, flag: str, default: float) -> float:
-    """``1%`` or ``0.01``: a share above 0 and below 1, or the default where none was given.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """``1%`` or ``0.01``: a share above 0 and below 1, or the default where none was given."""
     if text is None:
         return default
     number, percent, rest = text.strip().partition("%")
@@ -144,11 +116,7 @@ _UNITS = {"": 1.0, "MB": 1e6, "GB": 1e9, "MIB": 2.0**20, "GIB": 2.0**30}
 
 
 def memory_bytes(text: str | None) -> float:
-    """``4GB`` or ``900MiB`` as bytes; without a limit infinity.
-
-    Raises:
-        UsageError: it is not a size.
-    """
+    """``4GB`` or ``900MiB`` as bytes; without a limit infinity."""
     if text is None:
         return math.inf
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
@@ -158,11 +126,7 @@ def memory_bytes(text: str | None) -> float:
 
 
 def threads(text: str | None) -> int | None:
-    """How many threads; None for as many as suit.
-
-    Raises:
-        UsageError: neither ``auto`` nor a whole number from 1, or more than there are CPUs.
-    """
+    """How many threads; None for as many as suit."""
     if text in (None, "auto"):
         return None
     from spsbench.environment import require_cpus
@@ -173,11 +137,7 @@ def threads(text: str | None) -> int | None:
 
 
 def sampling(params: Mapping[str, Any]) -> SamplingParams:
-    """How texts were drawn, of ``--temperature``, ``--top-p``, ``--top-k`` and ``--greedy``.
-
-    Raises:
-        UsageError: one of them is no such value.
-    """
+    """How texts were drawn, of ``--temperature``, ``--top-p``, ``--top-k`` and ``--greedy``."""
     from spsbench.records import SamplingParams
 
     temperature = number(params["temperature"], "--temperature", 0, 1.0)
@@ -198,12 +158,6 @@ def require_machine(params: Mapping[str, Any]) -> None:
     """Refuse wrong values of ``--pair``, ``--device``, ``--dtype``, ``--backend`` and ``--threads``.
 
     They are those of a run, whose configuration knows what may be written.
-
-    Args:
-        params: every option by its name in Python, as typed; those that a command lacks may be missing.
-
-    Raises:
-        UsageError: naming the flag.
     """
     from spsbench.config import resolve
     from spsbench.records import number as as_number
@@ -213,30 +167,18 @@ def require_machine(params: Mapping[str, Any]) -> None:
 
 
 def float_dtype(name: str | None, flag: str) -> str:
-    """The dtype of a model whose weights are not rounded; ``auto`` where none was typed.
-
-    Raises:
-        UsageError: it is another.
-    """
+    """The dtype of a model whose weights are not rounded; ``auto`` where none was typed."""
     if name not in (None, "auto", *FLOATS):
         raise UsageError(f"{name} is unknown.", flag=flag, remedy=f"Choose from auto, {', '.join(FLOATS)}.")
     return name or "auto"
 
 
 def seed(text: str | None) -> int:
-    """Of ``--seed``; 0 where none was typed.
-
-    Raises:
-        UsageError: not a whole number from 0.
-    """
+    """Of ``--seed``; 0 where none was typed."""
     return int(number(text, "--seed", 0, 0, whole=True))
 
 
 def readable(path: Path | None, flag: str, remedy: str) -> None:
-    """Refuse a file that is not there.
-
-    Raises:
-        UnavailableError: naming the flag.
-    """
+    """Refuse a file that is not there."""
     if path is not None and not path.is_file():
         raise UnavailableError(f"{path} is not a file.", flag=flag, remedy=remedy)

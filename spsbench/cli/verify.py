@@ -30,12 +30,10 @@ if TYPE_CHECKING:
 TESTED = "What to test"
 
 Control = Annotated[
-    str | None,
-    options.option("--control", "NAME", TESTED, "Inject one known fault; the tests must fail."),
+    str | None, options.option("--control", "NAME", TESTED, "Inject one known fault; the tests must fail.")
 ]
 Controls = Annotated[
-    bool,
-    options.option("--controls", "", TESTED, "Inject every known fault and print which test caught it."),
+    bool, options.option("--controls", "", TESTED, "Inject every known fault and print which test caught it.")
 ]
 EffortName = Annotated[
     str | None,
@@ -129,11 +127,7 @@ _NOT_OFFERED = {
 
 
 def verify_sampler(params: Mapping[str, Any]) -> None:
-    """Test one sampler, real or planted, under each sampling that was asked for.
-
-    Raises:
-        GateFailed: a test found it wrong.
-    """
+    """Test one sampler, real or planted, under each sampling that was asked for."""
     if params["control"]:
         _require_usual(params, "--control")
     from spsbench.verify.verification import findings
@@ -213,11 +207,7 @@ def _closing(results: Mapping[str, _Result]) -> Iterator[str]:
 
 
 def verify_controls(params: Mapping[str, Any]) -> None:
-    """Plant every control in turn and print which test caught it.
-
-    Raises:
-        GateFailed: a control went unnoticed.
-    """
+    """Plant every control in turn and print which test caught it."""
     _require_usual(params, "--controls")
     from spsbench.verify.verification import control_matrix
 

@@ -22,12 +22,7 @@ _NOT_OFFERED = ("tensor_parallel", "quantise", "draft_quantise")
 
 
 def verify_engine(params: Mapping[str, Any]) -> None:
-    """Test the form of an engine's answers, without speculation and with it.
-
-    Raises:
-        UsageError, UnavailableError: before the engine is asked.
-        GateFailed: it does not follow the protocol.
-    """
+    """Test the form of an engine's answers, without speculation and with it."""
     from spsbench.peers.registry import find_peer
 
     for name in _NOT_OFFERED:

@@ -25,16 +25,7 @@ _OF_SAMPLES = (
 
 
 def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]) -> Written:
-    """The texts of a run, or of a file.
-
-    Args:
-        source: a directory or a file.
-        params: the options of ``replay``.
-        drafters: that will be replayed: what a target of a file needs beside it.
-
-    Raises:
-        UsageError, UnavailableError: they cannot be replayed.
-    """
+    """The texts of a run, or of a file."""
     from spsbench.models.pair import find_pair
     from spsbench.replay.texts import texts_in, texts_of
     from spsbench.verify.audit import Reader
@@ -72,12 +63,7 @@ def _config(params: Mapping[str, Any], drafters: Sequence[Spec]) -> RunConfig:
 
 
 def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pair]]:
-    """The target with each draft that is named, or with the run's own; of one draft the name is empty.
-
-    Raises:
-        UsageError: the target is no longer what wrote the texts, or a draft does not suit it.
-        UnavailableError: a model is unavailable.
-    """
+    """The target with each draft that is named, or with the run's own; of one draft the name is empty."""
     from spsbench.config import ModelRef
     from spsbench.config.names import with_draft
     from spsbench.models.pair import find_pair, load_pair, pair_backend, resolve_device
@@ -127,20 +113,14 @@ def sought_of(drafters: Sequence[Spec], pairs: Sequence[tuple[str, Pair]]) -> li
 
 
 def times_of(params: Mapping[str, Any], default_s: float, drafters: Sequence[Spec]) -> float | Calibration:
-    """Seconds for timing loops here, or another machine's times.
-
-    Raises:
-        UsageError, UnavailableError: it is no time, or the file is of no use.
-    """
+    """Seconds for timing loops here, or another machine's times."""
     if params["times"] is None:
         return values.seconds(params["budget"], default_s)
     from spsbench.replay.calibration import read_times
 
     if params["budget"] is not None:
         raise UsageError(
-            "with --times nothing is timed here.",
-            flag="--budget",
-            remedy="Leave one of the two out.",
+            "with --times nothing is timed here.", flag="--budget", remedy="Leave one of the two out."
         )
     found = read_times(params["times"])
     for drafter in drafters:

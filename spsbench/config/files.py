@@ -17,11 +17,7 @@ from spsbench.paths import DataKind, data_dir
 
 
 def read_yaml(path: Path, flag: str) -> dict[str, Any]:
-    """The mapping in a YAML file.
-
-    Raises:
-        UsageError: if the file is missing, not UTF-8, not YAML or no mapping; it names ``flag``.
-    """
+    """The mapping in a YAML file."""
     of_run = path.with_name("run.json").exists()  # perhaps somebody else's; else it may be a pipe
     try:
         with open(path, encoding="utf-8", opener=ordinary if of_run else None) as file:
@@ -42,14 +38,7 @@ def read_yaml(path: Path, flag: str) -> dict[str, Any]:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], flag: str) -> UsageError:
-    """The error for a name that is not among the known ones; suggests the closest.
-
-    Args:
-        kind: what the name should denote, e.g. ``pair``.
-        name: what was given.
-        known: the names that exist.
-        flag: the flag or key at fault.
-    """
+    """The error for a name that is not among the known ones; suggests the closest."""
     names = sorted(known)
     lowered = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
@@ -71,16 +60,7 @@ _MEANING: dict[str, str] = {
 
 
 def validate(model: type[_Model], content: Mapping[str, Any], label: Callable[[str], str]) -> _Model:
-    """Build ``model`` from ``content``.
-
-    Args:
-        model: the settings to build.
-        content: keys and raw values.
-        label: from the dotted path of a key to how the user calls it: a flag, or a key of a file.
-
-    Raises:
-        UsageError: for the first unknown key or bad value.
-    """
+    """Build ``model`` from ``content``."""
     try:
         return model.model_validate(dict(content))
     except ValidationError as problem:
@@ -122,22 +102,14 @@ def list_protocols() -> list[str]:
 
 
 def load_pair(name: str) -> PairConfig:
-    """A pair by name, or from a YAML file of the user's.
-
-    Raises:
-        UsageError: for an unknown name or a file that is no pair.
-    """
+    """A pair by name, or from a YAML file of the user's."""
     path = _find("pair", name)
     content: dict[str, Any] = {"name": path.stem} | read_yaml(path, "--pair")
     return validate(PairConfig, content, lambda key: f"--pair {name}: {key}")
 
 
 def load_protocol(name: str) -> ProtocolConfig:
-    """A protocol by name, or from a YAML file of the user's.
-
-    Raises:
-        UsageError: for an unknown name or a file that is no protocol.
-    """
+    """A protocol by name, or from a YAML file of the user's."""
     path = _find("protocol", name)
     content: dict[str, Any] = {"name": path.stem} | read_yaml(path, "--protocol")
     return validate(ProtocolConfig, content, lambda key: f"--protocol {name}: {key}")
@@ -149,11 +121,7 @@ def list_papers() -> list[str]:
 
 
 def load_paper(name: str) -> PaperConfig:
-    """What a paper's tables are measured with, by name or from a YAML file of the user's.
-
-    Raises:
-        UsageError: for an unknown name or a file of another form.
-    """
+    """What a paper's tables are measured with, by name or from a YAML file of the user's."""
     path = _find("paper", name)
     content: dict[str, Any] = {"name": path.stem} | read_yaml(path, "--of")
     return validate(PaperConfig, content, lambda key: f"--of {name}: {key}")

@@ -29,11 +29,7 @@ _PART = re.compile(r"([0-9]{1,4})(?:\.\.([0-9]{1,4}))?")
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
-    """Read ``4``, ``0,2,4`` or ``0..7`` (ends included); the order stays, doubles go.
-
-    Raises:
-        UsageError: for anything else, naming ``--k``.
-    """
+    """Read ``4``, ``0,2,4`` or ``0..7`` (ends included); the order stays, doubles go."""
     try:
         return split_ks(text)
     except ValueError as problem:
@@ -62,11 +58,7 @@ VARIABLE = "SPSBENCH_BACKEND"
 
 
 def chosen_backend(typed: str | None = None) -> str:
-    """What was typed, else what the environment variable says, else ``auto``.
-
-    Raises:
-        UsageError: it is no backend.
-    """
+    """What was typed, else what the environment variable says, else ``auto``."""
     flag, name = ("--backend", typed) if typed is not None else (VARIABLE, os.environ.get(VARIABLE) or AUTO)
     if name not in BACKENDS:
         raise UsageError(f"{name} is unknown.", flag=flag, remedy=f"Choose from {', '.join(BACKENDS)}.")
@@ -184,8 +176,6 @@ class PairConfig(_Settings):
 
     Attributes:
         drafter: what proposes tokens unless a run names others, e.g. ``heads``.
-        task: what is measured unless a run names another, e.g. of models that only translate.
-        synthetic: the pair was trained on generated data; every result says so.
     """
 
     name: Name = Field(description="a name")
@@ -238,15 +228,7 @@ DraftName = Annotated[PartName, AfterValidator(_no_ngram)]
 
 
 class PaperConfig(_Settings):
-    """What the tables of Leviathan et al. 2022 are measured with.
-
-    Attributes:
-        pair: of the target; its own draft is left out.
-        drafts: by the names under which the tables show them.
-        tasks: by the names under which the tables show them.
-        most_k: the largest K that theory may choose.
-        limit: prompts of every run; None for every example.
-    """
+    """What the tables of Leviathan et al. 2022 are measured with."""
 
     name: Name = Field(description="a name")
     pair: Name = Field(description="a name that `spsbench list pairs` shows, or a YAML file")
@@ -269,18 +251,10 @@ class RunConfig(Limits):
     """Everything that determines a run, resolved; ``config.yaml`` in the run directory.
 
     Attributes:
-        samplings: None means the task's default.
-        temperature, top_p, top_k: replace that part of every sampling of the run.
         beams, draft_beams, length_penalty, early_stopping: of the sampling ``beam``, see ``BeamParams``.
         methods: the kinds of arm: ``ars`` (baseline), ``sps``, ``draft`` (the draft model alone).
-        fixed_length: ignore EOS and stop strings, so that every sequence has the same length.
-        batches: how many sequences a forward scores at once; every arm is measured at each.
-        trace: for so many examples every token is kept.
-        proof: draw some sequences at temperature 1 for the proof of losslessness alone.
         turns: of the user's turns in a prompts file's ``messages``: ask the last, or each.
-        extract: how code is taken from an answer; auto begins the answers of a chat, so that they are code.
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
-        tensor_parallel: over how many processes, started by torchrun, the target is split.
         draft_placement: of a split target: ``first``, the draft runs in the first process, which decides and
             tells the others its tokens; ``replicated``, every process drafts and decides alike.
         until: ``ci=X%``: stop when every speedup is known to X% of its value.
@@ -307,11 +281,7 @@ class RunConfig(Limits):
         description=f"a number from {LEAST_TEMPERATURE:g} (for 0 give --sampling greedy)",
     )
     top_p: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        strict=True,
-        description="a number above 0 and at most 1",
+        default=None, gt=0, le=1, strict=True, description="a number above 0 and at most 1"
     )
     top_k: int | None = Field(default=None, ge=0, strict=True, description="a whole number from 0")
     beams: int | None = Field(default=None, ge=1, strict=True, description="a whole number from 1")

@@ -22,12 +22,7 @@ _SLUG = 48  # characters of a part of a directory's name
 
 
 def pair_name(target: ModelRef, draft: ModelRef | None) -> str:
-    """E.g. ``my-llama-8b with my-llama-1b``.
-
-    Args:
-        target: its name is the last part of a folder's path, or the hub id, with the revision.
-        draft: None where no draft model runs.
-    """
+    """E.g. ``my-llama-8b with my-llama-1b``."""
     if draft is None:
         return model_name(target)
     if draft == target:

@@ -50,14 +50,7 @@ def precision_of(dtype: str, quantise: str | None) -> Precision:
 
 
 def draft_precision_of(target: Precision, short: bool, dtype: str, quantise: str | None) -> Precision:
-    """What the draft is loaded in: as the target, unless something is said of it alone.
-
-    Args:
-        target: what the target is loaded in.
-        short: whether its dtype was written ``int8`` or ``int4``; a dtype of the draft then replaces both.
-        dtype: of the draft; ``auto`` for the target's.
-        quantise: of the draft; ``none`` for unquantised weights, None for as the target.
-    """
+    """What the draft is loaded in: as the target, unless something is said of it alone."""
     own = Precision.read(dtype)
     if own.quantise is not None:
         return own
@@ -67,16 +60,7 @@ def draft_precision_of(target: Precision, short: bool, dtype: str, quantise: str
 
 
 def require_one_spelling(flag: str, dtype: str, quantise: str | None) -> None:
-    """Refuse ``--dtype int8`` beside ``--quantise``, which says the same or something else.
-
-    Args:
-        flag: ``--quantise`` or ``--draft-quantise``.
-        dtype: what the dtype's own flag or the pair says.
-        quantise: what ``flag`` says.
-
-    Raises:
-        UsageError: both are given.
-    """
+    """Refuse ``--dtype int8`` beside ``--quantise``, which says the same or something else."""
     if dtype in QUANTISED and quantise is not None:
         raise UsageError(
             f"{quantise} is given together with the dtype {dtype}, which is short for {flag} {dtype}.",

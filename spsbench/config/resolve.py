@@ -51,20 +51,7 @@ def resolve(
     protocol: str | None = None,
     pair: str | None = None,
 ) -> RunConfig:
-    """Merge all sources into one validated configuration; nothing is loaded or downloaded.
-
-    Args:
-        flags: fields of ``RunConfig`` or the command line's names for them (``k``, ``arms``,
-            ``sampling``, ``engine``), and ``target``, ``draft``, ``revision``, ``draft_revision``.
-            Values may be text as typed; None means that the flag was not given.
-        config_file: YAML with fields of ``RunConfig``, e.g. the ``config.yaml`` of an earlier run.
-        overrides: ``a.b=c`` with a YAML value, as given to ``--set``.
-        protocol: name or YAML file; the default is what the file says, else ``quick``.
-        pair: name or YAML file; the default is what the file says, else ``mini``.
-
-    Raises:
-        UsageError: naming the flag or key, the value and the remedy.
-    """
+    """Merge all sources into one validated configuration; nothing is loaded or downloaded."""
     given = {field_of(key): value for key, value in flags.items() if value is not None}
     models = {key: str(given.pop(key)) for key in _MODEL_FLAGS if key in given}
     given |= {key: name for key, name in (("protocol", protocol), ("pair", pair)) if name is not None}
@@ -117,14 +104,6 @@ def _adaptive(settings: dict[str, Any], default_ks: Sequence[int], typed: Contai
     """Read ``adaptive`` among the Ks as what it stands for: a policy that decides up to the largest K.
 
     The other Ks stay beside it under the policy ``fixed``. Without any above 0 the bound is the default's.
-
-    Args:
-        settings: not validated yet.
-        default_ks: what would hold if no K were given.
-        typed: fields that were typed, rather than read from a file.
-
-    Raises:
-        UsageError: ``fixed`` alone was typed for a policy.
     """
     ks, policies = _listed(settings.get("ks")), _listed(settings.get("policies"))
     if ADAPTIVE not in ks:

@@ -22,17 +22,7 @@ FIELDS = ("task", "drafters", "rules", "policies", "engines")
 
 
 def require_trusted(config: RunConfig, fields: Sequence[str], folder: Path, *, trust: bool) -> None:
-    """Refuse settings of a folder that name code which this user never typed; with ``trust`` remember it.
-
-    Args:
-        config: the settings.
-        fields: those that were read from the folder and will be used, of ``FIELDS``.
-        folder: for the error.
-        trust: whether ``--trust`` is given.
-
-    Raises:
-        UsageError: it names the code.
-    """
+    """Refuse settings of a folder that name code which this user never typed; with ``trust`` remember it."""
     if trust:
         remember(config)
         return

@@ -87,11 +87,7 @@ def start(
 
 
 def ars(
-    target: LanguageModel,
-    pending: Tensor,
-    sampling: SamplingParams,
-    uniforms: Uniforms,
-    watch: Stopwatch,
+    target: LanguageModel, pending: Tensor, sampling: SamplingParams, uniforms: Uniforms, watch: Stopwatch
 ) -> Iterator[DecodedLoop]:
     """Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]."""
     while True:

@@ -23,9 +23,7 @@ class HeldOut:
     """Acceptance on held-out text of one kind, under the law that the text was sampled by.
 
     Attributes:
-        kind: of the text.
         alphas: by depth the mean of sum min(p, q) (Chen et al. 2023, Theorem 1); a small model has one depth.
-        tokens: positions that the first depth was measured at.
     """
 
     kind: str
@@ -50,15 +48,7 @@ class HeldOut:
 def held_out(
     teacher: Teacher, student: Any, texts: Mapping[str, Sequence[Sampled]], tokens: int, most: int
 ) -> list[HeldOut]:
-    """Measure a student.
-
-    Args:
-        teacher: the target.
-        student: see ``students``.
-        texts: held-out sequences by kind.
-        tokens: of a batch.
-        most: positions of a kind after which no further batch is read; always the same ones come first.
-    """
+    """Measure a student."""
     found = []
     for kind, sequences in sorted(texts.items()):
         sums: list[list[float]] = []

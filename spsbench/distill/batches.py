@@ -26,7 +26,6 @@ class Batch:
         features: [b, n, hidden] the target's.
         continued: [b, n+1] whether a token was drawn by the target.
         log_masses: [b, n+1] of each drawn token, see ``Sampled``.
-        temperature: the text was drawn at.
     """
 
     tokens: Tensor
@@ -49,7 +48,6 @@ class Batch:
         """[m, |vocabulary|] the target's log-probabilities where ``at`` has states.
 
         Args:
-            ahead: how far states look ahead.
             head: [|vocabulary|, hidden] rows of the target's head.
         """
         logits = F.linear(self.at_target(ahead).to(head.dtype), head).float()
@@ -89,11 +87,7 @@ def _rounded(length: int) -> int:
 
 
 def batches_of(
-    lessons: Mapping[str, Sequence[Sampled]],
-    tokens: int,
-    seed: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    lessons: Mapping[str, Sequence[Sampled]], tokens: int, seed: int, device: torch.device, dtype: torch.dtype
 ) -> Iterator[Batch]:
     """Batches of up to so many tokens, padding included, in an order shuffled by seed."""
     shuffler = random.Random(seed)

@@ -16,13 +16,7 @@ _WHAT = {
 
 
 def card(made: Made, forecasts: Sequence[Forecast], use: str) -> str:
-    """Markdown.
-
-    Args:
-        made: the draft.
-        forecasts: of what it is worth, by kind of text.
-        use: the command line that uses it.
-    """
+    """Markdown."""
     record, recipe = made.record, made.recipe
     what = _WHAT[recipe.kind].format(layers=recipe.layers, heads=recipe.heads)
     words = f"{recipe.vocabulary:,} tokens" if recipe.vocabulary else "all tokens"

@@ -14,11 +14,7 @@ _WORD = re.compile(r"\w+")
 
 
 class Evaluated:
-    """Every 13 words in a row of the evaluated texts.
-
-    Args:
-        texts: problems and documents.
-    """
+    """Every 13 words in a row of the evaluated texts."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._runs = {run for text in texts for run in _runs(text)}

@@ -68,11 +68,7 @@ def shard_of(kind: str, prompts: Sequence[str], sequences: Sequence[Sampled]) ->
 
 
 class Corpus:
-    """Shards in a folder.
-
-    Args:
-        folder: made if it is missing.
-    """
+    """Shards in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -24,12 +24,6 @@ def write_draft(
     """Write a draft's weights in bfloat16 and what they are; a reader finds both or no ``draft.json``.
 
     Args:
-        folder: made if it is missing.
-        kind: ``model``, ``eagle`` or ``medusa``.
-        target: that it was trained for.
-        config: of its layers, as Hugging Face writes it; None for medusa.
-        heads: how many, of medusa.
-        weights: by name.
         vocabulary: [m] the ids that it proposes, ascending.
     """
     from safetensors.torch import save_file

@@ -12,14 +12,7 @@ TASKS = ("humaneval", "docsum")
 
 
 def evaluated_texts(more: Iterable[str] = ()) -> Iterator[str]:
-    """Problems and documents with their references.
-
-    Args:
-        more: further tasks or prompts files.
-
-    Raises:
-        SpsbenchError: one of ``more`` cannot be read.
-    """
+    """Problems and documents with their references."""
     for name in TASKS:
         try:
             yield from _texts(name)

@@ -13,16 +13,7 @@ KS = tuple(range(1, 9))
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Of one kind of text.
-
-    Attributes:
-        kind: of the text.
-        alpha: of the first drafted token.
-        k: the lookahead with the largest forecast; 0 if none gains.
-        tokens_per_loop: expected at that K.
-        speedup: tokens per loop over the loop's cost in target forwards; 1 at K = 0.
-        cost: of a drafted token in target forwards.
-    """
+    """Of one kind of text."""
 
     kind: str
     alpha: float
@@ -42,10 +33,7 @@ def forecasts(
     run stays somewhat below.
 
     Args:
-        measured: acceptance on held-out text.
-        target: its forwards of 1 to K+1 rows.
         weight_share: bytes that a draft forward reads over the target's.
-        kind: of the draft; Medusa drafts all tokens in one forward.
     """
     from spsbench.models.draft_kinds import MEDUSA
 

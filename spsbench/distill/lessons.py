@@ -20,13 +20,7 @@ HELD_OUT = 24
 
 @dataclass
 class Lessons:
-    """Sequences of a corpus by their use.
-
-    Attributes:
-        learnt: by kind.
-        held_out: by kind; none of their requests is in the training data.
-        contaminated: how many were left out because they overlap with an evaluated text.
-    """
+    """Sequences of a corpus by their use."""
 
     learnt: dict[str, list[Sampled]] = field(default_factory=dict)
     held_out: dict[str, list[Sampled]] = field(default_factory=dict)
@@ -38,13 +32,7 @@ class Lessons:
         return sum(len(item.tokens) - item.start for group in self.learnt.values() for item in group)
 
     def vocabulary(self, size: int, always: Sequence[int], vocab_size: int) -> Tensor:
-        """[size] ids of the tokens that were drawn most often, ascending.
-
-        Args:
-            size: how many.
-            always: ids that are among them in any case.
-            vocab_size: V; unseen tokens fill up from the lowest id.
-        """
+        """[size] ids of the tokens that were drawn most often, ascending."""
         counts = torch.zeros(vocab_size, dtype=torch.int64)
         for group in self.learnt.values():
             for item in group:
@@ -58,14 +46,7 @@ class Lessons:
 def lessons_of(
     corpus: Corpus, tokens: int, decode: Callable[[Sequence[int]], str], evaluated: Evaluated
 ) -> Lessons:
-    """Divide a corpus; what overlaps with an evaluated text is left out.
-
-    Args:
-        corpus: with at least one shard.
-        tokens: of the first shards, as many as it takes for so many.
-        decode: token ids to text.
-        evaluated: problems and documents that a draft is measured on.
-    """
+    """Divide a corpus; what overlaps with an evaluated text is left out."""
     lessons, left_out, seen = Lessons(), Counter[bool](), 0
     for number in corpus.numbers():
         if seen >= tokens:

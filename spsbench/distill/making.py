@@ -48,10 +48,7 @@ class Told:
 
     Attributes:
         stage: ``text`` or ``training``.
-        done, planned: tokens of text, or updates.
         seconds: since the stage began.
-        loss: of the last update; None for text.
-        held_out: measured just now; empty otherwise.
     """
 
     stage: str
@@ -70,12 +67,6 @@ class Made:
     """A draft that was trained.
 
     Attributes:
-        folder: where it lies.
-        recipe: how it was made.
-        target: that it was made for.
-        parameters: its own weights, without embedding and head.
-        forward_parameters: weights that a forward reads: its own and the rows of the head.
-        held_out: acceptance on held-out text.
         record: everything of ``training.json``.
     """
 
@@ -97,21 +88,7 @@ def make_draft(
     device: torch.device,
     watch: Watch,
 ) -> Made:
-    """Make a draft, or go on where an earlier call was stopped.
-
-    Args:
-        source: the target, on this machine.
-        recipe: how.
-        out: folder of the draft.
-        corpus: folder of the text, which several drafts may share.
-        evaluated: texts that a draft may be measured on later: none of them is learnt from.
-        device: to sample and train on.
-        watch: hears how far it is.
-
-    Raises:
-        UsageError: the recipe does not fit the target, or the folders are another recipe's or target's.
-        UnavailableError: the target's weights cannot be read, or there is too little text.
-    """
+    """Make a draft, or go on where an earlier call was stopped."""
     _require_plain(source)
     made_for = _made_for(source)
     model = _load(source, device)
@@ -232,13 +209,7 @@ def _require_enough(lessons: Lessons) -> None:
 
 
 def _train(
-    teacher: Teacher,
-    student: Any,
-    lessons: Lessons,
-    recipe: Recipe,
-    out: Path,
-    began: float,
-    watch: Watch,
+    teacher: Teacher, student: Any, lessons: Lessons, recipe: Recipe, out: Path, began: float, watch: Watch
 ) -> tuple[Progress, list[HeldOut]]:
     device = teacher.model.device
     dtype = torch.bfloat16 if has_fast_bfloat16(device) else torch.float32

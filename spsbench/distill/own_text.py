@@ -41,11 +41,8 @@ class OwnText:
     """Makes shards.
 
     Attributes:
-        writer: the target.
-        tokenizer: its tokenizer.
         sources: ``own`` (the target's answers to its own requests, and its endings of functions),
             ``python`` (functions as they were written), or prompts files, which the target answers.
-        seed: of everything.
     """
 
     writer: Writer

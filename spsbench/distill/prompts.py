@@ -33,13 +33,7 @@ _NOT_LIBRARY = frozenset({"site-packages", "test", "tests", "idlelib", "lib2to3"
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How a request begins, which the target then writes to its end.
-
-    Attributes:
-        kind: of the text that it leads to.
-        text: the first words of the request; empty for none.
-        system: the system message, where the template takes one.
-    """
+    """How a request begins, which the target then writes to its end."""
 
     kind: str
     text: str = ""
@@ -67,8 +61,6 @@ class Prompt:
 
     Attributes:
         kind: ``chat`` or ``code``.
-        text: the request without its template, to be looked through for evaluated problems.
-        ids: token ids, template included.
     """
 
     kind: str
@@ -90,13 +82,7 @@ def asked(tokenizer: Tokenizer, kind: str, text: str) -> Prompt:
 
 
 def begun(tokenizer: Tokenizer, head: str, body: str = "") -> Prompt:
-    """A function to be completed, asked as ``humaneval`` asks.
-
-    Args:
-        tokenizer: the target's.
-        head: signature and docstring.
-        body: what is to follow them, for a text that is read and not continued.
-    """
+    """A function to be completed, asked as ``humaneval`` asks."""
     ids = begun_function(tokenizer, head, body) if tokenizer.has_chat_template else None
     text = head.rstrip() + (f"\n{body}" if body else "")
     return Prompt(CODE, head.rstrip(), ids or tokenizer.encode(text, special=True))
@@ -104,11 +90,7 @@ def begun(tokenizer: Tokenizer, head: str, body: str = "") -> Prompt:
 
 @cache
 def file_prompts(path: Path, tokenizer: Tokenizer) -> list[Prompt]:
-    """The prompts of a file, see ``tasks.prompts``; what a user says goes through a chat model's template.
-
-    Raises:
-        UnavailableError: the file cannot be used.
-    """
+    """The prompts of a file, see ``tasks.prompts``; what a user says goes through a chat model's template."""
     prompts = []
     for example in read_prompts_file(path, every_turn=True).examples:
         fields = example.fields
@@ -124,12 +106,7 @@ def file_prompts(path: Path, tokenizer: Tokenizer) -> list[Prompt]:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of the standard library, dedented.
-
-    Attributes:
-        head: signature and docstring.
-        body: the rest, from its indentation on.
-    """
+    """A function of the standard library, dedented."""
 
     head: str
     body: str

@@ -21,15 +21,8 @@ class Recipe:
 
     Attributes:
         kind: ``model``, ``eagle`` or ``medusa``.
-        layers: of a small model.
-        heads: of Medusa, each a token further ahead.
         vocabulary: how many tokens it proposes, those that are written most often; 0 for all.
         data: where text comes from: ``own``, ``python``, and files of prompts.
-        tokens: of text to learn from.
-        epochs: times that it is learnt from.
-        minutes: of sampling and training together, after which it is cut short; None for no limit.
-        batch_tokens: of an update, padding included.
-        seed: of text, weights and order.
     """
 
     kind: str = MODEL
@@ -44,11 +37,7 @@ class Recipe:
     seed: int = 0
 
     def require_possible(self) -> None:
-        """Refuse what fits no target.
-
-        Raises:
-            UsageError: naming the flag.
-        """
+        """Refuse what fits no target."""
         if self.kind not in KINDS:
             _refuse("--kind", self.kind, f"Choose from {MODEL}, {EAGLE} and {MEDUSA}.")
         for source in self.data:
@@ -56,15 +45,7 @@ class Recipe:
                 _refuse("--data", source or "''", "Name own, python, or prompts files.")
 
     def require_fitting(self, layers: int, vocab_size: int) -> None:
-        """Refuse what does not fit the target.
-
-        Args:
-            layers: of the target.
-            vocab_size: V.
-
-        Raises:
-            UsageError: naming the flag.
-        """
+        """Refuse what does not fit the target."""
         if self.kind == MODEL and not 1 <= self.layers < layers:
             _refuse("--layers", self.layers, f"Give 1 to {layers - 1}: the target has {layers}.")
         if self.vocabulary and not 16 <= self.vocabulary <= vocab_size:

@@ -28,7 +28,6 @@ class Sampled:
 
     Attributes:
         tokens: [n] prompt and continuation.
-        start: where the continuation begins.
         features: [n-1, hidden] the last hidden state after each token but the last, as the head reads it.
         log_masses: [n-start] log of the sum over V of exp(logit / temperature), for each drawn token.
     """
@@ -45,8 +44,6 @@ class Writer:
 
     Attributes:
         model: a ``PreTrainedModel`` with a head; its decoder's output is what the head reads.
-        eos_ids: tokens that end a sequence.
-        vocab_size: tokens that may be drawn.
     """
 
     model: Any
@@ -61,14 +58,7 @@ class Writer:
         sampling: SamplingParams,
         generator: torch.Generator,
     ) -> list[Sampled]:
-        """Continue prompts until EOS or ``limit`` tokens; the last few of a batch may be cut earlier.
-
-        Args:
-            prompts: at least one, of at least one token each; of similar lengths, for speed.
-            limit: new tokens.
-            sampling: temperature and nucleus.
-            generator: of the random numbers, on the model's device.
-        """
+        """Continue prompts until EOS or ``limit`` tokens; the last few of a batch may be cut earlier."""
         batch = _Batch(self, prompts, limit, sampling, generator)
         while not batch.ended:
             batch.advance()
@@ -76,12 +66,7 @@ class Writer:
 
     @torch.inference_mode()
     def read(self, sequences: Sequence[tuple[Sequence[int], int]], temperature: float) -> list[Sampled]:
-        """What the model would have written in place of text that is given.
-
-        Args:
-            sequences: token ids and where the text that matters begins; of similar lengths, for speed.
-            temperature: of the masses.
-        """
+        """What the model would have written in place of text that is given."""
         longest = max(len(ids) for ids, _ in sequences)
         padded = torch.zeros(len(sequences), longest, dtype=torch.int64)
         for row, (ids, _) in enumerate(sequences):

@@ -24,7 +24,6 @@ class Depth:
 
     Attributes:
         states: [b, n, hidden] predicted features; position t stands for the token t + ahead.
-        ahead: how many tokens after position t the predicted one is.
     """
 
     states: Tensor
@@ -49,12 +48,7 @@ class Student(Protocol):
 
 
 class SmallModel(nn.Module):
-    """A few of the target's layers under its own embedding and head: reads tokens alone.
-
-    Args:
-        teacher: the target.
-        layers: how many.
-    """
+    """A few of the target's layers under its own embedding and head: reads tokens alone."""
 
     def __init__(self, teacher: Teacher, layers: int) -> None:
         super().__init__()
@@ -74,10 +68,6 @@ class EagleHead(nn.Module):
 
     The first depth reads the target's features. The next ones read the head's own, each after what was
     true before: as it drafts, so it is trained (Li et al. 2025, EAGLE-3).
-
-    Args:
-        teacher: the target.
-        depths: tokens drafted in training.
     """
 
     def __init__(self, teacher: Teacher, depths: int) -> None:
@@ -126,12 +116,7 @@ def _mask(count: int, depth: int, like: Tensor) -> Tensor:
 
 
 class MedusaHeads(nn.Module):
-    """One residual block a token ahead, all over the same feature (Stern et al. 2018, Cai et al. 2024).
-
-    Args:
-        teacher: the target.
-        heads: tokens ahead.
-    """
+    """One residual block a token ahead, all over the same feature (Stern et al. 2018, Cai et al. 2024)."""
 
     def __init__(self, teacher: Teacher, heads: int) -> None:
         super().__init__()

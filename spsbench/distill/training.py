@@ -33,11 +33,7 @@ class Progress:
     """How far a training is.
 
     Attributes:
-        updates: made so far.
-        planned: in all.
-        tokens: learnt from so far; those of several epochs count each time.
         seconds: spent on updates.
-        curve: what was measured on held-out text as it went.
     """
 
     planned: int
@@ -52,12 +48,7 @@ class Training:
     """One student's training.
 
     Attributes:
-        teacher: the target.
         student: what is trained, see ``students``.
-        folder: of its checkpoint.
-        progress: how far it is.
-        dtype: of matrix products.
-        rate_share: of the full learning rates.
     """
 
     teacher: Teacher
@@ -84,14 +75,7 @@ class Training:
         evaluate_every: int,
         tell: Callable[[Progress, float], None],
     ) -> None:
-        """Make the updates that are left.
-
-        Args:
-            batches: the batches of an epoch, by its number; always the same.
-            evaluate: measures the student on held-out text.
-            evaluate_every: updates between two measurements; there is one at the end.
-            tell: called with the progress and the loss after every update.
-        """
+        """Make the updates that are left."""
         saved = time.perf_counter()
         for batch in self._left(batches):
             began = time.perf_counter()

@@ -11,14 +11,7 @@ from torch import Tensor
 from spsbench.decode import rows
 from spsbench.decode.protocols import read_prompt
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.forced import (
-    Forced,
-    ForcedText,
-    StatesUpTo,
-    by_chain,
-    by_proposals,
-    chain_rows,
-)
+from spsbench.drafters.forced import Forced, ForcedText, StatesUpTo, by_chain, by_proposals, chain_rows
 from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError

@@ -9,24 +9,14 @@ from spsbench.records import Arm, Generation, Request
 
 
 class AlikeEngine:
-    """The leading process's side: it has the others run each sequence with it.
-
-    Args:
-        engine: generates, here as in the others.
-        arm: that it belongs to, for the others to build their own.
-        target: the split one.
-    """
+    """The leading process's side: it has the others run each sequence with it."""
 
     def __init__(self, engine: Engine, arm: Arm, target: SplitLM) -> None:
         self.name = engine.name
         self._engine, self._arm, self._target = engine, arm, target
 
     def generate(self, request: Request) -> Generation:
-        """See ``Engine.generate``.
-
-        Raises:
-            RanksFault: a process is out of step, or something failed: whether in all of them, none can know.
-        """
+        """See ``Engine.generate``."""
         ranks = self._target.ranks
         with ranks.together("a sequence"):
             ranks.tell(Order.GENERATE)

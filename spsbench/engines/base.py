@@ -8,11 +8,7 @@ from spsbench.records import Generation, Request
 
 
 class Engine(Protocol):
-    """Generates one sequence at a time for one arm.
-
-    Attributes:
-        name: as in the records.
-    """
+    """Generates one sequence at a time for one arm."""
 
     name: str
 

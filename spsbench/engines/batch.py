@@ -47,15 +47,6 @@ class BatchedEngine:
     tokens are then those of a full batch, whose throughput is one over them, and the last sequences of a
     wave, whose neighbours are not replaced, cost no more than the others. ``latency_s`` is what passed from
     the end of its prefill to its last token, other rows' prefills included.
-
-    Args:
-        batch: the rows and how they decode.
-        decoder: turns token ids into text, for stop strings and the output.
-        device: where the models are.
-        clock: read at the edges of phases.
-        rule: judges drafts; modified rejection unless given.
-        name: as in the records.
-        keep_drafts: see ``LoopBuffer``.
     """
 
     def __init__(

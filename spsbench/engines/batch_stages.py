@@ -64,12 +64,7 @@ class BatchState:
 
 
 class StageBatch(Batch):
-    """A batch whose loop is a few stages.
-
-    Args:
-        target, sampling: see ``Batch``.
-        numbers: how many uniform ones a loop of a row takes.
-    """
+    """A batch whose loop is a few stages."""
 
     def __init__(self, target: StaticBatchLM, sampling: SamplingParams, numbers: int) -> None:
         super().__init__(target, sampling)
@@ -96,12 +91,7 @@ class StageBatch(Batch):
 
 
 class StageBatchArS(StageBatch):
-    """Algorithm 1 for B sequences, in one stage.
-
-    Args:
-        target, sampling: see ``Batch``.
-        capture: makes the stage into what is replayed.
-    """
+    """Algorithm 1 for B sequences, in one stage."""
 
     def __init__(self, target: StaticBatchLM, sampling: SamplingParams, capture: Capture) -> None:
         super().__init__(target, sampling, 1)
@@ -135,13 +125,6 @@ class StageBatchSpS(StageBatch):
     """Algorithm 2 for B sequences, in three stages: draft, verify, accept.
 
     The draft always reads the last two tokens of every row again, see ``StaticSpS``.
-
-    Args:
-        target, draft: the models.
-        k: lookahead, at least 1.
-        sampling: of both.
-        capture: makes each stage into what is replayed.
-        accept: judges the drafts of all rows, see ``accept_drafts``; modified rejection unless given.
     """
 
     def __init__(

@@ -38,16 +38,7 @@ from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, BeamParams, FinishReas
 
 
 class BeamEngine:
-    """Finds the most probable outputs by beam search.
-
-    Args:
-        target: whose beams are kept; the draft itself for the draft-only arm.
-        draft: searches ahead; None for plain beam search.
-        k: the most steps that the draft searches ahead.
-        decoder: turns token ids into text, for stop strings and the output.
-        device: where the models are.
-        clock: read at the edges of phases.
-    """
+    """Finds the most probable outputs by beam search."""
 
     name = "beam"
 

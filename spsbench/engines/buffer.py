@@ -26,18 +26,10 @@ class LoopBuffer:
     That costs time, so it is done after the sequence's clock has stopped, or while it stands.
 
     Args:
-        phases: see ``loop_records``.
-        trace: keep one entry per drafted or emitted token.
-        seed: of the sequence.
-        expected: of the rule, see ``Rule.expected``.
         most_bytes: rows that take more than this should be flushed. No more of them are made into tensors
             at a time either.
-        keep_drafts: keep the rows that drafted tokens were drawn from, to read the output again.
 
     Attributes:
-        tokens: emitted so far.
-        records: of the flushed loops.
-        trace: of the flushed loops; None if it is not kept.
         losslessness: sums over the flushed loops, see ``own_evidence``.
         proposed: of the flushed loops, see ``proposed_tokens``.
         draft_rows: of the flushed loops, see ``Generation``; None if not kept, or too large.
@@ -78,11 +70,7 @@ class LoopBuffer:
         self._open_bytes += sum(rows.nbytes for rows in loop.rows.values())
 
     def flush(self) -> None:
-        """Reduce the open loops to their records and let go of their rows.
-
-        Raises:
-            FloatingPointError: a model answered with NaN or infinity; the output is worth nothing.
-        """
+        """Reduce the open loops to their records and let go of their rows."""
         self._require_numbers()
         position = len(self.tokens) - sum(loop.kept for loop in self._open)
         for loops in self._portions():
@@ -91,18 +79,9 @@ class LoopBuffer:
         self._open, self._open_bytes = [], 0
 
     def generation(
-        self,
-        text: Callable[[Sequence[int]], str],
-        reason: FinishReason,
-        prefill_s: float,
-        decode_s: float,
+        self, text: Callable[[Sequence[int]], str], reason: FinishReason, prefill_s: float, decode_s: float
     ) -> Generation:
-        """The flushed sequence as an engine answers it.
-
-        Args:
-            text: of token ids, see ``StopRule.text``.
-            reason, prefill_s, decode_s: see ``Generation``.
-        """
+        """The flushed sequence as an engine answers it."""
         return Generation(
             tokens=self.tokens,
             text=text(self.tokens),

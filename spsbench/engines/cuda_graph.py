@@ -33,14 +33,7 @@ class CaptureFailed(Exception):
 
 
 class Graphs:
-    """Captures stages into one pool of memory, which stages of the same arm share.
-
-    Args:
-        device: a CUDA device.
-
-    Attributes:
-        count: graphs captured so far.
-    """
+    """Captures stages into one pool of memory, which stages of the same arm share."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -48,11 +41,7 @@ class Graphs:
         self.count = 0
 
     def __call__(self, stage: Callable[[], object]) -> Callable[[], object]:
-        """Run a stage a few times, so that libraries set themselves up, then record it.
-
-        Raises:
-            CaptureFailed: it waits for the host, or does what a graph cannot.
-        """
+        """Run a stage a few times, so that libraries set themselves up, then record it."""
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.inference_mode():
@@ -115,13 +104,7 @@ class Decoder(Protocol):
 
 
 class StaticArS:
-    """Algorithm 1 in one stage.
-
-    Args:
-        target: the model.
-        sampling: temperature, top_k, top_p, greedy.
-        capture: makes the stage into what is replayed.
-    """
+    """Algorithm 1 in one stage."""
 
     def __init__(self, target: StaticLM, sampling: SamplingParams, capture: Capture) -> None:
         self.state = State(target.slots, 1, target.device)
@@ -153,16 +136,6 @@ class StaticSpS:
 
     The draft always reads the last two tokens again, so that its shape does not depend on whether all
     were accepted; a loop costs K forwards of it as in the eager engine.
-
-    Args:
-        target, draft: the models.
-        k: lookahead, at least 1.
-        sampling: temperature, top_k, top_p, greedy.
-        capture: makes each stage into what is replayed.
-        rule: judges drafts; modified rejection unless given.
-
-    Attributes:
-        stages: draft, verify, accept.
     """
 
     def __init__(
@@ -240,17 +213,7 @@ class StaticSpS:
 
 
 class GraphedEngine(LocalEngine):
-    """ArS or SpS in fixed shapes.
-
-    Args:
-        target, draft: the models; no draft for ArS.
-        k: lookahead; without effect for ArS.
-        sampling: of the arm; it is part of the stages.
-        decoder: turns token ids into text.
-        clock: read at the edges of phases.
-        capture: what a stage is made into; see ``spsbench.engines.cuda_graph``.
-        rule: judges drafts; modified rejection unless given.
-    """
+    """ArS or SpS in fixed shapes."""
 
     name = "graphed"
 

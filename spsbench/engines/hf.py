@@ -32,15 +32,7 @@ RULES = {
 
 
 class HFGenerateEngine:
-    """One of transformers' ways to generate.
-
-    Args:
-        name: ``hf-generate``, ``hf-assisted`` or ``hf-prompt-lookup``.
-        target: whose stock model generates.
-        draft: the assistant; None unless ``hf-assisted``.
-        k: lookahead, the same in every loop.
-        decoder: for stop strings and the output's text.
-    """
+    """One of transformers' ways to generate."""
 
     def __init__(
         self, name: str, target: TorchLM, draft: TorchLM | None, k: int, decoder: TextDecoder
@@ -139,9 +131,6 @@ class _Watcher:
     """A stopping criterion that keeps our stop rule and remembers what each loop brought.
 
     Attributes:
-        tokens: emitted so far.
-        reason: why it ended; None while it goes on.
-        steps: of each loop, tokens that became output and tokens that came.
         seconds: of each loop; the first one's includes reading the prompt.
     """
 

@@ -23,15 +23,7 @@ from spsbench.records import FinishReason, Generation, Request, SamplingParams
 
 
 class LocalEngine(ABC):
-    """Generates a sequence from an endless iterator of loops.
-
-    Args:
-        decoder: turns token ids into text, for stop strings and the output.
-        device: where the models are.
-        clock: read at the edges of phases.
-        rule: judges drafts; modified rejection unless given.
-        keep_drafts: see ``LoopBuffer``.
-    """
+    """Generates a sequence from an endless iterator of loops."""
 
     def __init__(
         self,
@@ -103,20 +95,7 @@ MakeDrafter = Callable[[SamplingParams], Drafter]
 
 
 class EagerEngine(LocalEngine):
-    """Generates with ArS (no draft model) or SpS (a draft model and K).
-
-    Args:
-        target: writes the output's distribution; the draft itself for the draft-only arm.
-        draft: proposes tokens; None for ArS.
-        k: lookahead; without effect for ArS.
-        decoder: turns token ids into text, for stop strings and the output.
-        device: where the models are.
-        clock: read at the edges of phases.
-        rule: judges drafts; modified rejection unless given.
-        make_drafter: makes what proposes tokens, given the sampling; the draft model unless given. It is
-            asked once for each sampling, so that a drafter may outlive a request.
-        keep_drafts: see ``LoopBuffer``.
-    """
+    """Generates with ArS (no draft model) or SpS (a draft model and K)."""
 
     name = EAGER
 

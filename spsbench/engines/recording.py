@@ -19,9 +19,6 @@ class TruncatedLoop:
     """A decoded loop with what the stop rule kept of it.
 
     Attributes:
-        decoded: the loop as it left the algorithm.
-        kept: how many of its tokens became output.
-        reason: why generation ended here; None if it went on.
         seconds: of each phase.
     """
 
@@ -63,8 +60,6 @@ def loop_records(
     """One ``Loop`` a decoded loop.
 
     Args:
-        loops: of one sequence, in order.
-        phases: whether the times by phase mean anything (on a GPU work is asynchronous).
         expected: the probability of acceptance at each drafted position, as the rule has it.
     """
     betas = _beta_sums(loops, expected)
@@ -114,13 +109,7 @@ def proposed_tokens(loops: Sequence[TruncatedLoop]) -> list[list[int]]:
 
 
 def traced_tokens(loops: Sequence[TruncatedLoop], first: int = 0, position: int = 0) -> list[TracedToken]:
-    """One entry a drafted and tested or emitted token of the output, in order.
-
-    Args:
-        loops: consecutive ones of a sequence.
-        first: index of the first of them in the sequence.
-        position: index in the output of the first token that they emitted.
-    """
+    """One entry a drafted and tested or emitted token of the output, in order."""
     trace: list[TracedToken] = []
     for index, loop in enumerate(loops, first):
         trace += _trace_loop(index, position, loop)

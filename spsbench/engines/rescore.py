@@ -31,12 +31,7 @@ _COARSE_SLACK = 3e-2
 
 
 def own_evidence(loops: Sequence[TruncatedLoop], seed: int) -> Sums:
-    """Sums over the emitted tokens of a sequence, from the rows that decided them.
-
-    Args:
-        loops: with their rows; at least one.
-        seed: of the randomised transform.
-    """
+    """Sums over the emitted tokens of a sequence, from the rows that decided them."""
     tokens = [token for loop in loops for token in loop.decoded.tokens[: loop.kept]]
     kept = [loop.decoded.target_probs[: loop.kept] for loop in loops]
     p = torch.cat([_draft_rows(loop, rows) for loop, rows in zip(loops, kept, strict=True)])
@@ -63,7 +58,6 @@ class Reading:
 
     Attributes:
         tokens: [n] the emitted ids.
-        sampling: the warping that they should follow.
         logits: [n, V] of the target.
         draft_logits: [n, V] of the draft; None without one.
         q, p: [n, V] warped rows of target and draft; p is None without a draft.
@@ -90,15 +84,7 @@ def teacher_force(
     sampling: SamplingParams,
     dtype: torch.dtype | None = None,
 ) -> Reading:
-    """Score a text by teacher forcing, without cache or loops.
-
-    Args:
-        target, draft: the models; without a draft leakage cannot be asked for.
-        prompt: at least one id.
-        tokens: what followed.
-        sampling: the warping that the tokens should follow.
-        dtype: the precision of the engine that wrote the text, for its rounding; the target's if not given.
-    """
+    """Score a text by teacher forcing, without cache or loops."""
     sequence = torch.tensor([*prompt, *tokens], device=target.device)
     logits = target.score_uncached(sequence[:-1], last=len(tokens))
     q = _warped(logits, sampling)
@@ -123,10 +109,6 @@ def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
 def score_stats(reading: Reading, seed: int) -> Sums:
     """The sums of ``evidence`` over a reading. A token at the edge is not impossible: it is counted as
     ``edge`` and left out.
-
-    Args:
-        reading: of one text.
-        seed: of the randomised transform.
     """
     kept = ~reading.edge
     v = _transform_numbers(int(kept.sum()), seed, reading.q)
@@ -168,21 +150,7 @@ def decided_again(
     own_way: bool = False,
     draft_dtype: torch.dtype | None = None,
 ) -> Sums:
-    """Every decision of the loops derived once more, under modified rejection.
-
-    Args:
-        reading: of the generation's tokens.
-        generation: of a built-in engine, or of an external one, whose decisions are unknown.
-        sampling: the warping of both models.
-        k: lookahead; 0 if nothing was drafted.
-        seed: of the sequence.
-        dtype: the target's precision, for its rounding.
-        policy: how many tokens a loop was to draft, one that no drafter uses; None for K, or if whatever
-            drafted was free to propose fewer: then lengths are not judged.
-        recorded: see ``recorded_rows``; without them the draft's rows are those of the reading.
-        own_way: see ``rederive``.
-        draft_dtype: the draft model's precision; the target's if not given.
-    """
+    """Every decision of the loops derived once more, under modified rejection."""
     if generation.proposed is None or generation.loops is None:
         return {}
     loops, proposed = generation.loops, generation.proposed
@@ -219,11 +187,7 @@ def recorded_rows(generation: Generation, like: Tensor) -> Tensor | None:
     """[n, V] the rows that drafted tokens were drawn from, as the drafter showed them.
 
     Args:
-        generation: an output.
         like: [n, V], on the device of the answer.
-
-    Returns:
-        zeros where it was certain of its token, or drafted none; None where rows were not kept.
     """
     if generation.draft_rows is None:
         return None
@@ -238,9 +202,6 @@ def with_draft(reading: Reading, generation: Generation, recorded: Tensor, logit
     """A reading with the rows of whatever drafted, where it did.
 
     Args:
-        reading: of an output.
-        generation: the output.
-        recorded: see ``recorded_rows``.
         logits: [n, V] of an independent forward, which are then taken instead; None without one.
     """
     rows = recorded.clone()
@@ -291,7 +252,6 @@ def token_evidence(
         q: [n, V] warped rows of the target.
         p: [n, V] warped rows of the draft; None without a draft model.
         draft_logits: [n, V] what ``p`` was warped from; None without a draft model.
-        chunk_elements: how many elements of a row block are processed together.
     """
     log_target = _floats(own_entries(q, tokens).log())
     if p is None or draft_logits is None:

@@ -27,10 +27,6 @@ class ThreadedEngine:
 
     Over ONNX Runtime torch keeps to one thread, since its pool and the session's would wait for each other.
     An engine over torch needs the run's threads, but only during its own sequences.
-
-    Args:
-        engine: generates.
-        threads: of torch meanwhile.
     """
 
     def __init__(self, engine: Engine, threads: int) -> None:

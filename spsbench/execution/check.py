@@ -43,14 +43,8 @@ class Session:
     Each question begins with bytes drawn for it, which its answer must repeat. So what a program wrote
     before it was asked is an answer to nothing, however it was timed.
 
-    Args:
-        requests: descriptor to write to.
-        replies: descriptor to read from.
-
     Attributes:
         deadline: for everything, on ``time.monotonic``'s clock; at first for the locks alone.
-        label: the verdict, once the program is over.
-        called: whether a test has called the function.
     """
 
     def __init__(self, requests: int, replies: int) -> None:
@@ -61,11 +55,7 @@ class Session:
         self._gave = False  # whether the tests hold data that the program made
 
     def wait_for_lock(self) -> None:
-        """Return when the program's process has locked itself up; nothing was sent to it before.
-
-        Raises:
-            SandboxFailure: it did not.
-        """
+        """Return when the program's process has locked itself up; nothing was sent to it before."""
         try:
             if wire.loads(frames.receive(self._replies, self.deadline)) == ["locked"]:
                 return
@@ -74,11 +64,7 @@ class Session:
         raise SandboxFailure("a process did not lock itself up")
 
     def start(self, program: str, entry_point: str, seed: str) -> None:
-        """Run the program's text.
-
-        Raises:
-            ProgramOver: the program raised, ended, or was too slow.
-        """
+        """Run the program's text."""
         match self._exchange(wire.dumps([program, entry_point, seed])):
             case ["ready"]:
                 return
@@ -87,13 +73,7 @@ class Session:
         raise self._over(verdict.failed("ProtocolError", "not an answer"))
 
     def call(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Call the program's function; mutable arguments are changed as the program changed them.
-
-        Raises:
-            ProgramOver: no answer, or one that is not plain data.
-            Exception: what the function raised, as the built-in type of that name.
-            wire.WireError: the test's arguments are not plain data.
-        """
+        """Call the program's function; mutable arguments are changed as the program changed them."""
         self.called = True
         if self.label is not None:
             raise ProgramOver(self.label)
@@ -199,15 +179,7 @@ def judge_program(
     """Run ``check(candidate)`` of a problem on a program.
 
     Args:
-        sandbox: where the program runs.
-        problem: task_id, prompt, entry_point and test; its texts are trusted and run here.
-        completion: what follows the prompt; not trusted.
         timeout_s: wall seconds for the program and its check together.
-        seeds: of the random draws of either side.
-
-    Raises:
-        SandboxFailure: the sandbox is broken.
-        BrokenProblem: the problem is.
     """
     with _program(sandbox, timeout_s) as session:
         session.wait_for_lock()

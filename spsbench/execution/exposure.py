@@ -21,14 +21,7 @@ _SHOWN = ("numpy",)
 
 @dataclass(frozen=True)
 class Exposure:
-    """Absolute paths without links in them.
-
-    Attributes:
-        folders: readable with all beneath, and single files.
-        hidden: folders within those that stay unreadable.
-        packages: readable packages by name, though they may lie in a hidden folder.
-        beside: readable folders that belong to the packages (their shared libraries).
-    """
+    """Absolute paths without links in them."""
 
     folders: tuple[str, ...]
     hidden: tuple[str, ...]

@@ -122,10 +122,8 @@ class IsolationLevel:
     """What isolates a generated program from this machine.
 
     Attributes:
-        number: 1 (strongest) to 4; 6 is not a sandbox.
         name: its layers, as ``bubblewrap+landlock+seccomp``; ``unsafe (...)`` without a sandbox.
         layers: of each program's sandbox, in the names of ``sandbox``.
-        missing: why each stronger level does not hold.
     """
 
     number: int
@@ -140,14 +138,7 @@ class IsolationLevel:
 
 
 def probe(unsafe: bool = False) -> IsolationLevel:
-    """The strongest level that the canary cannot escape, probed once per process.
-
-    Args:
-        unsafe: if no level holds, run programs without a sandbox instead of refusing.
-
-    Raises:
-        UsageError: no level holds and ``unsafe`` is not set, or this machine cannot run programs at all.
-    """
+    """The strongest level that the canary cannot escape, probed once per process."""
     found, missing = _best()
     if found is not None:
         return found

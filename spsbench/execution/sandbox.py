@@ -56,14 +56,7 @@ class Ending:
 
 
 class Sandbox:
-    """One zygote and at most one program at a time.
-
-    Args:
-        layers: which to put on.
-
-    Raises:
-        SandboxFailure: one of them is unavailable here.
-    """
+    """One zygote and at most one program at a time."""
 
     def __init__(self, layers: Collection[str]) -> None:
         self._control, theirs = socket.socketpair()
@@ -116,11 +109,7 @@ class Sandbox:
         self._process.wait()
 
     def _greet(self, layers: Collection[str]) -> dict[str, Any]:
-        settings = {
-            "layers": sorted(layers),
-            "packages": exposure().packages,
-            "memory_bytes": MEMORY_BYTES,
-        }
+        settings = {"layers": sorted(layers), "packages": exposure().packages, "memory_bytes": MEMORY_BYTES}
         hello = self._ask(json.dumps({"modules": _sources(), "settings": settings}).encode() + b"\n")
         if "error" in hello:
             raise SandboxFailure(str(hello["error"]))

@@ -42,10 +42,6 @@ class Seeds:
     Some tests draw their inputs. With one seed on both sides a program that looks at no argument and
     draws the same numbers would pass; so would one that knows the tests' seed and seeds itself. Hence
     both come from a secret that never enters a sandbox, and neither reveals anything about the other.
-
-    Attributes:
-        tests: of the judge's side; never sent to a program.
-        program: of the program's side.
     """
 
     tests: str

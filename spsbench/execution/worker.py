@@ -38,12 +38,7 @@ def answer(sandbox: Sandbox, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(layers: list[str], number: int | None = None) -> None:
-    """Serve jobs until stdin ends.
-
-    Args:
-        layers: of the sandbox.
-        number: of this worker among several, which then keep out of each other's way.
-    """
+    """Serve jobs until stdin ends."""
     jobs, answers = _private_streams()
     _lower_priority()
     if number is not None:

@@ -31,15 +31,8 @@ class ProblemFailure(Exception):
 class WorkerProcess:
     """One ``spsbench.execution.worker`` process, asked one job at a time.
 
-    Args:
-        layers: of the sandbox that it owns.
-        number: among several workers, each of which stays on a CPU; None leaves it free.
-
     Attributes:
         hello: what the sandbox says of itself: ``uid``, ``landlock_abi``.
-
-    Raises:
-        WorkerFailure: it, or its sandbox, does not start.
     """
 
     def __init__(self, layers: Collection[str], number: int | None = None) -> None:
@@ -48,13 +41,7 @@ class WorkerProcess:
         self.hello = self._start()
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Send a job and wait for its answer ``{"result", "cpu_s"}``.
-
-        Raises:
-            WorkerFailure: no answer (the process died, or hung far past the program's deadline),
-                or an answer that says that judge or sandbox failed.
-            ProblemFailure: the problem's own test does not run.
-        """
+        """Send a job and wait for its answer ``{"result", "cpu_s"}``."""
         if self._process is None:
             raise WorkerFailure("the judge's process is gone")
         line = self._read(float(job["timeout_s"]) + _GRACE_S, json.dumps(job) + "\n")
@@ -65,11 +52,7 @@ class WorkerProcess:
         return _reply(line, "result")
 
     def restart(self) -> None:
-        """Replace the process by a fresh one.
-
-        Raises:
-            WorkerFailure: it, or its sandbox, does not start.
-        """
+        """Replace the process by a fresh one."""
         self.close()
         self.hello = self._start()
 

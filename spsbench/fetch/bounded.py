@@ -18,19 +18,11 @@ class Bounded(HTTPAdapter):  # type: ignore[misc]  # requests has no types
     The timeouts of requests are for the wait between two bytes, and begin again with each.
 
     Args:
-        within_s: for all of it, from now on.
         most: bytes with all headers.
-        late, long: what to raise.
-        max_retries: as of ``HTTPAdapter``.
     """
 
     def __init__(
-        self,
-        within_s: float,
-        most: float,
-        late: Exception,
-        long: Exception,
-        max_retries: Any = 0,
+        self, within_s: float, most: float, late: Exception, long: Exception, max_retries: Any = 0
     ) -> None:
         super().__init__(max_retries=max_retries)
         ends = time.monotonic() + within_s

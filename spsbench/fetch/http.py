@@ -29,9 +29,6 @@ class Answer:
     """What an address answers.
 
     Attributes:
-        url: the address after redirections.
-        start: the first byte that comes: what was asked for, or 0 where the server cannot begin later.
-        content_type: as the server names it.
         chunks: the bytes.
     """
 
@@ -42,11 +39,7 @@ class Answer:
 
 
 class Http:
-    """Reads addresses.
-
-    Args:
-        settings: pip's.
-    """
+    """Reads addresses."""
 
     def __init__(self, settings: PipSettings) -> None:
         self.settings = settings
@@ -66,14 +59,7 @@ class Http:
         """Begin to read.
 
         Args:
-            url: ``http``, ``https`` or ``file``.
-            accept: content types.
-            start: the first byte that is wanted.
             within_s, most: seconds and bytes of all that is answered.
-
-        Raises:
-            NotThere: there is nothing.
-            Unreachable: now or in the middle of reading.
         """
         if urlsplit(url).scheme == "file":
             yield _of_file(url, start)

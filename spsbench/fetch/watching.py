@@ -18,7 +18,6 @@ class Watcher(Protocol):
         """Bytes are coming; what is entered takes how many came.
 
         Args:
-            what: they are.
             total: bytes in all.
             done: bytes that are here already.
         """

@@ -17,13 +17,7 @@ def extract(wheel: Path, member: Stored, to: Path, name: str) -> None:
     """Write a member of a wheel to a given path, and check its hash.
 
     Args:
-        wheel: the file.
-        member: path inside it, size and hash.
         to: where it goes; what is written is never more than ``member.bytes`` and a little.
-        name: of the wheel, for messages.
-
-    Raises:
-        UnavailableError: it is not a wheel, lacks the member, or has a different one.
     """
     try:
         with zipfile.ZipFile(wheel) as opened:

@@ -23,13 +23,6 @@ class Row:
     """One server at one concurrency.
 
     Attributes:
-        server: its place.
-        concurrency: requests in flight.
-        requests, failed: how many.
-        tokens_per_s: while so many were in flight, with its interval over waves; None without any token.
-        ttft_ms, tpot_ms: percentiles over requests: until the first token, and for each further one.
-        acceptance: of the draft tokens proposed those that were accepted; None where the server does not
-        report it.
         speedup: tokens per second over those of the plain server, of the same waves; None for that one.
     """
 
@@ -89,9 +82,6 @@ def pays_up_to(waves: Sequence[Wave]) -> Interval | None:
     """The concurrency at which the speedup falls below 1 for good, with its interval over waves.
 
     See ``stats.crossing``: 0 says that speculation pays at none that was measured, infinity at the largest.
-
-    Returns:
-        None without two servers.
     """
     compared = {wave.concurrency for wave in waves if wave.server == SPECULATING}
     concurrencies = sorted(compared)

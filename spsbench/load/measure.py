@@ -24,14 +24,7 @@ _WARMUP_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was measured.
-
-    Attributes:
-        names: the servers, as they were given.
-        described: what they say of themselves.
-        waves: all of them, in the order in which they were sent.
-        ended: why there are no more; None where all of them were sent.
-    """
+    """What was measured."""
 
     names: tuple[str, ...]
     described: tuple[Described, ...]
@@ -40,16 +33,7 @@ class Loaded:
 
 
 def measure(load: LoadPlan, texts: Texts | None, say: Callable[[str], None]) -> Loaded:
-    """Measure servers in turns; where one of them ends, what all of them had finished is kept.
-
-    Args:
-        load: what.
-        texts: a tokenizer, for servers of text alone.
-        say: called with what happens.
-
-    Raises:
-        UnavailableError: a server does not answer, or two of them serve different models.
-    """
+    """Measure servers in turns; where one of them ends, what all of them had finished is kept."""
     addresses = [server_address(name, "--engine") for name in load.servers]
     servers = [Server(url, model, texts, alone=False) for url, model in addresses]
     described = tuple(map(_described, load.servers, servers))
@@ -72,11 +56,7 @@ def _warm_up(load: LoadPlan, servers: Sequence[Server]) -> None:
 def _waves(
     load: LoadPlan, servers: Sequence[Server], say: Callable[[str], None]
 ) -> tuple[tuple[Wave, ...], str | None]:
-    """Those that all servers finished, and why there are no more.
-
-    Raises:
-        UnavailableError: there are none.
-    """
+    """Those that all servers finished, and why there are no more."""
     waves: list[Wave] = []
     begun: list[Wave] = []
     for turn in turns(load.asks, load.samples, load.concurrencies, len(servers), load.seed):

@@ -15,10 +15,6 @@ class LoadPlan:
 
     Attributes:
         servers: one, or the plain and the speculating one, each as ``openai:URL``.
-        asks: one for each prompt.
-        samples: how often each prompt is sent, at least.
-        concurrencies: how many requests are in flight, one after the other.
-        seed: of orders and of draws.
     """
 
     servers: tuple[str, ...]
@@ -29,11 +25,7 @@ class LoadPlan:
 
 
 def server_names(text: str, flag: str = "--engine") -> tuple[str, ...]:
-    """``openai:A`` or ``openai:A,openai:B`` as its parts; a comma may belong to a URL.
-
-    Raises:
-        UsageError: anything else.
-    """
+    """``openai:A`` or ``openai:A,openai:B`` as its parts; a comma may belong to a URL."""
     first, *others = text.split(f",{OPENAI}")
     names = (first, *(OPENAI + other for other in others))
     if not first.startswith(OPENAI) or len(names) > 2:

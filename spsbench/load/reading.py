@@ -17,11 +17,7 @@ class Reading:
     """One request. Times are seconds since the start of its wave.
 
     Attributes:
-        sent, done: when it began and ended.
-        times: when tokens came.
         counts: how many there were then, of all; as long as ``times``.
-        drafted, accepted: draft tokens proposed, and kept; None where the server does not report it.
-        error: why it failed; its tokens do not count then.
     """
 
     sent: float
@@ -56,16 +52,7 @@ class Reading:
 
 
 def listened(server: Server, ask: Ask, started: float) -> Reading:
-    """Ask for one output and listen to it.
-
-    Args:
-        server: asked.
-        ask: for what.
-        started: the wave's start, by ``time.perf_counter``.
-
-    Raises:
-        PeerGone: no other request will succeed.
-    """
+    """Ask for one output and listen to it."""
     sent = time.perf_counter() - started
     heard: list[tuple[float, int | None]] = []
     total: int | None = None

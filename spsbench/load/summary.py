@@ -22,10 +22,6 @@ def summarised(loaded: Loaded, about: Mapping[str, Any]) -> dict[str, Any]:
 
     ``pays_up_to`` is null for one server; of its numbers 0 says at no concurrency that was measured, and null
     at the largest, too.
-
-    Args:
-        loaded: what was measured.
-        about: of the command: task, prompts, sampling, environment.
     """
     crossing = pays_up_to(loaded.waves)
     found = {
@@ -163,6 +159,6 @@ def page(loaded: Loaded, title: str) -> str:
     ]
     lines += [
         "* Tokens a second count while so many requests were in flight; intervals are over waves of the same "
-        "prompts. Kept: of the draft tokens proposed.",
+        "prompts. Kept: of the draft tokens proposed."
     ]
     return "\n".join(lines) + "\n"

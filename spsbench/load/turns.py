@@ -20,9 +20,7 @@ class Turn:
     """A wave that is to be sent.
 
     Attributes:
-        server: the place of the server.
         concurrency, number: see ``Wave``.
-        asks: the requests.
     """
 
     server: int
@@ -38,14 +36,6 @@ def turns(
 
     All servers get the same prompts at once, now one first and now the other, so that a machine that becomes
     slower meanwhile slows all of them. Every request has its own seed, which servers share.
-
-    Args:
-        asks: one for each prompt.
-        samples: how often each prompt is sent to each server at each concurrency, at least; it is sent more
-            often where that would be less than ``FEWEST_WAVES``.
-        concurrencies: see ``Wave``.
-        servers: how many.
-        seed: of the prompts' order and of the requests.
     """
     waves = {each: list(_waves(asks, samples, each, seed)) for each in concurrencies}
     for number in range(max(map(len, waves.values()))):

@@ -14,15 +14,7 @@ from spsbench.peers.server import Server
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Requests of one wave to one server.
-
-    Attributes:
-        server: its place in the order that they were given in.
-        concurrency: how many requests were in flight.
-        number: of the wave; the same prompts have the same number.
-        readings: its requests.
-        drafted, accepted: of all of them; None where the server does not report it.
-    """
+    """Requests of one wave to one server."""
 
     server: int
     concurrency: int
@@ -52,9 +44,6 @@ def run_wave(server: Server, asks: Sequence[Ask], place: int, concurrency: int, 
     """Send requests, each as soon as one of those in flight is answered.
 
     What a server counts in ``/metrics`` is used only at concurrency 1, where other clients would be noticed.
-
-    Raises:
-        PeerGone: the server is given up.
     """
     counted = server.counting() if concurrency == 1 else None
     started = time.perf_counter()

@@ -31,17 +31,7 @@ _REFERENCES = ["the cat sat on the mat today", "the old dog ran home at night ye
 
 
 def evaluated_metric(name: str, flag: str, folder: Path | None = None) -> MetricKind:
-    """The metric of ``evaluate`` after a name; it is loaded, and tried on two pairs of texts.
-
-    Args:
-        name: begins with ``PREFIX``; a path ends in ``.py``. ``KEY`` says which of several answers counts.
-        flag: the key or flag that named it.
-        folder: where a relative path is looked for; the current one unless given.
-
-    Raises:
-        UnavailableError: it is not on this machine and cannot be downloaded, or lacks a package.
-        UsageError: it does not score texts against references, or it answers several numbers.
-    """
+    """The metric of ``evaluate`` after a name; it is loaded, and tried on two pairs of texts."""
     where, key = _parsed(name)
     if where.endswith(".py") and folder is not None:
         where = str(folder / where)

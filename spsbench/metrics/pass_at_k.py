@@ -14,16 +14,7 @@ KS = (1, 10, 100)
 def pass_at_k(
     samples: Sequence[int], passed: Sequence[int], ks: Sequence[int] = KS
 ) -> dict[str, float | None]:
-    """Mean over problems of each pass@k; None where some problem has fewer than k samples.
-
-    Args:
-        samples: number of samples n of each problem, at least 1.
-        passed: number c of those that pass, 0 <= c <= n.
-        ks: the k to estimate for.
-
-    Raises:
-        ValueError: no problem, lists of unequal length, or a count that is impossible.
-    """
+    """Mean over problems of each pass@k; None where some problem has fewer than k samples."""
     per_problem = pass_at_k_per_problem(samples, passed, ks)
     return {name: _mean_or_none(values) for name, values in per_problem.items()}
 

@@ -30,17 +30,7 @@ def metric_kind(name: str, flag: str = "metrics") -> MetricKind:
 def metric_kinds(
     named: Iterable[str | MetricKind], flag: str = "metrics", folder: Path | None = None
 ) -> tuple[MetricKind, ...]:
-    """The metrics of a task.
-
-    Args:
-        named: names, or kinds themselves; ``evaluate:NAME`` is one of the evaluate library.
-        flag: the key of the task that names them.
-        folder: where ``file.py:attribute`` is looked for; the current one unless given.
-
-    Raises:
-        UsageError: an unknown name, something that is not a metric, or a name that is taken.
-        UnavailableError: a package or file cannot be imported.
-    """
+    """The metrics of a task."""
     kinds: dict[str, MetricKind] = {}
     for name in named:
         kind = _named(name, flag, folder) if isinstance(name, str) else name

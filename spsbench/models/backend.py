@@ -29,14 +29,6 @@ def choose_backend(
     """(backend of all models, why it is torch on a CPU where nobody asked for torch).
 
     All or none: the thread pools of two backends would wait for each other.
-
-    Args:
-        asked: ``auto``, ``onnxruntime`` or ``torch``.
-        reasons: a model's name and why ONNX Runtime cannot compute it; None if it can; names may repeat.
-        device: to run on.
-
-    Raises:
-        UsageError: what was asked for is not covered.
     """
     first = next((f"{name}: {reason}" for name, reason in reasons if reason), None)
     if asked == TORCH:
@@ -51,17 +43,7 @@ def choose_backend(
 
 
 def model_not_covered(source: ModelSource, dtype: str, device: torch.device, flag: str) -> str | None:
-    """Why ONNX Runtime cannot compute a model; None if it can.
-
-    Args:
-        source: the model.
-        dtype: to load it in; ``auto`` for the checkpoint's own.
-        device: to run on.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UnavailableError: a file is damaged.
-    """
+    """Why ONNX Runtime cannot compute a model; None if it can."""
     if source.quantization is not None:
         return f"its weights are quantised by {source.quantization}"
     return config_not_covered(source.config, dtype, device) or _weights_missing(source, flag)

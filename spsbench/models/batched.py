@@ -18,17 +18,7 @@ _PROMPT, _BLOCK = 12, 3
 
 
 def batched(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchModel:
-    """A model for B sequences over the weights of one, with its own caches.
-
-    Args:
-        model: a decoder; its own cache is used by the test.
-        batch: B, at least 2.
-        slots: the longest sequence of a row, in tokens.
-        blocks: whether more than one token a row will be scored at once.
-
-    Raises:
-        UsageError: its forward is unavailable for several sequences, or answers differently than for one.
-    """
+    """A model for B sequences over the weights of one, with its own caches."""
     found: BatchModel
     try:
         if isinstance(model, OnnxLM):
@@ -50,11 +40,6 @@ def difference(model: CausalLM, batch: BatchModel, block: int) -> float:
 
     The rows hold prompts of unlike lengths, one of them of one token, after what other sequences left in
     their slots.
-
-    Args:
-        model: its cache is used.
-        batch: over the same weights.
-        block: tokens of each row that are scored at once.
     """
     generator = torch.Generator().manual_seed(0)
     size = batch.batch

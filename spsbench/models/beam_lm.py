@@ -25,14 +25,7 @@ from spsbench.models.torch_lm import TorchLM
 
 
 class BeamLM:
-    """A ``TreeModel`` over the stock forward of a model; weights are shared, the cache is its own.
-
-    Args:
-        lm: the model; of an encoder-decoder the prompt is a source and what its decoder starts with.
-
-    Raises:
-        UsageError: its decoder's positions cannot be set.
-    """
+    """A ``TreeModel`` over the stock forward of a model; weights are shared, the cache is its own."""
 
     def __init__(self, lm: TorchLM) -> None:
         self._lm, self.model, self.vocab_size = lm, lm.model, lm.vocab_size
@@ -83,9 +76,6 @@ def require_exact_tree(lm: BeamLM) -> None:
     """Score a small tree, keep one branch and go on; compare with a forward of each branch in line.
 
     It catches models that ignore a mask or positions, and caches whose columns cannot be moved.
-
-    Raises:
-        UsageError: the logits differ by more than rounding, or the model takes no such mask.
     """
     try:
         worst = _worst_difference(lm)
@@ -119,12 +109,7 @@ def _worst_difference(lm: BeamLM) -> float:
 
 
 class _Tree:
-    """Which column of the cache is which node, and what each of them attends to.
-
-    Args:
-        prefix: columns before the tree, which every node sees; the root is the token after them.
-        device: of the masks.
-    """
+    """Which column of the cache is which node, and what each of them attends to."""
 
     def __init__(self, prefix: int, device: torch.device) -> None:
         self.prefix = prefix
@@ -166,7 +151,6 @@ class _Tree:
         """What the last n nodes attend to.
 
         Args:
-            n: how many.
             depths: [n] of them.
 
         Returns:

@@ -19,12 +19,7 @@ class Family:
     Attributes:
         norm: names of the norms before attention and before the feed-forward block (Llama), or after
             them, where ``norms_after``.
-        norms_after: the norms are of what a block adds, not of what it reads.
-        norm_offset: added to every norm's weight.
         query_norm: queries and keys are normed: ``head`` by head, ``whole`` across all heads; or not.
-        fused: query, key and value are stored as one matrix, and so are gate and up.
-        gated: the feed-forward block multiplies by a gate.
-        scaled_embedding: embeddings are multiplied by the square root of the width.
     """
 
     norm: tuple[str, str] = ("input_layernorm", "post_attention_layernorm")
@@ -68,17 +63,8 @@ class Blueprint:
     """A model's shape and what its layers do.
 
     Attributes:
-        family: how it differs from Llama.
-        layers, hidden, intermediate, heads, kv_heads, head_dim, vocab_size: sizes.
-        epsilon: of the norms.
-        activation: of the feed-forward block, as transformers names it.
-        scale: of the products of queries and keys.
-        windows: per layer the attention window in tokens; None where it is full.
-        rotates: per layer whether positions rotate queries and keys.
         embedding_scale, residual_scale, logit_scale: factors of embeddings, of what every block adds and of
             the logits.
-        frequencies: [head_dim / 2] of the rotary embedding, per position.
-        rotary_scale: factor of its sines and cosines.
     """
 
     family: Family
@@ -130,11 +116,7 @@ class NotCovered(Exception):
 
 
 def blueprint_of(config: Any) -> Blueprint:
-    """The blueprint of a configuration.
-
-    Raises:
-        NotCovered: it is of another architecture, activation, rotary variant or kind of layer.
-    """
+    """The blueprint of a configuration."""
     family = FAMILIES.get(config.model_type)
     if family is None:
         raise NotCovered(f"the architecture {config.model_type} is not covered")

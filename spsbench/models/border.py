@@ -15,21 +15,13 @@ class Border:
 
     Attributes:
         ending: that close every source, as the tokenizer writes them (``</s>``); may be empty.
-        start: that the decoder is given: its start token, and the first output token where that is forced.
     """
 
     ending: tuple[int, ...]
     start: tuple[int, ...]
 
     def source_length(self, tokens: Sequence[int]) -> int:
-        """Number of source tokens, ``ending`` included: up to the first ``start`` after an ``ending``.
-
-        Args:
-            tokens: source, start, and maybe outputs.
-
-        Raises:
-            ValueError: the source is empty, or nothing starts the decoder.
-        """
+        """Number of source tokens, ``ending`` included: up to the first ``start`` after an ``ending``."""
         mark, width = self.ending + self.start, len(self.ending)
         for place in range(len(tokens) - len(mark) + 1):
             if tuple(tokens[place : place + len(mark)]) == mark and place + width:
@@ -37,11 +29,7 @@ class Border:
         raise ValueError(f"no source that ends with {list(self.ending)} and {list(self.start)} after it")
 
     def written(self, tokens: Sequence[int]) -> int:
-        """Number of tokens that the decoder reads, ``start`` included.
-
-        Raises:
-            ValueError: see ``source_length``.
-        """
+        """Number of tokens that the decoder reads, ``start`` included."""
         return len(tokens) - self.source_length(tokens)
 
     def prompt_of(self, tokens: Tensor) -> Tensor:
@@ -49,14 +37,7 @@ class Border:
         return torch.cat([tokens, tokens.new_tensor((*self.ending, *self.start))])
 
     def opened(self, source: Sequence[int]) -> list[int]:
-        """A source and what the decoder starts with.
-
-        Args:
-            source: as the tokenizer wrote it, ``ending`` included.
-
-        Raises:
-            ValueError: the text of the source holds such a border itself.
-        """
+        """A source and what the decoder starts with."""
         tokens = [*source, *self.start]
         if self.source_length(tokens) != len(source):
             raise ValueError("the text holds the tokens with which the decoder starts")

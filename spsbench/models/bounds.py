@@ -19,26 +19,13 @@ _MOST_GROWTH = 4_096
 
 
 def require_bounded_file(path: Path, name: str, flag: str) -> None:
-    """Refuse a file of settings that is larger than any in use.
-
-    Raises:
-        UnavailableError: it is.
-    """
+    """Refuse a file of settings that is larger than any in use."""
     if path.stat().st_size > _MOST_BYTES:
         raise _too_much(name, flag, f"{path.name} has {path.stat().st_size:,} bytes", _MOST_BYTES)
 
 
 def require_bounded_config(content: Any, name: str, flag: str) -> None:
-    """Refuse a configuration of more layers or wider ones than can be meant, at any depth.
-
-    Args:
-        content: of config.json, parsed.
-        name: of the model, as the user wrote it.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UnavailableError: one of its numbers is too large.
-    """
+    """Refuse a configuration of more layers or wider ones than can be meant, at any depth."""
     for key, value in _numbers(content):
         counts_layers = "layer" in key or key in ("depth", "num_blocks")
         most = _MOST_LAYERS if counts_layers else _WIDEST if key.endswith(_WIDTHS) else value
@@ -59,16 +46,7 @@ def _numbers(content: Any) -> Iterator[tuple[str, int]]:
 
 
 def require_bounded_tokenizer(file: Path, name: str, flag: str) -> None:
-    """Refuse a tokenizer.json whose rules make a long text of a short one.
-
-    Args:
-        file: its path.
-        name: of the model, as the user wrote it.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UnavailableError: they do.
-    """
+    """Refuse a tokenizer.json whose rules make a long text of a short one."""
     try:
         content = json.loads(file.read_bytes())
         parts = {part: content.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")}

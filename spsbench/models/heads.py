@@ -40,7 +40,6 @@ class Chain(Protocol):
 
         Returns:
             [1, V] logits, minus infinity outside of the head's vocabulary, and [1, hidden] the feature
-            that the last entry predicts. The next call may overwrite both.
         """
         ...
 
@@ -58,11 +57,7 @@ class Chain(Protocol):
 
 
 class Heads(Protocol):
-    """Medusa heads: from one feature the tokens at several places after it.
-
-    Attributes:
-        count: how many places.
-    """
+    """Medusa heads: from one feature the tokens at several places after it."""
 
     count: int
 
@@ -77,18 +72,7 @@ class Heads(Protocol):
 
 
 def load_chain(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> Chain:
-    """An EAGLE head over its target's backend; its weights are in memory once a target.
-
-    Args:
-        draft: of the kind ``eagle``.
-        target: that it was made for.
-        bits: 8 or 4 to round its matrices; 0 for none.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UsageError: it was made for another target, or cannot be built over its backend.
-        UnavailableError: weights are missing or of another shape.
-    """
+    """An EAGLE head over its target's backend; its weights are in memory once a target."""
     assert draft.kind == EAGLE
     chain: Chain = _attached(draft, target, bits, flag, OnnxChain, TorchChain)
     return chain.fresh()

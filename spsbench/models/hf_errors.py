@@ -50,13 +50,7 @@ def typed_errors(name: str, flag: str) -> Iterator[None]:
 
 
 def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
-    """The typed error for a failure to find or read a model.
-
-    Args:
-        error: raised by a library.
-        name: the model, as the user wrote it.
-        flag: the command-line flag that named it.
-    """
+    """The typed error for a failure to find or read a model."""
     first_line = next(iter(str(error).splitlines()), type(error).__name__)
     return (
         _of_this_machine(error, name, flag)

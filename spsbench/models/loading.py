@@ -41,19 +41,7 @@ def load(
     """Load a model over a backend of ``choose_backend``.
 
     Args:
-        source: the model, as ``find`` returned it.
-        dtype: ``auto`` for the checkpoint's own, a name in ``DTYPES``, ``int8`` or ``int4``, or both as
-            ``Precision`` writes them, e.g. ``bfloat16+int8``.
-        device: to load it onto.
         vocab_size: number of logits that target and draft share.
-        flag: the command-line flag that named the model.
-        backend: ``onnxruntime`` or ``torch``.
-        threads: of ONNX Runtime; None for as many as suit the model's size. Torch has its own.
-        target: of a trained draft, loaded over the same backend; the draft gets its device and its threads.
-
-    Raises:
-        UnavailableError: a file is damaged, or weights or a required package are missing.
-        UsageError: this process's thread pool has another size, or a trained draft cannot be loaded this way.
     """
     if source.sharing is not None:
         assert target is not None, "a trained draft is loaded after its target"
@@ -64,15 +52,7 @@ def load(
 
 
 def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size: int, flag: str) -> TorchLM:
-    """Load a model over transformers' own forward; a quantised checkpoint as its configuration says.
-
-    Args:
-        source, dtype, device, vocab_size, flag: see ``load``; what is quantised was let pass by
-            ``require_quantisable``.
-
-    Raises:
-        UnavailableError: a file is damaged, or weights or a required package are missing.
-    """
+    """Load a model over transformers' own forward; a quantised checkpoint as its configuration says."""
     # Quantised weights cannot be moved after loading: transformers places them, by means of accelerate.
     placed = source.quantization is not None and device.type != "cpu"
     model = _from_pretrained(source, dtype, device, flag, {"device_map": {"": device}} if placed else {})
@@ -95,13 +75,8 @@ def load_placed(
     """Load a target over several devices.
 
     Args:
-        source, dtype, vocab_size: see ``load``.
         device: of ids and logits.
-        placement: checked by its ``require``.
         reserved_bytes: that a strategy leaves free on ``device``, for the draft.
-
-    Raises:
-        UnavailableError: a file is damaged, or weights are missing.
     """
     with offload_folder() as folder:
         settings = placement.settings(source, dtype, reserved_bytes, device, folder)

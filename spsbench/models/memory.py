@@ -33,8 +33,6 @@ class Experts:
 
     Attributes:
         bytes: of all experts in all layers.
-        count: experts per layer.
-        per_token: experts per layer that one token activates.
     """
 
     bytes: int
@@ -47,10 +45,6 @@ def forward_bytes(model: Any, rows: int = 1) -> int:
 
     All weights except an untied input embedding, of which a forward reads a few rows only. Of the experts
     of a mixture, the expected union over the rows (``union_share``).
-
-    Args:
-        model: a loaded ``PreTrainedModel``.
-        rows: tokens scored at once.
     """
     total = sum(map(stored_bytes, model.parameters()))
     inner, outer = model.get_input_embeddings(), model.get_output_embeddings()
@@ -80,7 +74,6 @@ def cache_bytes_per_token(config: Any, width_bytes: int) -> int:
     """Bytes of keys and values of one cached token; 0 where the configuration does not say.
 
     Args:
-        config: of the model.
         width_bytes: of a number.
     """
     text = text_config(config)
@@ -103,12 +96,6 @@ def measured_bandwidth(device: torch.device) -> float | None:
 
     A sum only reads, as a forward only reads its weights: a copy or a triad would add write traffic. It
     uses torch's current number of threads, so call it after that is set.
-
-    Args:
-        device: where the models are.
-
-    Returns:
-        None if there is not enough memory for the array.
     """
     size = min(max(_CACHES * (cache_bytes(device) or 0), _LEAST_BYTES), _MOST_BYTES)
     try:
@@ -120,11 +107,7 @@ def measured_bandwidth(device: torch.device) -> float | None:
 
 
 def cache_bytes(device: torch.device | None = None) -> int | None:
-    """Size of the last-level cache in bytes; None if unknown.
-
-    Args:
-        device: a GPU for its L2 cache; anything else, or None, for the CPU's.
-    """
+    """Size of the last-level cache in bytes; None if unknown."""
     if device is not None and device.type == "cuda":
         size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)
         return None if not size else int(size)
@@ -137,9 +120,6 @@ def cache_shared(device: torch.device | None = None) -> bool | None:
 
     Args:
         device: see ``cache_bytes``.
-
-    Returns:
-        None if unknown.
     """
     return False if device is not None and device.type == "cuda" else is_virtual()
 

@@ -21,12 +21,6 @@ class OnnxBatchLM:
 
     One token a row runs in the model's own session, more in its own session, whose weights are packed
     again.
-
-    Args:
-        model: gives weights and session; its own cache is not touched.
-        batch: B, at least 2.
-        slots: the longest sequence of a row, in tokens.
-        blocks: whether more than one token a row will be scored at once.
     """
 
     def __init__(self, model: OnnxLM, batch: int, slots: int, *, blocks: bool) -> None:

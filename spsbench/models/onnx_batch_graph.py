@@ -24,14 +24,6 @@ def build_batch_graph(plan: Blueprint, stored: StoredWeights, bits: int | None, 
     wanted; ``cos`` and ``sin`` as in ``Graph``; and for each sequence b ``seen_b`` [1], ``total_b`` [] and
     per layer ``key_i_b`` and ``value_i_b`` [1, kv_heads, slots, head_dim]. Outputs: ``logits`` [1, m, V], and
     ``new_key_i_b`` and ``new_value_i_b``, to be bound to the same memory as their inputs.
-
-    Args:
-        plan, stored, bits: see ``build_graph``.
-        batch: B, at least 2.
-
-    Raises:
-        KeyError: a weight is missing.
-        ValueError: one has another shape than the configuration says.
     """
     return _BatchBuilder(plan, stored, bits, batch).graph()
 

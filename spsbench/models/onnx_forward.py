@@ -29,7 +29,6 @@ class _Bound:
     """One shape of a forward, bound to its own memory.
 
     Attributes:
-        binding: the session's.
         hidden: [n, width] to be filled with embeddings.
         logits: [last, V], overwritten by the next forward of this shape.
         features: [n, hidden] likewise; None where nobody asked.
@@ -43,12 +42,7 @@ class _Bound:
 
 @dataclass(frozen=True, slots=True)
 class OnnxCache:
-    """Memory for the keys and values of a sequence, with the rotary tables beside it.
-
-    Attributes:
-        memory: the runtime's values by the graph's names of its inputs.
-        slots: how many tokens it holds.
-    """
+    """Memory for the keys and values of a sequence, with the rotary tables beside it."""
 
     memory: dict[str, Any]
     slots: int
@@ -59,13 +53,6 @@ class OnnxForward:
 
     Past and present keys and values are the same memory: nothing is copied, and to forget tokens is to
     start earlier.
-
-    Args:
-        session: of a graph of ``build_graph``; may be shared.
-        blueprint: what it was built from.
-        width: of a row of ``hidden``; the blueprint's unless given.
-        features: keep the last hidden states of each forward.
-        cache: of somebody else, which then never grows; its own unless given.
 
     Attributes:
         features: [n, hidden] of the last forward, overwritten by the next one of the same shape; None where
@@ -94,9 +81,6 @@ class OnnxForward:
 
         Args:
             embed: writes their embeddings into an array [n, width].
-            start: tokens in the cache that stand.
-            n: how many tokens.
-            last: rows wanted.
 
         Returns:
             [last, V] logits, overwritten by the next forward of the same shape.

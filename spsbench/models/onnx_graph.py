@@ -41,10 +41,6 @@ class Graph:
     ``logits`` [b, rows, V], ``new_key_i`` and ``new_value_i``, to be bound to the same memory as their
     inputs, and ``features`` [b, n, hidden], which costs nothing where it is not bound. With several sequences
     (b > 1) the runtime takes n = 1 alone; ``onnx_batch_graph`` takes more.
-
-    Attributes:
-        model: the graph, without weights.
-        weights: by name; what a forward reads.
     """
 
     model: ModelProto
@@ -55,14 +51,8 @@ def build_graph(blueprint: Blueprint, stored: StoredWeights, bits: int | None = 
     """The graph of a model.
 
     Args:
-        blueprint: of the model; with fewer layers than the checkpoint it ends after those.
-        stored: its weights, named as transformers names them.
         bits: 8 or 4 to round matrices, see ``rounding``; None keeps float32. With 4 the head has 8: its
             errors are the logits'.
-
-    Raises:
-        KeyError: a weight is missing.
-        ValueError: one has another shape than the configuration says.
     """
     return Builder(blueprint, stored, bits).graph()
 

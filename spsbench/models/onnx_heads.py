@@ -23,18 +23,7 @@ from spsbench.models.vocabulary import VocabularyRows
 
 
 class OnnxChain:
-    """See ``Chain``.
-
-    Args:
-        draft: of the kind ``eagle``.
-        target: that it was made for.
-        bits: 8 or 4 to round its matrices; None keeps float32.
-
-    Raises:
-        KeyError: a weight is missing.
-        ValueError: one has another shape.
-        NotCovered: its layer cannot be built.
-    """
+    """See ``Chain``."""
 
     def __init__(self, draft: TrainedDraft, target: OnnxLM, bits: int | None) -> None:
         ids = draft.ids_below(target.vocab_size)

@@ -30,13 +30,7 @@ class OnnxLM(OnnxModel):
     """Owns a session, which other models may share, and a KV cache; batch size 1.
 
     Args:
-        config: its Hugging Face configuration, of a blueprint that is covered.
-        stored: its weights.
         vocab_size: number of logits used; the rest pads the embedding.
-        threads: of every session of the process that runs on more than one.
-        reference: loads the model over torch.
-        layers: how many of its layers, under its own final norm and head; None for all.
-        bits: 8 or 4 to round its matrices; None keeps float32.
         vocabulary: [m] what the rows of its head stand for; None where they stand for every token.
     """
 

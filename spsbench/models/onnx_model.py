@@ -19,15 +19,7 @@ class OnnxModel(CausalLM):
     """A model on a CPU whose forwards read ``_weight_bytes`` of weights; batch size 1.
 
     Args:
-        config: its Hugging Face configuration.
-        stored: its weights.
         vocab_size: number of logits used; the rest pads the embedding.
-        reference: loads the model over torch.
-        bits: 8 or 4 to round its matrices; None keeps float32.
-
-    Attributes:
-        bits: as given.
-        embedding: name of the stored embedding table.
     """
 
     backend = ONNXRUNTIME

@@ -29,16 +29,7 @@ class OnnxSeq2SeqLM(OnnxModel):
     """Owns a session of the encoder, one of the decoder, and a KV cache; batch size 1.
 
     Args:
-        config: of a T5.
-        border: separates source and output.
-        stored: its weights.
         vocab_size: number of logits used; the rest pads the embedding.
-        threads: of every session of the process that runs on more than one.
-        reference: loads the model over torch.
-        bits: 8 or 4 to round its matrices; None keeps float32.
-
-    Attributes:
-        border: as given.
     """
 
     embedding = EMBEDDING

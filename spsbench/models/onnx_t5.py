@@ -84,7 +84,6 @@ class _T5Builder(Builder):
         Args:
             distances: [d] that the rows of the table stand for.
             index: [n, keys] rows of the table.
-            both_sides: see ``T5Plan.buckets_of``.
         """
         name = f"{self._half}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         buckets = self._whole.buckets_of(distances, both_sides=both_sides)

@@ -23,11 +23,7 @@ _pool: list[int] = []
 
 
 def session_options(threads: int) -> SessionOptions:
-    """Options of a session that runs on so many threads, the caller's included.
-
-    Raises:
-        UsageError: this process has a pool of another size.
-    """
+    """Options of a session that runs on so many threads, the caller's included."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -35,8 +35,6 @@ class PairSource:
     Attributes:
         target, draft: the models, as ``find`` returned them.
         vocab_size: number of shared logits: real pairs pad their embeddings differently.
-        context_window: the smaller of the two, in tokens; of encoder-decoders that of the source and that of
-            the output.
     """
 
     target: ModelSource
@@ -50,15 +48,7 @@ class PairSource:
         return self.target.tokenizer
 
     def window_for(self, output: int, flag: str = "--max-new-tokens") -> int:
-        """Longest sequence with some tokens after the prompt.
-
-        Args:
-            output: how many tokens will be scored after the prompt.
-            flag: the command-line flag that set it.
-
-        Raises:
-            UsageError: a decoder cannot score that many.
-        """
+        """Longest sequence with some tokens after the prompt."""
         border = self.tokenizer.border
         if border is None:
             return self.context_window
@@ -89,15 +79,7 @@ class PairSource:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both models, loaded.
-
-    Attributes:
-        target, draft: the models.
-        tokenizer: shared by both.
-        device: of both.
-        info: dtypes, sizes and self-test results, for the run's record.
-        is_one: whether the draft is the target itself: its rows then say nothing that the target's do not.
-    """
+    """Both models, loaded."""
 
     target: CausalLM
     draft: CausalLM
@@ -108,13 +90,7 @@ class Pair:
 
 
 def find_pair(config: PairConfig) -> PairSource:
-    """Find both models and check that they are compatible.
-
-    Raises:
-        UnavailableError: one of them is unavailable.
-        UsageError: different tokenizers, a trained draft of another target, or an architecture that
-            cannot be rolled back.
-    """
+    """Find both models and check that they are compatible."""
     quiet_libraries()
     target = find(config.target.id, config.target.revision, "--target")
     draft = find(config.draft.id, config.draft.revision, "--draft", target)
@@ -156,11 +132,7 @@ def _require_one_kind(target: ModelSource, draft: ModelSource) -> None:
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name; ``auto`` is the GPU if there is one.
-
-    Raises:
-        UsageError: unknown or absent.
-    """
+    """The device of that name; ``auto`` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -169,9 +141,7 @@ def resolve_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise UsageError(
-            f"device {name} cannot be used here: {reason}.",
-            flag="--device",
-            remedy="Use cpu, or auto.",
+            f"device {name} cannot be used here: {reason}.", flag="--device", remedy="Use cpu, or auto."
         ) from error
     return device
 
@@ -179,18 +149,7 @@ def resolve_device(name: str) -> torch.device:
 def pair_backend(
     asked: str, source: PairSource, dtypes: tuple[str, str], device: torch.device
 ) -> tuple[str, str | None]:
-    """See ``choose_backend``; what it chooses can quantise the weights that are to be.
-
-    Args:
-        asked: ``auto``, ``onnxruntime`` or ``torch``.
-        source: the pair, as ``find_pair`` returned it.
-        dtypes: of target and draft, see ``load``.
-        device: to run on.
-
-    Raises:
-        UsageError: what was asked for is not covered, or weights cannot be quantised as asked.
-        UnavailableError: a file is damaged, or a package is missing.
-    """
+    """See ``choose_backend``; what it chooses can quantise the weights that are to be."""
     parts = zip((source.target, source.draft), dtypes, ("--target", "--draft"), strict=True)
     reasons = [(part.name, model_not_covered(part, dtype, device, flag)) for part, dtype, flag in parts]
     backend, fallback = choose_backend(asked, reasons, device)
@@ -212,22 +171,7 @@ def load_pair(
     placement: Placement | None = None,
     ranks: Ranks | None = None,
 ) -> Pair:
-    """Load both models and run the self-test of each.
-
-    Args:
-        source: the pair, as ``find_pair`` returned it.
-        dtypes: of target and draft, see ``load``.
-        device: to load them onto.
-        backend: of ``choose_backend``.
-        threads: of the CPU; None for as many as suit the target's size.
-        beside: a loaded pair of the same target, which is not loaded again.
-        placement: of a target that is spread over devices, checked by its ``require``.
-        ranks: the processes that the target is split over; the draft is whole in this one.
-
-    Raises:
-        UsageError: the weights do not fit on the device, or a model fails its self-test.
-        UnavailableError: a checkpoint is damaged or incomplete, or a package is missing.
-    """
+    """Load both models and run the self-test of each."""
     split = 1 if ranks is None else ranks.size
     require_pair_fits(source, dtypes, device, backend, placement, split=split)
     target, told = _target(source, dtypes, device, backend, threads, beside, placement, ranks)
@@ -256,16 +200,7 @@ def require_pair_fits(
     stock: Sequence[ModelSource] = (),
     split: int = 1,
 ) -> None:
-    """Refuse a pair whose weights do not fit where they go: on the device, or as a device map says.
-
-    Args:
-        source, dtypes, device, backend, placement: see ``load_pair``.
-        stock, split: see ``require_memory``.
-
-    Raises:
-        UsageError: with both numbers.
-        UnavailableError: a file is damaged.
-    """
+    """Refuse a pair whose weights do not fit where they go: on the device, or as a device map says."""
     draft = None if source.is_one(dtypes) and split == 1 else source.draft
     if placement is None:
         require_memory(source.target, draft, dtypes, device, backend, stock, split)

@@ -40,12 +40,7 @@ Modules = Mapping[str, "int | str"]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What ``--device-map`` asks for.
-
-    Attributes:
-        asked: a strategy, or the file's name.
-        modules: of a file.
-    """
+    """What ``--device-map`` asks for."""
 
     asked: str
     modules: Modules | None = None
@@ -60,12 +55,7 @@ class Placement:
 
     @classmethod
     def read(cls, asked: str) -> Placement:
-        """A strategy by name, or a map in a JSON file.
-
-        Raises:
-            UsageError: neither, or a file of another form.
-            UnavailableError: accelerate is not installed.
-        """
+        """A strategy by name, or a map in a JSON file."""
         if find_spec("accelerate") is None:
             raise UnavailableError(
                 f"{asked} needs accelerate, which is not installed.",
@@ -75,14 +65,7 @@ class Placement:
         return cls(asked) if asked in STRATEGIES else cls(asked, _read_map(Path(asked)))
 
     def backend(self, asked: str) -> str:
-        """torch, which alone can be spread over devices.
-
-        Args:
-            asked: of ``--backend``.
-
-        Raises:
-            UsageError: onnxruntime was asked for.
-        """
+        """torch, which alone can be spread over devices."""
         if asked == ONNXRUNTIME:
             raise UsageError(
                 f"{self.asked} spreads a model over devices, and onnxruntime computes on one CPU.",
@@ -92,15 +75,7 @@ class Placement:
         return TORCH
 
     def require(self, target: ModelSource, dtype: str) -> None:
-        """Refuse a target that cannot be placed so, and a map that does not fit it; nothing is loaded.
-
-        Args:
-            target: the model.
-            dtype: to load it in, see ``load``.
-
-        Raises:
-            UsageError: naming the module or the device.
-        """
+        """Refuse a target that cannot be placed so, and a map that does not fit it; nothing is loaded."""
         if target.is_encoder_decoder:
             raise UsageError(
                 f"{target.name} is an encoder-decoder, and only decoders are spread over devices.",
@@ -121,17 +96,7 @@ class Placement:
     def require_room(
         self, target: ModelSource, draft: ModelSource | None, dtypes: tuple[str, str], device: torch.device
     ) -> None:
-        """Refuse a map of which a device cannot hold its part; a strategy never overfills one.
-
-        Args:
-            target, draft: the models; the draft lies on ``device`` as a whole.
-            dtypes: of target and draft, see ``load``.
-            device: of the draft.
-
-        Raises:
-            UsageError: with both numbers.
-            UnavailableError: a file is damaged.
-        """
+        """Refuse a map of which a device cannot hold its part; a strategy never overfills one."""
         needed: dict[torch.device, int] = {}
         if draft is not None:
             needed[_indexed(device)] = weight_bytes(draft, dtypes[1], "--draft", device) or 0
@@ -170,11 +135,7 @@ class Placement:
         """Arguments of ``from_pretrained``.
 
         Args:
-            target: the model.
-            dtype: to load it in, see ``load``.
             reserved_bytes: that a strategy leaves free on ``device``, for the draft.
-            device: of the draft.
-            folder: for weights on disk.
         """
         if self.modules is not None:
             plain = _disjoint(self.modules, skeleton(target.config))
@@ -193,20 +154,12 @@ class PlacedLM(TorchLM):
     and of the sampling, and logits go back there, whichever device the head is on.
 
     Args:
-        model: loaded with ``Placement.settings``.
         vocab_size: number of logits used; the rest pads the embedding.
         device: of ids and logits.
-        placed: device by module, as transformers resolved it.
-        parameters: number of weights; of what is on disk the model itself no longer knows what is tied.
     """
 
     def __init__(
-        self,
-        model: Any,
-        vocab_size: int,
-        device: torch.device,
-        placed: Mapping[str, str],
-        parameters: int,
+        self, model: Any, vocab_size: int, device: torch.device, placed: Mapping[str, str], parameters: int
     ) -> None:
         super().__init__(model, vocab_size)
         self.device = device
@@ -260,14 +213,7 @@ def offload_folder() -> Iterator[str]:
 def placed_lm(
     model: Any, source: ModelSource, vocab_size: int, device: torch.device, folder: str
 ) -> PlacedLM:
-    """The loaded target.
-
-    Args:
-        model: loaded with ``Placement.settings``.
-        source: that it was loaded from.
-        vocab_size, device: see ``PlacedLM``.
-        folder: of ``offload_folder``; it is removed with the model.
-    """
+    """The loaded target."""
     weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
     resolved = getattr(model, "hf_device_map", None) or {"": model.device}
     count = sum(part.numel() for part in skeleton(source.config).parameters())
@@ -276,11 +222,7 @@ def placed_lm(
 
 
 def _read_map(path: Path) -> Modules:
-    """The device map in a file.
-
-    Raises:
-        UsageError: there is none, or it is of another form.
-    """
+    """The device map in a file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -40,10 +40,6 @@ class Quantised:
 
     Attributes:
         bits: ``int8`` or ``int4``.
-        by: the library and its version.
-        scheme: what shares a scale.
-        layers: how many matrices.
-        share: of the model's weights that lie in them.
     """
 
     bits: str
@@ -78,20 +74,7 @@ def stored_bytes(parameter: torch.Tensor) -> int:
 def require_quantisable(
     config: Any, prequantised: str | None, precision: Precision, device: torch.device, name: str, flag: str
 ) -> None:
-    """Refuse what torchao cannot quantise here; nothing is loaded.
-
-    Args:
-        config: the model's configuration.
-        prequantised: how its checkpoint is quantised already; None if it is not.
-        precision: asked for; nothing is refused of one that is not quantised.
-        device: to load it onto.
-        name: of the model, as the user wrote it.
-        flag: the command-line flag that asked for it.
-
-    Raises:
-        UsageError: the checkpoint, the device, the dtype or the architecture does not allow it.
-        UnavailableError: torchao, or accelerate on a GPU, is not installed.
-    """
+    """Refuse what torchao cannot quantise here; nothing is loaded."""
     if precision.quantise is None:
         return
     if prequantised is not None:
@@ -139,13 +122,7 @@ def _require_kernel(config: Any, precision: Precision, device: torch.device, fla
 
 
 def loading_settings(config: Any, precision: Precision, device: torch.device) -> dict[str, Any]:
-    """Arguments of ``from_pretrained``, so that each matrix is quantised as it is read.
-
-    Args:
-        config: the model's configuration.
-        precision: quantised.
-        device: to load it onto; a GPU is where it is quantised, since packed weights do not move.
-    """
+    """Arguments of ``from_pretrained``, so that each matrix is quantised as it is read."""
     assert precision.quantise is not None
     from transformers import TorchAoConfig
 
@@ -160,13 +137,7 @@ def loading_settings(config: Any, precision: Precision, device: torch.device) ->
 
 
 def quantise_built(model: Any, precision: Precision, device: torch.device) -> None:
-    """Quantise a model that is built already, in place; the same values as ``loading_settings`` gives.
-
-    Args:
-        model: a ``PreTrainedModel`` on ``device``.
-        precision: quantised.
-        device: where the model is.
-    """
+    """Quantise a model that is built already, in place; the same values as ``loading_settings`` gives."""
     assert precision.quantise is not None
     from torchao.quantization import quantize_
 
@@ -177,11 +148,7 @@ def quantise_built(model: Any, precision: Precision, device: torch.device) -> No
 
 
 def mark(model: Any, quantise: str) -> None:
-    """Note on a model that was quantised how it was.
-
-    Raises:
-        RuntimeError: no weight of it is quantised.
-    """
+    """Note on a model that was quantised how it was."""
     packed = [part for part in model.parameters() if hasattr(type(part), "__tensor_flatten__")]
     if not packed:
         raise RuntimeError(f"torchao left every weight as it was, asked for {quantise}")
@@ -194,9 +161,6 @@ def saved_bytes(config: Any, precision: Precision, device: torch.device, width: 
     """How much smaller a model's weights are quantised than in a dtype of so many bytes; by arithmetic.
 
     Args:
-        config: of the model.
-        precision: quantised.
-        device: to load it onto.
         width: bytes of one unquantised weight.
     """
     assert precision.quantise is not None

@@ -28,16 +28,7 @@ _GIB = 1 << 30
 
 
 def read_config(name: str, flag: str) -> Any:
-    """The configuration of a model: a ``config.json``, a folder with one, or a hub id.
-
-    Args:
-        name: as the user wrote it.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UnavailableError: it cannot be read.
-        UsageError: it does not describe a language model that SpS can use.
-    """
+    """The configuration of a model: a ``config.json``, a folder with one, or a hub id."""
     from transformers import AutoConfig
 
     if name.endswith(".json") and not Path(name).is_file():
@@ -49,12 +40,7 @@ def read_config(name: str, flag: str) -> Any:
 
 
 def weights_bytes(config: Any, dtype: str) -> int:
-    """Size in bytes of the weights of a configuration; nothing is allocated.
-
-    Args:
-        config: from ``read_config``.
-        dtype: ``auto`` for the configuration's own (float32 if it names none), or a name in ``DTYPES``.
-    """
+    """Size in bytes of the weights of a configuration; nothing is allocated."""
     return sum(parameter.nbytes for parameter in skeleton(config, _dtype(dtype)).parameters())
 
 
@@ -62,12 +48,7 @@ def require_room(models: dict[str, Any], dtype: str, device: torch.device) -> No
     """Refuse configurations whose weights do not fit on the device together.
 
     Args:
-        models: configuration by the flag that named it.
         dtype: see ``weights_bytes``.
-        device: to build them on.
-
-    Raises:
-        UsageError: with both numbers.
     """
     needed = sum(weights_bytes(config, dtype) for config in models.values())
     available = available_bytes(device)
@@ -92,13 +73,8 @@ def random_model(
     """A model of that configuration with the initial weights of its architecture.
 
     Args:
-        config: from ``read_config``.
         dtype: see ``weights_bytes``.
-        device: to build it on.
         vocab_size: number of logits that target and draft share.
-        backend: of ``choose_backend``.
-        threads: see ``load``.
-        seed: of the weights.
     """
     with torch.random.fork_rng(devices=[]), device:
         torch.manual_seed(seed)

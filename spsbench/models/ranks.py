@@ -72,7 +72,6 @@ class Message:
     """An order with its numbers.
 
     Attributes:
-        order: what to do.
         number: of ``LOAD`` the CPU threads (0: as suits the size), of ``SCORE`` how many tokens are cached.
         last: rows of logits, see ``LanguageModel.score``.
         tokens: [n] to be read; empty where there are none.
@@ -89,9 +88,6 @@ class Meter:
 
     They are counted where torch is called: in ``torch.distributed`` and in the functional collectives that
     DTensor uses, some of which end in a wait. One within another counts once.
-
-    Attributes:
-        calls: how many there were.
     """
 
     def __init__(self) -> None:
@@ -146,17 +142,7 @@ class MeteredClock(SystemClock):
 
 
 class Ranks:
-    """This process among those of a split target.
-
-    Args:
-        rank: from 0, the one that leads.
-        size: how many there are.
-        device: of this process.
-        placement: of the draft, ``FIRST`` or ``REPLICATED``.
-
-    Attributes:
-        meter: of its collectives; None on a GPU, where they run on while the host does.
-    """
+    """This process among those of a split target."""
 
     def __init__(self, rank: int, size: int, device: torch.device, placement: str) -> None:
         self.rank, self.size, self.device, self.placement = rank, size, device, placement
@@ -175,11 +161,7 @@ class Ranks:
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
-        """All processes take part in the block: one that fails in it fails for all.
-
-        Raises:
-            RanksFault: in place of what went wrong; a failure here must not count as one sequence's.
-        """
+        """All processes take part in the block: one that fails in it fails for all."""
         before, self._busy = self._busy, True
         try:
             yield
@@ -223,15 +205,7 @@ class Ranks:
         return box[0]
 
     def agree(self, numbers: Sequence[int], where: str) -> None:
-        """Find out whether all processes have the same numbers, by one reduction of a checksum.
-
-        Args:
-            numbers: what must be the same.
-            where: named in the error if it is not.
-
-        Raises:
-            OutOfStep: in every process, if they differ in any.
-        """
+        """Find out whether all processes have the same numbers, by one reduction of a checksum."""
         own = checksum(numbers)
         extremes = torch.tensor([own, -own], device=self.device)
         distributed.all_reduce(extremes, op=distributed.ReduceOp.MAX)
@@ -257,11 +231,7 @@ def checksum(numbers: Sequence[int]) -> int:
 
 
 def _meet(device: torch.device) -> None:
-    """Begin the group once all processes are there.
-
-    Raises:
-        RanksFault: one of them is not, after some minutes.
-    """
+    """Begin the group once all processes are there."""
     # NCCL alone would do for the models; gloo beside it lets tensors of the CPU be broadcast.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     try:
@@ -293,15 +263,7 @@ def joined() -> Ranks | None:
 
 
 def join(device: torch.device, placement: str) -> Ranks:
-    """Join the processes that torchrun started; again and again the same ones.
-
-    Args:
-        device: of the models; of GPUs each process takes its own.
-        placement: of the draft.
-
-    Raises:
-        RanksFault: another process did not come.
-    """
+    """Join the processes that torchrun started; again and again the same ones."""
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)

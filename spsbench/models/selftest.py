@@ -25,10 +25,7 @@ class SelfTest:
     """Largest absolute differences of logits between cached and uncached forwards.
 
     Attributes:
-        cached: of a block scored after a cached prompt.
-        rolled_back: of one token scored after a rollback into that block.
         scale: largest absolute logit, for comparison.
-        prompt_tokens: length of the prompt; longer than the attention window if that is small.
         bits: hash of the cached logits, bit for bit: whether two processes compute alike.
     """
 
@@ -78,9 +75,6 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
 
     A faulty cache fails with any tokens. Rounding that makes a router choose another expert does not,
     so a failed test is repeated with other tokens.
-
-    Raises:
-        UsageError: the model's cache cannot be rolled back exactly, so SpS would be wrong.
     """
     for seed in range(_SEEDS):
         try:

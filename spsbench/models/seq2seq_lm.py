@@ -26,12 +26,7 @@ class Seq2SeqLM(TorchLM):
     decoder's own are rolled back as those of any other model.
 
     Args:
-        model: a ``PreTrainedModel`` of the sequence-to-sequence kind, in eval mode.
-        border: separates source and output.
         vocab_size: number of logits used; the rest pads the embedding.
-
-    Attributes:
-        border: as given.
     """
 
     def __init__(self, model: Any, border: Border, vocab_size: int | None = None) -> None:

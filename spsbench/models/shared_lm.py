@@ -21,15 +21,8 @@ def onnx_under(target: OnnxLM, draft: TrainedDraft, config: Any, vocab_size: int
     """The model over ONNX Runtime, on its target's threads.
 
     Args:
-        target: that it was made for.
-        draft: of the kind ``model``.
         config: of the draft, with its target's vocabulary.
         vocab_size: number of logits that both share.
-        bits: 8 or 4 to round its matrices and its rows of the head; None keeps float32.
-
-    Raises:
-        KeyError: a weight is missing.
-        ValueError: one has another shape.
     """
     ids = draft.ids_below(config.vocab_size if draft.vocabulary is None else vocab_size)
     return OnnxLM(
@@ -46,18 +39,7 @@ def onnx_under(target: OnnxLM, draft: TrainedDraft, config: Any, vocab_size: int
 def torch_under(
     target: TorchLM, draft: TrainedDraft, config: Any, vocab_size: int, dtype: torch.dtype | None, flag: str
 ) -> TorchLM:
-    """The model over transformers' own forward; of one dtype with its target it shares the very tensors.
-
-    Args:
-        target, draft, config, vocab_size: see ``onnx_under``.
-        dtype: of its weights; the target's if not given.
-        flag: the command-line flag that named it.
-
-    Raises:
-        KeyError: a weight is missing.
-        RuntimeError: one has another shape.
-        UsageError: its architecture changes logits after the head, which leaves none at minus infinity.
-    """
+    """The model over transformers' own forward; of one dtype with its target it shares the very tensors."""
     if draft.vocabulary is not None and getattr(config, "final_logit_softcapping", None):
         raise UsageError(
             f"{config.model_type} caps its logits, so that a draft of it proposes every token.",
@@ -82,9 +64,6 @@ class SomeTokens(nn.Module):
     Args:
         head: a linear layer [V, hidden].
         ids: [m] which rows, ascending.
-
-    Attributes:
-        ids: as given.
     """
 
     def __init__(self, head: Any, ids: Tensor) -> None:

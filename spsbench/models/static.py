@@ -25,10 +25,6 @@ class NotStatic(Exception):
 class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
     """Keys and values of one attention layer, [B, heads, slots, width] each.
 
-    Args:
-        slots: capacity of a sequence, in tokens.
-        batch: B.
-
     Attributes:
         positions: [n], the slots of the next n keys and values.
     """
@@ -71,15 +67,8 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
 class StaticLM:
     """Scores tokens at given positions, with fixed shapes and without a host synchronization.
 
-    Args:
-        model: gives the weights; its own cache is not touched.
-        slots: longest sequence, in tokens.
-
     Attributes:
         wide: dtype of probabilities, at least float32.
-
-    Raises:
-        NotStatic: its kind of attention or cache is not known to work this way.
     """
 
     def __init__(self, model: TorchLM, slots: int) -> None:
@@ -128,11 +117,7 @@ class StaticLM:
 
 
 def require_plain(model: TorchLM) -> None:
-    """Refuse attention that a mask over all slots would not be.
-
-    Raises:
-        NotStatic: see there.
-    """
+    """Refuse attention that a mask over all slots would not be."""
     config = model.config
     if config._attn_implementation != "sdpa":
         raise NotStatic(f"its attention is {config._attn_implementation}, not sdpa")
@@ -142,11 +127,7 @@ def require_plain(model: TorchLM) -> None:
 
 @torch.inference_mode()
 def require_same_answers(model: TorchLM, static: StaticLM) -> None:
-    """Compare with the model's own forward: two blocks, in slots that held other tokens.
-
-    Raises:
-        NotStatic: the logits differ by more than rounding.
-    """
+    """Compare with the model's own forward: two blocks, in slots that held other tokens."""
     size = min(16, static.slots)
     tokens = torch.randint(model.vocab_size, (size,), generator=torch.Generator().manual_seed(0))
     tokens = tokens.to(model.device)

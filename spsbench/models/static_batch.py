@@ -23,7 +23,6 @@ class _BatchLayer(FixedLayer):
 
     Attributes:
         positions: [b, n], the slots of the next n keys and values of each row that is written.
-        row: the one row that is written and read; None for all.
     """
 
     def __init__(self, slots: int, batch: int) -> None:
@@ -53,16 +52,8 @@ class _BatchLayer(FixedLayer):
 class StaticBatchLM:
     """See ``decode.batch.BatchModel``; without a host synchronization where positions are tensors.
 
-    Args:
-        model: gives the weights; its own cache is not touched.
-        batch: B.
-        slots: the longest sequence of a row, in tokens.
-
     Attributes:
         wide: dtype of probabilities, at least float32.
-
-    Raises:
-        NotStatic: its kind of attention or cache is not known to work this way.
     """
 
     def __init__(self, model: TorchLM, batch: int, slots: int) -> None:

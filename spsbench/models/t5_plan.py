@@ -19,8 +19,6 @@ class T5Plan:
 
     Attributes:
         encoder, decoder: their shapes; positions rotate nothing.
-        buckets: of relative positions.
-        far: the distance in tokens from which on all are in one bucket.
     """
 
     encoder: Blueprint
@@ -38,12 +36,7 @@ class T5Plan:
         return inner | outer | dict.fromkeys(("shared", "lm_head"), (plan.vocab_size, hidden))
 
     def buckets_of(self, distances: Tensor, *, both_sides: bool) -> Tensor:
-        """The bucket of each relative position, by transformers' own formula.
-
-        Args:
-            distances: of a key from its query in tokens, negative for one before it.
-            both_sides: as the encoder sees them; a decoder's keys are never ahead.
-        """
+        """The bucket of each relative position, by transformers' own formula."""
         from transformers.models.t5.modeling_t5 import T5Attention
 
         found: Tensor = T5Attention._relative_position_bucket(distances, both_sides, self.buckets, self.far)
@@ -51,11 +44,7 @@ class T5Plan:
 
 
 def t5_plan(config: Any) -> T5Plan:
-    """The plan of a configuration.
-
-    Raises:
-        NotCovered: it is of another architecture or activation.
-    """
+    """The plan of a configuration."""
     if config.model_type != "t5":
         raise NotCovered(f"the architecture {config.model_type} is not covered")
     if config.dense_act_fn not in _ACTIVATIONS:

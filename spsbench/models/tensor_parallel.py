@@ -24,9 +24,6 @@ def require_splittable(source: ModelSource, size: int) -> None:
     """Refuse a target that transformers cannot split over so many processes, before a weight is read.
 
     A width that the processes do not divide is allowed: the last of them has a narrower slice.
-
-    Raises:
-        UsageError: it has no plan, its heads do not divide, or its weights are quantised.
     """
     config = text_config(source.config)
     heads = int(getattr(config, "num_attention_heads", None) or 0)
@@ -53,16 +50,7 @@ def require_splittable(source: ModelSource, size: int) -> None:
 def load_split(
     source: ModelSource, dtype: str, vocab_size: int, flag: str, ranks: Ranks, threads: int | None = None
 ) -> SplitLM:
-    """Load this process's slices of a target; the leader has the others load theirs.
-
-    Args:
-        source, dtype, vocab_size, flag: see ``loading.load``.
-        ranks: the processes.
-        threads: of the CPU, for the others to use as well; None for as many as suit the target's size.
-
-    Raises:
-        UnavailableError: a file is damaged or weights are missing.
-    """
+    """Load this process's slices of a target; the leader has the others load theirs."""
     from transformers import AutoModelForCausalLM
     from transformers.distributed import DistributedConfig
 
@@ -88,11 +76,6 @@ class SplitLM(TorchLM):
     many tokens are cached and which are read, so that they do the same (``obey``) and roll back with it.
     Within ``alike`` nothing is broadcast: every process runs the same loops, and each forward begins with a
     reduction that finds out whether its tokens and its cache are the same everywhere.
-
-    Args:
-        model: a split ``PreTrainedModel``, in eval mode.
-        vocab_size: see ``TorchLM``.
-        ranks: the processes.
     """
 
     def __init__(self, model: Any, vocab_size: int | None, ranks: Ranks) -> None:
@@ -125,11 +108,7 @@ class SplitLM(TorchLM):
 
     @torch.inference_mode()
     def obey(self, message: Message) -> None:
-        """Take part in a forward that the leader has begun.
-
-        Raises:
-            RanksFault: this process's cache is not what the leader's is.
-        """
+        """Take part in a forward that the leader has begun."""
         with self.ranks.together("a forward"):
             if message.order == Order.READ:
                 super().score_uncached(message.tokens, message.last)

@@ -14,17 +14,7 @@ class Tokenizer:
     """A Hugging Face tokenizer, with the few methods that are used here.
 
     Attributes:
-        size: number of tokens, including added ones.
-        eos_ids: the tokens that end an output.
-        bos: the BOS token that prompts begin with; None if the tokenizer adds none.
         has_chat_template: whether ``chat`` can be used.
-        is_instruct: whether the model was trained on its chat template, judged by its EOS tokens.
-        border: of an encoder-decoder's prompts; None of others.
-
-    Args:
-        tokenizer: of transformers.
-        eos_ids: see above.
-        start: the tokens that an encoder-decoder's decoder begins with; empty of others.
     """
 
     def __init__(self, tokenizer: Any, eos_ids: frozenset[int], start: tuple[int, ...] = ()) -> None:
@@ -44,9 +34,6 @@ class Tokenizer:
 
         That adds the tokens that a prompt begins with (BOS). An EOS that some tokenizers append is dropped:
         the prompt is continued. Of an encoder-decoder it stays, and what the decoder begins with follows.
-
-        Raises:
-            UsageError: the text spells those tokens out itself.
         """
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special)
         if special and self.border is not None:
@@ -130,10 +117,7 @@ class Tokenizer:
     def _rendered(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
         return str(
             self._templated(
-                messages,
-                add_generation_prompt=add_generation_prompt,
-                tokenize=False,
-                enable_thinking=False,
+                messages, add_generation_prompt=add_generation_prompt, tokenize=False, enable_thinking=False
             )
         )
 
@@ -157,11 +141,7 @@ class Tokenizer:
         return set(getattr(self._tokenizer, "added_tokens_decoder", {}))
 
     def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Token ids of messages with ``role`` and ``content`` in the chat template; see ``chat``.
-
-        Raises:
-            ValueError: the template refuses them, e.g. because it knows no system message.
-        """
+        """Token ids of messages with ``role`` and ``content`` in the chat template; see ``chat``."""
         from jinja2 import TemplateError
 
         try:
@@ -183,11 +163,7 @@ class Tokenizer:
 
 
 def check_same(target: Tokenizer, draft: Tokenizer) -> None:
-    """Refuse a pair whose tokenizers differ: token ids would mean different texts.
-
-    Raises:
-        UsageError: naming the first id whose tokens differ.
-    """
+    """Refuse a pair whose tokenizers differ: token ids would mean different texts."""
     ours = {index: token for token, index in target.vocabulary().items()}
     theirs = {index: token for token, index in draft.vocabulary().items()}
     if ours == theirs:

@@ -19,16 +19,7 @@ _LAYERS = "model."
 
 
 class TorchChain:
-    """See ``Chain``.
-
-    Args:
-        draft: of the kind ``eagle``.
-        target: that it was made for; the head has its dtype and device.
-
-    Raises:
-        KeyError: a weight is missing.
-        ValueError: one has another shape.
-    """
+    """See ``Chain``."""
 
     def __init__(self, draft: TrainedDraft, target: TorchLM) -> None:
         self._table = target.model.get_input_embeddings().weight

@@ -27,7 +27,6 @@ class TorchLM(CausalLM):
     the cache's length, and models silently ignore arguments that they do not support.
 
     Args:
-        model: a ``PreTrainedModel`` with a language-model head, in eval mode.
         vocab_size: number of logits used; the rest pads the embedding.
     """
 

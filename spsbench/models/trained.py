@@ -33,9 +33,6 @@ class MadeFor:
     """The target that a draft was trained for.
 
     Attributes:
-        name: as it was given to the training.
-        hidden: width of its hidden states.
-        vocab_size: rows of its embedding table.
         embedding: ``embedding_fingerprint`` of that table.
     """
 
@@ -50,13 +47,8 @@ class TrainedDraft:
     """What a folder holds.
 
     Attributes:
-        folder: where it lies.
         kind: ``eagle``, ``medusa`` or ``model``.
-        target: that it was made for.
-        config: of its decoder layers, as Hugging Face writes it; None for medusa.
-        heads: how many, of medusa; 0 otherwise.
         vocabulary: [m] the token ids that it can propose, ascending; None for all.
-        stored: its weights.
     """
 
     folder: Path
@@ -74,15 +66,7 @@ class TrainedDraft:
         return self.vocabulary[self.vocabulary < vocab_size]
 
     def require_target(self, hidden: int, vocab_size: int, embedding: str, flag: str) -> None:
-        """Refuse a target that the draft was not made for.
-
-        Args:
-            hidden, vocab_size, embedding: of the target at hand, see ``MadeFor``.
-            flag: the command-line flag that named the folder.
-
-        Raises:
-            UsageError: one of them differs.
-        """
+        """Refuse a target that the draft was not made for."""
         made = self.target
         pairs = (
             ("hidden states of width", made.hidden, hidden),
@@ -122,16 +106,7 @@ def _fingerprint(rows: Floats) -> str:
 
 
 def read_trained(folder: Path, flag: str) -> TrainedDraft:
-    """Read a folder's description, its list of weights and its vocabulary.
-
-    Args:
-        folder: with ``draft.json`` and ``model.safetensors``.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UnavailableError: a file is missing or damaged.
-        UsageError: it is of another format or kind, or its vocabulary is none of its target's.
-    """
+    """Read a folder's description, its list of weights and its vocabulary."""
     told = _described(folder, flag)
     try:
         target, config, heads = _contents(told)
@@ -150,11 +125,7 @@ def read_trained(folder: Path, flag: str) -> TrainedDraft:
 
 
 def layer_config(draft: TrainedDraft) -> Any:
-    """The Hugging Face configuration of its decoder layers.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The Hugging Face configuration of its decoder layers."""
     from transformers import AutoConfig
 
     told = dict(draft.config or {})

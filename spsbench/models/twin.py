@@ -34,16 +34,7 @@ def rebuilt(module: nn.Module, swap: Swap) -> Any:
 
 
 def truncated(model: nn.Module, layers: int, flag: str) -> nn.Module:
-    """The first layers of a model under its own final norm and head; every tensor is shared.
-
-    Args:
-        model: a ``PreTrainedModel`` of at least so many layers.
-        layers: how many.
-        flag: the command-line flag that asked for it.
-
-    Raises:
-        UsageError: the model does not keep its layers in one list.
-    """
+    """The first layers of a model under its own final norm and head; every tensor is shared."""
     path, found = _layer_list(model, text_config(model.config).num_hidden_layers, flag)
     first = nn.ModuleList(list(found)[:layers])
     inner: nn.Module = rebuilt(model, lambda part: first if part is found else None)

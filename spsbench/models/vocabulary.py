@@ -11,7 +11,6 @@ class VocabularyRows:
 
     Args:
         ids: [m] which tokens, ascending.
-        vocab_size: V; where m is V nothing is done.
     """
 
     def __init__(self, ids: Tensor, vocab_size: int) -> None:

@@ -24,18 +24,7 @@ _GIB = 1 << 30
 def weight_bytes(
     source: ModelSource, dtype: str, flag: str, packed_on: torch.device | None = None
 ) -> int | None:
-    """Size in bytes of a model's weights once loaded; None if unknown (not downloaded, no safetensors).
-
-    Args:
-        source: the model; a hub model is looked up in the cache only.
-        dtype: ``auto`` (the checkpoint's own) or what it will be loaded in, see ``load``.
-        flag: the command-line flag that named the model.
-        packed_on: the device that torch quantises it for, matrix by matrix as they are read; None where
-            all weights are read in the dtype first, as for ONNX Runtime in float32.
-
-    Raises:
-        UnavailableError: a file is damaged.
-    """
+    """Size in bytes of a model's weights once loaded; None if unknown (not downloaded, no safetensors)."""
     folder = files_of(source.location, source.commit)
     if folder is None:
         return None
@@ -93,21 +82,7 @@ def require_memory(
     stock: Sequence[ModelSource] = (),
     split: int = 1,
 ) -> None:
-    """Refuse a pair, or a target alone, whose weights do not fit on the device.
-
-    Args:
-        target, draft: the models.
-        dtypes: of target and draft, see ``load``.
-        device: to load them onto.
-        backend: of ``choose_backend``; ONNX Runtime holds a model twice while it packs its weights.
-        stock: those of them that run by transformers' own forward too, for which float32 weights lie beside
-            ONNX Runtime's.
-        split: processes that share the target, each with its own device unless that is a CPU.
-
-    Raises:
-        UsageError: with both numbers.
-        UnavailableError: a file is damaged.
-    """
+    """Refuse a pair, or a target alone, whose weights do not fit on the device."""
     models = {"--target": target} | ({} if draft is None else {"--draft": draft})
     packed_on = None if backend == ONNXRUNTIME else device
     sizes = [
@@ -136,12 +111,6 @@ def require_free(
 
     Args:
         needed_bytes: by arithmetic.
-        device: where it is to be.
-        what, when: the sentence's subject, and what it says of the moment.
-        flag, remedy: of the error.
-
-    Raises:
-        UsageError: with both numbers.
     """
     available = available_bytes(device)
     if available is not None and needed_bytes > available:

@@ -43,17 +43,10 @@ class Entry(_Settings):
     """An engine that can be installed.
 
     Attributes:
-        name: on the command line.
-        title: as its makers call it.
-        package, version: on the package index.
-        source: what is compiled; None where wheels are installed.
-        elsewhere: requirements that PyPI does not have, and the index that does; not in the lock file.
         fetch_bytes, kept_bytes: to fetch, and to keep.
         spare_bytes: taken beyond that while it is being installed.
         duration: of the installation, roughly, e.g. ``1 minute``.
-        rules: see there.
         statistics: fields of an answer that it fills, of ``loops``, ``drafted``, ``accepted``.
-        limits: sentences on what it cannot do.
     """
 
     name: str
@@ -94,11 +87,7 @@ def list_entries() -> list[str]:
 
 
 def load_entry(name: str, flag: str) -> Entry:
-    """An engine by its name.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
+    """An engine by its name."""
     file = _folder() / f"{name}.yaml"
     if name not in list_entries():
         raise unknown_name("engine", name, list_entries(), flag)

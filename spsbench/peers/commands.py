@@ -28,13 +28,7 @@ class Run(Protocol):
         """Run it.
 
         Args:
-            argv: the command, without a shell.
-            log: what it prints is added to this file.
-            environment: all of its variables.
             tick: called about once a second.
-
-        Raises:
-            UnavailableError: it failed; with its last line.
         """
 
 

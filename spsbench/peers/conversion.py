@@ -40,12 +40,7 @@ runpy.run_path(site + "/onnxruntime_genai/models/builder.py", run_name="__main__
 
 
 def gguf(model: Path, dtype: str = "float32") -> Path:
-    """A GGUF file, its matrices in ``float32`` or ``float16``.
-
-    Raises:
-        UsageError: the model has another architecture.
-        UnavailableError: no room.
-    """
+    """A GGUF file, its matrices in ``float32`` or ``float16``."""
     read_config(model)
     return _once(model, f"gguf-{dtype}", lambda out: write_gguf(model, out / _GGUF, dtype)) / _GGUF
 
@@ -54,9 +49,6 @@ def onnx(model: Path, environment: Environment) -> Path:
     """A folder of ONNX Runtime GenAI's builder in float32.
 
     The builder is that of the engine's environment and runs on our interpreter, which has torch.
-
-    Raises:
-        UnavailableError: no room, or the builder failed.
     """
 
     def build(out: Path) -> None:
@@ -69,12 +61,7 @@ def onnx(model: Path, environment: Environment) -> Path:
 
 
 def openvino(model: Path, environment: Environment) -> Path:
-    """A folder of OpenVINO's in float32, by way of a GGUF file in float16: it reads no other.
-
-    Raises:
-        UsageError: the model has another architecture.
-        UnavailableError: no room, or OpenVINO failed.
-    """
+    """A folder of OpenVINO's in float32, by way of a GGUF file in float16: it reads no other."""
     read_config(model)
 
     def build(out: Path) -> None:
@@ -122,11 +109,7 @@ def _make(model: Path, form: str, folder: Path, build: Callable[[Path], None]) -
 
 
 def _content(model: Path) -> str:
-    """A hash: other weights of the same name are converted again.
-
-    Raises:
-        UnavailableError: it is not a model folder.
-    """
+    """A hash: other weights of the same name are converted again."""
     found = hashlib.sha256()
     files = [model / name for name in _HASHED] + sorted(model.glob("model-*.safetensors*"))
     if not (model / "config.json").is_file():
@@ -146,9 +129,5 @@ def _release(environment: Environment) -> str:
 
 
 def _call(command: list[str | Path]) -> None:
-    """Run a converter.
-
-    Raises:
-        UnavailableError: it failed.
-    """
+    """Run a converter."""
     run(command, cache_dir() / "converted" / "log.txt", clean_environment())

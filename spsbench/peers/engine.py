@@ -37,15 +37,8 @@ class PeerEngine:
     """Generates with an external engine.
 
     Args:
-        name: as in the records.
-        peer: the engine, with the arm's draft and K.
-        decoder: for stop strings and the output's text.
         vocab_size: of the logits that target and draft share; every token lies below it.
-        k: lookahead; 0 without a draft.
         clock: in seconds; only for engines that report no times.
-
-    Attributes:
-        unseen: clauses on what the engine did not report of its times and how that is read.
     """
 
     def __init__(
@@ -63,11 +56,7 @@ class PeerEngine:
         self.unseen: dict[str, None] = {}
 
     def describe(self) -> Described:
-        """Start it, if need be, and ask what it is.
-
-        Raises:
-            PeerGone: it cannot be started, or has another model than the run.
-        """
+        """Start it, if need be, and ask what it is."""
         found = self._peer.describe()
         if found.vocab_size is not None and found.vocab_size < self._vocab_size:
             self.close()
@@ -77,12 +66,7 @@ class PeerEngine:
         return found
 
     def generate(self, request: Request) -> Generation:
-        """See ``Engine.generate``.
-
-        Raises:
-            PeerError: this sequence has no valid answer.
-            PeerGone: no other will have one; from then on nothing is asked any more.
-        """
+        """See ``Engine.generate``."""
         if self._gone is not None:
             raise PeerGone(self._gone)
         ask = self._ask(request)
@@ -154,16 +138,7 @@ class _Spent:
 
 
 def spent(answer: Answer, kept: int, took_s: float) -> _Spent:
-    """What the kept tokens cost, as the module says.
-
-    Args:
-        answer: checked.
-        kept: how many of its tokens are the output.
-        took_s: the request as it was seen from here.
-
-    Raises:
-        PeerError: its times are impossible.
-    """
+    """What the kept tokens cost, as the module says."""
     emitted = len(answer.output_ids)
     _require_possible(answer, took_s)
     whole_s = took_s if answer.wall_ms is None else answer.wall_ms / 1e3

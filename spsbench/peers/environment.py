@@ -10,9 +10,6 @@ from pathlib import Path
 class Environment:
     """A virtual environment, always used by its interpreter: the scripts in ``bin`` name the folder in
     which they were made, and it is renamed once it is whole.
-
-    Attributes:
-        folder: of the environment; it need not exist.
     """
 
     folder: Path
@@ -34,11 +31,7 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        """Its packages.
-
-        Raises:
-            FileNotFoundError: there are none.
-        """
+        """Its packages."""
         found = next(self.folder.glob("lib/python3*/site-packages"), None)
         if found is None:
             raise FileNotFoundError(f"{self.folder} has no packages")

@@ -9,11 +9,7 @@ from spsbench.models.source import ModelSource, files_of
 
 
 def folder_of(source: ModelSource) -> Path:
-    """The whole Hugging Face folder of a model that was loaded: configuration, tokenizer and weights.
-
-    Raises:
-        UnavailableError: its files are not here.
-    """
+    """The whole Hugging Face folder of a model that was loaded: configuration, tokenizer and weights."""
     found = files_of(source.location, source.commit)
     if found is None:
         raise UnavailableError(f"the files of {source.name} are in no folder that an engine could read.")

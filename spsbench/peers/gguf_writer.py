@@ -26,11 +26,7 @@ _REMEDY = "Only Llama models in one safetensors file, without biases and scaled 
 
 
 def write_gguf(folder: Path, out: Path, dtype: str) -> None:
-    """Convert a model; matrices in ``dtype`` (``float32``, ``float16``), norms in float32.
-
-    Raises:
-        UsageError: the model is of another class, or not in one safetensors file.
-    """
+    """Convert a model; matrices in ``dtype`` (``float32``, ``float16``), norms in float32."""
     from gguf import GGUFWriter, LlamaFileType
     from safetensors.torch import load_file
 
@@ -51,11 +47,7 @@ def write_gguf(folder: Path, out: Path, dtype: str) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a model that can be written; the rotation's settings under ``rope_parameters``.
-
-    Raises:
-        UsageError: see ``write_gguf``.
-    """
+    """The configuration of a model that can be written; the rotation's settings under ``rope_parameters``."""
     config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta", 10000.0)}
     scaled = config.get("rope_scaling") or rope.get("rope_type", "default") != "default"

@@ -32,7 +32,6 @@ class Http:
     that each thread kept, llama-server (build 11434) closed one in ten early.
 
     Args:
-        root: e.g. ``http://127.0.0.1:8000``, without a slash at the end.
         answer_s: how long one answer may take, to its last byte, in seconds.
     """
 
@@ -45,22 +44,12 @@ class Http:
         )
 
     def get(self, path: str) -> Any:
-        """What JSON is there.
-
-        Raises:
-            PeerError: none, or the server refuses.
-            PeerGone: no server answers.
-        """
+        """What JSON is there."""
         with self._asked("GET", path) as response:
             return self._json(response, path)
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """The JSON object that is there, or None for anything else that a server may answer.
-
-        Raises:
-            PeerError: the server wants a key.
-            PeerGone: no server answers.
-        """
+        """The JSON object that is there, or None for anything else that a server may answer."""
         with self._asked("GET", path) as response:
             if response.status_code in (401, 403):
                 self._require_ok(response, path)
@@ -71,41 +60,24 @@ class Http:
             return found if isinstance(found, dict) else None
 
     def text(self, path: str) -> str | None:
-        """The text that is there; None where there is none.
-
-        Raises:
-            PeerError: the server does not answer.
-        """
+        """The text that is there; None where there is none."""
         with self._asked("GET", path) as response:
             return response.content.decode(errors="replace") if _is_ok(response) else None
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The object that answers a request.
-
-        Raises:
-            PeerError: the server refuses, or answers no JSON object, or too late.
-            PeerGone: no server answers.
-        """
+        """The object that answers a request."""
         with self._asked("POST", path, body) as response:
             return self._object(self._json(response, path), path)
 
     def accepts(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        """The object that answers a request, or None where the server finds fault with the request.
-
-        Raises:
-            PeerError, PeerGone: as ``post``, for any other reason.
-        """
+        """The object that answers a request, or None where the server finds fault with the request."""
         with self._asked("POST", path, body) as response:
             if response.status_code in (400, 422):
                 return None
             return self._object(self._json(response, path), path)
 
     def events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Objects of a stream, each as it arrives.
-
-        Raises:
-            PeerError, PeerGone: as ``post``.
-        """
+        """Objects of a stream, each as it arrives."""
         with self._asked("POST", path, body, most=math.inf) as response:
             self._require_ok(response, path)
             for line in _lines(response, path):

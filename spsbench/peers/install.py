@@ -55,15 +55,7 @@ _CMAKE = {
 
 
 def install(entry: Entry, execute: Run = run) -> Environment:
-    """Install an engine if it is not there; a second process waits for the first.
-
-    Args:
-        entry: which one.
-        execute: runs a command.
-
-    Raises:
-        UnavailableError: no room, no compiler, no index within reach, or pip or the compiler failed.
-    """
+    """Install an engine if it is not there; a second process waits for the first."""
     environment = entry.environment
     with locked(environment.folder, entry.title):
         if not environment.is_here:
@@ -130,14 +122,7 @@ def _log(entry: Entry) -> Path:
 
 @dataclass(frozen=True)
 class _Work:
-    """One installation.
-
-    Attributes:
-        entry: what is installed.
-        environment: the partial one.
-        execute: runs a command.
-        meter: polled now and then.
-    """
+    """One installation."""
 
     entry: Entry
     environment: Environment
@@ -221,7 +206,6 @@ class _Meter:
     """Reports how much of an environment is installed, by its size.
 
     Args:
-        folder: of the environment.
         came: takes how many bytes more there are.
     """
 

@@ -20,22 +20,14 @@ class NoLine(Exception):
 
 
 class Lines:
-    """A line to a process and a line from it, each time within a limit.
-
-    Args:
-        asked, answers: descriptors of its standard input and output.
-    """
+    """A line to a process and a line from it, each time within a limit."""
 
     def __init__(self, asked: int, answers: int) -> None:
         os.set_blocking(asked, False)  # it may never read
         self._asked, self._answers = asked, answers
 
     def answer(self, line: str, limit_s: float) -> str:
-        """What it answers to a line.
-
-        Raises:
-            NoLine: not that one line and no other within the limit, or the pipe is closed.
-        """
+        """What it answers to a line."""
         end = time.monotonic() + limit_s
         if self._ready(self._answers, select.POLLIN, 0.0) and os.read(self._answers, 1):
             raise NoLine("it wrote before it was asked")

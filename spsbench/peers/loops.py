@@ -15,11 +15,6 @@ def loops_of(answer: Answer, kept: int, k: int) -> list[Loop] | None:
     third is one more, but for the last. Of the first the protocol has only the sum, which gives each where
     it is K for every loop. Nothing is made up for an engine that drafted fewer somewhere, that reports sums
     only or whose loops do not add up to its tokens. Seconds are those of the request: a loop has none.
-
-    Args:
-        answer: checked.
-        kept: how many of its tokens are the output, the first ones.
-        k: lookahead; 0 without a draft: then there are as many loops as tokens.
     """
     accepted = answer.accepted_per_loop
     if k == 0:

@@ -26,7 +26,6 @@ class Ran:
     """What one arm ran with.
 
     Attributes:
-        label: of the arm, as tables have it.
         engine: the place on the axis, e.g. ``eager``.
         settings: as in ``Described``.
     """
@@ -37,12 +36,7 @@ class Ran:
 
 
 def unequal(arms: Sequence[Ran], *, sampled: bool = True) -> list[str]:
-    """A sentence for each setting of ``SETTINGS`` that is not the same everywhere, or not reported.
-
-    Args:
-        arms: of one run.
-        sampled: whether anything was sampled.
-    """
+    """A sentence for each setting of ``SETTINGS`` that is not the same everywhere, or not reported."""
     names = [name for name in SETTINGS if sampled or name not in OF_SAMPLING]
     groups = {name: _by_value(name, arms) for name in names}
     told = {name: {value: who for value, who in found.items() if value} for name, found in groups.items()}

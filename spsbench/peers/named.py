@@ -25,17 +25,7 @@ _HOW_TO_DRAFT = ("greedy", "probabilistic")
 
 @dataclass(frozen=True)
 class Named:
-    """An engine with a built-in worker.
-
-    Attributes:
-        module: of its worker.
-        converted: what it reads, made of a Hugging Face folder.
-        options: with their defaults.
-        choices: values of options that are names.
-        python: the interpreter that its worker runs on.
-        variables: of its processes, on top of this process's.
-        placed: options that say where the engine is.
-    """
+    """An engine with a built-in worker."""
 
     module: str
     converted: Callable[[Path, Environment], str]
@@ -46,11 +36,7 @@ class Named:
     placed: Callable[[Environment], Variables] = lambda environment: {}
 
     def settled(self, spec: Spec, flag: str) -> Options:
-        """Every option, as given or by default.
-
-        Raises:
-            UsageError: an option that it does not have, or a value that is none of its choices.
-        """
+        """Every option, as given or by default."""
         options = settled(spec.name, self.options, spec, flag)
         for name, choices in self.choices.items():
             if options[name] not in choices:

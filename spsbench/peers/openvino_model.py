@@ -41,11 +41,7 @@ def main(folder: Path, exact: Mapping[str, Array]) -> None:
 
 
 def restored(rounded: Array, known: Mapping[tuple[Any, ...], Array]) -> Array:
-    """The array in float32, in the same shape. Single numbers (1, 2, masks) are what they were.
-
-    Raises:
-        ValueError: it is the rounding of nothing that is known.
-    """
+    """The array in float32, in the same shape. Single numbers (1, 2, masks) are what they were."""
     if rounded.size == 1:
         return rounded.astype(np.float32)
     if _key(rounded) not in known:

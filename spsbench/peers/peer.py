@@ -23,20 +23,11 @@ class Peer(Protocol):
     """An external engine with one setting: a target, with a draft and K or without."""
 
     def describe(self) -> Described:
-        """What it is and runs with; the models are loaded at the first call.
-
-        Raises:
-            PeerGone: it is unavailable.
-        """
+        """What it is and runs with; the models are loaded at the first call."""
         ...
 
     def generate(self, ask: Ask) -> Answer:
-        """One sequence, as ``checked`` demands.
-
-        Raises:
-            PeerError: this one failed.
-            PeerGone: no other will succeed.
-        """
+        """One sequence, as ``checked`` demands."""
         ...
 
     def close(self) -> None:
@@ -48,10 +39,6 @@ def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:
     """An answer that fits what was asked, with the token that ended it where that is known.
 
     Retokenised ids need not be as many as were drawn, so their number is not checked.
-
-    Raises:
-        PeerError: it counts what cannot be, holds ids outside the vocabulary, goes on after its end, or ends
-            for no reason.
     """
     ids = answer.output_ids
     for name in ("decoded", "loops", "drafted", "accepted"):

@@ -28,17 +28,7 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True)
 class Load:
-    """Parameters of ``describe``: what the engine is to load.
-
-    Attributes:
-        target: a Hugging Face folder, or what the engine's own format is.
-        draft: of the draft model; None for plain autoregressive sampling.
-        k: lookahead; without effect where there is no draft.
-        threads: of the engine's own pool; None leaves it to the engine.
-        context: the longest sequence, prompt and output, in tokens.
-        dtype: that weights, caches and sums are to have.
-        options: what this engine alone knows.
-    """
+    """Parameters of ``describe``: what the engine is to load."""
 
     target: str
     draft: str | None = None
@@ -60,11 +50,9 @@ class Described:
     """Answer to ``describe``. Fields it does not report are None.
 
     Attributes:
-        engine, version: as the engine calls itself.
         vocab_size: of its logits.
         rule: by which drafted tokens are kept, e.g. ``modified rejection``; None without a draft.
         settings: what it really runs with: see ``SETTINGS``.
-        limits: sentences on what it cannot do or be made to do equally.
     """
 
     engine: str
@@ -106,16 +94,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Ask:
-    """Parameters of ``generate``: one sequence.
-
-    Attributes:
-        prompt_ids: token ids of the prompt.
-        max_new_tokens: the length limit.
-        stop_ids: tokens that end the output.
-        stop: single characters that end the output, for engines that take strings only.
-        sampling: see there.
-        seed: of this request; another one is another draw.
-    """
+    """Parameters of ``generate``: one sequence."""
 
     prompt_ids: list[int]
     max_new_tokens: int
@@ -130,18 +109,10 @@ class Answer:
     """Answer to ``generate``. Fields the engine does not report are None, never an estimate.
 
     Attributes:
-        output_ids: emitted token ids, with the one that ended the output.
         finish: ``stop`` or ``length``.
         hidden_stop: the token that ended the output was drawn and is not among ``output_ids``.
-        prefill_ms: until decoding began.
-        decode_ms: of decoding alone.
-        wall_ms: of the whole request, as the worker saw it.
         decoded: tokens that ``decode_ms`` paid for; one fewer than emitted where the prefill gives the first.
         loops: target calls in ``decode_ms``.
-        drafted, accepted: draft tokens proposed, and kept.
-        accepted_per_loop: of each loop, in order.
-        drafted_ids: the tokens that each loop drafted, in order, those that it did not keep too; only where
-            each was drawn from the draft model's own distribution under the request's sampling.
         retokenised: the engine returned text, and ``output_ids`` are that text tokenized again: they may
             differ, also in number, from those that were drawn.
     """
@@ -182,11 +153,7 @@ def failure(id: int, error: str) -> str:
 
 
 def loaded(text: str | bytes) -> Any:
-    """What JSON of somebody else's says.
-
-    Raises:
-        ProtocolError: it is none, has NaN or infinities, or is nested deeper than ``_DEEPEST``.
-    """
+    """What JSON of somebody else's says."""
     try:
         found = json.loads(text, parse_constant=_refused)
     except RecursionError:
@@ -208,11 +175,7 @@ def _refused(constant: str) -> float:
 
 
 def parsed(line: str) -> dict[str, Any]:
-    """The object of a line.
-
-    Raises:
-        ProtocolError: it is none, or has no id.
-    """
+    """The object of a line."""
     found = loaded(line)
     if not isinstance(found, dict) or type(found.get("id")) is not int:
         raise ProtocolError(f"no object with an id: {shortened(line)}")
@@ -220,11 +183,7 @@ def parsed(line: str) -> dict[str, Any]:
 
 
 def read(kind: type[Kind], value: object) -> Kind:
-    """Parameters or a result of one kind; names it does not know are left out, so that versions may add some.
-
-    Raises:
-        ProtocolError: something is missing or of another type.
-    """
+    """Read parameters or a result; unknown names are left out, so that versions may add some."""
     if not isinstance(value, Mapping):
         raise ProtocolError(f"{kind.__name__.lower()} is not an object: {shortened(json.dumps(value))}")
     given: dict[str, Any] = {}

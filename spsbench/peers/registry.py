@@ -29,11 +29,9 @@ class PeerKind:
     """An external engine that can be opened.
 
     Attributes:
-        name: as it was given, and in tables.
         open: a peer with one setting; ``log`` takes what it prints, ``paused`` keeps it stopped between
             requests.
         converted: what ``Load.target`` and ``Load.draft`` are to hold for a Hugging Face folder; made once.
-        served: whether it runs already, with models and lookahead that somebody else chose.
     """
 
     name: str
@@ -43,17 +41,7 @@ class PeerKind:
 
 
 def find_peer(text: str, flag: str = "--engine") -> PeerKind:
-    """The engine that a text stands for.
-
-    Args:
-        text: the name of an engine, with options as ``name:option=value``; ``worker:COMMAND``; or
-            ``openai:URL`` with ``:model=NAME`` after it or not.
-        flag: the flag that named it.
-
-    Raises:
-        UsageError: there is no such engine or option, or no command after the colon.
-        UnavailableError: the engine is not installed.
-    """
+    """The engine that a text stands for."""
     if text.startswith(WORKER):
         return _worker(text, flag)
     if text.startswith(OPENAI):
@@ -71,11 +59,7 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
 
 
 def peer_in(environment: Environment, spec: Spec, flag: str = "--engine") -> PeerKind:
-    """A named engine that is installed in a certain place.
-
-    Raises:
-        UsageError: there is no such option.
-    """
+    """A named engine that is installed in a certain place."""
     named = NAMED[spec.name]
     options = named.settled(spec, flag)
     return PeerKind(
@@ -86,11 +70,7 @@ def peer_in(environment: Environment, spec: Spec, flag: str = "--engine") -> Pee
 
 
 def server_address(text: str, flag: str) -> tuple[str, str | None]:
-    """URL and model of ``openai:URL[:model=NAME]``; None where no model is named.
-
-    Raises:
-        UsageError: that is not an http or https URL, or no name follows ``:model=``.
-    """
+    """URL and model of ``openai:URL[:model=NAME]``; None where no model is named."""
     url, named, model = text.removeprefix(OPENAI).partition(_MODEL)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:

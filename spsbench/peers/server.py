@@ -29,11 +29,7 @@ class Server:
     After ``MOST_FAILURES`` requests in a row without an answer it is given up.
 
     Args:
-        url: of the server's root, or with ``/v1``.
-        model: which of the models that it serves; None where it serves one.
-        texts: a tokenizer, for a server that speaks in text alone.
         answer_s: how long an answer may take, in seconds.
-        alone: nobody else asks it meanwhile, so that what it counts between two looks is one request's.
     """
 
     def __init__(
@@ -67,11 +63,7 @@ class Server:
         return found
 
     def stream(self, ask: Ask) -> Iterator[Heard]:
-        """What is heard of one output, as it is written; ``tokens`` counts up wherever that is known.
-
-        Raises:
-            PeerError, PeerGone: as ``generate``.
-        """
+        """What is heard of one output, as it is written; ``tokens`` counts up wherever that is known."""
         dialect = self._spoken()
         written: int | None = 0
         try:
@@ -142,14 +134,9 @@ def require_same_model(peer: Peer, rows: Sequence[tuple[list[int], int, float]],
     """Refuse a server whose greedy tokens are not the target's.
 
     Args:
-        peer: the server.
         rows: prompts as token ids; the target's most probable next token; by how much its logit exceeds the
             second one. Rows nearer than ``NEAR_TIE`` are left out: another precision may decide them
             otherwise.
-        url: what the error names.
-
-    Raises:
-        UnavailableError: it writes another token somewhere, or does not answer.
     """
     judged = [(prompt, best) for prompt, best, gap in rows if gap >= NEAR_TIE]
     if not judged:
@@ -169,11 +156,7 @@ def require_same_model(peer: Peer, rows: Sequence[tuple[list[int], int, float]],
 
 
 def first_token(peer: Peer, prompt: list[int], stop_ids: list[int], url: str) -> int | None:
-    """The most probable next token, as a server sees it; None for a stop token that it keeps back.
-
-    Raises:
-        UnavailableError: it does not answer.
-    """
+    """The most probable next token, as a server sees it; None for a stop token that it keeps back."""
     try:
         ids = peer.generate(Ask(prompt, 1, stop_ids, sampling=Sampling(greedy=True))).output_ids
     except PeerError as error:

@@ -43,9 +43,6 @@ def serve(load: Callable[[Load], Served]) -> None:
     """Answer standard input until it ends or says ``bye``.
 
     What the engine prints goes to standard error: standard output is the protocol's alone.
-
-    Args:
-        load: makes an engine of the parameters of ``describe``.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

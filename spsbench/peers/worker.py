@@ -45,9 +45,6 @@ class Command:
     """How a worker is started.
 
     Attributes:
-        argv: the command, without a shell.
-        environment: on top of this process's.
-        log: what it prints beside the protocol.
         load_s, answer_s: how long ``describe`` and ``generate`` may take, in seconds.
     """
 
@@ -63,12 +60,6 @@ class Worker:
 
     A request whose answer is late, of another request or no answer at all costs that one: the process is
     ended, and restarted for the next. After ``MOST_FAILURES`` in a row it is given up.
-
-    Args:
-        command: how it is started.
-        load: what it is to load.
-        paused: keep the process stopped (SIGSTOP, with all its children) but for its requests: pools of many
-            engines spin while they wait, and what spins has a core.
     """
 
     def __init__(self, command: Command, load: Load, *, paused: bool = False) -> None:
@@ -130,11 +121,7 @@ class Worker:
             self._end()
 
     def _start(self) -> None:
-        """Start it and load the models.
-
-        Raises:
-            PeerGone: it cannot be started, or does not load them, or is another engine than before.
-        """
+        """Start it and load the models."""
         self._command.log.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(self._command.log, "ab", opener=ordinary) as log:
@@ -163,11 +150,7 @@ class Worker:
         self._described = found
 
     def _answer(self, method: str, params: Params, kind: type[Kind], limit_s: float) -> Kind:
-        """The answer to a request.
-
-        Raises:
-            PeerError: see there; unless the engine itself said so, the process is ended.
-        """
+        """The answer to a request."""
         self._asked += 1
         try:
             with self._awake():

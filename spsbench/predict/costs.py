@@ -37,10 +37,7 @@ class LoopCost:
     """Milliseconds of a loop against K: a line for K from 1 on, and the ArS step at K = 0.
 
     Attributes:
-        intercept_ms, slope_ms: of the line; the slope is one more drafted token, verified and all.
         r_squared: share of the variance between the arms that the line explains; None with two Ks.
-        ks: the lookaheads that the line went through.
-        ars_ms: of one ArS step; None without an ArS arm.
     """
 
     intercept_ms: float
@@ -64,11 +61,7 @@ def loop_ms(row: ArmRow) -> float | None:
 
 
 def loop_cost(group: Sequence[ArmRow]) -> LoopCost | None:
-    """The cost of a loop from the arms of one sampling and engine.
-
-    Returns:
-        None with fewer than two lookaheads above 0.
-    """
+    """The cost of a loop from the arms of one sampling and engine."""
     points = {row["k"]: loop_ms(row) for row in group if row["method"] == "sps"}
     seen = {k: value for k, value in sorted(points.items()) if value is not None}
     if len(seen) < 2:
@@ -87,10 +80,6 @@ def draft_over_target(row: ArmRow, group: Sequence[ArmRow]) -> tuple[float | Non
 
     From the loops: drafting per drafted token over the verify phase of ArS. Where an engine sees no
     phases, from the draft alone against ArS, both whole; that says nothing about another drafter.
-
-    Args:
-        row: an SpS arm's row of the summary.
-        group: all rows of its sampling and engine.
     """
     ars = next((other for other in group if other["method"] == "ars"), None)
     draft = next((other for other in group if other["method"] == "draft"), None)
@@ -118,16 +107,7 @@ _MOST_K = 16
 def prediction(
     rows: Sequence[ArmRow], info: Mapping[str, Any], replays: Mapping[str, Estimate] | None = None
 ) -> Prediction | None:
-    """Predictions for every SpS arm, and the best K per sampling and engine.
-
-    Args:
-        rows: of the summary, with ``acceptance`` holding ``alpha_leviathan``.
-        info: of ``summarise``; ``models`` with the ``parameters`` of both gives the operations factor.
-        replays: tokens per loop by arm, of ``replayed``.
-
-    Returns:
-        ``arms`` (see ``_arm``) and ``samplings`` (see ``_sampling``); None without an SpS arm.
-    """
+    """Predictions for every SpS arm, and the best K per sampling and engine."""
     arms: list[ArmPrediction] = []
     samplings: list[SeriesPrediction] = []
     told = replays or {}

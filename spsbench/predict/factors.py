@@ -34,16 +34,6 @@ def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None
     * c: how long a draft token may take, in target steps, with the measured tokens per loop.
     * K: the largest that would still gain, if tokens follow alpha (independent tests, times the
       measured correlation) and one more K costs ``slope_ms``.
-
-    Args:
-        k: the arm's lookahead, at least 1.
-        ars, sps: sums over the same sequences.
-        slope_ms: of the sweep's loop time against K; None takes the arm's own drafting time.
-
-    Returns:
-        ``alpha`` (0: any gains; None: none does), ``c`` (None: not even a free draft, or not seen),
-        ``k`` (0: none gains; ``k_found`` False: all up to ``MOST_K`` gain; None: no times),
-        ``measured_alpha`` and ``measured_c``.
     """
     step, loop = ars.seconds / ars.tokens, sps.seconds / sps.loops
     emitted, cost = sps.tokens / sps.loops, loop / step
@@ -109,22 +99,9 @@ SHORT = {
 
 
 def why(
-    by_arm: Mapping[str, pd.DataFrame],
-    loops_by_arm: Mapping[str, pd.DataFrame],
-    rows: Sequence[ArmRow],
+    by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]
 ) -> list[ArmFactors] | None:
-    """The factors of every SpS arm that has a speedup and whose loops were seen.
-
-    Args:
-        by_arm: rows of ``samples`` of each arm.
-        loops_by_arm: rows of ``loops`` of each arm.
-        rows: the arms' rows of the summary.
-
-    Returns:
-        one entry per arm: its identity, ``speedup``, ``factors`` (``name``, ``title``, ``factor``,
-        ``running`` product, ``evidence`` and ``remedy``), ``binding``, ``break_even`` and
-        ``sentence``; None without such an arm.
-    """
+    """The factors of every SpS arm that has a speedup and whose loops were seen."""
     entries: list[ArmFactors] = []
     for group in series(rows):
         cost = loop_cost(group)
@@ -137,13 +114,7 @@ def why(
 
 
 def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> ArmFactors:
-    """The factors of one arm.
-
-    Args:
-        row: of the summary; its label and K are used.
-        ars, sps: sums over the sequences that both finished; ``sps`` with at least one test.
-        slope_ms: what one more K costs a loop by the sweep's line; None takes the drafting time.
-    """
+    """The factors of one arm."""
     k = row["k"]
     factors = _with_products(k, [*_tokens_factors(k, sps), *_time_factors(k, ars, sps)])
     binding = min(factors, key=lambda factor: factor["factor"])

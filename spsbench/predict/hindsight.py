@@ -20,11 +20,7 @@ from spsbench.axes import FIXED, place, series, series_axes
 from spsbench.predict.costs import LoopCost, loop_cost
 from spsbench.predict.whatif import WhatIf
 from spsbench.stats.speedup import column, pair, speedup
-from spsbench.summary_types import (
-    AdaptiveGain,
-    ArmRow,
-    Hindsight,
-)
+from spsbench.summary_types import AdaptiveGain, ArmRow, Hindsight
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,10 +32,7 @@ def hindsight(
     """The bound for every sampling and engine with at least two Ks above 0.
 
     Returns:
-        per sampling ``best_k`` (the best fixed one by the cost model; 0 is ArS), ``fixed_ms_per_token``,
-        ``oracle_ms_per_token``, ``gain_bound`` (their ratio, at least 1), ``max_k`` and ``censored``,
         the share of loops that accepted all of ``max_k``; ``adaptive``: what each policy of the run
-        reached against the fastest fixed K, both measured, paired by prompt. None without such a sweep.
     """
     found: list[Hindsight] = []
     for group in series(rows):

@@ -23,16 +23,7 @@ _TEXT = ["example_id", "sample_index"]
 
 
 def replayed(evidence: pd.DataFrame, rows: Sequence[ArmRow]) -> dict[str, Estimate]:
-    """Tokens per loop that the ArS texts of a run predict for its SpS arms, with the interval over prompts.
-
-    Args:
-        evidence: one row per emitted token, the columns of ``evidence.parquet``.
-        rows: of the summary.
-
-    Returns:
-        by arm; only arms whose draft model drafts K tokens under Chen's rule, beside ArS texts that were read
-        with that draft.
-    """
+    """Tokens per loop that a run's ArS texts predict for its SpS arms, with the interval over prompts."""
     found: dict[str, Estimate] = {}
     for sampling in dict.fromkeys(row["sampling"] for row in rows):
         own = [row for row in rows if row["sampling"] == sampling]

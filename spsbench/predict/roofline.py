@@ -37,8 +37,6 @@ def ceiling(
     """Floors of every ArS and SpS arm.
 
     Args:
-        by_arm: rows of ``samples`` of each arm, for the mean context.
-        rows: of the summary.
         info: of ``summarise``; ``models`` with ``target`` and ``draft``, each with ``forward_bytes``
             of one row (or ``parameters`` and ``dtype``, which counts an untied input embedding too) and
             optionally ``kv_bytes_per_token`` and, of a mixture, ``experts`` (``bytes``, ``count``,
@@ -46,9 +44,7 @@ def ceiling(
 
     Returns:
         ``regime``, the bytes and the bandwidth it rests on, ``weak_baseline`` (None if not known) and
-        ``arms``: per arm ``floor_ms_per_token``, ``share`` of the floor that was reached,
         ``best_speedup`` that bytes allow and ``beats_ars_ceiling``; null where unknown. None without
-        the models' sizes.
     """
     models = info.get("models") or {}
     target, draft = (_forward_bytes(models.get(role) or {}) for role in ("target", "draft"))

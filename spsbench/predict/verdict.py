@@ -43,18 +43,7 @@ def verdicts(
     anytime: bool,
     alarmed: Collection[str] = (),
 ) -> list[SpeedVerdict] | None:
-    """The verdict of every sampling and batch size in which a lossless SpS arm has a speedup.
-
-    Args:
-        by_arm: rows of ``samples`` of each arm.
-        rows: the arms' rows of the summary.
-        why: the factors of the arms.
-        anytime: the run may have stopped because of its intervals; half of its prompts then decide nothing.
-        alarmed: arms whose output does not follow the target: a broken sampler is never the one to use.
-
-    Returns:
-        see ``SpeedVerdict``; None without such an arm.
-    """
+    """The verdict of every sampling and batch size in which a lossless SpS arm has a speedup."""
     factors = {entry["arm"]: entry for entry in why or ()}
     grounds = dict.fromkeys(_ground(row) for row in rows)
     found = []

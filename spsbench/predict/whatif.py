@@ -23,12 +23,7 @@ AgainstK = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A loop against K.
-
-    Attributes:
-        tokens: that a loop emits on average, from K = 1 on.
-        cost: of a loop in ArS steps, likewise.
-    """
+    """A loop against K."""
 
     tokens: AgainstK
     cost: AgainstK
@@ -50,48 +45,23 @@ def independent(alpha: float, kept: float = 1.0) -> AgainstK:
     """Tokens per loop if tests are independent (Leviathan et al. 2022, equation 1).
 
     Args:
-        alpha: the chance of each.
         kept: the share of that length which is measured: correlation of the tests, and ends of outputs.
     """
     return lambda k: kept * expected_tokens(alpha, k)
 
 
 def leviathan(alpha: float, c: float) -> WhatIf:
-    """Independent tests, and verifying K+1 tokens as costly as one ArS step (Leviathan et al. 2022, Th. 3.8).
-
-    Args:
-        alpha: the chance of each test.
-        c: time of one draft run over the time of one target run.
-    """
+    """Independent tests, and K+1 tokens verified at the cost of one (Leviathan et al. 2022, Th. 3.8)."""
     return WhatIf(independent(alpha), lambda k: 1.0 + k * c)
 
 
 def alpha_needed(k: int, cost: float, kept: float = 1.0) -> float | None:
-    """The alpha at which a loop of that cost is as fast as ArS, tests being independent.
-
-    Args:
-        k: lookahead, at least 1.
-        cost: of a loop, in ArS steps.
-        kept: see ``independent``.
-
-    Returns:
-        0 if every alpha gains, None if none does.
-    """
+    """The alpha at which a loop of that cost is as fast as ArS, tests being independent."""
     needed = cost / kept
     return alpha_iid(max(needed, 1.0), k) if needed <= k + 1.0 else None
 
 
 def c_allowed(c: float, k: float, tokens: float, cost: float) -> float | None:
-    """The c at which a loop is as fast as ArS, all else being as it is.
-
-    Args:
-        c: what drafting a token costs now, in ArS steps.
-        k: how many tokens a loop drafts.
-        tokens: that a loop emits.
-        cost: of a loop, in ArS steps.
-
-    Returns:
-        None if not even a free draft gains.
-    """
+    """The c at which a loop is as fast as ArS, all else being as it is."""
     allowed = c + (tokens - cost) / k
     return allowed if allowed > 0 else None

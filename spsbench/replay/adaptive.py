@@ -44,13 +44,7 @@ class PolicyCell:
     """One policy with one threshold, predicted.
 
     Attributes:
-        policy: with its threshold; None for the oracle.
-        tokens_per_loop: with the interval over prompts; exact given the texts.
-        drafted_per_loop: likewise, but what is drafted after rejected tokens is sampled.
-        bounds: of the drafted tokens per loop: exact given the texts; equal where nothing is sampled.
-        predicted: time and speedup over ArS; None if nothing was timed.
         ms_bounds: of the milliseconds a token, likewise.
-        ran: what the run's own arm like it did; None if it has none.
     """
 
     policy: Spec | None
@@ -67,9 +61,6 @@ class Choice:
     """The best threshold of one policy, chosen on one half of the prompts and judged on the other.
 
     Attributes:
-        policy: the chosen one.
-        fixed_k: the best fixed K, chosen on the same half.
-        chosen_on, judged_on: prompts.
         gain: how many times the policy's time per token the fixed K's is, on the judging half.
         fixed_share, policy_share: of the time per token that the oracle saves over ArS there; None where
             it saves none.
@@ -89,16 +80,11 @@ class Curve:
     """Every policy of one drafter.
 
     Attributes:
-        drafter: what drafts.
-        k: the most that a loop drafts.
-        cells: of the policies, in their order.
         oracle: the fastest that any policy with drafts of up to K tokens can be: see ``decode.oracle``.
             If nothing was timed, the one that drafts what will be accepted.
-        choices: one for each policy by name; none if nothing was timed or there are too few prompts.
         beyond_ms: what a loop of each policy takes here beyond one of a fixed K that drafts as many, in
             milliseconds, of loops with one threshold each. It is charged where it is above 0: deciding is
             never free of cost, and a smaller number is noise.
-        rollouts: drafts that were sampled on after a rejected token.
     """
 
     drafter: Spec

@@ -21,9 +21,6 @@ class Candidate:
     """A cell on the judging half.
 
     Attributes:
-        found: the cell; None for ArS.
-        speedup: over ArS.
-        slower: how many times the advised one's time a token it takes; 1 for that one.
         p99_s: seconds that 99% of the sequences stay below.
         bytes: of weights and caches.
     """
@@ -37,16 +34,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to use.
-
-    Attributes:
-        best: the advised cell; ArS where nothing was faster on the choosing half.
-        others: the best K of every other drafter and ArS, the fastest first, by the choosing half.
-        close: further K of the advised drafter that are not clearly slower.
-        choosing, judging: names of prompts.
-        even: where the advised cell would be as fast as ArS; None for ArS.
-        too_large: names of drafters that the memory does not hold.
-    """
+    """What to use."""
 
     best: Candidate
     others: tuple[Candidate, ...]
@@ -61,13 +49,7 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
     """Choose among the cells of a study that was timed.
 
     Args:
-        study: with times.
-        objective: ``mean`` for the time a token, ``p99`` for the time that 99% of the sequences stay below.
         memory_bytes: cells that hold more are left out.
-
-    Raises:
-        UsageError: not even the target fits into the memory.
-        ValueError: nothing was timed, or there are fewer than ``FEWEST_PROMPTS`` prompts.
     """
     names = list(dict.fromkeys(text.name for text in study.written.texts))
     if study.ars is None or len(names) < FEWEST_PROMPTS:

@@ -36,7 +36,6 @@ class Overlap:
     """A draft's overlap with the target.
 
     Attributes:
-        draft: its name.
         sums: [prompts] of min(target, draft), over the positions of a prompt's texts.
         positions: [prompts] how many those are.
     """
@@ -53,20 +52,9 @@ class Overlap:
 
 @torch.inference_mode()
 def overlaps(
-    texts: Sequence[TargetText],
-    pairs: Mapping[str, Pair],
-    sampling: SamplingParams,
+    texts: Sequence[TargetText], pairs: Mapping[str, Pair], sampling: SamplingParams
 ) -> list[Overlap]:
-    """Read every text with the target and with every draft.
-
-    Args:
-        texts: written by the target under this sampling; at least one.
-        pairs: the same target with each draft, by the draft's name, none of ``NGRAMS``; at least one.
-        sampling: of target and drafts.
-
-    Returns:
-        unigram and bigram, then the drafts; without the first two if all texts are of one prompt.
-    """
+    """Read every text with the target and with every draft."""
     prompts = {name: number for number, name in enumerate(dict.fromkeys(text.name for text in texts))}
     ngrams = _Ngrams(texts, prompts, next(iter(pairs.values())), sampling) if len(prompts) > 1 else None
     names = [*(() if ngrams is None else NGRAMS), *pairs]
@@ -81,11 +69,7 @@ def overlaps(
 
 
 def _rows(
-    text: TargetText,
-    pairs: Mapping[str, Pair],
-    sampling: SamplingParams,
-    ngrams: _Ngrams | None,
-    prompt: int,
+    text: TargetText, pairs: Mapping[str, Pair], sampling: SamplingParams, ngrams: _Ngrams | None, prompt: int
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Of every draft its name and the warped rows [n, V] of the target and of itself."""
     targets: dict[int, Tensor] = {}  # one that is shared by pairs is read once
@@ -111,11 +95,7 @@ class _Ngrams:
     """
 
     def __init__(
-        self,
-        texts: Sequence[TargetText],
-        prompts: Mapping[str, int],
-        pair: Pair,
-        sampling: SamplingParams,
+        self, texts: Sequence[TargetText], prompts: Mapping[str, int], pair: Pair, sampling: SamplingParams
     ) -> None:
         self._folds = min(FOLDS, len(prompts))
         self._device = pair.device

@@ -46,10 +46,6 @@ class Calibration:
     """Seconds of forwards of a target and a draft model.
 
     Attributes:
-        path: of the file.
-        told: of what, in a few words.
-        parameters: of each model, by role: times of a model of another size are of another model.
-        context: tokens before each forward.
         seconds: by role and by how many tokens were scored at once, [rounds]; of one number of rounds.
     """
 
@@ -65,21 +61,13 @@ class Calibration:
         return self._loops(step, np.zeros_like(step), 0)
 
     def loops(self, drafter: Spec, k: int) -> LoopTimes:
-        """Of SpS: a forward of K+1 tokens, and K of the draft model where one drafts.
-
-        Raises:
-            UsageError: the file lacks that many rows, or nothing of this drafter.
-        """
+        """Of SpS: a forward of K+1 tokens, and K of the draft model where one drafts."""
         self.require_covered(drafter)
         drafting = drafter_kind(drafter.name).forwards(k) * self._forward("draft", 1)
         return self._loops(self._forward("target", k + 1), drafting, k)
 
     def require_covered(self, drafter: Spec) -> None:
-        """Refuse a drafter of whose work the file says nothing.
-
-        Raises:
-            UsageError: it runs something else than the draft model, or it depends on the text what it runs.
-        """
+        """Refuse a drafter of whose work the file says nothing."""
         if drafter.name == _UNION or drafter_kind(drafter.name).needs_of(drafter) - {DRAFT}:
             raise UsageError(
                 f"{self.path} has no times of {drafter}.",
@@ -88,14 +76,7 @@ class Calibration:
             )
 
     def require_models(self, parameters: Mapping[str, int]) -> None:
-        """Refuse times of other models.
-
-        Args:
-            parameters: of the models here, by role; a draft that no drafter runs is left out.
-
-        Raises:
-            UsageError: one has not as many as the file's.
-        """
+        """Refuse times of other models."""
         for role, here in parameters.items():
             if here != self.parameters[role]:
                 raise UsageError(
@@ -123,12 +104,7 @@ class Calibration:
 
 
 def read_times(path: Path) -> Calibration:
-    """Read what ``bench --json`` printed.
-
-    Raises:
-        UnavailableError: there is no such file.
-        UsageError: it holds something else.
-    """
+    """Read what ``bench --json`` printed."""
     try:
         found = _Bench.model_validate_json(path.read_bytes())
         seconds = {role: _by_rows(found.rounds[role]) for role in ("target", "draft")}
@@ -150,11 +126,7 @@ def read_times(path: Path) -> Calibration:
 
 
 def _by_rows(rounds: _Rounds) -> dict[int, Floats]:
-    """[rounds] seconds by rows.
-
-    Raises:
-        ValueError: some are missing, or are not times.
-    """
+    """[rounds] seconds by rows."""
     seconds = np.array(rounds.seconds, dtype=np.float64)
     if seconds.ndim != 2 or seconds.shape[1] != len(rounds.rows):
         raise ValueError("a round has not one time for each number of rows")

@@ -18,12 +18,8 @@ class Cell:
     """One drafter with one K, predicted.
 
     Attributes:
-        drafter, k: what it is.
-        draft: the name of the draft model, where several are compared; else empty.
-        tokens_per_loop: over all texts, with the interval over prompts.
         r_prime: as a share of K+1 (Chen et al. 2023).
         emitted: [K+1] the share of loops that emit 1 to K+1 tokens.
-        loops: of a sequence, its P50, P90 and P99.
     """
 
     drafter: Spec
@@ -48,13 +44,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 
 
 def cell(drafter: Spec, draft: str, k: int, texts: Sequence[TargetText], laws: Sequence[TextLoops]) -> Cell:
-    """Predict one cell.
-
-    Args:
-        drafter, draft, k: what it is, see ``Cell``.
-        texts: at least one.
-        laws: of the loops over each text.
-    """
+    """Predict one cell."""
     names = list(dict.fromkeys(text.name for text in texts))
     tokens, loops = np.zeros(len(names)), np.zeros(len(names))
     emitted, longest = np.zeros(k + 1), max(len(text.tokens) for text in texts)
@@ -65,14 +55,7 @@ def cell(drafter: Spec, draft: str, k: int, texts: Sequence[TargetText], laws: S
         loops[prompt] += law.loops
         emitted += law.emitted()
         counts[: len(text.tokens) + 1] += law.counts
-    return Cell(
-        drafter,
-        draft,
-        k,
-        pooled_ratio(tokens, loops),
-        emitted / emitted.sum(),
-        _quantiles(counts),
-    )
+    return Cell(drafter, draft, k, pooled_ratio(tokens, loops), emitted / emitted.sum(), _quantiles(counts))
 
 
 def _quantiles(counts: Floats) -> tuple[int, int, int]:

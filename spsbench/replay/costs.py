@@ -53,13 +53,7 @@ class DraftedWork:
 
 
 def drafted_work(texts: Sequence[TargetText], drafted: Iterable[DraftedLoops], k: int) -> DraftedWork:
-    """Of loops over texts.
-
-    Args:
-        texts: at least one.
-        drafted: of each text, by up to K drafted tokens.
-        k: at least as many as any of them drafts.
-    """
+    """Of loops over texts."""
     names = list(dict.fromkeys(text.name for text in texts))
     tokens, loops, contexts = np.zeros(len(names)), *np.zeros((2, len(names), k + 1))
     first = np.zeros((len(names), COLD, k + 1))
@@ -91,11 +85,7 @@ class LoopCosts:
         return found
 
     def beyond(self, times: LoopTimes) -> Floats:
-        """[1 + RESAMPLES] seconds that a policy's loop takes beyond one of a fixed K that drafts as many.
-
-        Args:
-            times: of the policy's loops, in the same rounds.
-        """
+        """[1 + RESAMPLES] seconds that a policy's loop takes beyond one of a fixed K that drafts as many."""
         drafted = times.drafted.astype(np.int64)
         counts = _resampled(times.count, _ROUNDS)
         weights = counts[:, times.rounds.astype(np.int64)] * (times.places >= COLD)
@@ -104,12 +94,7 @@ class LoopCosts:
         return found
 
     def per_token(self, work: DraftedWork, beyond: Floats = _NOTHING) -> Floats:
-        """[1 + RESAMPLES] seconds a token: the estimate, then prompts and rounds resampled together.
-
-        Args:
-            work: of loops that draft up to K tokens.
-            beyond: what a loop takes besides, see ``beyond``.
-        """
+        """[1 + RESAMPLES] seconds a token: the estimate, then prompts and rounds resampled together."""
         return self._per_token(work, beyond, _resampled(len(work.tokens), _PROMPTS))
 
     def estimate(self, work: DraftedWork, beyond: Floats = _NOTHING) -> float:

@@ -34,13 +34,6 @@ def draft_costs(
     On a CPU it is the time of drafting a token within loops over that of a target step, as a run measures it;
     elsewhere, where the phases of a loop are not seen, of a token that the draft writes alone.
 
-    Args:
-        texts: of the target; their prompts are what the models go on from.
-        pairs: the same target with each draft, by the draft's name; at least one.
-        sampling: of all models.
-        seed: of prompts and turns.
-        rounds: at least 1; ``ROUNDS`` if not given.
-
     Returns:
         by draft the median over rounds of its seconds over the target's in the same round.
     """

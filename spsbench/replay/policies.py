@@ -23,12 +23,7 @@ _GRIDS: dict[str, tuple[str, tuple[float, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Policies that are replayed, and the drafters that heed them.
-
-    Attributes:
-        specs: each with its threshold; at least one.
-        drafters: at least one.
-    """
+    """Policies that are replayed, and the drafters that heed them."""
 
     specs: tuple[Spec, ...]
     drafters: tuple[Spec, ...]
@@ -53,18 +48,7 @@ class Policies:
 
 
 def policies_of(named: Sequence[Spec], drafters: Sequence[Spec]) -> Policies | None:
-    """The policies that were named, each threshold that was not given over its grid.
-
-    Args:
-        named: as typed.
-        drafters: that are replayed.
-
-    Returns:
-        None where nothing but ``fixed`` was named.
-
-    Raises:
-        UsageError: one of them is unknown or cannot be replayed, has a wrong option, or no drafter heeds it.
-    """
+    """The policies that were named, each threshold that was not given over its grid."""
     specs = tuple(dict.fromkeys(each for spec in named for each in _expanded(spec)))
     if not specs:
         return None

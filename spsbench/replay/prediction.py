@@ -21,9 +21,7 @@ class TextWork:
     """What decoding one text takes.
 
     Attributes:
-        prompt: the number of its prompt.
         counts: [n+1] the distribution of its loops.
-        context: tokens before a loop, on average over the expected ones.
     """
 
     prompt: int
@@ -40,7 +38,6 @@ class Work:
         loops: [prompts] expected.
         contexts: [prompts] tokens before a loop, summed over its loops.
         begun: [prompts, COLD] expected first, second... loops: how many texts have so many.
-        texts: each by itself.
     """
 
     tokens: Floats
@@ -99,12 +96,7 @@ def work_of(texts: Sequence[TargetText], laws: Iterable[TextLoops] | None = None
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What is predicted of a cell.
-
-    Attributes:
-        ms_per_token: with its interval.
-        speedup: over ArS, likewise; prompts and rounds of timing are resampled together.
-    """
+    """What is predicted of a cell."""
 
     ms_per_token: Interval
     speedup: Interval
@@ -112,12 +104,7 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Work with the times of its loops.
-
-    Attributes:
-        work: of some prompts.
-        times: of some rounds.
-    """
+    """Work with the times of its loops."""
 
     work: Work
     times: LoopTimes
@@ -144,14 +131,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """Where a cell would be as fast as ArS, all else being as it is.
-
-    Attributes:
-        cost: of a loop now, in ArS steps.
-        alpha: that would be enough, tests being independent; None if none is.
-        c: what drafting a token takes now, in ArS steps.
-        c_allowed: what it may take; None if not even a free draft gains.
-    """
+    """Where a cell would be as fast as ArS, all else being as it is."""
 
     cost: float
     alpha: float | None

@@ -34,18 +34,7 @@ Key = tuple[str, str, str, int]
 
 
 class Readings:
-    """What drafters make of texts, and how long loops take; what a file has is not done again.
-
-    Args:
-        sought: drafters, each once.
-        sampling: of the texts.
-        ks: lookaheads from 1.
-        corpus: prompts, for drafters that count.
-        told: called with the drafter that is built next.
-
-    Attributes:
-        reading_s, timing_s: what both took, in every process that wrote into the file.
-    """
+    """What drafters make of texts, and how long loops take; what a file has is not done again."""
 
     def __init__(
         self,
@@ -120,9 +109,6 @@ class Readings:
         """Time rounds until there are enough: ``LEAST_ROUNDS``, and more until the budget is used up.
 
         Args:
-            texts: of the target.
-            budget_s: of all rounds.
-            seed: of places and order.
             told: called often, with the seconds so far and how many it will be.
         """
         warm = bool(self._rounds)  # the first of a shape is slow
@@ -161,11 +147,7 @@ class Readings:
         self._take(row)
 
     def _take(self, row: Mapping[str, Any]) -> bool:
-        """Make a row one's own; True.
-
-        Raises:
-            ValueError, KeyError, TypeError: it is not a row of this journal.
-        """
+        """Make a row one's own; True."""
         seconds, most = float(row["seconds"]), self._ks[1]
         if row["of"] == self._of_rounds:
             verifying, drafting = (np.array(row[name], np.float64) for name in ("verifying", "drafting"))
@@ -190,12 +172,7 @@ class Readings:
 
 
 class TextsRule(StoppingRule):
-    """Ends the writing of texts with its budget, reading included, but not before there are enough to choose.
-
-    Args:
-        plan, store: of the run.
-        readings: of its texts.
-    """
+    """End the writing of texts with its budget, reading included, once there are enough to choose."""
 
     def __init__(self, plan: Plan, store: RunStore, readings: Readings) -> None:
         self._readings = readings

@@ -69,12 +69,7 @@ class LoopTimes:
         return int(self.rounds.max()) + 1
 
     def cold(self, counts: Floats, line: tuple[float, float]) -> Floats:
-        """[COLD] seconds that the first loops of a sequence take beyond a line.
-
-        Args:
-            counts: see ``line``.
-            line: of these counts.
-        """
+        """[COLD] seconds that the first loops of a sequence take beyond a line."""
         at_zero, slope = line
         beyond = self.seconds - at_zero - slope * self.contexts
         weights = counts[self.rounds.astype(np.int64)]
@@ -96,15 +91,7 @@ def rehearse(
     """Run some loops of every cell, in turns and in an order reshuffled each round.
 
     Args:
-        engines: by cell.
-        most_tokens: that a loop of each cell emits, K+1.
-        texts: of the target; a round begins somewhere in one of them.
-        sampling: of the texts.
-        room: how many tokens the models can score after a prompt.
         budget_s: seconds after which no further round begins, if ``least_rounds`` are done.
-        between: done between two sequences, as a run does it: it leaves the caches as it does.
-        seed: of places, numbers and order.
-        least_rounds: at least 1.
     """
     shuffler, order = random.Random(seed), list(engines)
     found: dict[Cell, list[tuple[float, ...]]] = {name: [] for name in engines}

@@ -32,9 +32,7 @@ class Replayed:
     """One drafter over every text.
 
     Attributes:
-        drafter: as it was named.
         bytes: that it holds beside the target, at the longest text.
-        forced: of each text, at the largest K.
         proposers: of each text [n] the number of the union's member that drafts; 0 of any other.
     """
 
@@ -49,12 +47,7 @@ class Replayed:
             yield loops_over(stopped(chances[:, :k], drafted))
 
     def shares(self, laws: Sequence[TextLoops], k: int) -> Floats:
-        """[members, K+1] shares of the loops for which a member drafts so many tokens.
-
-        Args:
-            laws: of ``loops(k)``.
-            k: lookahead.
-        """
+        """[members, K+1] shares of the loops for which a member drafts so many tokens."""
         found = np.zeros((max(int(own.max()) for own in self.proposers) + 1, k + 1))
         for (_, drafted), proposers, law in zip(self.forced, self.proposers, laws, strict=True):
             np.add.at(found, (proposers, np.minimum(drafted, k)), law.starts)
@@ -68,26 +61,7 @@ NO_READERS: Readers = MappingProxyType({})
 
 
 class TextReader:
-    """Reads texts of a target with drafters, the rows of each once: a union's are those of its members.
-
-    Args:
-        pair: the models.
-        sampling: of target and drafts.
-        drafters: each once.
-        k: the largest lookahead that is asked for.
-        corpus: prompts, for drafters that count.
-        readers: of the rows of some of the drafters, for policies; each fills its own.
-        told: called with what is built next.
-
-    Attributes:
-        parts: of every drafter those whose rows are read: itself, or a union's members.
-        drafters: of which each part is read.
-        states: of the target that keeps its hidden states; None where no drafter needs them.
-        target: that one, or the pair's.
-
-    Raises:
-        UsageError: a drafter cannot be built from this pair.
-    """
+    """Reads texts of a target with drafters, the rows of each once: a union's are those of its members."""
 
     def __init__(
         self,
@@ -122,16 +96,7 @@ class TextReader:
 
     @torch.inference_mode()
     def read(self, text: TargetText, number: int, parts: Sequence[Spec]) -> Iterator[tuple[Spec, Forced]]:
-        """What some parts would have proposed over a text, each as soon as it is known.
-
-        Args:
-            text: written by the target under this sampling.
-            number: of the text, from 1.
-            parts: keys of ``drafters``; the target reads the text if there are any.
-
-        Raises:
-            UsageError: one cannot be replayed.
-        """
+        """What some parts would have proposed over a text, each as soon as it is known."""
         if not parts:
             return
         target, sampling = self.pair.target, self.sampling
@@ -150,12 +115,7 @@ class TextReader:
                 yield spec, reader.forced(drafter, given, reading.q, self._k)
 
     def replayed(self, texts: Sequence[TargetText], read: Sequence[Mapping[Spec, Forced]]) -> list[Replayed]:
-        """Every drafter over texts.
-
-        Args:
-            texts: at least one.
-            read: of each text what ``read`` said of every part.
-        """
+        """Every drafter over texts."""
         longest, found = max(text.length for text in texts), []
         for spec, parts in self.parts.items():
             size = sum(drafter_bytes(self.drafters[part], longest) for part in parts)
@@ -187,16 +147,7 @@ def replay(
     told: Told = lambda done: None,
     readers: Readers = NO_READERS,
 ) -> list[Replayed]:
-    """What each drafter would have proposed over every text, and with what chance it would have stood.
-
-    Args:
-        texts: written by the pair's target under this sampling.
-        pair, sampling, drafters, k, readers: see ``TextReader``.
-        told: called with the number of texts done.
-
-    Raises:
-        UsageError: a drafter cannot be replayed, or the texts are not distributed as the target says.
-    """
+    """What each drafter would have proposed over every text, and with what chance it would have stood."""
     corpus = tuple(dict.fromkeys(text.prompt for text in texts))
     reader = TextReader(pair, sampling, drafters, k, corpus, readers)
     read = []

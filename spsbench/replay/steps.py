@@ -37,7 +37,6 @@ class Round(NamedTuple):
     """Times after one prefix of a text, medians of a few.
 
     Attributes:
-        context: tokens of the prefix.
         verifying: [K+1] seconds of a loop that is given 0 to K tokens, and drafts none itself.
         drafting: of every part the seconds of a draft of the smallest and of the largest K.
     """
@@ -49,12 +48,7 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Rounds, and what they make of a loop; see ``Round``.
-
-    Attributes:
-        rounds: at least one.
-        ks: the smallest and the largest K.
-    """
+    """Rounds, and what they make of a loop; see ``Round``."""
 
     rounds: Sequence[Round]
     ks: tuple[int, int]
@@ -64,13 +58,7 @@ class StepTimes:
         return self._loops(np.array([[1.0]]), np.zeros(len(self.rounds)))
 
     def loops(self, parts: Sequence[Part], shares: Floats, k: int) -> LoopTimes:
-        """Of SpS.
-
-        Args:
-            parts: the drafter, or a union's members.
-            shares: see ``Replayed.shares``.
-            k: lookahead; a draft's time is linear in it.
-        """
+        """Of SpS."""
         drafting = np.zeros(len(self.rounds))
         for part, share in zip(parts, shares.sum(1), strict=False):
             ends = np.array([each.drafting[part] for each in self.rounds])
@@ -118,15 +106,7 @@ def time_round(
     seed: int,
     told: Callable[[], None] = lambda: None,
 ) -> Round:
-    """Time each part once more, in shuffled order, after a prefix of some text.
-
-    Args:
-        readers: by the name of their draft model, as in ``Part``; their targets are one.
-        texts: of the target.
-        ks: the smallest and the largest K.
-        seed: of place, order and numbers.
-        told: called between parts.
-    """
+    """Time each part once more, in shuffled order, after a prefix of some text."""
     shuffler, (_, most) = random.Random(seed), ks
     models = [model for reader in readers.values() for model in (reader.pair.target, reader.pair.draft)]
     ahead = most + 2 * _REPEATS

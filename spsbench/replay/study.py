@@ -30,13 +30,7 @@ DrafterPolicy = tuple[Spec, Spec]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sought:
-    """A drafter to replay.
-
-    Attributes:
-        drafter: what it is.
-        pair: what it is built from.
-        draft: the name of the draft model, where several are compared; else empty.
-    """
+    """A drafter to replay."""
 
     drafter: Spec
     pair: Pair
@@ -53,9 +47,6 @@ class Found:
     """One drafter with one K.
 
     Attributes:
-        cell: its loops over the texts.
-        timed: its work with times of loops; None if there are none.
-        measured: tokens per loop of the run's own arm like it; None if it has none.
         bytes: of weights and caches, the target's among them, at the longest text.
     """
 
@@ -70,12 +61,7 @@ class Study:
     """Every cell.
 
     Attributes:
-        written: the texts.
-        found: in the order of drafters and K.
-        ars: the baseline's work with its times; None if nothing was timed.
         ars_bytes: of the target's weights and cache at the longest text.
-        policy_times: of loops of drafters under policies, at the largest K; empty if nothing was timed.
-        ran: what the run's own arms with these drafters did.
     """
 
     written: Written
@@ -106,16 +92,7 @@ def study(
     """Replay every drafter with every K, and give each the time of its loops.
 
     Args:
-        written: the texts.
-        sought: each once; their pairs share the target.
-        ks: lookaheads from 1.
         times: seconds for timing loops of all cells here, 0 for none; or times of another machine.
-        told: called with what begins.
-        readers: see ``replay``; of drafters that are sought with one pair alone.
-        under: drafters with policies whose loops are timed beside the others, at the largest K.
-
-    Raises:
-        UsageError: a drafter cannot be replayed, or another machine's times say nothing of it.
     """
     told(f"Reading {len(written.texts)} texts with {', '.join(map(str, _drafters(sought)))}")
     replayed = _replayed(written, sought, max(ks), readers)
@@ -136,15 +113,7 @@ def study(
 def study_of(
     written: Written, replayed: Mapping[Sought, Replayed], ks: Sequence[int], ars: LoopTimes, times: TimesOf
 ) -> Study:
-    """A study of what was read and timed already.
-
-    Args:
-        written: the texts.
-        replayed: every drafter over them.
-        ks: lookaheads from 1.
-        ars: times of ArS.
-        times: of the loops of a drafter with the shares of ``Replayed.shares`` and a K, in the same rounds.
-    """
+    """A study of what was read and timed already."""
     laws = _laws(replayed, ks)
     cells = {key: _cell(written, key, own) for key, own in laws.items()}
     taken: dict[_Key | None, LoopTimes] = {None: ars}
@@ -238,10 +207,7 @@ def _has_draft_of(written: Written, pair: Pair) -> bool:
 
 
 def _times(
-    written: Written,
-    cells: Mapping[_Key, Cell],
-    budget_s: float,
-    more: Sequence[_Key],
+    written: Written, cells: Mapping[_Key, Cell], budget_s: float, more: Sequence[_Key]
 ) -> Mapping[_Key | None, LoopTimes]:
     """Loops of ArS, of the cells and of more, run here in turns."""
     pairs = {id(key.sought.pair): key.sought.pair for key in cells}

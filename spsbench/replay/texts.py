@@ -20,13 +20,7 @@ FEWEST_TOKENS = 200
 
 @dataclass(frozen=True, slots=True)
 class TargetText:
-    """One of them.
-
-    Attributes:
-        name: of its prompt; texts of one prompt belong together.
-        sample: its number among those.
-        prompt, tokens: ids.
-    """
+    """One of them."""
 
     name: str
     sample: int
@@ -41,12 +35,7 @@ class TargetText:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What an arm of the run did.
-
-    Attributes:
-        tokens_per_loop: mean.
-        drafted_per_loop: mean; a run does not count what is drafted after an accepted EOS.
-    """
+    """What an arm of the run did."""
 
     tokens_per_loop: float
     drafted_per_loop: float
@@ -58,17 +47,7 @@ AsRun = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class Written:
-    """The texts of one sampling.
-
-    Attributes:
-        source: the run's directory, or the file.
-        config: which models read them, and how.
-        label: what they are, in a few words.
-        sampling_name, sampling: how they were drawn.
-        texts: in the order of the journal or of the file.
-        identity: of the pair that the run had; None for a file, which does not say.
-        ran: what the run's own SpS arms under this sampling did.
-    """
+    """The texts of one sampling."""
 
     source: Path
     config: RunConfig
@@ -91,16 +70,7 @@ class Written:
 
 
 def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_TOKENS) -> Written:
-    """The ArS sequences of a run.
-
-    Args:
-        directory: of the run.
-        sampling: by name; the first that was run with ArS if not given.
-        fewest: tokens, below which the texts are refused.
-
-    Raises:
-        UsageError: it holds no run, no ArS of that sampling, or too little text.
-    """
+    """The ArS sequences of a run."""
     with RunStore.open(directory) as store:
         info = store.run_info()
         arm = _arm(directory, store.arms(), sampling)
@@ -125,17 +95,7 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
 
 
 def texts_in(path: Path, reader: Reader, config: RunConfig) -> Written:
-    """The texts of a file that another engine wrote; those of one prompt belong together.
-
-    Args:
-        path: JSON lines, as ``audit`` takes them.
-        reader: with the target's tokenizer, and the sampling of lines that do not say theirs.
-        config: which models read them.
-
-    Raises:
-        UsageError: a line is not such a text, lines differ in their sampling, or there is too little text.
-        UnavailableError: the file cannot be read.
-    """
+    """The texts of a file that another engine wrote; those of one prompt belong together."""
     found = list(reader.read(path))
     samplings = list(dict.fromkeys(text.sampling for text in found)) or [reader.sampling]
     if len(samplings) > 1:

@@ -142,12 +142,7 @@ _FACTS = {
 
 
 def compared(runs: Sequence[Measured], names: Sequence[str]) -> Table:
-    """One row per arm of every run; quality goes by the metric's name where all runs have the same.
-
-    Args:
-        runs: in order.
-        names: what the runs are called in the table.
-    """
+    """One row per arm of every run; quality goes by the metric's name where all runs have the same."""
     metrics = {_metric(measured) for measured in runs}
     mixed = len(metrics) > 1
     columns = [

@@ -14,12 +14,7 @@ Fact = tuple[str, str]
 
 
 def facts(summary: Summary, run: Run) -> list[Fact]:
-    """(name, value) in the order in which one reads them; what the run did not record is left out.
-
-    Args:
-        summary: the content of summary.json.
-        run: the content of run.json.
-    """
+    """(name, value) in the order in which one reads them; what the run did not record is left out."""
     found = [
         ("Target", model(run, "target")),
         ("Draft", model(run, "draft")),
@@ -143,11 +138,7 @@ def _length(run: Run) -> str | None:
 
 
 def _machine(run: Run) -> list[tuple[str, Any]]:
-    return [
-        ("Device", device(run)),
-        ("dtype", dtype(run)),
-        ("Threads", value(run, "models", "threads")),
-    ]
+    return [("Device", device(run)), ("dtype", dtype(run)), ("Threads", value(run, "models", "threads"))]
 
 
 def _date(run: Run) -> str | None:

@@ -106,12 +106,7 @@ def bound(value: float) -> str:
 
 
 def worded(name: str, leakage_bound: float | None) -> str:
-    """A verdict on losslessness; "ok" never stands without the bound that it rests on, if there is one.
-
-    Args:
-        name: ``ok``, ``alarm`` or ``no evidence``.
-        leakage_bound: one-sided, 95%; None where nothing bounds the leakage.
-    """
+    """A verdict on losslessness; "ok" never stands without the bound that it rests on, if there is one."""
     if name != "ok" or leakage_bound is None:
         return name
     return f"ok: no sign of a leak above {bound(leakage_bound)}"
@@ -310,13 +305,7 @@ def verdict_name(found: ParityComparison, *, identical: bool = False) -> str:
 
 
 def verdict(found: ParityComparison, digits: int = 4, *, identical: bool = False) -> str:
-    """One comparison in words, e.g. ``equivalent to ArS within ±0.0040 (5% of ...)``.
-
-    Args:
-        found: the comparison.
-        digits: decimals.
-        identical: the outputs are token for token the same, so there is nothing to test.
-    """
+    """One comparison in words, e.g. ``equivalent to ArS within ±0.0040 (5% of ...)``."""
     if found["verdict"] is None:
         if identical:
             return f"outputs identical on all {found['prompts']} prompts"

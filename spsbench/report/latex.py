@@ -39,10 +39,6 @@ class Tabular:
 
     Attributes:
         kind: of the table, in its label: ``results``.
-        caption: LaTeX.
-        align: one letter a column.
-        head: LaTeX of the headings.
-        groups: rows of LaTeX cells, a rule between groups.
     """
 
     kind: str

@@ -88,12 +88,8 @@ class WalltimeRun:
     """What a row of Table 2 is made from.
 
     Attributes:
-        task, draft, temperature: its names.
-        part: the folder of its run.
-        summary: of that run: one ArS arm and one SpS arm.
         alpha: of its ArS text, see ``alpha_leviathan_interval``.
         tokens_per_loop: of its SpS arm, see ``mean_length``.
-        rehearsed_c: with which K was chosen; the row's where the run does not time the phases of its loops.
     """
 
     task: str
@@ -181,18 +177,7 @@ def gather(
     titles: Mapping[str, str],
     pair: str,
 ) -> dict[str, Any]:
-    """What the page shows.
-
-    Args:
-        rows, alphas: of Tables 2 and 3.
-        summaries: the content of summary.json of every run, by the name of its folder; at least one.
-        titles: of those runs.
-        pair: what target and drafts are called together.
-
-    Returns:
-        ``table1`` to ``table3``, ``parts`` (title and what is to be known of each run), ``pair``,
-        ``synthetic`` and ``complete``.
-    """
+    """What the page shows."""
     return {
         "of": "leviathan",
         "pair": pair,
@@ -234,12 +219,7 @@ _NOTE_3 = (
 
 
 def render(page: Mapping[str, Any], figures: Sequence[Mapping[str, str]] = ()) -> str:
-    """The page as GitHub renders it.
-
-    Args:
-        page: of ``gather``, with ``study``: names of pair or target, drafts and tasks, ``most_k``, ``notes``.
-        figures: ``name``, ``title`` and ``caption`` of each figure in ``figures/``.
-    """
+    """The page as GitHub renders it."""
     lines = [
         f"# {escape(_title(page))}",
         "",

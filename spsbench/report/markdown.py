@@ -53,13 +53,7 @@ SEVERAL_PROCESSES = "The speedup's 95% interval is a jackknife over processes an
 
 
 def render(summary: Summary, run: Run) -> str:
-    """The report as GitHub renders it.
-
-    Args:
-        summary: the content of summary.json.
-        run: the content of run.json; shown are its ``environment`` (any nesting) and the command
-            line, ``command`` at the top or within the environment.
-    """
+    """The report as GitHub renders it."""
     blocks = [lines for section in SECTIONS if (lines := section(summary, run))]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 

@@ -26,7 +26,6 @@ class Series:
 
     Attributes:
         label: e.g. ``nucleus`` or ``nucleus, lookup @graphed``.
-        rows: rows of the summary, ArS (K = 0) first; arms of which nothing finished are left out.
     """
 
     label: str
@@ -56,9 +55,6 @@ class Measured:
     """A run as the figures, the trace and the pages see it.
 
     Attributes:
-        name: of the run's directory.
-        summary: the content of summary.json.
-        run: the content of run.json.
         samples, loops, tokens: the tables, see ``spsbench.store.Frames``.
     """
 

@@ -15,15 +15,7 @@ ROOM = SCREEN_WIDTH - 2
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The first cells of the rows about arms, and the groups that the rows are in.
-
-    Attributes:
-        columns: of the first cells.
-        cells: the first cells of an arm's row.
-        group: of an arm; where it changes, a new group of rows begins.
-        titled: whether groups are shown with their names.
-        common: the sampling that all arms have and none is called by; empty where names say it.
-    """
+    """The first cells of the rows about arms, and the groups that the rows are in."""
 
     columns: tuple[Column, ...]
     cells: Callable[[Arm], list[str]]
@@ -34,13 +26,7 @@ class Naming:
     def table(
         self, columns: Sequence[Column], arms: Sequence[AnyRow], cells: Callable[[AnyRow], Sequence[Cell]]
     ) -> Table:
-        """A table with a row per arm.
-
-        Args:
-            columns: after those of the name.
-            arms: what the rows are about.
-            cells: of an arm, after those of its name.
-        """
+        """A table with a row per arm."""
         rows: list[Row | Heading] = []
         previous: str | None = None
         for arm in arms:

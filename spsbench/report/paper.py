@@ -28,18 +28,7 @@ _FIGURE_NOTE = (
 def gather(
     summaries: Mapping[str, Summary], titles: Mapping[str, str], images: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the page shows.
-
-    Args:
-        summaries: the content of summary.json of every part, by the part's name, which begins with
-            ``table1`` or ``figure1``.
-        titles: of the parts.
-        images: path of Figure 1 beside the page, for the parts that have one.
-
-    Returns:
-        ``table1`` (rows), ``figure1`` (one entry per task and sampling with ``points`` by K),
-        ``parts`` (title and what is to be known of each), ``pair``, ``synthetic``, ``complete``.
-    """
+    """What the page shows."""
     first = next(iter(summaries.values()))
     tables = [part for name, part in summaries.items() if name.startswith(TABLE)]
     return {

@@ -11,14 +11,7 @@ from spsbench.summary_types import ArmRow, CategoryRow, RatioInterval
 
 
 def results(arms: Sequence[ArmRow], metric: str | None, naming: Naming, *, intervals: bool = True) -> Table:
-    """Quality, time per token and both speedups of every arm, in the shape of the paper's Table 1.
-
-    Args:
-        arms: the rows.
-        metric: that of the quality's column; None, and no column, where no output was scored.
-        naming: of the arms.
-        intervals: whether the end-to-end speedup has its own; a screen has room for one.
-    """
+    """Quality, time per token and both speedups of every arm, in the shape of the paper's Table 1."""
     columns, cells = _decoding(arms, metric)
     whole = left("end to end", note="95%", whole=True) if intervals else right("end to end")
     columns.insert(-1, whole)
@@ -76,13 +69,7 @@ def times(arms: Sequence[ArmRow], naming: Naming) -> Table:
 
 
 def acceptance(arms: Sequence[ArmRow], naming: Naming, *, rule: bool = False) -> Table:
-    """The first measures of acceptance, and by which rule, of speculative arms.
-
-    Args:
-        arms: those that have acceptance.
-        naming: of the arms.
-        rule: whether there is a column for the verification rule.
-    """
+    """The first measures of acceptance, and by which rule, of speculative arms."""
     columns = [right(name, code=True) for name in wording.FIRST_SCREEN]
     columns += [left("verification rule")] if rule else []
 

@@ -9,13 +9,7 @@ from spsbench.report import judgement, wording
 from spsbench.report.naming import in_full
 from spsbench.report.tables import right
 from spsbench.report.wording import escape
-from spsbench.summary_types import (
-    ArmPositions,
-    ArmTails,
-    MeanSd,
-    Spread,
-    Summary,
-)
+from spsbench.summary_types import ArmPositions, ArmTails, MeanSd, Spread, Summary
 
 Run = Mapping[str, Any]
 

@@ -23,11 +23,7 @@ class Column:
     """A column; ``left`` and ``right`` make one.
 
     Attributes:
-        title: a table none of whose columns has a title is drawn without a head.
         note: shown in brackets after the title, e.g. ``95%`` of an interval.
-        numeric: aligned to the right.
-        whole: its cells are not broken over several lines.
-        code: in Markdown the title is code.
     """
 
     title: str = ""
@@ -76,9 +72,6 @@ class Table:
     """Columns and rows of text. The text is untrusted: each renderer makes it harmless.
 
     A newline in a cell is kept on a terminal and is a space in Markdown.
-
-    Attributes:
-        names: how many of the first columns say what a row is about.
     """
 
     columns: Sequence[Column]

@@ -67,14 +67,6 @@ def require_own_weights(arms: Sequence[Arm], dtypes: tuple[str, str], backend: s
     """Refuse arms over transformers' own forward where ONNX Runtime has rounded the weights of a model.
 
     Transformers would compute with the unrounded ones: another law than that of the run's target.
-
-    Args:
-        arms: of the run.
-        dtypes: of target and draft, see ``load``.
-        backend: of ``choose_backend``.
-
-    Raises:
-        UsageError: naming the arm's engine or sampling.
     """
     if backend == TORCH:
         return
@@ -91,11 +83,7 @@ def require_own_weights(arms: Sequence[Arm], dtypes: tuple[str, str], backend: s
 
 
 def require_placeable(arms: Sequence[Arm]) -> None:
-    """Refuse arms whose engine cannot use a target on several devices.
-
-    Raises:
-        UsageError: naming the engine, or its batch.
-    """
+    """Refuse arms whose engine cannot use a target on several devices."""
     for arm in arms:
         if arm.batch > 1:
             raise UsageError(
@@ -115,15 +103,7 @@ class Backends:
     """Builds engines over one pair; models and caches are shared between arms, which take turns.
 
     Args:
-        pair: the models.
         slots: the longest sequence that a fixed shape must hold: prompt, output and K more, in tokens.
-        clock: of the engines that read one.
-        capture: what stages are made into; CUDA graphs unless given.
-        corpus: token ids of the run's prompts, for drafters that count.
-        peer: opens the engine of an arm of others, where there may be such arms.
-
-    Attributes:
-        fallbacks: why an arm runs eagerly that was to be graphed, by the arm's name.
     """
 
     def __init__(

@@ -17,15 +17,7 @@ from spsbench.records import Arm
 
 
 def require_filled(arms: Sequence[Arm], sequences: int) -> None:
-    """Refuse batches that are never full, whose rows would be charged as if they were.
-
-    Args:
-        arms: of the run.
-        sequences: of each arm, in this shard.
-
-    Raises:
-        UsageError: with both numbers.
-    """
+    """Refuse batches that are never full, whose rows would be charged as if they were."""
     widest = max(arm.batch for arm in arms)
     if widest > 1 and sequences < widest:
         raise UsageError(
@@ -36,11 +28,7 @@ def require_filled(arms: Sequence[Arm], sequences: int) -> None:
 
 
 def require_batchable_models(arms: Sequence[Arm], source: PairSource) -> None:
-    """Refuse encoder-decoders, whose sources would have to be padded.
-
-    Raises:
-        UsageError: see there.
-    """
+    """Refuse encoder-decoders, whose sources would have to be padded."""
     widest = max(arm.batch for arm in arms)
     if widest > 1 and source.target.is_encoder_decoder:
         raise UsageError(
@@ -61,14 +49,6 @@ def require_room(
     """Refuse batches that do not fit into memory: the models, their weights packed again for blocks of
     several
     tokens, the caches of all rows and what is kept of each until its output is done.
-
-    Args:
-        arms: of the run; all its batch sizes are there at once.
-        source, dtypes, device, backend: of the pair.
-        slots: the longest sequence of a row, in tokens.
-
-    Raises:
-        UsageError: with both numbers.
     """
     sizes = sorted({arm.batch for arm in arms if arm.batch > 1})
     if not sizes:

@@ -11,16 +11,7 @@ from spsbench.records import Arm
 
 
 def require_searchable(arms: Sequence[Arm], source: PairSource, longest: int) -> None:
-    """Refuse searches that the models cannot make.
-
-    Args:
-        arms: of the run.
-        source: the pair.
-        longest: tokens of the longest prompt and output.
-
-    Raises:
-        UsageError: more beams than tokens in the vocabulary, or windowed attention.
-    """
+    """Refuse searches that the models cannot make."""
     searched = [params for arm in arms if (params := arm.sampling.beam) is not None]
     if not searched:
         return

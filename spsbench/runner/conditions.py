@@ -22,12 +22,7 @@ SHARED: Literal["workers_per_machine"] = "workers_per_machine"
 
 
 def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
-    """The conditions that a plan would be measured under now; ``threads`` as asked for, perhaps ``auto``.
-
-    Args:
-        plan: the run.
-        environment: of ``describe_environment``.
-    """
+    """The conditions that a plan would be measured under now; ``threads`` as asked for, perhaps ``auto``."""
     found: Conditions = {
         "threads": plan.config.threads,
         "backend": plan.backend,
@@ -42,12 +37,7 @@ def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
 
 
 def software_of(environment: Mapping[str, Any], *, quantised: bool) -> Conditions:
-    """The part of the conditions that may be the same on all machines: every version that counts.
-
-    Args:
-        environment: of ``describe_environment``.
-        quantised: whether torchao makes the weights, whose version counts then.
-    """
+    """The part of the conditions that may be the same on all machines: every version that counts."""
     libraries, git = environment["libraries"], environment["git"] or {}
     return {
         "python": environment["python"],
@@ -69,15 +59,6 @@ def require_unchanged(
 
     Nothing is written, so that a refused attempt leaves the run as it was. A directory without a run,
     a run of another identity or one that lacks nothing is not this function's business.
-
-    Args:
-        directory: of the run.
-        plan: what is asked now.
-        due: the turns that the run in a store still lacks.
-        now: of ``conditions_of``.
-
-    Raises:
-        UsageError: with one line per difference, and the flag that allows it.
     """
     if known := _to_be_kept(directory, plan, due):
         _refuse(directory, _changes(now, known[-1]))
@@ -86,11 +67,7 @@ def require_unchanged(
 def require_known(
     directory: Path, plan: Plan, due: Callable[[RunStore], Sequence[Turn]], workers: Iterable[Conditions]
 ) -> None:
-    """As ``require_unchanged``, for several workers: each under any of the conditions that the run has.
-
-    Raises:
-        UsageError: see ``require_unchanged``; the differences are those to the nearest conditions.
-    """
+    """As ``require_unchanged``, for several workers: each under any of the conditions that the run has."""
     known = _to_be_kept(directory, plan, due)
     for now in workers if known else ():
         _refuse(directory, min((_changes(now, before) for before in known), key=len))
@@ -113,23 +90,13 @@ def _changes(now: Conditions, before: Conditions) -> list[str]:
 
 
 def with_engines(store: RunStore, now: Conditions, versions: Mapping[str, str]) -> Conditions:
-    """The conditions with the versions of external engines; those that did not start keep the recorded one.
-
-    Args:
-        store: of the run.
-        now: without them.
-        versions: by the text that an engine was asked for with; empty where there is none.
-    """
+    """Add the versions of external engines; those that did not start keep the recorded one."""
     known = _last(store.run_info().get("conditions")).get("engines", {}) | dict(versions)
     return {**now, "engines": known} if known else now
 
 
 def require_same_engines(store: RunStore, now: Conditions) -> None:
-    """Refuse to continue a run with another version of an engine than measured before.
-
-    Raises:
-        UsageError: see ``require_unchanged``.
-    """
+    """Refuse to continue a run with another version of an engine than measured before."""
     before = _last(store.run_info().get("conditions")).get("engines", {})
     here = now.get("engines", {})
     if store.done():
@@ -155,12 +122,7 @@ def recorded_threads(plan: Plan, store: RunStore) -> int | None:
 
 
 def settle(store: RunStore, now: Conditions) -> int:
-    """Note the conditions that the next sequences are measured under; their index in the run's list.
-
-    Args:
-        store: open for writing.
-        now: of ``conditions_of``, with the number of threads.
-    """
+    """Note the conditions that the next sequences are measured under; their index in the run's list."""
     return settle_all(store, [now])[0]
 
 
@@ -186,12 +148,7 @@ def _settled(known: list[Conditions], found: Conditions) -> int:
 
 
 def with_sharing(now: Conditions, workers: int) -> Conditions:
-    """The conditions of a process beside which others of the same run measure on its machine.
-
-    Args:
-        now: of one that is alone.
-        workers: how many there are, with this one.
-    """
+    """The conditions of a process beside which others of the same run measure on its machine."""
     alone: Conditions = {**now}
     alone.pop(SHARED, None)
     return {**alone, SHARED: workers} if workers > 1 else alone

@@ -58,13 +58,7 @@ _PROOF = ("proof", 0, "")
 
 @dataclass(frozen=True, slots=True)
 class WorkerSet:
-    """The workers of a run.
-
-    Attributes:
-        pool: by which they are reached.
-        known: who they are, by their numbers in the pool.
-        conditions: that each measures under, how many share its machine included.
-    """
+    """The workers of a run."""
 
     pool: RayPool
     known: dict[int, Introduction]
@@ -79,16 +73,7 @@ class WorkerSet:
 def execute_on(
     address: str, plan: Plan, directory: Path, *, resume: bool, watcher: Watcher, allow_mixed: bool = False
 ) -> Outcome:
-    """``execute`` on the workers of a cluster; the arguments are those, and tokens are the same.
-
-    Args:
-        address: of ``cluster.require_cluster``.
-
-    Raises:
-        UsageError: as ``execute``; also a run that cannot be spread, and a worker of other versions.
-        UnavailableError: no worker is there, or lacks data or a model.
-        SpsbenchError: all workers were lost; what was finished is on the disk.
-    """
+    """``execute`` on the workers of a cluster; the arguments are those, and tokens are the same."""
     require_distributable(plan)
     threads = _threads(plan, directory, resume=resume)
     gpu = plan.device.type == "cuda"
@@ -119,12 +104,6 @@ def useful_workers(plan: Plan, directory: Path, *, resume: bool) -> int:
     """How many workers have something to do; 0 for a run that lacks nothing.
 
     Known before a cluster is asked for anything, and so is a directory that cannot be used.
-
-    Args:
-        plan, directory, resume: see ``execute_on``.
-
-    Raises:
-        UsageError: the directory is foreign or in use, or holds another run.
     """
     require_free(directory)
     if not resume or not (directory / RUN_FILE).is_file():
@@ -143,11 +122,7 @@ def _proof_is_due(store: RunStore) -> bool:
 
 
 def require_distributable(plan: Plan) -> None:
-    """Refuse what depends on the order of prompts or on several devices, and external engines.
-
-    Raises:
-        UsageError: naming the flag.
-    """
+    """Refuse what depends on the order of prompts or on several devices, and external engines."""
     split = plan.config.tensor_parallel if plan.config.tensor_parallel > 1 else None
     on_several: tuple[tuple[str, object], ...] = (
         ("--device-map", plan.config.device_map),
@@ -183,11 +158,7 @@ def require_distributable(plan: Plan) -> None:
 
 
 def _threads(plan: Plan, directory: Path, *, resume: bool) -> int:
-    """CPU threads of a worker: as given, as the run began with, or by the target's size.
-
-    Raises:
-        UsageError: the size is not known before the target is loaded.
-    """
+    """CPU threads of a worker: as given, as the run began with, or by the target's size."""
     if plan.device.type == "cuda":
         return 1
     if plan.config.threads != AUTO:
@@ -209,12 +180,7 @@ def _threads(plan: Plan, directory: Path, *, resume: bool) -> int:
 
 
 def _prepared(pool: RayPool, plan: Plan, watcher: Watcher) -> WorkerSet:
-    """Have the workers introduce themselves, refuse unlike ones, and let them plan the same run.
-
-    Raises:
-        UsageError: one has other versions, or would measure something else.
-        UnavailableError: one lacks data or a model; or none is left.
-    """
+    """Have the workers introduce themselves, refuse unlike ones, and let them plan the same run."""
     started = len(pool.workers)
     known: dict[int, Introduction] = pool.ask("introduce", within_s=START_S)
     if len(known) < started:
@@ -240,15 +206,7 @@ def _prepared(pool: RayPool, plan: Plan, watcher: Watcher) -> WorkerSet:
 
 
 def require_memory_of_machines(plan: Plan, workers: Iterable[Introduction]) -> None:
-    """Refuse workers of a machine that together need more memory than it has free; weights alone count.
-
-    Args:
-        plan: of a run on CPUs; a GPU is one worker's.
-        workers: that have loaded nothing.
-
-    Raises:
-        UsageError: with both numbers.
-    """
+    """Refuse workers of a machine that together need more memory than it has free; weights alone count."""
     if plan.device.type != "cpu":
         return
     models = {"--target": plan.source.target}
@@ -272,11 +230,7 @@ def require_memory_of_machines(plan: Plan, workers: Iterable[Introduction]) -> N
 
 
 def require_same_software(here: Conditions, workers: Iterable[Introduction]) -> None:
-    """Refuse a worker that has another version of anything that tokens or times may depend on.
-
-    Raises:
-        UsageError: naming worker, package and both versions.
-    """
+    """Refuse a worker that has another version of anything that tokens or times may depend on."""
     for worker in workers:
         theirs = software_of(worker.environment, quantised="torchao" in here)
         other = {name: (theirs.get(name), ours) for name, ours in here.items() if theirs.get(name) != ours}
@@ -331,13 +285,7 @@ def _measure(
 
 
 class _Places:
-    """Where in run.json's list ``workers`` each worker is, from its first sample on; idle ones are not in it.
-
-    Args:
-        store: of the run.
-        workers: of this session, whose number each entry carries.
-        condition: index of each worker's conditions.
-    """
+    """Where in run.json's ``workers`` each worker is, from its first sample on."""
 
     def __init__(self, store: RunStore, workers: WorkerSet, condition: Mapping[int, int]) -> None:
         self._store, self._workers, self._condition = store, workers, condition

@@ -14,13 +14,7 @@ T = TypeVar("T")
 
 
 def meter_of(device: torch.device, processes: int = 1, *, placed: bool = False) -> FoundMeter:
-    """What counts the energy of a device: of a GPU its own board, of a CPU the packages and their memory.
-
-    Args:
-        device: of this process.
-        processes: that share the target; of several boards only this process's would be counted.
-        placed: whether a device map puts the target elsewhere, too; no one counter holds what all draw.
-    """
+    """What counts the energy of a device: of a GPU its own board, of a CPU the packages and their memory."""
     if placed:
         return FoundMeter(None, None, "a device map puts the target on devices of which one alone is counted")
     if device.type == "cpu":

@@ -94,7 +94,6 @@ class Outcome:
     """What a run came to.
 
     Attributes:
-        directory: where everything lies.
         summary: the content of ``summary.json``.
         complete: whether every sequence is there and none failed: of all prompts, or of those up to where
             ``until`` or ``budget_s`` ended the run.
@@ -115,22 +114,7 @@ def execute(
     pair: Pair | None = None,
     rule_of: Callable[[Plan, RunStore], StoppingRule | None] = stopping_rule,
 ) -> Outcome:
-    """Measure what is still missing of a plan in a run directory.
-
-    Args:
-        plan: the run.
-        directory: made if need be.
-        resume: continue a run that is there already, if it is the same.
-        watcher: notified of the progress.
-        allow_mixed: continue even under other threads, backends, versions or hardware than before.
-        pair: the plan's, if it is loaded already.
-        rule_of: makes what ends the run early.
-
-    Raises:
-        UsageError: the directory is foreign, in use, holds another run or was measured under other
-            conditions.
-        KeyboardInterrupt: as it came; what was finished is on the disk.
-    """
+    """Measure what is still missing of a plan in a run directory."""
     opener = RunStore.open_or_create if resume else RunStore.create
     settings, info = plan.config.model_dump(mode="json"), plan.info()
     now = conditions_of(plan, info["environment"])
@@ -152,15 +136,7 @@ def execute(
 
 
 def require_continuable(plan: Plan, directory: Path) -> None:
-    """Refuse a run directory that ``execute`` with ``resume`` would refuse; nothing is written or loaded.
-
-    Args:
-        plan: the run.
-        directory: of the run; one without a run is not this function's business.
-
-    Raises:
-        UsageError: it holds another run, or lacks sequences and was measured under other conditions.
-    """
+    """Refuse a run directory that ``execute`` with ``resume`` would refuse; nothing is written or loaded."""
     if (directory / RUN_FILE).is_file():
         check_identity(directory, read_run(directory).get("identity"), plain(plan.identity()))
         now = conditions_of(plan, plan.info()["environment"])
@@ -255,12 +231,7 @@ def _with_peers(
     *,
     allow_mixed: bool,
 ) -> Conditions:
-    """Start the external engines before anything is measured; the conditions with their versions.
-
-    Raises:
-        UnavailableError: none can be started, and the run has no other arm.
-        UsageError: one of them is of another version than the run began with.
-    """
+    """Start the external engines before anything is measured; the conditions with their versions."""
     peers.start(due, watcher.loading)
     require_any(set(plan.arms), peers.left_out)
     for arm, reason in peers.left_out.items():
@@ -353,12 +324,7 @@ def _follow(plan: Plan, rule: StoppingRule, sample: Sample, watcher: Watcher) ->
 
 
 def load(plan: Plan, *, threads: int | None = None) -> Pair:
-    """Load the pair of a plan, and set the number of CPU threads.
-
-    Args:
-        plan: what will run.
-        threads: how many; if not given as the plan asks, ``auto`` by the target's size.
-    """
+    """Load the pair of a plan, and set the number of CPU threads."""
     asked = plan.config.threads
     threads = threads or (None if asked == AUTO else int(asked))
     return load_pair(
@@ -408,12 +374,6 @@ def measure(
     """Generate the missing sequences, one sample each; a failure is a recorded failure.
 
     Each is read again by an uncached forward, between two sequences; in a batch as soon as it is done.
-
-    Args:
-        plan, engines, pair: of the run.
-        groups: turns that an engine answers together, see ``schedule.together``.
-        meter: counts joules; without one none are recorded, and none of an external engine in any case: it
-            may compute on another device or machine, with models that stay loaded while others measure.
     """
     traced = set(plan.everyone[: plan.config.trace])
     for group in groups:

@@ -29,10 +29,6 @@ class Expectation:
 
     Attributes:
         precision: half-width that was asked for; None without ``until``.
-        needed: prompts for that precision.
-        budget_s: limit of measuring time.
-        affordable: prompts within the budget.
-        pool: prompts that there are.
         prompt_s: seconds of a prompt.
     """
 
@@ -79,14 +75,7 @@ def expectation(
     """Expect of a run what some prompts have shown.
 
     Args:
-        config: what the run was asked for.
-        times: of every SpS arm.
-        pool: prompts of the run.
-        prompts: how many were measured.
         measured_s: seconds that they took.
-
-    Returns:
-        None from fewer than ``EXPECTABLE`` prompts.
     """
     if prompts < EXPECTABLE:
         return None
@@ -100,13 +89,7 @@ def expectation(
 
 
 def of_earlier_run(plan: Plan, results: Path, but: Path) -> tuple[Expectation, Path] | None:
-    """What the latest run of the same task, pair and arms lets expect, and which run that is.
-
-    Args:
-        plan: the run that is to begin.
-        results: the folder with runs.
-        but: the run's own directory.
-    """
+    """What the latest run of the same task, pair and arms lets expect, and which run that is."""
     wanted = _comparable(plain(plan.identity()))
     for path in sorted(results.glob("*/run.json"), key=lambda path: path.parent.name, reverse=True):
         if path.parent.resolve() == but.resolve():

@@ -11,13 +11,7 @@ from spsbench.errors import UsageError
 from spsbench.metrics.kind import MetricKind
 from spsbench.records import Prompt, Sample
 from spsbench.report.markdown import render
-from spsbench.stats.corpus import (
-    Recorded,
-    RecordedFigure,
-    corpus_metrics,
-    outputs_sha256,
-    shared_prompts,
-)
+from spsbench.stats.corpus import Recorded, RecordedFigure, corpus_metrics, outputs_sha256, shared_prompts
 from spsbench.stats.speedup import finished
 from spsbench.store import Key, RunStore, read_frames, write_summary
 from spsbench.summary import summarise
@@ -80,13 +74,6 @@ def score(
     """Score every finished sample that has no score yet; what comes is kept at once.
 
     Figures of a whole corpus that no sums give are computed last, and noted for each arm.
-
-    Args:
-        task: scores.
-        store: open for writing.
-        announce: called with their number.
-        again: score again what has scores.
-        scorer: where it is done.
     """
     if task.headline is None:
         return
@@ -101,11 +88,7 @@ def score(
 
 
 def _references(store: RunStore) -> dict[str, Prompt]:
-    """The prompts by example.
-
-    Raises:
-        UsageError: a sample is of none of them.
-    """
+    """The prompts by example."""
     found = {prompt.example_id: prompt for prompt in store.prompts()}
     if strangers := {example for example, _, _ in store.done()} - found.keys():
         raise UsageError(
@@ -196,13 +179,7 @@ def _sums_of_files(
 
 
 def finalize(store: RunStore, tokenizer: TokenReader | None, task: Task | None = None) -> Summary:
-    """Derive tables, summary and report from the journal; the content of ``summary.json``.
-
-    Args:
-        store: open for writing.
-        tokenizer: reads the ids of traced tokens, so that a report needs none; None if they were read.
-        task: whose metrics scored; None leaves figures of the corpus by a file's metric to what is recorded.
-    """
+    """Derive tables, summary and report from the journal; the content of ``summary.json``."""
     store.write_parquet()
     frames = read_frames(store.directory)
     if tokenizer is not None:

@@ -30,10 +30,6 @@ def follow(config: RunConfig, ranks: Ranks) -> int:
 
     It prints nothing but what went wrong here alone. It leaves Ctrl-C to the first process and dies of
     SIGTERM and SIGHUP without a word: launchers send these to all processes, and the first one explains.
-
-    Returns:
-        the exit code: 0 whatever the first process came to, since torchrun ends all others when one fails,
-        and that one is to have said why.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for signum in (signal.SIGTERM, signal.SIGHUP):
@@ -106,12 +102,7 @@ def backends_of(
 
 
 class AlikeBackends(Backends):
-    """Builds engines whose sequences every process runs, with the first one's requests.
-
-    Args:
-        pair: the models; the target is split.
-        slots, corpus: see ``Backends``.
-    """
+    """Builds engines whose sequences every process runs, with the first one's requests."""
 
     def __init__(self, pair: Pair, slots: int, corpus: Sequence[Sequence[int]]) -> None:
         self._target = _split(pair)

@@ -35,16 +35,7 @@ _Setting = tuple[str, bool, int]
 
 
 class PeerArms:
-    """The processes behind a run's arms of other engines.
-
-    Args:
-        plan: the run.
-        pair: its models; the engines get the same folders, precision and threads.
-        logs: folder for what they print.
-
-    Attributes:
-        left_out: why an arm's engine could not be started, by arm.
-    """
+    """The processes behind a run's arms of other engines."""
 
     def __init__(self, plan: Plan, pair: Pair, logs: Path) -> None:
         self._plan, self._pair, self._logs = plan, pair, logs
@@ -62,12 +53,7 @@ class PeerArms:
         self._open.close()
 
     def start(self, due: Container[Arm], starting: Callable[[str], None]) -> None:
-        """Start engines and let them load their models; what cannot be is noted in ``left_out``.
-
-        Args:
-            due: arms that are to be measured; the external engines stay where they are.
-            starting: called with each before it begins, since loading may take minutes.
-        """
+        """Start engines and let them load their models; what cannot be is noted in ``left_out``."""
         for arm in (arm for arm in self._plan.arms if is_peer(arm) and arm in due):
             setting = _setting(arm)
             if setting not in self._described:
@@ -147,11 +133,7 @@ class PeerArms:
 
 
 def require_any(arms: Set[Arm], left_out: Mapping[Arm, str]) -> None:
-    """Refuse to go on where no arm is left.
-
-    Raises:
-        UnavailableError: with the first reason of each engine.
-    """
+    """Refuse to go on where no arm is left."""
     if arms - left_out.keys():
         return
     reasons = {arm.engine: reason for arm, reason in reversed(list(left_out.items()))}

@@ -27,11 +27,7 @@ from spsbench.models.quantised import LIBRARY, described
 from spsbench.models.source import ModelSource
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
 from spsbench.runner.backends import require_own_weights, require_placeable, stock_roles
-from spsbench.runner.batches import (
-    require_batchable_models,
-    require_filled,
-    require_room,
-)
+from spsbench.runner.batches import require_batchable_models, require_filled, require_room
 from spsbench.runner.beams import require_searchable
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
 from spsbench.tasks import answers
@@ -42,24 +38,7 @@ from spsbench.tasks.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run that is ready to be measured.
-
-    Attributes:
-        config: the settings it came from.
-        task, data: what is asked, and the examples.
-        source: the pair, found and checked, not loaded.
-        arms: who answers.
-        prompts: the examples as the models see them; of a shard, its own.
-        everyone: example ids of the whole run, whatever the shard: what is chosen from them does not
-            depend on how a run is divided.
-        max_new_tokens: length limit of an output.
-        samples: sequences a prompt and arm.
-        device: where the models will be.
-        backend: what will compute their forwards.
-        fallback: why that is torch on a CPU where nobody asked for torch.
-        sandbox: the layers around generated programs; None if none are run.
-        placement: of a target that is spread over devices; None on one.
-    """
+    """A run that is ready to be measured."""
 
     config: RunConfig
     task: Task
@@ -215,11 +194,7 @@ def _arm_record(arm: Arm) -> dict[str, Any]:
 
 
 def _require_shareable(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> None:
-    """Refuse what another engine cannot be given: weights that are rounded here, and half a model.
-
-    Raises:
-        UsageError: naming the flag.
-    """
+    """Refuse what another engine cannot be given: weights that are rounded here, and half a model."""
     peers = [arm for arm in arms if is_peer(arm)]
     if not peers:
         return
@@ -273,12 +248,7 @@ def _verification_rule(arm: Arm) -> str | None:
 
 
 def plan(config: RunConfig) -> Plan:
-    """Load the task, find the pair, read the data, build every prompt; load no weight.
-
-    Raises:
-        UsageError: anything asked for is unknown or does not fit together.
-        UnavailableError: data or a model is unavailable.
-    """
+    """Load the task, find the pair, read the data, build every prompt; load no weight."""
     task, arms = task_and_arms(config)
     sandbox = _sandbox(config, task)
     device = resolve_device(config.device)
@@ -354,11 +324,7 @@ def _require_own_loops(source: PairSource, arms: tuple[Arm, ...]) -> None:
 
 
 def require_decoder(source: PairSource, engine: str) -> None:
-    """Refuse an encoder-decoder for an engine that would read its prompt as one text.
-
-    Raises:
-        UsageError: it is one.
-    """
+    """Refuse an encoder-decoder for an engine that would read its prompt as one text."""
     if source.target.is_encoder_decoder:
         raise UsageError(
             f"{engine} runs decoders alone; {source.target.name} is an encoder-decoder.",
@@ -380,9 +346,5 @@ def _shard(prompts: tuple[Prompt, ...], config: RunConfig) -> tuple[Prompt, ...]
 
 
 def _sandbox(config: RunConfig, task: Task) -> str | None:
-    """What stands between generated programs and this machine; None if none will run.
-
-    Raises:
-        UsageError: programs would run, and no sandbox holds.
-    """
+    """What stands between generated programs and this machine; None if none will run."""
     return sandbox_level(config.unsafe_exec) if task.runs_code and config.score else None

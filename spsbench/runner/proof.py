@@ -193,11 +193,6 @@ class _Drawn(TypedDict):
 def draw_proof(plan: Plan, pair: Pair, backends: Backends) -> Proof:
     """Write sequences at temperature 1 and judge them.
 
-    Args:
-        plan: the run; its prompts are asked, its limits hold.
-        pair: the models.
-        backends: builds the engines.
-
     Returns:
         ``sampling``, ``arms`` (see ``_judged``) and ``seconds``; nothing where there is nothing to prove.
     """

@@ -33,11 +33,7 @@ def split_over(config: RunConfig) -> dict[str, Any]:
 
 
 def backend_asked(config: RunConfig) -> str:
-    """The backend to choose from; a split target has torch alone.
-
-    Raises:
-        UsageError: another was asked for.
-    """
+    """The backend to choose from; a split target has torch alone."""
     if config.tensor_parallel == 1:
         return config.backend
     if config.backend == ONNXRUNTIME:
@@ -50,11 +46,7 @@ def backend_asked(config: RunConfig) -> str:
 
 
 def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> None:
-    """Refuse what needs a split target whole, before a weight is loaded.
-
-    Raises:
-        UsageError: naming what it is; or this process is not one of several.
-    """
+    """Refuse what needs a split target whole, before a weight is loaded."""
     if config.tensor_parallel == 1:
         return
     require_splittable(source.target, config.tensor_parallel)
@@ -90,11 +82,7 @@ def _whole(reason: str, flag: str) -> UsageError:
 
 
 def ranks_of(config: RunConfig) -> Ranks | None:
-    """This process among those that a run's target is split over; None for a target in one process.
-
-    Raises:
-        UsageError: it has not joined them, since the run was not begun by a command that can be split.
-    """
+    """This process among those that a run's target is split over; None for a target in one process."""
     if config.tensor_parallel == 1:
         return None
     ranks = joined()
@@ -109,11 +97,7 @@ def ranks_of(config: RunConfig) -> Ranks | None:
 
 @contextmanager
 def among_ranks(config: RunConfig) -> Iterator[Ranks | None]:
-    """Join the processes of a split target, and when the block ends in the first one, end the others.
-
-    Raises:
-        UsageError: the processes are not there, or the device is none that each can have a share of.
-    """
+    """Join the processes of a split target, and when the block ends in the first one, end the others."""
     _require_started(config.tensor_parallel)
     if config.tensor_parallel == 1:
         yield None

@@ -30,11 +30,7 @@ _OBJECT_STORE_BYTES = 100 * 2**20
 
 
 class RayPool:
-    """A ``Pool`` of actors that all measure the same run. Made by ``ray_pool``.
-
-    Args:
-        actors: Ray's handles of ``Worker``.
-    """
+    """A ``Pool`` of actors that all measure the same run. Made by ``ray_pool``."""
 
     def __init__(self, actors: Sequence[Any]) -> None:
         self._actors = dict(enumerate(actors))
@@ -68,17 +64,7 @@ class RayPool:
         return Answer(worker, *found)
 
     def ask(self, method: str, *given: Any, within_s: float | None = None) -> dict[int, Any]:
-        """What each worker answers to a call; those that are gone are left out.
-
-        Args:
-            method: of ``Worker``.
-            given: its arguments.
-            within_s: who has not answered by then is dropped; without it all are waited for.
-
-        Raises:
-            SpsbenchError: what one of them raised.
-            UnavailableError: none answered.
-        """
+        """What each worker answers to a call; those that are gone are left out."""
         asked = {getattr(actor, method).remote(*given): worker for worker, actor in self._actors.items()}
         ready = _all_of(list(asked), within_s)
         found: dict[int, Any] = {}
@@ -117,19 +103,7 @@ class RayPool:
 
 @contextmanager
 def ray_pool(address: str, config: RunConfig, threads: int, most: int, *, gpu: bool) -> Iterator[RayPool]:
-    """Workers for a run, as many as there is room for; they end with the block.
-
-    Args:
-        address: of ``cluster.require_cluster``.
-        config: of the run.
-        threads: CPUs of a worker.
-        most: how many workers are of use.
-        gpu: whether each needs a GPU.
-
-    Raises:
-        UnavailableError: the cluster refuses the connection.
-        UsageError: no machine has room for a worker.
-    """
+    """Workers for a run, as many as there is room for; they end with the block."""
     import ray
 
     ours = not ray.is_initialized()
@@ -214,12 +188,7 @@ def _all_of(pending: list[Any], within_s: float | None) -> list[Any]:
 
 
 def _got(answer: Any) -> Any:
-    """What a worker answered.
-
-    Raises:
-        _Gone: it is not there any more.
-        SpsbenchError: its own; another error of the worker's code comes as it was raised there.
-    """
+    """What a worker answered."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 

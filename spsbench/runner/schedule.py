@@ -18,11 +18,6 @@ class Turn:
     """One sequence to generate.
 
     Attributes:
-        prompt: what is asked.
-        sample_index: which of the samples of this prompt.
-        arm: who answers.
-        order: place among the arms of the same prompt and sample, from 0.
-        seed: of every random draw in the sequence; an arm with a batch has those of the same arm without.
         wave: see ``Sample.wave``.
     """
 

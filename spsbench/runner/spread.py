@@ -26,12 +26,7 @@ _KEPT = "What was finished is on the disk;"
 
 
 class Item(NamedTuple):
-    """A part of a block that is answered by itself.
-
-    Attributes:
-        key: unique among all blocks of a run of one kind of work.
-        given: what a worker needs besides, e.g. the text that it is to score.
-    """
+    """A part of a block that is answered by itself."""
 
     key: Key
     given: Any = None
@@ -74,11 +69,7 @@ class Pool(Protocol):
         ...
 
     def wait(self) -> Answer | Free | Lost:
-        """The next thing that happens; a worker begins its next item once it is asked for more.
-
-        Raises:
-            SpsbenchError: a worker's own, see what it was given.
-        """
+        """The next thing that happens; a worker begins its next item once it is asked for more."""
         ...
 
 
@@ -99,15 +90,6 @@ def hand_out(
 
     A lost worker's items that were not answered go to the next free worker, before all others. Answers that
     come twice, from a worker that was thought lost, count once.
-
-    Args:
-        blocks: in the order in which they are begun.
-        pool: of the workers.
-        workers: those to be used, all free.
-        lost: called with each lost worker and the reason.
-
-    Raises:
-        SpsbenchError: no worker is left, or one item has cost ``MOST_LOST`` of them; or as a worker raised.
     """
     hands = _Hands(blocks, pool, workers)
     while hands.busy():

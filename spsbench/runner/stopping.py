@@ -27,10 +27,6 @@ class StoppingRule:
     A prompt counts once each of its sequences was tried. What failed is left out of the speedups, as in every
     table; an arm that never finished together with its baseline has none, and nothing waits for it. Lossy
     arms count as others do. Where conditions changed, speedups are those of the latest: no table pools them.
-
-    Args:
-        plan: the run.
-        samples: what is there from before, in the order of the journal.
     """
 
     def __init__(self, plan: Plan, samples: Iterable[Sample]) -> None:
@@ -109,12 +105,7 @@ class StoppingRule:
         return expectation(self._config, times, len(self._planned), self.prompts, self.measured_s)
 
     def record(self, *, ended: bool, anytime: bool = False) -> Stopping:
-        """What run.json keeps under ``stopping``.
-
-        Args:
-            ended: whether measuring is over; else there is no reason yet.
-            anytime: whether the run was asked to stop by its intervals before it was continued.
-        """
+        """What run.json keeps under ``stopping``."""
         return {
             "until": self._config.until,
             "precision": self._config.precision,

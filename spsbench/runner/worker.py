@@ -39,8 +39,6 @@ class Introduction:
     """Who a worker is.
 
     Attributes:
-        machine: its name in the network.
-        process: its id there.
         environment: of ``describe_environment``.
     """
 
@@ -55,12 +53,7 @@ class Introduction:
 
 
 class Worker:
-    """Measures what it is given; asked in this order: ``introduce``, ``prepare``, ``load``, ``work``.
-
-    Args:
-        config: of the run, with a number of threads where it is on a CPU.
-        folder: where the run was started; paths of the settings are meant from there, if it is here, too.
-    """
+    """Measures what it is given; asked in this order: ``introduce``, ``prepare``, ``load``, ``work``."""
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self._config = config
@@ -73,15 +66,7 @@ class Worker:
         return Introduction(platform.node(), os.getpid(), describe_environment())
 
     def prepare(self, identity: dict[str, Any]) -> Conditions:
-        """Find task, data and models; the conditions that this worker measures under.
-
-        Args:
-            identity: of the run, ``Plan.identity`` as JSON has it.
-
-        Raises:
-            UsageError: something is not what the run was planned with.
-            UnavailableError: something is unavailable here.
-        """
+        """Find task, data and models; the conditions that this worker measures under."""
         with _saying_where():
             self._plan: Plan = plan(self._config)
             if lines := differences(identity, plain(self._plan.identity())):
@@ -96,11 +81,7 @@ class Worker:
         return facts_of(self._plan, self._engines, self._pair, self._backends.fallbacks)
 
     def work(self, block: Block | None = None) -> tuple[Key, Any] | None:
-        """The next item's key and answer; None when the block is done.
-
-        Args:
-            block: to begin with; without one the last goes on.
-        """
+        """The next item's key and answer; None when the block is done."""
         if block is not None:
             self._answers = getattr(self, f"_{block.work}")(block.items)
         return next(self._answers, None)

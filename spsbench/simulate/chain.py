@@ -20,9 +20,6 @@ _SAME = 1e-14
 class Chain:
     """The exact law of texts and loops.
 
-    Args:
-        tables: warped, see ``Tables.warped``.
-
     Attributes:
         text: [S] share of the positions of a target's text that are after each context.
         overlap: [S] sum of min(target, draft) in each context: the chance that a draft token is accepted.
@@ -73,7 +70,6 @@ def text_shares(contexts: Contexts, target: Floats) -> Floats:
     """[S] share of the positions of a target's endless text after each context; it begins anywhere alike.
 
     Args:
-        contexts: what numbers the rows.
         target: [S, V] probabilities.
     """
     share = limit_matrix(contexts.moves(target)).mean(axis=0)

@@ -25,14 +25,6 @@ def distance_of(source: Source, language: Language, sampling: SamplingParams, al
     """The distance at which draft and target have this alpha, by bisection of its logarithm.
 
     Alpha falls as the distance grows.
-
-    Args:
-        source, language: what makes the tables.
-        sampling: warps both before alpha is taken.
-        alpha: between 0 and 1.
-
-    Raises:
-        UsageError: no distance comes within ``REACHED`` of it.
     """
     farthest = source.farthest(language.unequal)
     low, high = math.log(_NEAREST), math.log(farthest)

@@ -22,13 +22,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A token in a context, and how often it came.
-
-    Attributes:
-        context, token: which.
-        seen: how often the token came in the context.
-        expected: how often the target's row has it there.
-    """
+    """A token in a context, and how often it came."""
 
     context: int
     token: int
@@ -41,12 +35,7 @@ class LawCheck:
     """What the tokens say about the sampler.
 
     Attributes:
-        tokens: how many were tested.
-        g, freedom, p_value: the G-test of every context's tokens against the target's row.
         impossible: tokens of probability 0 under the target.
-        evidence: leakage and e-values, as for a run.
-        worst: the cells farthest from what is expected, in standard deviations; the farthest first.
-        follows: whether nothing speaks against the target's law.
     """
 
     tokens: int
@@ -64,11 +53,6 @@ def check(tables: Tables, texts: Sequence[Text], seed: int) -> LawCheck:
 
     Behind a context the next token follows the target's row there, and how the context came about does not
     matter. So the counts of each context are a separate test.
-
-    Args:
-        tables: warped as the texts were.
-        texts: at least one.
-        seed: of the randomised transform.
     """
     paths = list(_paths(tables, texts))
     counts = np.zeros(tables.target.shape, dtype=np.int64)

@@ -37,7 +37,6 @@ class Text:
     """One simulated sequence.
 
     Attributes:
-        start: the context that it begins in.
         tokens: ``SEQUENCE`` tokens after it.
     """
 
@@ -50,11 +49,6 @@ class Simulated:
     """The loops of one K.
 
     Attributes:
-        k: lookahead.
-        texts: what they wrote.
-        loops: how many.
-        tokens_per_loop: accepted tokens + 1 of a loop, before an end cuts it, with the 95% interval over
-            sequences.
         by_sequence: [sequences] loops that each sequence took.
         acceptance: every name of it, see ``stats.acceptance``.
     """
@@ -72,10 +66,7 @@ class Sampler:
     """What decodes.
 
     Attributes:
-        sampling: of target and draft.
-        rule: what decides which draft tokens stand.
         fault: the wrong sampler that is planted, one of ``verify.controls``; None for the right one.
-        seed: of every draw.
     """
 
     sampling: SamplingParams
@@ -96,13 +87,8 @@ def simulate(
     """Decode sequences at one K.
 
     Args:
-        tables: both models, not warped.
         starts: [S] probabilities of the context that a sequence begins in.
         expected: [S] chance that the rule accepts a draft token, for the records.
-        k: lookahead, at least 1.
-        sequences: how many, at least 2.
-        sampler: what decodes.
-        tick: called after each sequence.
     """
     target, draft = tables.models()
     drafter = ModelDrafter(draft, sampler.sampling, CPU)
@@ -119,11 +105,7 @@ def simulate(
 
 
 class _Notes:
-    """What is kept of the loops: texts, and one row a loop as ``stats.acceptance`` takes them.
-
-    Args:
-        tables, expected: see ``simulate``.
-    """
+    """What is kept of the loops: texts, and one row a loop as ``stats.acceptance`` takes them."""
 
     def __init__(self, tables: Tables, expected: Floats) -> None:
         self._successors: list[list[int]] = tables.contexts.successors(tables.vocab_size).tolist()

@@ -20,7 +20,6 @@ class ChainModel(TableModel):
     """A table as a language model: the logits of a context are the logarithms of its row, in float64.
 
     Args:
-        contexts: which row belongs to which tokens.
         rows: [S, V] probabilities.
     """
 

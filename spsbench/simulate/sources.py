@@ -25,11 +25,8 @@ class Language:
 
     Attributes:
         vocabulary: V.
-        classes: of tokens; 1 gives one row everywhere.
         sharpness: standard deviation of the logits; larger is more peaked.
-        variation: 0 to below 1, how unequal easy and hard contexts are.
         stay: probability that the next token leads to a context as easy or as hard as this one.
-        seed: of the rows.
     """
 
     vocabulary: int = 32
@@ -76,11 +73,6 @@ class Source:
     """A way to make a draft for a target.
 
     Attributes:
-        name: as typed.
-        summary: one sentence for a terminal.
-        option: of the command line that chooses the closeness.
-        order: how many of the last tokens the target's row depends on.
-        make: both tables, from a language and a distance; at 0 the draft is the target.
         farthest: the largest distance, given the language's ``unequal``.
         distance: of a closeness as it is typed; ``closeness`` is its inverse.
     """

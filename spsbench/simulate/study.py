@@ -38,16 +38,10 @@ class Question:
     """What is to be simulated.
 
     Attributes:
-        source: what makes the tables.
         language: the target; its ``classes`` are set by each of ``classes``.
-        classes: of tokens, one simulation for each; 1 is the same row everywhere.
         alpha: that the distance is solved for; None where ``distance`` is given.
         distance: between draft and target; None where ``alpha`` is given.
-        ks: lookaheads from 1 on.
-        cost: c, time of one draft run over that of one target run.
         operations: c^, operations of one draft run over those of one target run, per token.
-        tokens: for each K, rounded up to whole sequences.
-        sampler: what decodes.
     """
 
     source: Source
@@ -72,16 +66,12 @@ class Point:
     """One K.
 
     Attributes:
-        simulated: the loops.
-        formula: tokens per loop by (1 - alpha^(K+1)) / (1 - alpha).
         exact: the same without its assumption, see ``Chain.tokens_per_loop``; None for another rule than
             modified rejection, or with a fault.
         reason: why the simulation differs from the formula: by ``noise``, if the interval holds the formula;
             since ``alpha varies``, if it holds the exact value; else it is ``unexplained``, or ``-`` without
             an exact value to test.
-        cost: of a loop in target steps, 1 + K c.
         operations_factor: Leviathan et al. 2022, Theorem 3.11, with the simulated tokens per loop.
-        formula_operations_factor: the same by the formula.
     """
 
     simulated: Simulated
@@ -119,18 +109,9 @@ class World:
     """One pair of tables.
 
     Attributes:
-        classes: of tokens.
-        contexts: S, how many rows each table has.
-        closeness: of the draft, as its option takes it.
-        alpha: exact mean of sum min(target, draft) over a target's text.
-        deviation: standard deviation of that sum from position to position.
         accepts: exact mean over a target's text of the chance that the rule accepts; ``alpha`` for modified
             rejection.
-        points: by K.
         minimum_gain: Leviathan et al. 2022, Corollary 3.9.
-        formula_fits, exact_fits: p-values of a chi-square test over all K that the tokens per loop are the
-            formula's, and the exact ones; None where there is no interval or no exact value.
-        law: whether the tokens follow the target.
     """
 
     classes: int
@@ -154,23 +135,14 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Target and draft of one world.
-
-    Attributes:
-        distance: of the draft from the target, as the source measures it.
-        tables: both, not warped yet.
-    """
+    """Target and draft of one world."""
 
     distance: float
     tables: Tables
 
 
 def prepare(question: Question) -> list[Prepared]:
-    """Every pair of tables that the question has; whatever can be refused is refused here.
-
-    Raises:
-        UsageError: the tables would be too large, or no distance gives the alpha.
-    """
+    """Every pair of tables that the question has; whatever can be refused is refused here."""
     for classes in question.classes:
         _require_room(question, classes)
     return [_prepared(question, classes) for classes in question.classes]
@@ -179,13 +151,7 @@ def prepare(question: Question) -> list[Prepared]:
 def study(
     question: Question, pairs: Sequence[Prepared], tick: Callable[[], None] = lambda: None
 ) -> list[World]:
-    """Simulate pairs of tables.
-
-    Args:
-        question: what is asked.
-        pairs: of ``prepare``.
-        tick: called after each of the ``total_sequences``.
-    """
+    """Simulate pairs of tables."""
     return [_world(question, pair, tick) for pair in pairs]
 
 

@@ -23,10 +23,6 @@ class Contexts:
     """What the next token depends on: the classes of the last token or of the last two.
 
     A token's class is its id modulo ``classes``. One class makes one context: the same row everywhere.
-
-    Attributes:
-        classes: how many there are, at most V.
-        order: how many of the last tokens count, 1 or 2.
     """
 
     classes: int
@@ -66,7 +62,6 @@ class Tables:
     """Both models.
 
     Attributes:
-        contexts: what numbers the rows.
         target, draft: [S, V] probabilities, each row sums to 1.
     """
 

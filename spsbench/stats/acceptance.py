@@ -91,17 +91,6 @@ def acceptance(loops: pd.DataFrame, k: int) -> Acceptance | None:
     is of all loops, so that it falls where drafts end too; ``conditional_acceptance`` and both alphas are
     of the positions that were tested, which a policy chose; and ``alpha_iid`` describes nothing, since it
     is solved for K tests in every loop.
-
-    Args:
-        loops: one row per loop with ``example_id``, ``drafted``, ``accepted``, ``emitted``,
-            ``tested``, ``beta_sum``.
-        k: the arm's lookahead.
-
-    Returns:
-        the names of ``LEGEND`` and ``macro``, or None at K = 0 and where no accepted counts were seen.
-
-    Raises:
-        SpsbenchError: a loop accepted or tested more than K tokens.
     """
     if k < 1 or loops.empty or loops["accepted"].isna().any():
         return None
@@ -110,11 +99,7 @@ def acceptance(loops: pd.DataFrame, k: int) -> Acceptance | None:
 
 
 def mean_length(loops: pd.DataFrame) -> Interval | None:
-    """``mean_acceptance_length`` with its 95% interval over prompts; None where no counts were seen.
-
-    Args:
-        loops: one row per loop with ``example_id`` and ``accepted``.
-    """
+    """``mean_acceptance_length`` with its 95% interval over prompts; None where no counts were seen."""
     if loops.empty or loops["accepted"].isna().any():
         return None
     prompts = loops.groupby("example_id", sort=False)["accepted"].agg(["sum", "size"])

@@ -85,10 +85,6 @@ def anytime_speedup(times: PairedTimes) -> Speedup | None:
     """The ratio with its place in a 95% confidence sequence: valid whenever the run stops.
 
     The level holds for each arm by itself, as that of the ordinary interval does.
-
-    Returns:
-        None without a prompt that both arms finished; ends are None below ``FEWEST`` prompts and without
-        variation.
     """
     point, n = times.ratio(), len(times)
     if point is None:

@@ -35,13 +35,7 @@ _KEY = ("process", "example_id", "sample_index")
 
 
 def beam_facts(baseline: pd.DataFrame | None, arm: pd.DataFrame, *, precise: bool) -> BeamFacts:
-    """What is known of an arm of beam search.
-
-    Args:
-        baseline: rows of ``samples`` of exact beam search; None without one, or for itself.
-        arm: its own rows.
-        precise: whether the target computes in float32 or finer.
-    """
+    """What is known of an arm of beam search."""
     return {
         "identity": None if baseline is None else _identity(baseline, arm, precise=precise),
         "scores": _scores(arm, precise=precise),

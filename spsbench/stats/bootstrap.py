@@ -75,7 +75,6 @@ def pseudo_values(columns: Sequence[Floats], statistic: Callable[[Floats], Float
 
     Args:
         columns: [prompts] each, at least two prompts.
-        statistic: as for ``pooled_interval``.
     """
     data = np.stack([np.asarray(column, dtype=np.float64) for column in columns])
     total = data.sum(axis=1, keepdims=True)
@@ -92,7 +91,6 @@ def quantiles(values: Floats, share: float) -> tuple[float, float]:
 
     Args:
         values: [prompts], two or more.
-        share: of the one-sided quantile.
     """
     from scipy.special import stdtrit
 
@@ -109,7 +107,6 @@ def pooled_ratio(over: Floats, under: Floats, *, most: float = math.inf) -> Inte
 
     Args:
         over, under: [prompts].
-        most: the largest value that such a ratio can have.
     """
     low, high = pooled_interval([over, under], ratio_of_sums, log=True)
     return Interval(float(over.sum() / under.sum()), low, None if high is None else min(high, most))
@@ -123,10 +120,6 @@ def pooled_interval(
     Args:
         columns: [prompts] each.
         statistic: from sums, [columns, m], to values, [m].
-        log: of its logarithm: for ratios of what is positive.
-
-    Returns:
-        both ends, or None twice where they do not exist: one prompt, or data without variation.
     """
     if len(columns[0]) < 2:
         return None, None

@@ -26,19 +26,7 @@ def by_category(
     trusted: bool = True,
     anytime: bool = False,
 ) -> list[CategoryPart]:
-    """Every arm's row for each category; nothing unless there are several.
-
-    Args:
-        by_arm: rows of ``samples`` of each arm, with ``category``.
-        loops_by_arm: rows of ``loops`` of each arm.
-        rows: the arms' rows of the summary; a category's baseline is that of the whole.
-        corpora: the metrics that are not means over outputs.
-        trusted: whether the times may have an interval.
-        anytime: of ``paired_speedup``.
-
-    Returns:
-        categories by name, prompts without one last.
-    """
+    """Every arm's row for each category; nothing unless there are several."""
     parts: list[CategoryPart] = []
     for category in _categories(by_arm):
         own = {arm: _part(samples, category) for arm, samples in by_arm.items()}

@@ -52,13 +52,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """Sentences without a full stop.
-
-    Attributes:
-        refusals: the runs answer different questions.
-        machine: they ran on different hardware.
-        warnings: what else may explain a difference.
-    """
+    """Sentences without a full stop."""
 
     refusals: tuple[str, ...]
     machine: tuple[str, ...]
@@ -66,12 +60,7 @@ class Reasons:
 
 
 def reasons(a: Mapping[str, Any], b: Mapping[str, Any], arms: Sequence[str]) -> Reasons:
-    """Compare two runs' records.
-
-    Args:
-        a, b: the content of run.json of both.
-        arms: names of the arms that both have.
-    """
+    """Compare two runs' records."""
     ours, theirs = (run.get("identity") or {} for run in (a, b))
     return Reasons(
         (*_differing(RULES, ours, theirs), *_rules(a, b), *_samplings(ours, theirs, arms)),
@@ -235,14 +224,7 @@ class RunComparison(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two runs.
-
-    Attributes:
-        name: how it is called in the output.
-        run: the content of run.json.
-        prompts: text of each prompt by example_id.
-        samples: one row per sequence.
-    """
+    """One of the two runs."""
 
     name: str
     run: Mapping[str, Any]
@@ -252,12 +234,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How both runs were scored.
-
-    Attributes:
-        corpora: the metrics that are not means, of A and of B.
-        unlike: names of the metrics whose signatures differ.
-    """
+    """How both runs were scored."""
 
     corpora: tuple[Mapping[str, CorpusMetric], Mapping[str, CorpusMetric]]
     unlike: Collection[str]
@@ -273,16 +250,7 @@ class Scoring:
 
 
 def compare(a: Side, b: Side) -> RunComparison:
-    """B against A, on the prompts that both asked in the same words.
-
-    Returns:
-        ``a`` and ``b`` (names), ``refusals``, ``machine`` and ``warnings`` (sentences: other rules,
-        another machine, what else may explain a difference), ``prompts`` in common, ``only_a`` and
-        ``only_b`` (arms) and ``arms``: per common arm its identity, ``prompts``, ``a_ms_per_token``,
-        ``b_ms_per_token``, ``time_ratio`` (B over A with interval; above 1 B is slower), ``a_speedup``,
-        ``b_speedup``, ``metrics`` (``difference`` is B - A) and ``tokens``: which outputs are the same
-        (see ``identity``), null where the seeds differ and the sampling is not greedy.
-    """
+    """B against A, on the prompts that both asked in the same words."""
     shared = [example for example in a.prompts if a.prompts[example] == b.prompts.get(example)]
     names = [_arms(side) for side in (a, b)]
     common = [arm for arm in names[0] if arm in names[1]]

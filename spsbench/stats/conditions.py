@@ -46,12 +46,7 @@ def warnings(
     *,
     anytime: bool = False,
 ) -> list[str]:
-    """The sentences that a summary gives reason for, none twice.
-
-    Args:
-        rows, losslessness, parity: of the summary.
-        anytime: whether speedups have the intervals of a confidence sequence, which has none for few prompts.
-    """
+    """The sentences that a summary gives reason for, none twice."""
     sentences = [
         *([] if anytime else _few_prompts(rows)),
         *(text for row in rows for text in _of_row(row, anytime)),
@@ -204,13 +199,8 @@ def _measured_s(done: pd.DataFrame) -> float:
 def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
     """How much of the measured time others took.
 
-    Args:
-        samples: rows with ``conditions``, ``prefill_s`` and ``decode_s``.
-        info: run.json; ``stolen_share`` in runs of the first versions.
-
     Returns:
         ``waited_share`` and ``stolen_share`` of the measured seconds, null where the machine did not
-        say, whether the times are ``trusted``, and ``reasons``: sentences, empty if they are.
     """
     done = finished(samples)
     measured_s = _measured_s(done)
@@ -267,16 +257,7 @@ _KEY = ("process", "example_id", "sample_index", "arm")
 def separated(
     samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any], summarise: Summarise
 ) -> Summary:
-    """The summary of a run; one of several conditions has its times under each, and none over all.
-
-    Args:
-        samples: rows with ``condition``, an index into ``conditions`` of ``info``.
-        loops, info, summarise: see ``summary.summarise``.
-
-    Returns:
-        what ``summarise`` answers, with ``conditions``: empty for a run of one, else for each its
-        ``settings``, those that ``differ`` between them, its ``rows`` and ``contention``.
-    """
+    """The summary of a run; one of several conditions has its times under each, and none over all."""
     summary = summarise(samples, loops, info)
     present = sorted({int(index) for index in samples["condition"]}) if "condition" in samples else []
     if len(present) < 2:
@@ -299,11 +280,7 @@ def separated(
 
 
 def _of(
-    index: int,
-    samples: pd.DataFrame,
-    loops: pd.DataFrame,
-    info: Mapping[str, Any],
-    summarise: Summarise,
+    index: int, samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any], summarise: Summarise
 ) -> Summary:
     own = samples[samples["condition"] == index]
     key = [name for name in _KEY if name in own and name in loops]

@@ -37,11 +37,7 @@ def outputs_sha256(keys: Iterable[tuple[str, int]]) -> str:
 
 
 def shared_prompts(scored: Mapping[str, Collection[str]]) -> set[str] | None:
-    """The prompts that every arm has scored outputs of; None where all arms have the same ones.
-
-    Args:
-        scored: example_ids by arm; an arm without any is left out.
-    """
+    """The prompts that every arm has scored outputs of; None where all arms have the same ones."""
     own = [set(prompts) for prompts in scored.values() if prompts]
     shared = set.intersection(*own) if own else set()
     return None if all(prompts == shared for prompts in own) else shared
@@ -49,12 +45,7 @@ def shared_prompts(scored: Mapping[str, Collection[str]]) -> set[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class CommonFigures:
-    """Recorded figures of the prompts that all arms have.
-
-    Attributes:
-        prompts: how many there are.
-        by_arm: the figure; an arm that has none recorded of these outputs is missing.
-    """
+    """Recorded figures of the prompts that all arms have."""
 
     prompts: int
     by_arm: Mapping[str, float]
@@ -65,7 +56,6 @@ class CorpusMetric:
     """How the figure of a corpus follows from what the run kept of its outputs.
 
     Attributes:
-        columns: among the scores of an output.
         value: from sums of the columns, [columns, m], to figures, [m]; None where no sum gives it, or where
             the metric is neither ours nor an installed package's.
         recorded: where ``value`` is None, what scoring computed.
@@ -94,13 +84,7 @@ class CorpusMetric:
         return found.get(outputs_sha256(_keys(samples))) if found else None
 
     def figure(self, samples: pd.DataFrame, table: pd.DataFrame, arm: str | None = None) -> float | None:
-        """The figure of outputs.
-
-        Args:
-            samples: finished.
-            table: their ``score_table``.
-            arm: whose they are, if they are all of it.
-        """
+        """The figure of outputs."""
         counted = self.counted(table)
         if not len(counted):
             return None
@@ -121,11 +105,7 @@ class CorpusMetric:
         return {"low": found["low"], "high": found["high"]} if found is not None and self.summed else None
 
     def on_common(self, by_arm: Mapping[str, pd.DataFrame]) -> CommonFigures:
-        """What is recorded of the prompts that all arms have.
-
-        Args:
-            by_arm: finished samples.
-        """
+        """What is recorded of the prompts that all arms have."""
         shared, prompts = self._shared(by_arm)
         kept = {arm: samples for arm, samples in _on(by_arm, shared).items() if arm in prompts}
         found = {arm: self.of_record(samples, arm) for arm, samples in kept.items()}
@@ -133,11 +113,7 @@ class CorpusMetric:
         return CommonFigures(len(set.intersection(*prompts.values())) if prompts else 0, figures)
 
     def computed(self, by_arm: Mapping[str, pd.DataFrame]) -> Recorded:
-        """Figures and intervals of each arm, and of the prompts that all arms have; for ``value``.
-
-        Args:
-            by_arm: finished samples.
-        """
+        """Figures and intervals of each arm, and of the prompts that all arms have; for ``value``."""
         shared, _ = self._shared(by_arm)
         found: dict[str, dict[str, RecordedFigure]] = {}
         for prompts in (None,) if shared is None else (None, shared):
@@ -168,13 +144,7 @@ def _on(by_arm: Mapping[str, pd.DataFrame], prompts: set[str] | None) -> dict[st
 
 
 def corpus_metrics(info: Mapping[str, Any], kinds: Iterable[MetricKind] = ()) -> dict[str, CorpusMetric]:
-    """The metrics of a run that are not means, by name.
-
-    Args:
-        info: of ``summarise``; its ``metrics`` names the columns, its ``corpus_figures`` holds what was
-            recorded, by metric (see ``Recorded``).
-        kinds: the task's own metrics, where the task is at hand.
-    """
+    """The metrics of a run that are not means, by name."""
     at_hand = {kind.name: kind for kind in kinds}
     recorded = info.get("corpus_figures") or {}
     found = {}
@@ -188,12 +158,7 @@ def corpus_metrics(info: Mapping[str, Any], kinds: Iterable[MetricKind] = ()) ->
 
 
 def without_figure(samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> list[str]:
-    """A sentence for each metric that has scored outputs and, of some arm, no figure here.
-
-    Args:
-        samples: finished, of all arms.
-        corpora: the metrics that are not means.
-    """
+    """A sentence for each metric that has scored outputs and, of some arm, no figure here."""
     return [
         f"{name} has no figure here of {', '.join(arms)}: it comes from a file or a script, which a report "
         "does not run, and none is recorded for these outputs. `spsbench score RUN --missing` computes it."

@@ -16,10 +16,6 @@ def crossing(sizes: Sequence[int], speedups: Sequence[float]) -> float:
 
     Between two sizes it is interpolated, the logarithm of one over that of the other. 0 says that speculation
     pays at none that was measured, infinity that it pays at the largest.
-
-    Args:
-        sizes: ascending: batch sizes, or requests in flight.
-        speedups: of each.
     """
     above = [place for place, speedup in enumerate(speedups) if speedup > 1]
     if not above:
@@ -33,22 +29,13 @@ def crossing(sizes: Sequence[int], speedups: Sequence[float]) -> float:
 
 
 def pays_up_to(
-    sizes: Sequence[int],
-    data: Sequence[Floats],
-    speedup: Callable[[Floats], Floats],
-    *,
-    together: bool,
+    sizes: Sequence[int], data: Sequence[Floats], speedup: Callable[[Floats], Floats], *, together: bool
 ) -> Interval | None:
     """``crossing`` with its 95% interval over waves.
 
     Args:
-        sizes: ascending.
         data: of each size its sums by wave, [columns, waves].
         speedup: from sums, [columns, m], to values, [m].
-        together: whether all sizes had the same waves, which are then resampled with all of them.
-
-    Returns:
-        None where a size has no speedup; without ends where a size has one wave alone.
     """
     points, drawn = [], []
     generator = np.random.default_rng(SEED)

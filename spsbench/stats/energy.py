@@ -37,14 +37,7 @@ def energy(
     """The energy of a run.
 
     Args:
-        by_arm: rows of ``samples`` of each arm.
-        rows: of the summary, for the order of the arms and their baselines.
-        info: run.json, whose ``energy`` says what counted, or why nothing did.
-        trusted: whether intervals are given: others that had the CPU drew from it, too.
         anytime: see ``paired_speedup``; joules per token then have no interval.
-
-    Returns:
-        None for a run from before energy was looked for.
     """
     told = info.get("energy")
     if not told:
@@ -83,11 +76,7 @@ def _of(row: ArmRow, counted: Mapping[str, pd.DataFrame], *, trusted: bool, anyt
     return {
         **identity(row),
         "sequences": len(own),
-        "joules_per_token": {
-            "estimate": per_token.estimate,
-            "low": per_token.low,
-            "high": per_token.high,
-        },
+        "joules_per_token": {"estimate": per_token.estimate, "low": per_token.low, "high": per_token.high},
         "baseline": baseline,
         "ratio": None if other is None else _ratio(own, other, trusted=trusted, anytime=anytime),
     }

@@ -44,12 +44,7 @@ _SCORE_BOUND = 2.0  # the centred score: each part within [-1, 1]
 
 
 def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The sequences that carry one kind of evidence, and their sums added up per prompt.
-
-    Args:
-        samples: rows with ``example_id`` and ``losslessness``, a dict or None.
-        prefix: of the kind's keys; sequences whose ``positions`` is absent or NaN lack the kind.
-    """
+    """The sequences that carry one kind of evidence, and their sums added up per prompt."""
     import pandas as pd
 
     table = _table(samples)
@@ -64,11 +59,7 @@ def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, p
 
 
 def decisions(samples: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
-    """The sequences whose decisions were derived again, and the results.
-
-    Returns:
-        their rows; and the sums of ``spsbench.decode.rederive``, of ``decisions_closest`` the least.
-    """
+    """The sequences whose decisions were derived again, and the results."""
     import pandas as pd
 
     table = _table(samples)
@@ -100,17 +91,8 @@ def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0
     """Share of the draft in the mixture with the target that fits the output best.
 
     Args:
-        prompts: sums per prompt.
-        level: how often ``bound`` may lie below the truth.
         everywhere: take the positions that leave one token, too. A token of probability 0 then counts as
             leaked, which only exact rows can distinguish from rounding.
-
-    Returns:
-        ``estimate`` (negative values are chance, or a sampler that shuns the draft), its two-sided
-        95% interval ``low`` to ``high``, ``bound``, the one-sided upper bound (of an estimate below 0
-        as if it were 0), and ``standard_error``, the larger of the model's and that between prompts;
-        None where nothing was drafted. A leak may sit in a few prompts: where there are two or more, the
-        ends are the further of the model's and of Student's over prompts (see ``quantiles``).
     """
     from scipy.special import ndtri
 

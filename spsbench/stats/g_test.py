@@ -19,7 +19,6 @@ def g_statistic(seen: Counter[int], law: Sequence[float]) -> tuple[float, int, i
     and have no degree of freedom.
 
     Args:
-        seen: counts of tokens.
         law: V probabilities.
     """
     from scipy.stats import power_divergence

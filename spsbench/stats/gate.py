@@ -18,10 +18,6 @@ def failures(summary: Summary, gate: str) -> list[str]:
     * ``parity``: an SpS arm scores differently from ArS. Inconclusive passes: it is not a finding.
     * ``incomplete``: sequences failed or are missing.
     * ``untrusted``: other processes used the CPU while it measured.
-
-    Args:
-        summary: the content of summary.json.
-        gate: one of ``GATES``.
     """
     judges = {
         "lossless": _lossless,

@@ -35,18 +35,13 @@ _SHARE_LONG_ENOUGH = 0.75
 
 
 def tails(
-    by_arm: Mapping[str, pd.DataFrame],
-    loops_by_arm: Mapping[str, pd.DataFrame],
-    rows: Sequence[ArmRow],
+    by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]
 ) -> Tails | None:
     """Quantiles of latency of every arm.
 
     Returns:
-        ``n_tokens`` (the N that is timed: the common length, or what three of four sequences reach),
-        ``fixed_length`` and ``arms``: per arm ``sequence_s`` and ``until_n_s`` (quantiles, ``mean``
         and ``sd`` of seconds), ``sequences_with_n``, ``paper_clock_s`` (mean and sd when every loop
         is given the arm's mean loop time, as in Figure 1 of Chen et al. 2023), ``p99_rests_on_few``
-        and ``share_slower``; null where it does not exist. None without a finished sequence.
     """
     done = {row["arm"]: finished(by_arm[row["arm"]]) for row in rows if row["arm"] in by_arm}
     done = {arm: samples for arm, samples in done.items() if len(samples)}
@@ -144,13 +139,7 @@ EDGES = (0, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 def positions(loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -> list[ArmPositions] | None:
-    """Acceptance of every SpS arm by where in the output the loop began.
-
-    Returns:
-        per arm its identity and ``bins``: ``start``, ``end`` (None: no end), ``loops``,
-        ``alpha_tested``, ``alpha_beta`` and ``mean_acceptance_length``. None without an SpS arm whose
-        accepted counts were seen.
-    """
+    """Acceptance of every SpS arm by where in the output the loop began."""
     found: list[ArmPositions] = []
     for row in rows:
         loops = loops_by_arm.get(row["arm"])

@@ -55,16 +55,7 @@ _KEY = ["example_id", "sample_index"]
 
 
 def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> TokenIdentity | None:
-    """Compare the tokens of two arms sequence by sequence.
-
-    Args:
-        baseline, arm: rows of ``samples`` with ``token_ids``.
-
-    Returns:
-        ``sequences`` compared, the share ``identical``, and ``first_divergence``: the earliest
-        position (from 0) at which any of them parted, with its ``example_id`` and ``sample_index``;
-        None where there is nothing to compare.
-    """
+    """Compare the tokens of two arms sequence by sequence."""
     if "token_ids" not in baseline or "token_ids" not in arm:
         return None
     columns = [*_KEY, "token_ids"]
@@ -125,23 +116,7 @@ def losslessness(
     dtype: str | None = None,
     proof: Proof | None = None,
 ) -> Losslessness | None:
-    """Judge every arm of a run.
-
-    Args:
-        by_arm: rows of ``samples`` of each arm.
-        rows: the arms' rows of the summary, with ``baseline`` and ``acceptance_z``.
-        dtype: of the target's weights; None is taken as float32, the strictest.
-        proof: what sequences that were drawn for it said, as in run.json.
-
-    Returns:
-        ``verdict`` over all arms and ``arms``: per arm its identity, ``verdict``, ``reasons``,
-        ``self_consistency`` and ``rescored`` (see ``evidence_of``; None where not recorded),
-        ``decisions`` (see ``decisions_of``), ``proof`` (the same two of the sequences that were drawn for
-        it), ``acceptance_z`` and ``identity`` with greedy ArS (None unless greedy); of a beam search
-        ``beams`` and no other evidence. ``bound``, of each arm
-        and the largest of the SpS arms, is the leakage above which there is no sign (95%); None where
-        none was re-scored, or nothing left to chance. None without an arm.
-    """
+    """Judge every arm of a run."""
     if not rows:
         return None
     proofs = {_drafting(arm): arm for arm in (proof or {}).get("arms", ())}
@@ -290,11 +265,7 @@ def _expected(kind: Evidence | None) -> Evidence | None:
 
 
 def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
-    """What a verdict of ok rests on: the one-sided 95% bound of the leakage; None without one.
-
-    Args:
-        facts: see ``evidence_of``; None if there is no such evidence.
-    """
+    """What a verdict of ok rests on: the one-sided 95% bound of the leakage; None without one."""
     leakage = None if facts is None else facts["leakage"]
     return None if leakage is None else float(leakage["bound"])
 
@@ -309,15 +280,7 @@ def evidence_of(
     """What one kind of evidence says about an arm.
 
     Args:
-        samples: its rows.
-        prefix: ``""`` for the rows that verification used, ``RESCORED`` for the uncached forward.
         exact: whether the rows are so precise that a token of probability 0 proves a fault.
-        log_e: of another e-value of the same texts, natural; the verdict's is the mean of both.
-
-    Returns:
-        ``sequences`` with this evidence and their ``share``, ``prompts``, ``tokens``, ``positions``
-        (with more than one possible token), ``drafted_positions``, ``impossible`` and ``edge``
-        tokens, ``greedy``, the four statistics of ``sums``, ``verdict`` and ``reasons``.
     """
     done = finished(samples)
     carried, prompts = evidence_stats.per_prompt(done, prefix)
@@ -350,20 +313,7 @@ def evidence_of(
 
 
 def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
-    """Results of deriving the decisions of an arm's sequences again.
-
-    Args:
-        samples: its rows.
-        dtype: of the target's weights.
-
-    Returns:
-        ``sequences`` that were checked and their ``share``, ``decisions``, of these ``rounding`` that
-        only rounding explains and ``contradicted`` that nothing explains, ``closest`` (the least distance
-        of a decision from its edge, as a mass), ``dtype``, ``exact`` (every sequence was checked, at a
-        precision that leaves no excuse, and nothing contradicted), ``recorded`` decisions that rest on the
-        rows that a drafter showed, ``open`` ones that it made in a way of its own, ``verdict`` and
-        ``reasons``. None where no decision is known.
-    """
+    """Results of deriving the decisions of an arm's sequences again."""
     done = finished(samples)
     carried, told = evidence_stats.decisions(done)
     if carried.empty:

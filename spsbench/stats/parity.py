@@ -23,12 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.stats.anytime import EXPECTABLE
-from spsbench.stats.bootstrap import (
-    finite,
-    pooled_interval,
-    pseudo_values,
-    ratio_of_sums,
-)
+from spsbench.stats.bootstrap import finite, pooled_interval, pseudo_values, ratio_of_sums
 from spsbench.stats.corpus import CommonFigures, CorpusMetric, by_prompt
 from spsbench.stats.scores import score_table
 from spsbench.stats.speedup import finished
@@ -61,12 +56,6 @@ def metrics(
     Every score key becomes its plain mean over sequences. The key ``passed`` (1 if a program passed
     its tests, else 0) becomes pass@1, pass@10 and pass@100 instead; None where a problem has
     fewer samples than k. What is counted for the figure of a corpus becomes that figure.
-
-    Args:
-        samples: finished rows with ``example_id``, ``sample_index`` and ``scores``: a dict per row, its JSON,
-            or None where scoring was left out.
-        corpora: the metrics that are not means.
-        arm: whose samples these are, if they are all of it.
     """
     scores = score_table(samples)
     result: dict[str, float | None] = {}
@@ -124,19 +113,7 @@ def parity(
     kinds: Mapping[str, Any] | None = None,
     corpora: Mapping[str, CorpusMetric] | None = None,
 ) -> Parity | None:
-    """Compare every SpS arm with the ArS arm of its sampling on the headline metric.
-
-    Args:
-        by_arm: rows of ``samples`` of each arm.
-        rows: the arms' rows of the summary.
-        headline: the metric that the task is judged by, e.g. ``rouge2`` or ``pass@1``.
-        kinds: ``margin`` and ``higher_is_better`` by metric, as ``run.json`` has them.
-        corpora: the metrics that are not means over outputs.
-
-    Returns:
-        ``metric``, ``comparisons`` (one per SpS arm, see ``compare``) and ``target_over_draft`` (one
-        per sampling with a draft-only arm, see ``advantage``); None where nothing was scored.
-    """
+    """Compare every SpS arm with the ArS arm of its sampling on the headline metric."""
     done = {arm: finished(samples) for arm, samples in by_arm.items()}
     tables = {arm: score_table(samples) for arm, samples in done.items()}
     column = _score_column(tables, headline, corpora or {})
@@ -173,11 +150,7 @@ class _Comparer:
     """How arms are compared on one metric.
 
     Attributes:
-        column: its name among the scores; of the metric itself where it is not a mean.
-        corpus: how its figure is computed, where it is not a mean.
-        recorded: the figures to compare, where they cannot be computed here.
         default: margin without a gap to take a share of.
-        better: whether higher is better.
     """
 
     column: str
@@ -263,18 +236,10 @@ def compare(
     """The verdict on one pair of arms from scores per prompt; only prompts that all arms have count.
 
     Args:
-        ars, sps, draft: mean score by example_id, or with ``value`` what is summed; ``draft`` is the draft
-            alone, None if not measured.
         default: absolute margin without a gap to take a share of; None means ``DEFAULT_MARGIN``.
-        higher_is_better: False turns the gap's sign: the target then has the lower score.
-        value: the figure of a corpus from sums; None for a mean.
 
     Returns:
-        ``prompts``, means (or figures), ``difference`` (SpS - ArS) with ``low`` and ``high``, ``margin`` with
-        ``margin_rule``, ``normalised_difference`` ((ArS - SpS) / (ArS - draft)), ``tost_p_value``,
-        ``standard_deviation`` of the paired differences, ``minimum_detectable_difference`` and
         ``prompts_needed`` (both at 90% power, the second from ``EXPECTABLE`` prompts on), ``verdict`` and
-        ``reason``. What does not exist is None, and ``reason`` says why.
     """
     ars, sps, draft = _common(ars, sps, draft)
     first, second = (_figure(units, value) for units in (ars, sps))
@@ -298,12 +263,7 @@ def compare(
 
 
 def advantage(target: Units, draft: Units, value: Value | None = None) -> Advantage:
-    """How much better the target is than the draft alone: the ratio of their means, paired by prompt.
-
-    Args:
-        target, draft: as in ``compare``.
-        value: as in ``compare``; the ratio is then that of the figures.
-    """
+    """How much better the target is than the draft alone: the ratio of their means, paired by prompt."""
     target, draft, _ = _common(target, draft, None)
     means = _figure(target, value), _figure(draft, value)
     found: Advantage = {

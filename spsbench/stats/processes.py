@@ -44,12 +44,7 @@ class ProcessTimes:
 def paired_speedup(
     baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False, anytime: bool = False
 ) -> Speedup | None:
-    """Over the prompts of one process, or over several processes and their prompts; see ``speedup``.
-
-    Args:
-        baseline, arm, prefill: of ``paired_sums``.
-        anytime: the run may have stopped because of its intervals; see ``anytime_speedup``.
-    """
+    """Over the prompts of one process, or over several processes and their prompts; see ``speedup``."""
     if anytime:
         return anytime_speedup(pair(baseline, arm, prefill=prefill))
     if "process" in arm and arm["process"].nunique() > 1:
@@ -82,9 +77,6 @@ def speedup_over_processes(times: ProcessTimes) -> Speedup | None:
     The variances between processes and between prompts add up, which errs on the wide side (as the
     pigeonhole bootstrap does, Owen 2007, Annals of Applied Statistics 1(2)), with Student's quantile for
     the processes: two of them give a wide interval, and should.
-
-    Returns:
-        None without data; the ends are None for one process.
     """
     cells = times.cells()
     point = _ratio(cells.sum((1, 2)))

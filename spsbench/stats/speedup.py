@@ -79,15 +79,8 @@ def paired_sums(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = Fa
     A sequence counts only if it finished in both arms, so that a failure or an interrupted run
     cannot leave the two arms with different prompts.
 
-    Args:
-        baseline: rows of ``samples`` of the baseline arm; with a column ``process`` in both, a
-            sequence is matched within its process.
-        arm: rows of ``samples`` of the arm that is judged.
-        prefill: count prefill too (end to end) instead of decoding alone.
-
     Returns:
         seconds and tokens of the baseline, then of the arm, by example_id, or by wave where there are waves,
-        in order of measurement.
     """
     key = [*_KEY, "process"] if "process" in baseline and "process" in arm else _KEY
     needed = [*key, "new_tokens", "prefill_s", "decode_s"]
@@ -112,9 +105,6 @@ def speedup(times: PairedTimes) -> Speedup | None:
     """The ratio with its paired 95% interval over prompts (see ``pooled_interval``).
 
     The ends are None where they do not exist: one prompt, or prompts without variation.
-
-    Returns:
-        None without a prompt that both arms finished.
     """
     point = times.ratio()
     if point is None:
@@ -167,7 +157,6 @@ class ArmSums:
 
     Attributes:
         seconds, tokens: decoding time and output tokens, from the samples.
-        loops: number of target calls.
         drafted, accepted, tested, beta: as in ``Loop``, summed.
         draft_s, verify_s, sample_s: seconds of the phases, summed; communication of a split target, which is
             part of what its forward costs, with ``verify_s``.
@@ -212,13 +201,7 @@ def in_both(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[pd.DataFrame, pd
 
 
 def loops_of(loops: pd.DataFrame, samples: pd.DataFrame, everything: int) -> pd.DataFrame:
-    """The loops of some samples of an arm.
-
-    Args:
-        loops: of the whole arm.
-        samples: those that count.
-        everything: how many samples the arm has; with all of them nothing needs to be looked up.
-    """
+    """The loops of some samples of an arm."""
     if len(samples) == everything:
         return loops
     key = [name for name in _MATCHED_BY if name in loops and name in samples]

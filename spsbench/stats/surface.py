@@ -25,13 +25,7 @@ if TYPE_CHECKING:
 def surfaces(
     by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], *, trusted: bool = True
 ) -> list[Surface]:
-    """One for each place of the speculative arms but batch and K; none without two batch sizes.
-
-    Args:
-        by_arm: rows of ``samples`` of each arm.
-        rows: of the summary.
-        trusted: whether there may be intervals.
-    """
+    """One for each place of the speculative arms but batch and K; none without two batch sizes."""
     keys = dict.fromkeys(place(row, "batch", "k") for row in rows if row["method"] == "sps")
     found = []
     for key in keys:

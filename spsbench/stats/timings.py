@@ -31,11 +31,7 @@ _Row = tuple[float, float, float, float]
 
 
 class Timings:
-    """What was measured so far; equal to ``speedup.pair`` over the same sequences (tested).
-
-    Args:
-        due: sequences of a prompt, over all arms and samples; a prompt with fewer is not complete.
-    """
+    """What was measured so far; equal to ``speedup.pair`` over the same sequences (tested)."""
 
     def __init__(self, due: int) -> None:
         self._due = due

@@ -10,11 +10,7 @@ from spsbench.summary_types import Conditions
 
 
 def sentences(info: Mapping[str, Any]) -> list[str]:
-    """That workers shared a machine, and that they were unlike; nothing where neither holds.
-
-    Args:
-        info: run.json.
-    """
+    """That workers shared a machine, and that they were unlike; nothing where neither holds."""
     most = max((int(one.get("workers_per_machine", 1)) for one in info.get("conditions") or []), default=1)
     shared = (
         f"Up to {most} workers of this run measured on one machine at once: times are those of a shared "

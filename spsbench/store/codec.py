@@ -288,11 +288,7 @@ def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """All prompts in the file.
-
-    Raises:
-        UsageError: if it is missing or damaged.
-    """
+    """All prompts in the file."""
     try:
         with open(path, "rb", opener=ordinary) as file:
             return [decode_prompt(json.loads(line)) for line in file]
@@ -309,11 +305,7 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 
 def merge_prompts(path: Path, old: Sequence[Prompt], new: Sequence[Prompt]) -> list[Prompt]:
-    """The prompts of a run that goes on, perhaps with other limits: the old ones, then what is added.
-
-    Raises:
-        UsageError: if an example has become another prompt, because its samples would not belong to it.
-    """
+    """The prompts of a run that goes on, perhaps with other limits: the old ones, then what is added."""
     known = {prompt.example_id: prompt for prompt in old}
     for prompt in new:
         before = known.setdefault(prompt.example_id, prompt)

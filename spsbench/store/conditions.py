@@ -9,12 +9,7 @@ from spsbench.summary_types import Conditions
 
 
 def joined(infos: Sequence[Mapping[str, Any]], used: Sequence[Iterable[int]]) -> list[Conditions]:
-    """Every condition that something was measured under, each once.
-
-    Args:
-        infos: the content of each run's ``run.json``.
-        used: the indices into its ``conditions`` that its samples have.
-    """
+    """Every condition that something was measured under, each once."""
     found: list[Conditions] = []
     for info, indices in zip(infos, used, strict=True):
         for index in sorted(set(indices)):

@@ -30,17 +30,8 @@ class _Line(NamedTuple):
 class Journal:
     """Append-only rows, each durable when ``append`` returns.
 
-    Args:
-        path: the file; need not exist.
-        digest: what to remember of a row, not None; raises ValueError, KeyError or TypeError for a row that
-            does not belong here.
-        writable: repair the file and allow ``append``; the caller holds the directory's lock.
-
     Attributes:
         digests: what ``digest`` made of each row in the file when it was opened, by offset.
-
-    Raises:
-        SpsbenchError: if not writable and a line is damaged that is not the last: no crash wrote that.
     """
 
     def __init__(self, path: Path, digest: Digest, *, writable: bool) -> None:
@@ -61,11 +52,7 @@ class Journal:
             raise disk_error(path, problem) from problem
 
     def append(self, row: Row) -> int:
-        """Write a row and wait until it is on the disk (about 0.2 ms); answers its offset in the file.
-
-        Raises:
-            SpsbenchError: if the disk refuses; the journal is then as it was before.
-        """
+        """Write a row and wait until it is on the disk (about 0.2 ms); answers its offset in the file."""
         if self._descriptor is None:
             raise SpsbenchError(f"{self.path} is open for reading only.")
         offset = self._size_bytes

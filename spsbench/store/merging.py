@@ -29,18 +29,7 @@ _OWN = (
 
 
 def merge(directories: Sequence[Path], out: Path, *, allow_mixed: bool = False) -> None:
-    """Put the shards of a run together into a new run directory.
-
-    Args:
-        directories: of all shards, in any order.
-        out: missing or empty.
-        allow_mixed: even if they were measured under other threads, backends, versions or hardware.
-
-    Raises:
-        UsageError: they are not the shards of one run, one is missing or there twice, they overlap, or
-            were measured under different conditions.
-        IncompleteError: a shard lacks sequences.
-    """
+    """Put the shards of a run together into a new run directory."""
     with ExitStack() as stack:
         shards = _in_order([stack.enter_context(RunStore.open(directory)) for directory in directories])
         infos = [shard.run_info() for shard in shards]

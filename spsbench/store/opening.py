@@ -29,9 +29,6 @@ def fresh_directory(results: Path, task: str, pair: str) -> Path:
     """Make a new empty directory for a run, e.g. ``results/20250131-120005-xsum-mini``.
 
     Call it when everything has been validated, or empty directories pile up.
-
-    Raises:
-        UsageError: if ``results`` cannot be written to.
     """
     what = [slug(Path(task).stem), slug(pair)]
     stamp = "-".join([datetime.now().strftime("%Y%m%d-%H%M%S"), *filter(None, what)])
@@ -49,11 +46,7 @@ def fresh_directory(results: Path, task: str, pair: str) -> Path:
 
 
 def latest(results: Path) -> Path:
-    """The directory in ``results`` whose run was begun last.
-
-    Raises:
-        UsageError: if there is no run.
-    """
+    """The directory in ``results`` whose run was begun last."""
     begun = {path.parent: _begun(path) for path in results.glob(f"*/{RUN_FILE}")}
     runs = [directory for directory, when in begun.items() if when]
     if not runs:
@@ -78,11 +71,7 @@ _ABSENT = object()
 
 
 def check_identity(directory: Path, theirs: Any, ours: Any) -> None:
-    """Refuse to continue a run under another identity.
-
-    Raises:
-        UsageError: with one line ``key: theirs -> ours`` per difference.
-    """
+    """Refuse to continue a run under another identity."""
     lines = differences(theirs, ours)
     if lines:
         raise UsageError(
@@ -207,11 +196,7 @@ class _Run(_Told):
 
 
 def require_shape(path: Path, content: dict[str, Any]) -> None:
-    """Check the content of a run's ``run.json``.
-
-    Raises:
-        UsageError: something in it is not of the type that it always has.
-    """
+    """Check the content of a run's ``run.json``."""
     try:
         _Run.model_validate(content)
     except ValidationError as problem:
@@ -232,11 +217,7 @@ _BEFORE_RUN_FILE = {files.LOCK_NAME, CONFIG_FILE, PROMPTS_FILE}
 
 
 def require_free(directory: Path) -> None:
-    """Refuse a directory that ``take`` would refuse; one that does not exist is not made.
-
-    Raises:
-        UsageError: it belongs to something else, or is in use.
-    """
+    """Refuse a directory that ``take`` would refuse; one that does not exist is not made."""
     if directory.exists():
         os.close(take(directory))
 
@@ -305,11 +286,7 @@ def begin(directory: Path, identity: Row, config: Row, info: Row, prompts: Seque
 
 
 def resume(directory: Path, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt]) -> Row:
-    """Bring the files of a run up to date with what is asked now; answers ``run.json``.
-
-    Raises:
-        UsageError: if the run's identity or one of its prompts is another.
-    """
+    """Bring the files of a run up to date with what is asked now; answers ``run.json``."""
     run = read_run(directory)
     check_identity(directory, run.get("identity"), files.plain(identity))
     path = directory / PROMPTS_FILE

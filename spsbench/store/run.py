@@ -32,11 +32,7 @@ class _Entry(NamedTuple):
 
 
 class RunStore:
-    """The files of one run. Made by ``create``, ``open_or_create`` or ``open``; a context manager.
-
-    Attributes:
-        directory: where the files lie.
-    """
+    """The files of one run. Made by ``create``, ``open_or_create`` or ``open``; a context manager."""
 
     def __init__(self, directory: Path, run: Row, lock_descriptor: int | None) -> None:
         self.directory = directory
@@ -72,18 +68,7 @@ class RunStore:
     def create(
         cls, directory: Path, *, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt]
     ) -> Self:
-        """Begin a run in a directory that is missing or empty.
-
-        Args:
-            directory: made if it is missing.
-            identity: what must agree for a run to be continued; JSON-ready, nested mappings allowed.
-            config: the resolved configuration, written as ``config.yaml``.
-            info: the rest of ``run.json``: environment, arms, revisions, verification rule...
-            prompts: every prompt of the run.
-
-        Raises:
-            UsageError: if the directory holds anything, is in use or cannot be written to.
-        """
+        """Begin a run in a directory that is missing or empty."""
         held = opening.take(directory)
         try:
             if (directory / RUN_FILE).exists():
@@ -105,9 +90,6 @@ class RunStore:
 
         Limits may have grown: the configuration and the prompts are brought up to date, and ``run.json``
         notes the continuation with its ``info`` under ``resumed``.
-
-        Raises:
-            UsageError: as ``create``; also if the identities differ (it says how), and for another schema.
         """
         held = opening.take(directory)
         try:
@@ -122,11 +104,7 @@ class RunStore:
 
     @classmethod
     def open(cls, directory: Path, *, writable: bool = False) -> Self:
-        """Open an existing run, to read it (even while it is running) or, with the lock, to add to it.
-
-        Raises:
-            UsageError: if it is not a run, of another schema, or (writable) in use.
-        """
+        """Open an existing run, to read it (even while it is running) or, with the lock, to add to it."""
         run = opening.read_run(directory)
         held = files.acquire_lock(directory, "RUN") if writable else None
         try:
@@ -154,11 +132,7 @@ class RunStore:
             self._lock = None
 
     def append(self, sample: Sample) -> None:
-        """Write a finished or failed sample; it is on the disk when this returns.
-
-        Raises:
-            SpsbenchError: if the disk refuses; what was written before is safe.
-        """
+        """Write a finished or failed sample; it is on the disk when this returns."""
         offset = self._journal.append(codec.encode_sample(sample))
         self._entries[sample.key] = _Entry(offset, sample.error is not None)
 
@@ -211,11 +185,7 @@ class RunStore:
         return list(self._run.get("arms") or [])
 
     def prompts(self) -> list[Prompt]:
-        """Every prompt of the run.
-
-        Raises:
-            UsageError: if ``prompts.jsonl`` is missing or damaged.
-        """
+        """Every prompt of the run."""
         return codec.read_prompts(self.directory / PROMPTS_FILE)
 
     def _rows(self) -> Iterator[Row]:
@@ -226,11 +196,7 @@ class RunStore:
 
 
 def read_frames(directory: Path) -> tables.Frames:
-    """The tables of a run, see ``RunStore.frames``.
-
-    Raises:
-        UsageError: if the directory holds no run, or one of another schema.
-    """
+    """The tables of a run, see ``RunStore.frames``."""
     with RunStore.open(directory) as store:
         return store.frames()
 

@@ -18,9 +18,5 @@ def write_summary(directory: Path, summary: Summary) -> None:
 
 
 def read_summary(directory: Path) -> Summary:
-    """What ``summary.json`` says; one that an earlier version wrote may lack keys that were added since.
-
-    Raises:
-        UsageError: if the run has none yet, or one of another schema.
-    """
+    """What ``summary.json`` says; one that an earlier version wrote may lack keys that were added since."""
     return cast("Summary", opening.checked_schema(directory / SUMMARY_FILE))

@@ -75,7 +75,6 @@ class Frames:
             and ``wave`` are of batches, see ``Generation`` and ``Sample``.
         loops: one row per loop, in order within each sample; NaN where an engine cannot see a phase, and in
             ``comm_s`` where the target was not split over processes.
-        tokens: one row per drafted or emitted token of the traced examples.
         evidence: one row per emitted token that was read again, see ``TokenEvidence``; NaN where a row is
             not known. ``position`` counts in the output.
     """
@@ -143,12 +142,7 @@ def write_tables(directory: Path, tables: dict[str, Any], arms: Sequence[Row], s
 
 
 def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
-    """The tables from Parquet; None if one is missing or damaged or shows another state than ``stamp``.
-
-    Args:
-        directory: the run directory.
-        stamp: the state of the journal now; None accepts any, where there is no journal to compare with.
-    """
+    """The tables from Parquet; None if one is missing or damaged or shows another state than ``stamp``."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -175,13 +169,7 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
 
 
 def _is_whole(name: str, table: Any, optional: AbstractSet[str]) -> bool:
-    """Whether every column is there and of its type: the footer that names them has no checksum.
-
-    Args:
-        name: of the table.
-        table: as read.
-        optional: columns that may be missing: where there is no journal, an old table is all there is.
-    """
+    """Whether every column is there and of its type: the footer that names them has no checksum."""
     found = {field.name: field.type for field in table.schema}
     wanted = _columns(name)
     return wanted.keys() - optional <= found.keys() and all(

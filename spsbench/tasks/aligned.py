@@ -10,17 +10,7 @@ from spsbench.tasks.sources import Row, bad_data, read_text
 
 
 def read_aligned(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
-    """One row per line, with the line's number as its id.
-
-    Args:
-        paths: plain text in UTF-8, one file per column.
-        columns: what the files hold, in their order.
-
-    Raises:
-        UsageError: more or fewer files than columns.
-        UnavailableError: a file is missing, unreadable or empty, or the files differ in their number of
-            lines.
-    """
+    """One row per line, with the line's number as its id."""
     named = ",".join(map(str, paths))
     if len(paths) != len(columns):
         raise UsageError(

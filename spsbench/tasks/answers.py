@@ -25,11 +25,6 @@ def completion_of(answer: str, prompt: str, entry_point: str) -> str:
     whole answer. A whole function follows the prompt's own stub and replaces it, so that it has the
     prompt's imports and helpers. Anything else is the function's body and continues the prompt.
     The answer is not trusted: it is cut as text, and never parsed as a program here.
-
-    Args:
-        answer: the model's output.
-        prompt: signature and docstring of the function, after its imports and helpers.
-        entry_point: the function's name.
     """
     code = dedent(_block(answer, entry_point))
     if code.lstrip("\r\n")[:1].isspace():  # begins in the function and goes on at the margin
@@ -124,9 +119,5 @@ def extraction_identity(rule: ExtractionRule | None, chat: bool) -> dict[str, st
     """What a run's identity holds of the rule: nothing where it is that of ``extraction_rule("auto", chat)``.
 
     So a run from before there was a choice, or from before turns were begun, can be continued.
-
-    Args:
-        rule: None for a task without code.
-        chat: whether the prompts went through a chat template.
     """
     return {} if rule in (None, extraction_rule("auto", chat)) else {"extract": str(rule)}

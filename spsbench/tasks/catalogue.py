@@ -44,18 +44,6 @@ def load_task(
 ) -> Task:
     """A task by name, from another package, a YAML file (ending in .yaml or .yml), ``file.py:attribute`` or a
     prompts file (see ``spsbench.tasks.prompts``).
-
-    Args:
-        name: which.
-        unsafe_exec: score programs even where no sandbox holds.
-        extract: how code is taken from an answer, see ``spsbench.tasks.answers``.
-        every_turn: of a prompts file's ``messages`` ask every turn, not the last alone.
-        judging: ``judge_timeout_s`` and ``judge_workers``, for a task that runs programs.
-
-    Raises:
-        UsageError: an unknown name (with the closest known one), a file that is not a task, a metric that is
-            unknown, or code to be taken from the answers of a task without code.
-        UnavailableError: a package or file cannot be imported, or a prompts file cannot be used.
     """
     shipped = _shipped()
     path = Path(name) if name.endswith((".yaml", ".yml")) else shipped.get(name)

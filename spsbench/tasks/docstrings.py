@@ -64,12 +64,6 @@ def read_docstrings(names: Sequence[str]) -> tuple[list[Row], str]:
 
     The summary is the first line, if it is a sentence; the document is the rest, if it is prose of some
     length. A text that was there before, under another id, is left out.
-
-    Args:
-        names: packages by the name they are imported by, or ``stdlib``.
-
-    Raises:
-        UnavailableError: a package is not installed, or nothing fits in any of them.
     """
     versions = ", ".join(map(_version, names))
     rows = [row for name in names for path, module in _modules(name) for row in _rows(path, module)]

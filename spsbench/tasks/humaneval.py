@@ -29,8 +29,6 @@ class Code(YamlTask):
 
     Attributes:
         judge_timeout_s: wall seconds for a program with its tests; upstream's default.
-        judge_workers: parallel judges; None for one per CPU core.
-        unsafe_exec: run the programs even where no sandbox holds.
         extract: how code is taken from an answer, see ``spsbench.tasks.answers``.
     """
 
@@ -63,9 +61,6 @@ class Code(YamlTask):
 
         A chat model is shown the function, and its answer is begun with it, unless ``extract`` asks for a
         free answer, or the template has something to say before an answer.
-
-        Raises:
-            UsageError: prompt and output do not fit into the window.
         """
         begun = _begun(example, tokenizer) if chat_template and self.extract == "auto" else None
         if begun is not None:
@@ -159,16 +154,7 @@ def _problem(prompt: Prompt) -> dict[str, str]:
 
 
 def begun_function(tokenizer: TextTokenizer, head: str, body: str = "") -> list[int] | None:
-    """Token ids of a chat that shows a function and whose answer is begun with it.
-
-    Args:
-        tokenizer: of the model that is asked.
-        head: signature and docstring.
-        body: what is to follow, up to the end of the fence, for an answer that is read and not continued.
-
-    Returns:
-        None where the template does not lead straight to an answer.
-    """
+    """Token ids of a chat that shows a function and whose answer is begun with it."""
     head = _head(head)
     rest = f"\n{body}{_END_OF_FENCE}" if body else ""
     return tokenizer.begun_chat(_REQUEST.format(head=head), _BEGUN.format(head=head) + rest)

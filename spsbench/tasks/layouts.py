@@ -24,12 +24,7 @@ _PROBE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a file is read.
-
-    Attributes:
-        task: whose data it holds; None for prompts.
-        fields: that it was recognised by; empty for lines of text.
-    """
+    """How a file is read."""
 
     task: str | None
     fields: tuple[str, ...]
@@ -52,9 +47,6 @@ def layout_of(path: Path) -> Layout:
 
     A file that cannot be read, or whose first record is not an object, counts as prompts: the reader of
     prompts says what is wrong with it.
-
-    Raises:
-        UsageError: its fields are neither those of prompts nor those of a task's data.
     """
     fields = None if path.suffix == ".txt" else _first_fields(path)
     if fields is None:
@@ -91,11 +83,7 @@ def _first_fields(path: Path) -> frozenset[str] | None:
 
 
 def _first_record(path: Path) -> Any:
-    """The first record, or the names of its fields alone.
-
-    Raises:
-        OSError, ValueError: it cannot be read.
-    """
+    """The first record, or the names of its fields alone."""
     if path.suffix == ".parquet":
         from pyarrow import parquet
 

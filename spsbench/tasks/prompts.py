@@ -49,8 +49,6 @@ class PromptsFile:
         examples: one per sequence, in the file's order. Its ``fields`` hold a ``prompt`` (continued as it
             stands), a ``turn`` (a user's only message) or ``messages``, and where the file has them
             ``category`` and ``references``, of which the best counts.
-        later_turns: turns that were left out because the file has no answer to the turn before them.
-        unasked: ShareGPT conversations that were left out because no user begins them.
     """
 
     examples: list[Example]
@@ -78,16 +76,7 @@ def is_prompts_file(name: str) -> bool:
 
 
 def read_prompts_file(path: Path, *, every_turn: bool = False) -> PromptsFile:
-    """The examples of a file.
-
-    Args:
-        path: of the file.
-        every_turn: of ``messages`` ask every turn of the user's, and not the last alone.
-
-    Raises:
-        UnavailableError: nothing is there, or it is unreadable, malformed or empty, or repeats an id; the
-            message names the line and what is missing.
-    """
+    """The examples of a file."""
     try:
         records = [_record(row, str(number), every_turn) for number, row in enumerate(_rows(path), start=1)]
         asked = [record for record in records if record.asked]

@@ -19,12 +19,7 @@ from spsbench.tasks.task import Task, TextTokenizer, check_limit, fitting, whole
 
 @dataclass(frozen=True)
 class PromptsTask(Task):
-    """What a prompts file says.
-
-    Attributes:
-        content: of the file.
-        path: of the file.
-    """
+    """What a prompts file says."""
 
     content: PromptsFile
     path: Path
@@ -35,10 +30,7 @@ class PromptsTask(Task):
 
     @property
     def samplings(self) -> dict[str, SamplingParams]:
-        return {
-            "nucleus": SamplingParams(temperature=0.8, top_p=0.95),
-            "greedy": SamplingParams(greedy=True),
-        }
+        return {"nucleus": SamplingParams(temperature=0.8, top_p=0.95), "greedy": SamplingParams(greedy=True)}
 
     @property
     def default_sampling(self) -> str:
@@ -92,11 +84,7 @@ class PromptsTask(Task):
         max_new_tokens: int,
         chat_template: bool = False,
     ) -> Prompt:
-        """See ``Task.prompt``. Never truncates.
-
-        Raises:
-            UsageError: it does not fit, or it holds messages and there is no template for them.
-        """
+        """See ``Task.prompt``. Never truncates."""
         fields, room = example.fields, (context_window, max_new_tokens)
         if MESSAGES in fields:
             ids = tuple(_templated(example, tokenizer, chat_template))

@@ -20,12 +20,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class PythonTask(Task):
-    """What a ``TaskKind`` says.
-
-    Attributes:
-        kind: the task.
-        metrics: those that it names.
-    """
+    """What a ``TaskKind`` says."""
 
     kind: TaskKind
     metrics: tuple[MetricKind, ...] = ()

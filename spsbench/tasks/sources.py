@@ -35,9 +35,6 @@ def required_column(row: Row, *names: str) -> str:
     """The text in the first of the columns ``names`` that the row has; numbers become text.
 
     ``a.b`` is the field ``b`` of the column ``a``.
-
-    Raises:
-        UnavailableError: no such column, or no text in it. It names the place and the column.
     """
     found = next(((name, value) for name in names if (value := _column(row, name)) is not _ABSENT), None)
     if found is None:
@@ -58,11 +55,7 @@ def required_column(row: Row, *names: str) -> str:
 
 
 def well_formed(text: str, row: Row) -> str:
-    """The text.
-
-    Raises:
-        UnavailableError: it has half of a character, as a JSON string cut in the middle of an emoji does.
-    """
+    """The text."""
     try:
         text.encode()
     except UnicodeEncodeError as problem:
@@ -93,11 +86,7 @@ def is_blank(row: Row, *names: str) -> bool:
 
 
 def unique(ids: Iterable[tuple[str, Row]]) -> None:
-    """Refuse two rows with one id: samples are kept, resumed and paired by it.
-
-    Raises:
-        UnavailableError: naming both places.
-    """
+    """Refuse two rows with one id: samples are kept, resumed and paired by it."""
     seen: dict[str, Row] = {}
     for example_id, row in ids:
         if example_id in seen:
@@ -112,18 +101,7 @@ _FORMS = ".jsonl, .jsonl.gz, .csv, .parquet or a directory saved by datasets"
 
 
 def read_rows(path: Path, split: str) -> list[Row]:
-    """All rows of a file, or of one split of a saved directory.
-
-    Args:
-        path: a ``.jsonl``, ``.jsonl.gz``, ``.csv`` or ``.parquet`` file, or a directory written by
-            ``save_to_disk``.
-        split: which split to take if the directory holds several.
-
-    Raises:
-        UnavailableError: nothing is there, or it is unreadable, malformed, not UTF-8 or empty;
-            the message names the line.
-        UsageError: the file has another form.
-    """
+    """All rows of a file, or of one split of a saved directory."""
     if not path.exists():
         raise UnavailableError(
             f"{path} does not exist.", flag="--data", remedy="Give official, mini or the path of a data file."
@@ -211,11 +189,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def parquet_rows(path: Path, row_group: int | None = None) -> Iterator[Row]:
-    """Rows of a Parquet file, or of one of its row groups.
-
-    Raises:
-        UnavailableError: the file is not intact Parquet.
-    """
+    """Rows of a Parquet file, or of one of its row groups."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -238,8 +212,7 @@ def _saved_rows(path: Path, split: str) -> Iterator[Row]:
         saved: Any = datasets.load_from_disk(str(path))
     except Exception as error:  # datasets raises what the broken part raised, of any type
         raise bad_data(
-            f"{path} is not saved by datasets ({type(error).__name__}: {error}).",
-            f"Give {_FORMS}.",
+            f"{path} is not saved by datasets ({type(error).__name__}: {error}).", f"Give {_FORMS}."
         ) from error
     if isinstance(saved, datasets.DatasetDict):
         if split not in saved:
@@ -266,14 +239,6 @@ def fetch(sources: Sequence[HubSource], split: str, *, exemplars: bool) -> HubDa
 
     Offline, the hub's cache (``HF_HOME``) serves. Of the train split one file is fetched and one
     row group read: it only has to yield an exemplar, and the whole would be hundreds of megabytes.
-
-    Args:
-        sources: in order of preference.
-        split: e.g. ``test``.
-        exemplars: whether rows of the train split are needed.
-
-    Raises:
-        UnavailableError: no source is available; names each with its reason and the other ways.
     """
     from spsbench.models.hf_errors import offline_unless_reached
 

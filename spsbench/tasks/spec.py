@@ -44,18 +44,9 @@ _HELM = "###\nArticle: {document}\n\nSummarize the above article in 1 sentence.\
 _LIGHTEVAL = "###\nArticle:{document}\n\nSummarize the above article in 1 sentence.\n"
 
 SUMMARIZATION: dict[str, PromptTemplate] = {
-    "default": PromptTemplate(
-        exemplar=f"{_DEFAULT} {{summary}}\n\n",
-        query=_DEFAULT,
-    ),
-    "helm": PromptTemplate(
-        exemplar=f"{_HELM}{{summary}}\n\n",
-        query=_HELM,
-    ),
-    "lighteval": PromptTemplate(
-        exemplar=f"{_LIGHTEVAL}{{summary}}\n\n",
-        query=_LIGHTEVAL,
-    ),
+    "default": PromptTemplate(exemplar=f"{_DEFAULT} {{summary}}\n\n", query=_DEFAULT),
+    "helm": PromptTemplate(exemplar=f"{_HELM}{{summary}}\n\n", query=_HELM),
+    "lighteval": PromptTemplate(exemplar=f"{_LIGHTEVAL}{{summary}}\n\n", query=_LIGHTEVAL),
 }
 
 
@@ -89,11 +80,7 @@ class SamplingSpec(_Strict):
 
 
 def sampling_of(said: object) -> SamplingParams:
-    """Sampling parameters from ``{temperature, top_p, top_k, greedy}``; a temperature of 0 is greedy.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Sampling parameters from ``{temperature, top_p, top_k, greedy}``; a temperature of 0 is greedy."""
     if not isinstance(said, Mapping):
         raise ValueError(f"sampling must be an object, got {said}")
     fields = dict(said)
@@ -144,16 +131,8 @@ class TaskSpec(_Strict):
     Attributes:
         prompt: a preset of ``spsbench.tasks.spec`` for summarization, ``raw`` for code; for text the whole
             prompt with columns in braces.
-        reference: for text, the column that outputs are scored against.
-        truncate: for text, the column whose end may be cut so that prompt and output fit.
-        sentence_per_line: for text, score outputs and references with every sentence on its own line, as
-            ROUGE-Lsum counts them.
-        stop: strings that end an output.
-        max_new_tokens: the length limit of an output, in tokens.
-        samplings: the ways to sample, by name.
         metrics: by name, or as ``file.py:attribute`` beside this file; those of the kind if none is named.
             Code has pass@1, pass@10 and pass@100 besides.
-        headline: the metric of the result table's first column; one of these.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
@@ -198,12 +177,7 @@ class TaskSpec(_Strict):
 
 
 def read_spec(path: Path) -> TaskSpec:
-    """The task in a YAML file.
-
-    Raises:
-        UsageError: the file is missing or no YAML, or a key is unknown, missing or has a bad
-            value; the message names the file and the key.
-    """
+    """The task in a YAML file."""
     content = read_yaml(path, "TASK")
     try:
         return TaskSpec.model_validate(content)
@@ -218,11 +192,7 @@ def read_spec(path: Path) -> TaskSpec:
 
 
 def columns_of(template: str) -> list[str]:
-    """The columns in braces in a prompt, each once.
-
-    Raises:
-        ValueError: a brace without its partner, or something else than a name in braces.
-    """
+    """The columns in braces in a prompt, each once."""
     found = []
     for _, name, layout, conversion in Formatter().parse(template):
         if name is not None and (not re.fullmatch(r"[^\d\W][\w -]*", name) or layout or conversion):

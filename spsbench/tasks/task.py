@@ -77,12 +77,7 @@ class Task(ABC):
         return False
 
     def uses_template(self, *, has_template: bool, is_instruct: bool) -> bool:
-        """Whether prompts go through the chat template, unless ``--chat-template none`` is given.
-
-        Args:
-            has_template: the tokenizer has one.
-            is_instruct: and the model was trained on it.
-        """
+        """Whether prompts go through the chat template, unless ``--chat-template none`` is given."""
         return is_instruct
 
     def stop_for(self, prompt: Prompt) -> tuple[str, ...]:
@@ -95,17 +90,7 @@ class Task(ABC):
 
     @abstractmethod
     def load(self, data: str, limit: int | None, seed: int) -> TaskData:
-        """Load examples.
-
-        Args:
-            data: ``official``, ``mini`` or the path of a data file.
-            limit: how many examples, None for all; see ``spsbench.tasks.data.chosen``.
-            seed: chooses order, subset and exemplar.
-
-        Raises:
-            UnavailableError: the data is unavailable or unusable; names what is missing, or the line.
-            UsageError: a limit below 1, a file of an unknown form, or a source the task lacks.
-        """
+        """Load examples."""
 
     @abstractmethod
     def prompt(
@@ -117,39 +102,19 @@ class Task(ABC):
         max_new_tokens: int,
         chat_template: bool = False,
     ) -> Prompt:
-        """Build the prompt of an example so that prompt and output fit the window.
-
-        Args:
-            example: one of ``data.examples``.
-            data: what ``load`` returned.
-            tokenizer: of target and draft.
-            context_window: tokens that both models can see.
-            max_new_tokens: tokens of the window that are kept for the output.
-            chat_template: put the prompt as a user's message.
-
-        Raises:
-            UsageError: it does not fit.
-        """
+        """Build the prompt of an example so that prompt and output fit the window."""
 
     def is_scored(self, prompt: Prompt) -> bool:
         """Whether outputs to this prompt get a score."""
         return True
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
-        """Scores of each output, by metric name; ``texts[i]`` answers ``prompts[i]``.
-
-        Raises:
-            SpsbenchError: the scorer itself failed; never a score of 0.
-        """
+        """Scores of each output, by metric name; ``texts[i]`` answers ``prompts[i]``."""
         asked, references = [prompt.text for prompt in prompts], [prompt.reference for prompt in prompts]
         return scores(self.metrics, asked, texts, references)
 
     def corpus_figure(self, kind: MetricKind, prompts: Sequence[Prompt], texts: Sequence[str]) -> float:
-        """The figure of all outputs by one of the task's metrics with ``corpus``; arguments as for ``score``.
-
-        Raises:
-            SpsbenchError: the scorer itself failed.
-        """
+        """Score all outputs by a metric with ``corpus``; arguments as for ``score``."""
         asked, references = [prompt.text for prompt in prompts], [prompt.reference for prompt in prompts]
         return corpus_figure(kind, asked, texts, references)
 
@@ -162,22 +127,14 @@ def whole_prompt(
     max_new_tokens: int,
     chat_template: bool,
 ) -> Prompt:
-    """A prompt that is never truncated; the arguments are those of ``Task.prompt``.
-
-    Raises:
-        UsageError: prompt and output do not fit into the window.
-    """
+    """A prompt that is never truncated; the arguments are those of ``Task.prompt``."""
     ids = tokenizer.chat(text) if chat_template else tokenizer.encode(text, special=True)
     prompt = Prompt(example.example_id, text, tuple(ids), example.reference, chat=chat_template)
     return fitting(prompt, context_window, max_new_tokens)
 
 
 def fitting(prompt: Prompt, context_window: int, max_new_tokens: int) -> Prompt:
-    """The prompt, if it fits.
-
-    Raises:
-        UsageError: prompt and output do not fit into the window.
-    """
+    """The prompt, if it fits."""
     if len(prompt.ids) + max_new_tokens > context_window:
         raise UsageError(
             f"the prompt of {prompt.example_id} has {len(prompt.ids)} tokens; {max_new_tokens} new ones "
@@ -189,11 +146,7 @@ def fitting(prompt: Prompt, context_window: int, max_new_tokens: int) -> Prompt:
 
 
 def check_limit(limit: int | None) -> None:
-    """Refuse a limit that leaves nothing to run.
-
-    Raises:
-        UsageError: the limit is below 1.
-    """
+    """Refuse a limit that leaves nothing to run."""
     if limit is not None and limit < 1:
         raise UsageError(
             f"{limit} leaves no example.", flag="--limit", remedy="Give at least 1, or leave it out."

@@ -50,11 +50,7 @@ class Text(YamlTask):
         max_new_tokens: int,
         chat_template: bool = False,
     ) -> Prompt:
-        """See ``Task.prompt``. Cut is the end of the column that the task's ``truncate`` names, nothing else.
-
-        Raises:
-            UsageError: it does not fit, and the task names no such column or the rest of it is too long.
-        """
+        """See ``Task.prompt``. Only the end of the column named by ``truncate`` is cut."""
         column = self.spec.truncate
         if column is None:
             text = self.spec.prompt.format(**example.fields)
@@ -135,13 +131,7 @@ class Text(YamlTask):
         return describe(self.spec, "official" if own else "+".join(packages))
 
     def _examples(self, rows: Sequence[Row], *, published: bool) -> list[Example]:
-        """The rows as examples.
-
-        Args:
-            rows: of the data.
-            published: nobody can repair them: a row without an id that is there twice counts twice, as it
-                does in everybody's score of these data.
-        """
+        """The rows as examples."""
         assert self.spec.reference is not None
         found, seen = [], Counter[str]()
         for row in rows:

@@ -15,8 +15,6 @@ class Room:
     """What a prompt has to fit into, and the words for one that does not.
 
     Attributes:
-        context_window: tokens that both models can see.
-        max_new_tokens: those of them that are kept for the output.
         around: subject and verb of what surrounds the document, e.g. ``exemplar and instruction take``.
         cut: what the document is, e.g. ``article``.
     """
@@ -40,19 +38,7 @@ def cut_prompt(
     room: Room,
     chat_template: bool,
 ) -> Prompt:
-    """The prompt with as much of the document's beginning as fits; ``truncated_tokens`` counts the rest.
-
-    Args:
-        example: its id and reference are the prompt's.
-        document: what may be cut at its end.
-        text_with: the prompt's text around a document.
-        tokenizer: of target and draft.
-        room: what it has to fit into.
-        chat_template: put the prompt as a user's message.
-
-    Raises:
-        UsageError: what surrounds the document alone leaves no room for a token of it.
-    """
+    """The prompt with as much of the document's beginning as fits; ``truncated_tokens`` counts the rest."""
 
     def build(part: str) -> tuple[str, tuple[int, ...]]:
         text = text_with(part)
@@ -65,10 +51,7 @@ def cut_prompt(
 
 
 def _cut(
-    document: str,
-    build: Callable[[str], tuple[str, tuple[int, ...]]],
-    tokenizer: TextTokenizer,
-    room: Room,
+    document: str, build: Callable[[str], tuple[str, tuple[int, ...]]], tokenizer: TextTokenizer, room: Room
 ) -> tuple[str, tuple[int, ...], int]:
     """(text, ids, tokens cut)."""
     tokens = tokenizer.encode(document, special=False)

@@ -58,11 +58,7 @@ class Summarization(YamlTask):
         max_new_tokens: int,
         chat_template: bool = False,
     ) -> Prompt:
-        """See ``Task.prompt``. If need be the end of the query's document is cut, nothing else.
-
-        Raises:
-            UsageError: exemplar and instruction alone leave no room for a token of the document.
-        """
+        """See ``Task.prompt``. If need be the end of the query's document is cut, nothing else."""
         assert data.exemplar is not None
         shot = self._shot(data.exemplar)
 

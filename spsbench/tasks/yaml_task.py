@@ -17,12 +17,7 @@ from spsbench.tasks.task import Task
 
 @dataclass(frozen=True)
 class YamlTask(Task):
-    """What the YAML of a task says.
-
-    Attributes:
-        spec: the file's content, checked.
-        metrics: those that it names.
-    """
+    """What the YAML of a task says."""
 
     spec: TaskSpec
     metrics: tuple[MetricKind, ...] = ()
@@ -53,12 +48,7 @@ class YamlTask(Task):
 
 
 def mini_path(spec: TaskSpec) -> Path:
-    """The file of a task's synthetic examples.
-
-    Raises:
-        UsageError: the task has none.
-        UnavailableError: the installation lacks the file.
-    """
+    """The file of a task's synthetic examples."""
     return _mini_file(spec, _mini(spec).examples)
 
 

@@ -36,15 +36,12 @@ def emitted_law(rule: Accept, q: Tensor, draft: Draft, drawn: Tensor, j: int) ->
     """The law of a loop's token ``j``, given that the drafted tokens before it stand.
 
     Args:
-        rule: e.g. ``decode.rejection.accept_draft``.
         q: [K+1, V] target rows.
         draft: K tokens, and the [K, V] rows that the rule is given for them.
         drawn: [K, V] rows that they really came from.
-        j: 0 to K; K is the token after full acceptance.
 
     Returns:
         [V] probabilities in float64. They add up to less than 1 where the rule leaves the path: it
-        rejects what stood, or goes on after a rejection.
     """
     k = len(draft.tokens)
     if j == k:

@@ -41,14 +41,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """One text with what is said of its making.
-
-    Attributes:
-        line: where it stands in its file, from 1.
-        prompt, completion: token ids.
-        sampling: how the completion is said to have been drawn.
-        retokenised: its ids are ours, made from text: the engine's own may have been others.
-    """
+    """One text with what is said of its making."""
 
     line: int
     prompt: tuple[int, ...]
@@ -59,14 +52,7 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Turns rows into texts.
-
-    Attributes:
-        tokenizer: of the target.
-        vocab_size: ids from here on are refused.
-        context_window: longer texts are refused, in tokens; of an encoder-decoder sources and outputs each.
-        sampling: of rows that do not say theirs.
-    """
+    """Turns rows into texts."""
 
     tokenizer: Tokenizer
     vocab_size: int
@@ -74,12 +60,7 @@ class Reader:
     sampling: SamplingParams
 
     def read(self, path: Path) -> Iterator[Foreign]:
-        """The texts of a file of JSON lines (``.gz`` too), one by one.
-
-        Raises:
-            UnavailableError: the file cannot be read.
-            UsageError: a line is not such a text; names the line and the value.
-        """
+        """The texts of a file of JSON lines (``.gz`` too), one by one."""
         for line, row in rows(path, FLAG):
             try:
                 text = self._text(line, row)
@@ -136,15 +117,7 @@ _EXACT = (torch.float32, torch.float64)
 class Audit:
     """Reads text after text; of each only sums are kept.
 
-    Args:
-        target: whose distribution is claimed.
-        draft: whose leakage is asked for, if any.
-        dtype: the precision of the engine that wrote the texts; the target's if not given.
-        seed: of the randomised transform.
-
     Attributes:
-        texts, tokens, retokenised: counts.
-        samplings: how often each was asked for.
         first_impossible: where a token of probability 0 stands first; None if nowhere.
     """
 

@@ -47,11 +47,8 @@ class View:
         index: [n] place within the loop, from 0; -1 where the loops are not known.
         kind: of each token ``a``ccepted, ``c``orrected, ``b``onus or ``?``: known behind it only.
         tested: [n] the column of the drafted token that was tested there; -1 where none is known.
-        k: lookahead.
-        temperature: that was asked for.
         support: [n] how many tokens are possible.
         ratios: [n] ratios of laws that need more than these columns, by name.
-        numbers: intervals in which the numbers that drew a token lie if they were used before, by name.
     """
 
     x: Ints
@@ -324,10 +321,7 @@ class Bet:
     """One row of the table.
 
     Attributes:
-        name: what the engine would do, as a clause.
-        share: of the law in its mixture with the target.
         law: [n] ratios.
-        drafts: whether it needs a draft.
     """
 
     name: str
@@ -589,15 +583,7 @@ class _Earlier:
 
 
 class Bets:
-    """One e-process over all bets at all places, on one engine's texts in the order in which they came.
-
-    Args:
-        stop_ids: tokens that end an output.
-        k: lookahead; 0 where nothing is drafted, None where it is not known.
-        temperature: that is asked for.
-        modified: whether the engine says that it accepts by modified rejection: then the drafted tokens that
-            it reports are held against the draft, their tests and replacements against that rule.
-    """
+    """One e-process over all bets at all places, on one engine's texts in the order in which they came."""
 
     def __init__(
         self,
@@ -638,16 +624,7 @@ class Bets:
         free: int | None = None,
         drafted: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """Bet on one more text.
-
-        Args:
-            prompt: token ids.
-            tokens: what followed, n ids.
-            reading: of them.
-            accepted: drafted tokens that each loop kept, where that is reported.
-            free: tokens before the first loop; None if unknown.
-            drafted: ids that each loop drafted, where that is reported.
-        """
+        """Bet on one more text."""
         n = len(tokens)
         index, kind, tested = self._loops(accepted, n, free, drafted)
         q = reading.q.double().numpy()

@@ -21,15 +21,7 @@ _GREEDY = Sampling(greedy=True)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An engine with what it is asked.
-
-    Attributes:
-        peer: the engine.
-        target: whose tokens it should return.
-        prompts: token ids, at least two.
-        stop_ids: tokens that end an output.
-        k: its lookahead; 0 if it does not draft.
-    """
+    """An engine with what it is asked."""
 
     peer: Peer
     target: CausalLM
@@ -42,20 +34,12 @@ class Asked:
         return Ask(list(self.prompts[prompt]), tokens, list(self.stop_ids), [], sampling, seed)
 
     def answer(self, ask: Ask) -> Answer:
-        """The answer, if it is valid.
-
-        Raises:
-            PeerError: it is not.
-        """
+        """The answer, if it is valid."""
         return checked(self.peer.generate(ask), ask, self.target.vocab_size)
 
 
 def conformance(asked: Asked) -> Iterator[Finding]:
-    """Every test, each whatever the others found; none after an engine that does not start.
-
-    Args:
-        asked: the engine and its requests.
-    """
+    """Every test, each whatever the others found; none after an engine that does not start."""
     try:
         told = asked.peer.describe()
     except PeerGone as error:

@@ -231,12 +231,7 @@ NAMES = (*CONTROLS, *SHARED)
 
 @contextmanager
 def planted(name: str | None, target: LanguageModel) -> Iterator[None]:
-    """Run with a wrong sampler in place; None or a fault outside of the sampler plants nothing.
-
-    Args:
-        name: one of ``NAMES``.
-        target: the model that stands for the target meanwhile.
-    """
+    """Run with a wrong sampler in place; None or a fault outside of the sampler plants nothing."""
     swaps = () if name is None or name in SHARED else CONTROLS[name](target)
     with _swapped(swaps):
         yield
@@ -244,11 +239,7 @@ def planted(name: str | None, target: LanguageModel) -> Iterator[None]:
 
 @contextmanager
 def planted_everywhere(name: str | None) -> Iterator[None]:
-    """Run whole tests with a fault in the code that they share with the sampler.
-
-    Args:
-        name: one of ``NAMES``; None or a wrong sampler plants nothing.
-    """
+    """Run whole tests with a fault in the code that they share with the sampler."""
     with _swapped(SHARED[name]() if name in SHARED else ()):
         yield
 

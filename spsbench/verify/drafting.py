@@ -37,11 +37,7 @@ _PLAIN, _CUT, _GREEDY = (
 
 @dataclass
 class _Noting:
-    """Passes proposals on and keeps them.
-
-    Attributes:
-        drafts: token ids, loop by loop.
-    """
+    """Passes proposals on and keeps them."""
 
     drafter: Drafter
     drafts: list[list[int]] = field(default_factory=list)
@@ -60,11 +56,7 @@ class _Noting:
 
 @torch.inference_mode()
 def kept_contract(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Finding:
-    """Look at every proposal of some loops, and at those of a second drafter under the same numbers.
-
-    Raises:
-        DrafterFault: a proposal is none, or the second drafter proposed otherwise.
-    """
+    """Look at every proposal of some loops, and at those of a second drafter under the same numbers."""
     once, again = (_proposals(subject, prompts) for _ in range(2))
     differs = next((pair for pair in zip(once, again, strict=False) if pair[0] != pair[1]), None)
     if differs is not None:
@@ -95,16 +87,7 @@ def _proposals(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> l
 
 @torch.inference_mode()
 def enumerated(subject: SamplerUnderTest, sizes: Sizes, wide: Sizes) -> Finding:
-    """The exact law of a loop with this drafter and rule on tables, against the target's.
-
-    Args:
-        subject: its models are not asked; of its sampling only whether it is greedy.
-        sizes: (V, K) where every token is possible.
-        wide: (V, K) under a nucleus, which leaves fewer drafts.
-
-    Raises:
-        DrafterFault: the drafter broke its contract.
-    """
+    """The exact law of a loop with this drafter and rule on tables, against the target's."""
     try:
         drafter = next(_scenes(subject, sizes[:1], _PLAIN)).make()
     except (UsageError, DrafterFault) as error:

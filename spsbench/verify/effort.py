@@ -20,11 +20,6 @@ class Effort:
     """How much is drawn and read.
 
     Attributes:
-        draws: a context, on remembered rows; 20,000 find a total variation of .023 with 99% power.
-        end_to_end: draws in one context with every forward done again.
-        contexts: where draws are made.
-        prompts: read by the tests of the warper, of the formulas and of greedy.
-        outputs: generated and read again.
         tables, wide_tables: (V, K) of the enumeration, see ``enumerated``.
     """
 

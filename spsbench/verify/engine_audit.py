@@ -54,11 +54,7 @@ class Effort:
     Attributes:
         bound: quiet as soon as the leakage is known to be below this; None for plain sampling, which is quiet
             after ``PLAIN_TEXTS``.
-        texts: the most that are drawn.
         budget_s: the longest that is drawn, in seconds.
-        max_new_tokens: of each text.
-        fewest: texts that are drawn before it may be quiet: faults that move the law by less than the bound
-            take more texts than the bound.
     """
 
     bound: float | None
@@ -70,14 +66,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One text of an engine, and what it reports of the loops.
-
-    Attributes:
-        text: as any text from elsewhere; its line is the request's number.
-        accepted_per_loop: drafted tokens that each loop kept.
-        free: tokens before the first loop.
-        drafted_ids: what each loop drafted.
-    """
+    """One text of an engine, and what it reports of the loops."""
 
     text: Foreign
     accepted_per_loop: tuple[int, ...] | None = None
@@ -91,15 +80,7 @@ class Found:
 
     Attributes:
         decision: ``alarm``, ``quiet`` or ``undecided``.
-        evidence: over all texts; of an alarm the e-value and the reasons are those that raised it. None
-            without a text.
-        decided_after: texts that had been drawn when the decision fell.
-        bound: the leakage that is ruled out, at the level of the last look; None if never evaluated.
-        drawn: all texts.
-        failures: why requests had no valid answer.
         seconds: of the whole.
-        gone: why the engine was given up; None if it was not.
-        leading: of an alarm by e-value, where the fault shows, and what is wrong there where that is clear.
     """
 
     decision: Decision
@@ -119,20 +100,7 @@ class Found:
 
 
 class EngineAudit:
-    """Audits one engine with one setting.
-
-    Args:
-        peer: the engine.
-        models: whose distribution is claimed, and the draft whose leakage is asked for.
-        prompts: token ids; they are asked in turns.
-        sampling: what is asked for.
-        stop_ids: tokens that end an output.
-        effort: when to stop.
-        seed: of all requests.
-        law: what the texts are held against; the target as asked for unless given.
-        k: lookahead; 0 where nothing is drafted, None where it is not known.
-        rule: by which the engine says that it accepts; None if it does not say.
-    """
+    """Audits one engine with one setting."""
 
     def __init__(
         self,
@@ -162,13 +130,7 @@ class EngineAudit:
     def run(
         self, keep: Callable[[Drawn], None], kept: Sequence[Drawn] = (), told: Told = lambda *_: None
     ) -> Found:
-        """Draw until decided.
-
-        Args:
-            keep: called with every text as it comes.
-            kept: texts of an audit that was interrupted: they come first, and are not asked for again.
-            told: called after every text.
-        """
+        """Draw until decided."""
         began = time.monotonic()
         decision: Decision = UNDECIDED
         after, bound = 0, None

@@ -45,11 +45,7 @@ def _index(like: Tensor, ids: frozenset[int]) -> Tensor:
 
 
 class Requests:
-    """What comes between a request and the sampler: nothing, or a fault that outlives a request.
-
-    Args:
-        fault: ``leaked-prompt``, ``reused-seed``, or anything else for none.
-    """
+    """What comes between a request and the sampler: nothing, or a fault that outlives a request."""
 
     def __init__(self, fault: str | None) -> None:
         self._fault = fault
@@ -78,13 +74,7 @@ FAULTS = (*NAMES, *AROUND)
 
 @contextmanager
 def faulty(name: str | None, target: CausalLM, stop_ids: frozenset[int]) -> Iterator[None]:
-    """Run an engine with a fault in place.
-
-    Args:
-        name: one of ``FAULTS``; None plants nothing.
-        target: the model that is sampled.
-        stop_ids: tokens that end an output.
-    """
+    """Run an engine with a fault in place."""
     swaps = {
         "verification-at-temperature-1": (algorithms, "sps", _at_temperature_1),
         "float16-residual": (rejection, "residual", _half_residual),

@@ -46,12 +46,7 @@ Watch = Callable[["Setting", int, Evidence | None, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the matrix.
-
-    Attributes:
-        sampling: what is asked for.
-        k: lookahead; 0 where nothing is drafted, None where a server has its own.
-    """
+    """One row of the matrix."""
 
     sampling: SamplingParams
     k: int | None
@@ -86,17 +81,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is audited.
-
-    Attributes:
-        kind: the engine.
-        models: target and draft, for reading; the draft is needed for the leakage, not for the engine's sake.
-        folders: of both, as Hugging Face has them.
-        prompts: token ids.
-        stop_ids: tokens that end an output.
-        threads: of the engine; None leaves it to the engine.
-        dtype: requested from the engine.
-    """
+    """What is audited."""
 
     kind: PeerKind
     models: tuple[CausalLM, CausalLM]
@@ -131,11 +116,7 @@ class Row:
     """One setting of an engine, audited.
 
     Attributes:
-        setting: which.
-        described: what the engine said of itself.
         found: against the law that was asked for, or ``against``.
-        against: the law that explains the engine's plain texts, where that is another.
-        located: of an alarm.
     """
 
     setting: Setting
@@ -202,18 +183,6 @@ def audit_engine(
     """Audit an engine with every setting, those without a draft first.
 
     Texts that are in the folder already are read and not asked for again.
-
-    Args:
-        subject: the engine and its models.
-        settings: in any order.
-        effort: when to stop, for each of them.
-        seed: of all requests.
-        folder: takes the texts of each setting as they come, and what the engine prints.
-        say: called with each setting that begins.
-        watch: called after each text.
-
-    Raises:
-        PeerGone: a setting cannot be started; what was found before it was yielded.
     """
     laws: dict[SamplingParams, Law] = {}
     folder.mkdir(parents=True, exist_ok=True)
@@ -226,13 +195,7 @@ def audit_engine(
 
 
 def _audited(
-    subject: Subject,
-    setting: Setting,
-    effort: Effort,
-    seed: int,
-    folder: Path,
-    law: Law | None,
-    watch: Watch,
+    subject: Subject, setting: Setting, effort: Effort, seed: int, folder: Path, law: Law | None, watch: Watch
 ) -> Row:
     log = folder / "engine.log"
     peer = subject.kind.open(subject.load(setting.k, effort.max_new_tokens), log, False)

@@ -15,13 +15,7 @@ class Finding:
     """The verdict of one test, with what it rests on.
 
     Attributes:
-        test: its name.
-        passed: whether the sampler looks right to it; True where nothing was judged.
-        found: the decisive figure, in words.
-        bounds: what a pass excludes, and how surely.
-        numbers: every number behind it.
         unjudged: why there is no judgement, ``SKIPPED`` or ``LOSSY``; empty where there is one.
-        fault: how the drafter broke its contract, with its name; empty if it did not.
     """
 
     test: str

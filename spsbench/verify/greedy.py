@@ -33,8 +33,6 @@ def greedy_identity(
     most twice what the row count changes is a numeric tie; a larger one is a bug.
 
     Args:
-        subject: the sampler; its sampling is replaced by greedy.
-        prompts: where to begin.
         row_difference: largest difference of logits between one and K+1 rows.
     """
     greedy = replace(subject, sampling=_GREEDY)

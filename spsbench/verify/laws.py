@@ -23,10 +23,7 @@ class Law:
     """A way of making rows of probabilities from the logits of target and draft.
 
     Attributes:
-        name: for the screen.
         rows: from [n, V] logits of the target and of the draft to [n, V] probabilities.
-        warped: the same for one model alone; None where the law needs both.
-        convention: whether it is another reading of the same parameters, and not another distribution.
     """
 
     name: str
@@ -51,11 +48,7 @@ class Fit:
 
 @dataclass(slots=True)
 class Fits:
-    """Fits of several laws to the same texts, added up text by text.
-
-    Args:
-        laws: the first is the one that was asked for.
-    """
+    """Fits of several laws to the same texts, added up text by text."""
 
     laws: Sequence[Law]
     found: list[Fit] = field(init=False)
@@ -76,11 +69,7 @@ class Fits:
 
 
 def read_under(reading: Reading, law: Law | None) -> Reading:
-    """A reading with both models' rows by another law, to the letter: nothing is granted to rounding.
-
-    Raises:
-        ValueError: the law is of both models together.
-    """
+    """A reading with both models' rows by another law, to the letter: nothing is granted to rounding."""
     if law is None:
         return reading
     if law.warped is None:
@@ -92,12 +81,7 @@ def read_under(reading: Reading, law: Law | None) -> Reading:
 
 
 def laws_beside(sampling: SamplingParams, *, draft: bool) -> list[Law]:
-    """What was asked for, and what engines are known to do in its place.
-
-    Args:
-        sampling: what was asked for.
-        draft: whether there is a draft whose share may be asked for.
-    """
+    """What was asked for, and what engines are known to do in its place."""
     found = [_of_one("the target as asked for", lambda logits: warp(logits, sampling))]
     if not sampling.greedy:
         found += [*_temperatures(sampling), *_cuts(sampling)]

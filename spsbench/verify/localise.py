@@ -36,11 +36,8 @@ class Place:
 
     Attributes:
         name: e.g. ``after a rejection``.
-        tokens: how many.
         impossible: of these, of probability 0: in a loop under what modified rejection leaves at its place.
         leakage: share of the draft that fits them best; None without a draft.
-        leakage_z: its distance from 0 in standard errors: standard normal for a right engine.
-        score_z: of the log-score: above 0 the tokens are too probable, below too improbable.
     """
 
     name: str
@@ -53,12 +50,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """What is known of where texts part from the target.
-
-    Attributes:
-        places: by group: place in the loop, closeness of the models.
-        fits: laws other than the one asked for, the best first, and that one at the end.
-    """
+    """What is known of where texts part from the target."""
 
     places: Mapping[str, Sequence[Place]]
     fits: Sequence[Fit]
@@ -78,15 +70,7 @@ def locate(
     sampling: SamplingParams,
     k: int | None = None,
 ) -> Located:
-    """Read texts again and sort their tokens.
-
-    Args:
-        drawn: of one engine and setting.
-        models: target and draft.
-        sampling: what was asked for.
-        k: lookahead of an engine that accepts by modified rejection; None or 0 for any other, of which
-            nothing is said of places in the loop.
-    """
+    """Read texts again and sort their tokens."""
     fits = Fits(laws_beside(sampling, draft=models[1] is not None))
     sums: dict[str, dict[str, Sums]] = {}
     counts: dict[str, dict[str, int]] = {}

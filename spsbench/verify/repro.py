@@ -61,8 +61,6 @@ class Draws:
     """How many outputs are asked for.
 
     Attributes:
-        tried: of each context that is tried.
-        measured: of each context that is measured.
         budget_s: the longest for all of them, in seconds.
     """
 
@@ -89,15 +87,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a spot shows.
-
-    Attributes:
-        spot: where.
-        outputs: that were drawn.
-        counts: of the tokens at the spot.
-        expected: the target's row there.
-        p_value: of these counts under that row; times the contexts that were measured.
-    """
+    """What a spot shows."""
 
     spot: Spot
     outputs: int
@@ -127,20 +117,7 @@ def reproduce(
     folder: Path,
     draws: Draws | None = None,
 ) -> ReproFacts:
-    """Find a context, measure it, and write ``repro.py``.
-
-    Args:
-        row: an alarm.
-        subject: the engine and its models.
-        names: of target and draft, for the script's readers.
-        max_new_tokens: of the audit's texts.
-        seed: of all requests.
-        folder: takes the script.
-        draws: how many outputs.
-
-    Raises:
-        PeerGone: the engine cannot be asked any more.
-    """
+    """Find a context, measure it, and write ``repro.py``."""
     setting, draws = row.setting, draws or Draws()
     if setting.sampling.greedy:
         draws = replace(draws, tried=LEAST, measured=2 * LEAST)  # another seed is the same text
@@ -246,11 +223,7 @@ class _Search:
         return target.score_uncached(ids, last=1).float()
 
     def _outputs(self, context: tuple[int, ...], first: int, count: int) -> list[list[int]]:
-        """Valid ones, up to the budget.
-
-        Raises:
-            PeerGone: the engine cannot be asked any more.
-        """
+        """Valid ones, up to the budget."""
         sampling = sampling_of(self._row.setting.sampling)
         found = []
         for seed in seeds(first, count):
@@ -283,9 +256,6 @@ def expected(
 
     Args:
         logits: [1, V].
-        sampling: what was asked for.
-        law: that the texts are held against instead.
-        observed: token ids.
     """
     row = (warp(logits, sampling) if law is None or law.warped is None else law.warped(logits))[0].double()
     possible = int((row > 0).sum())
@@ -315,14 +285,7 @@ def is_firm(logits: Tensor, sampling: SamplingParams) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A context of a text.
-
-    Attributes:
-        score: the distance that is expected to show at one of the first K + 1 tokens after it.
-        later: whether that is after the first.
-        ids: of the context.
-        onwards: K + 1 tokens of the text after it, or what there is.
-    """
+    """A context of a text."""
 
     score: float
     later: bool
@@ -331,14 +294,7 @@ class _Start:
 
 
 def contexts(row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int]) -> list[tuple[int, ...]]:
-    """Contexts to try, shortened; the best ones whole too.
-
-    Args:
-        row: an alarm.
-        models: target and draft.
-        stop_ids: tokens that end an output: where they seem to be left out, a context where they are likely
-            is tried too.
-    """
+    """Contexts to try, shortened; the best ones whole too."""
     starts: list[_Start] = []
     for each in row.found.drawn[:MOST_TEXTS]:
         found = _starts(reading_of(each.text, models), row, each.text.prompt, stop_ids)

@@ -25,11 +25,7 @@ _CASE = "CASE: dict[str, Any] = {}\n"
 
 
 def require_part(engine: str, flag: str) -> None:
-    """Refuse an engine that no script can be written for.
-
-    Raises:
-        UsageError: it is a server.
-    """
+    """Refuse an engine that no script can be written for."""
     if engine.startswith(OPENAI):
         raise UsageError(
             "no script is written for servers.", flag=flag, remedy="Name the engine itself, or a worker."
@@ -50,13 +46,7 @@ def options_of(engine: str) -> dict[str, Any]:
 
 
 def script(engine: str, title: str, case: Mapping[str, Any]) -> str:
-    """The whole script.
-
-    Args:
-        engine: as it was named.
-        title: paragraphs for the docstring: what the script shows, of which models.
-        case: what ``common`` and the engine's part read.
-    """
+    """The whole script."""
     shared, part = (_Source((_PARTS / f"{name}.py").read_text()) for name in ("common", part_of(engine)))
     told = f"{title}\n\n{part.docstring}\n\nWritten by spsbench {spsbench.__version__}; needs none of it."
     body = shared.body.replace(_CASE, _literal(case))

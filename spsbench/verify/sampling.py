@@ -39,10 +39,6 @@ class MemoizedModel:
 
     A context keeps its first row, whatever block it was scored in: samples from memoized rows follow
     exactly the distribution of these rows. Of a model that keeps its hidden states these are remembered, too.
-
-    Args:
-        model: computes the rows that are missing.
-        device: of the model.
     """
 
     def __init__(self, model: LanguageModel, device: torch.device) -> None:

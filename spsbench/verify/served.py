@@ -44,12 +44,7 @@ class _Ids:
 
 
 class Served:
-    """The built-in eager engine behind the protocol.
-
-    Args:
-        asked: what to load; both models in the precision that is named there.
-        fault: one of ``FAULTS``, or None.
-    """
+    """The built-in eager engine behind the protocol."""
 
     def __init__(self, asked: Load, fault: str | None) -> None:
         self._asked, self._fault = asked, fault

@@ -32,18 +32,7 @@ PAPERS = Spec(MODEL), Spec(MODIFIED_REJECTION), Spec(FIXED)
 
 @dataclass(frozen=True, slots=True)
 class SamplerUnderTest:
-    """What is tested.
-
-    Attributes:
-        target, draft: the models as the runs use them.
-        sampling: of both.
-        k: lookahead.
-        device: where the models are.
-        control: the wrong sampler that is planted while the sampler runs; None for the real one.
-        seed: of everything random.
-        drafter, rule, policy: what proposes tokens, what decides which stand, and how many are drafted.
-        corpus: token ids of the prompts, for drafters that count.
-    """
+    """What is tested."""
 
     target: CausalLM
     draft: CausalLM
@@ -67,18 +56,9 @@ class SamplerUnderTest:
         return None if self.rule.name == MODIFIED_REJECTION else build_rule(self.rule)
 
     def build_drafter(
-        self,
-        sampling: SamplingParams,
-        draft: LanguageModel | None = None,
-        hidden: HiddenStates | None = None,
+        self, sampling: SamplingParams, draft: LanguageModel | None = None, hidden: HiddenStates | None = None
     ) -> Drafter:
-        """The drafter over the pair's models.
-
-        Args:
-            sampling: of target and draft.
-            draft: what stands for the draft model; the pair's own unless given.
-            hidden: who keeps hidden states, if the target does; the target unless given.
-        """
+        """The drafter over the pair's models."""
         keeps = self.target.keeps_features
         context = Context(
             target=self.target,
@@ -121,7 +101,6 @@ class SamplerUnderTest:
         """Target rows by one uncached forward, and which of them rounding could not change.
 
         Args:
-            sequence: all tokens.
             start: the first row wanted is the law of ``sequence[start]``; there is one row more than
                 tokens from there, for the token after the end.
 

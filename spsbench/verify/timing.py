@@ -27,9 +27,7 @@ class Timed(TableModel):
     """A table whose forwards take a known time.
 
     Args:
-        clock: moved on by each forward.
         forward_s: seconds of a forward.
-        seed: of the rows.
     """
 
     def __init__(self, clock: FakeClock, forward_s: float, seed: int) -> None:
@@ -42,12 +40,7 @@ class Timed(TableModel):
 
 
 class TimedDrafter:
-    """A drafter that takes as long as a draft model would: a forward to begin, and K to draft.
-
-    Args:
-        drafter: what proposes.
-        clock: moved on.
-    """
+    """A drafter that takes as long as a draft model would: a forward to begin, and K to draft."""
 
     def __init__(self, drafter: Drafter, clock: FakeClock) -> None:
         self._drafter, self._clock = drafter, clock
@@ -67,15 +60,7 @@ class TimedDrafter:
 def booked_time(
     k: int, decoder: TextDecoder, make: Callable[[], Drafter] | None = None, rule: Rule | None = None
 ) -> Finding:
-    """Compare what the engine booked in ArS and SpS with what passed, phase by phase and loop by loop.
-
-    Args:
-        k: lookahead.
-        decoder: turns token ids into text.
-        make: builds a drafter over ``SIZE`` tokens that takes no time of this clock; a draft model unless
-            given.
-        rule: judges drafts; modified rejection unless given.
-    """
+    """Compare what the engine booked in ArS and SpS with what passed, phase by phase and loop by loop."""
     wrong: list[str] = []
     loops = 0
     for lookahead in (0, k):

@@ -42,18 +42,7 @@ def findings(
     effort: Effort,
     contexts: Contexts | None = None,
 ) -> Iterator[Finding]:
-    """Run every test that says something about the subject's sampling.
-
-    Args:
-        subject: the sampler under test.
-        prompts: of the task, at least one.
-        decoder: of the pair's tokens.
-        effort: sizes.
-        contexts: where draws are made, if that is known.
-
-    Yields:
-        one finding a test, as soon as it is there.
-    """
+    """Run every test that says something about the subject's sampling."""
     with planted_everywhere(subject.control):
         yield from _of_parts(subject, prompts[: effort.prompts], decoder, effort)
         yield from _of_whole(subject, prompts, decoder, effort, contexts)
@@ -135,13 +124,7 @@ def control_matrix(
     effort: Effort,
     done: Callable[[str, list[Finding]], None],
 ) -> dict[str, Row]:
-    """Every control against every test; True where the test found it out.
-
-    Args:
-        subject: the sampler; its own control is ignored.
-        prompts, decoder, effort: see ``findings``.
-        done: called after each control, for progress.
-    """
+    """Every control against every test; True where the test found it out."""
     matrix: dict[str, Row] = {}
     # A wrong sampler does not change them; a fault that is shared does, and chooses its own.
     contexts = None if subject.sampling.greedy else _contexts(subject, prompts, effort)

@@ -65,7 +65,6 @@ def is_clear(logits: Sequence[float] | Row, params: SamplingParams, slack: float
 
     Args:
         logits: [V].
-        params: see ``brute_force``.
         slack: of the nucleus' mass, and of a logit relative to the largest.
     """
     if params.greedy:

@@ -71,8 +71,7 @@ def test_without_a_draft_there_is_no_sps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fails", "reason"),
-    [("load", "no such model"), ("generate", "out of memory"), ("exit", "it ended")],
+    ("fails", "reason"), [("load", "no such model"), ("generate", "out of memory"), ("exit", "it ended")]
 )
 def test_an_engine_that_fails_is_left_out_with_its_reason(tmp_path: Path, fails: str, reason: str) -> None:
     found = measure(plan(tmp_path, rounds=1), [fake("first"), fake("bad", fails=fails)], lambda text: None)

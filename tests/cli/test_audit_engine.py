@@ -87,10 +87,7 @@ def test_an_engine_that_gives_up_keeps_what_it_wrote(cli: Cli, tmp_path: Path) -
         (("--engine", "worker:x", "--arms", "hf"), "hf is unknown"),
         (("--engine", "worker:x", "--k", "0"), "--k needs at least one value above 0"),
         (("--engine", "worker:x", "--temperature", "1,hot"), "temperature"),
-        (
-            ("--engine", "openai:http://localhost:1", "--k", "4"),
-            "a server has its own models and lookahead",
-        ),
+        (("--engine", "openai:http://localhost:1", "--k", "4"), "a server has its own models and lookahead"),
     ],
 )
 def test_bad_input_is_refused(cli: Cli, arguments: tuple[str, ...], said: str) -> None:

@@ -81,10 +81,7 @@ def test_it_fits_the_terminal(name: str, width: int, cli: Cli, monkeypatch: pyte
 @pytest.mark.parametrize("name", ["theory", "judge", "tasks", "pairs", "protocols"])
 def test_a_former_name_is_hidden_and_names_the_new_one(name: str, cli: Cli) -> None:
     assert f"│ {name} " not in cli("--help").out
-    given = {
-        "theory": ["--alpha", "0.8", "--c", "0.1"],
-        "judge": ["nowhere.jsonl"],
-    }
+    given = {"theory": ["--alpha", "0.8", "--c", "0.1"], "judge": ["nowhere.jsonl"]}
     said = cli(name, *given.get(name, [])).err.splitlines()[0]
     assert re.fullmatch(
         rf"`spsbench {name}` is now `spsbench (simulate --formula|score|list {name})`\.", said

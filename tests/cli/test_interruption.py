@@ -165,10 +165,7 @@ def test_several_processes_end_with_the_one_that_was_signalled(cli: Cli, tmp_pat
         "two runs",
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "spsbench", "run", *flags],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
+        [sys.executable, "-m", "spsbench", "run", *flags], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
     kept = tmp_path / "two runs/process-0"
     wait_for(kept / "samples.jsonl", process)

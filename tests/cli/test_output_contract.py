@@ -30,9 +30,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = Finding("analytic", True, "0 of 1 differ", "0.1", {})
     monkeypatch.setattr("spsbench.verify.verification.findings", lambda *_: iter([found]))
     monkeypatch.setattr(
-        paper,
-        "reproduce",
-        lambda params: keep_page({"complete": True}, "page", "page", tmp_path, params),
+        paper, "reproduce", lambda params: keep_page({"complete": True}, "page", "page", tmp_path, params)
     )
     made = SimpleNamespace(record={}, recipe=SimpleNamespace(kind="model"), held_out=[], folder=tmp_path)
     source = SimpleNamespace(name="target")

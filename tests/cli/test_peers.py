@@ -104,9 +104,7 @@ def test_a_worker_is_measured_beside_ours(beside: tuple[Path, Path, Result]) -> 
     assert ended(pids)
 
 
-def test_its_texts_are_read_again_and_held_against_our_greedy_ones(
-    beside: tuple[Path, Path, Result],
-) -> None:
+def test_its_texts_are_read_again_and_held_against_our_greedy_ones(beside: tuple[Path, Path, Result]) -> None:
     judged = json.loads((beside[0] / "summary.json").read_text())["losslessness"]["arms"]
     identical = {arm["arm"].partition(":")[0]: arm["identity"] for arm in judged}
     assert identical.pop("ars-greedy") is None

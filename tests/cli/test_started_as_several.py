@@ -52,16 +52,10 @@ def test_a_rank_alone_silences_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch
         (("run", "--draft-placement", "first"), "--draft-placement: first says where the draft of a split"),
         (("run", "--processes", "2", "--set", "tensor_parallel=2"), "2 is given together with --processes"),
         (("verify", "--engine", "worker:true", "--quantise", "int8"), "--quantise: int8 is given together"),
-        (
-            ("verify", "--engine", "worker:true", "--draft-quantise", "int4"),
-            "int4 is given",
-        ),
+        (("verify", "--engine", "worker:true", "--draft-quantise", "int4"), "int4 is given"),
         (("verify", "--engine", "worker:true", "--tensor-parallel", "2"), "--tensor-parallel: 2 is given"),
         (("run", *SERVER, "--batch", "2"), "--batch: 2 has no effect"),
-        (
-            ("run", *SERVER, "--draft-placement", "first"),
-            "--draft-placement: first has no effect",
-        ),
+        (("run", *SERVER, "--draft-placement", "first"), "--draft-placement: first has no effect"),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(

@@ -68,8 +68,7 @@ def test_a_rollback_without_a_draft_is_no_verdict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("stop-below:tau=0.3", [0.4, -0.1]), ("entropy:h=1", [0.19818, -0.05492])],
+    ("text", "expected"), [("stop-below:tau=0.3", [0.4, -0.1]), ("entropy:h=1", [0.19818, -0.05492])]
 )
 def test_margins_by_hand(text: str, expected: list[float]) -> None:
     margin = policy(text).margin

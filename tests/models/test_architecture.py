@@ -45,9 +45,7 @@ def test_attention_passes(architecture: str) -> None:
     require_generative(config_of(architecture), architecture, "--target")
 
 
-def test_without_private_names_of_transformers_the_self_test_decides(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_private_names_of_transformers_the_self_test_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(transformers.AutoModelForCausalLM, "_model_mapping")
     require_generative(config_of("llama"), "llama", "--target")
     with pytest.raises(UsageError, match="hybrid"):  # seen from the public cache

@@ -56,12 +56,7 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-_YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10_000.0,
-    "factor": 8.0,
-    "original_max_position_embeddings": 64,
-}
+_YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": 64}
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
@@ -218,11 +213,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "a part of each head",
     ),
     "heads": ("llama", {"head_dim": 8}, "heads of 8"),
-    "kind of layer": (
-        "qwen3",
-        {"layer_types": ["chunked_attention"] * 4},
-        "chunked_attention",
-    ),
+    "kind of layer": ("qwen3", {"layer_types": ["chunked_attention"] * 4}, "chunked_attention"),
 }
 
 

@@ -119,10 +119,7 @@ def test_greedy_leaves_nothing_to_chance() -> None:
 
 
 def test_what_the_api_cannot_say_is_refused() -> None:
-    with (
-        serving(Fake("text")) as url,
-        pytest.raises(PeerError, match="no top-k, and top-k 9 is asked for"),
-    ):
+    with serving(Fake("text")) as url, pytest.raises(PeerError, match="no top-k, and top-k 9 is asked for"):
         Server(url, texts=Letters()).generate(Ask(PROMPT, 3, sampling=Sampling(top_k=9)))
 
 
@@ -136,10 +133,7 @@ def test_a_prompt_read_otherwise_is_an_error() -> None:
         def text(self, ids: list[int]) -> str:
             return super().text([*ids, 1])
 
-    with (
-        serving(Fake("text")) as url,
-        pytest.raises(PeerError, match="prompt of 4 tokens where 3 were sent"),
-    ):
+    with serving(Fake("text")) as url, pytest.raises(PeerError, match="prompt of 4 tokens where 3 were sent"):
         Server(url, texts=Longer()).generate(ASK)
 
 

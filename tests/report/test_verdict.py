@@ -51,10 +51,7 @@ def test_where_it_does_not_pay_it_says_from_where_it_would(make_verdict: Make) -
     ("changes", "why"),
     [
         ({"speedup": {"ratio": 1.2, "low": None, "high": None}}, "There is no interval over 50 prompts."),
-        (
-            {"others": [_other(2, False)], "candidates": 2, "prompts": 6},
-            "6 prompts are too few to choose",
-        ),
+        ({"others": [_other(2, False)], "candidates": 2, "prompts": 6}, "6 prompts are too few to choose"),
         ({"speedup": {"ratio": 1.0, "low": 0.9, "high": 1.1}}, "Raise --limit for a narrower interval."),
     ],
 )

@@ -110,12 +110,7 @@ def planned() -> Plan:
 
 def kept(planned: Plan) -> dict[str, Any]:
     """What a run's directory is begun with."""
-    return {
-        "identity": planned.identity(),
-        "config": {},
-        "info": planned.info(),
-        "prompts": planned.prompts,
-    }
+    return {"identity": planned.identity(), "config": {}, "info": planned.info(), "prompts": planned.prompts}
 
 
 def test_workers_that_do_not_fit_on_their_machine_are_refused(planned: Plan) -> None:

@@ -85,10 +85,7 @@ def reproduced(
 
 @pytest.mark.parametrize(
     ("fault", "sampling", "k"),
-    [
-        ("reused-seed", SamplingParams(), 0),
-        ("row-off-by-one", SamplingParams(greedy=True), K),
-    ],
+    [("reused-seed", SamplingParams(), 0), ("row-off-by-one", SamplingParams(greedy=True), K)],
 )
 def test_a_prompt_is_found_that_shows_the_fault(
     fault: str, sampling: SamplingParams, k: int, folders: Folders, models: Models, tmp_path: Path

@@ -28,17 +28,7 @@ class DeadlinePassed(BaseException):
 
 
 def send(descriptor: int, message: bytes, deadline: float | None = None) -> None:
-    """Write one message.
-
-    Args:
-        descriptor: of a pipe; not blocking if there is a deadline.
-        message: at most 4 GiB.
-        deadline: on ``time.monotonic``'s clock; without one it may block for ever.
-
-    Raises:
-        PipeClosed: nobody reads.
-        DeadlinePassed: not written in time.
-    """
+    """Write one message."""
     left = memoryview(len(message).to_bytes(4, "big") + message)
     while left:
         try:
@@ -50,13 +40,7 @@ def send(descriptor: int, message: bytes, deadline: float | None = None) -> None
 
 
 def receive(descriptor: int, deadline: float | None = None) -> bytes:
-    """Read one message, in one go if it is there: each side waits for the other's before it sends again.
-
-    Raises:
-        PipeClosed: the other side is gone, perhaps in the middle.
-        TooLong: it announces more than ``MAX_BYTES``, or more came than it announced.
-        DeadlinePassed: not there in time.
-    """
+    """Read one message, in one go if it is there: each side waits for the other's before it sends again."""
     message = bytearray()
     wanted = 4
     while len(message) < wanted:

@@ -16,20 +16,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def syscall(number: int, *arguments: Any) -> int:
-    """Call the kernel by number.
-
-    Raises:
-        OSError: the kernel refused; ``errno`` says why.
-    """
+    """Call the kernel by number."""
     return _checked(_libc.syscall(ctypes.c_long(number), *arguments))
 
 
 def prctl(option: int, *arguments: Any) -> int:
-    """``prctl(2)``; missing arguments are 0.
-
-    Raises:
-        OSError: the kernel refused.
-    """
+    """``prctl(2)``; missing arguments are 0."""
     given = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
     padding = [ctypes.c_ulong(0)] * (4 - len(given))
     return _checked(_libc.prctl(ctypes.c_int(option), *given, *padding))
@@ -45,30 +37,18 @@ def prepared(name: str, *arguments: Any) -> Callable[[], int]:
 
 
 def unshare(namespaces: int) -> None:
-    """``unshare(2)``.
-
-    Raises:
-        OSError: the kernel refused.
-    """
+    """``unshare(2)``."""
     _checked(_libc.unshare(ctypes.c_int(namespaces)))
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None) -> None:
-    """``mount(2)``.
-
-    Raises:
-        OSError: the kernel refused.
-    """
+    """``mount(2)``."""
     texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
     _checked(_libc.mount(*texts[:3], ctypes.c_ulong(flags), texts[3]))
 
 
 def umount(target: str, flags: int) -> None:
-    """``umount2(2)``.
-
-    Raises:
-        OSError: the kernel refused.
-    """
+    """``umount2(2)``."""
     _checked(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)))
 
 

@@ -27,11 +27,7 @@ def abi() -> int:
 
 
 def confine() -> None:
-    """Lock this process and its children out of all files.
-
-    Raises:
-        OSError: no Landlock, or the kernel refuses.
-    """
+    """Lock this process and its children out of all files."""
     ruleset = _ruleset()
     kernel.no_new_privileges()
     kernel.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
@@ -43,9 +39,6 @@ def separation() -> Callable[[], int]:
 
     It may be called in any number of forks of a process without new privileges; the rule set's descriptor
     is theirs to close.
-
-    Raises:
-        OSError: no Landlock, or the kernel refuses; so does what it returns.
     """
     numbers = ctypes.c_long(_RESTRICT_SELF), ctypes.c_int(_ruleset()), ctypes.c_uint32(0)
     return kernel.prepared("syscall", *numbers)

@@ -68,9 +68,6 @@ def read_library(packages: Iterable[str]) -> None:
 
     Opening a file changes its access time, which the next program could read. Shared libraries are loaded
     here, and importing one finds it loaded.
-
-    Args:
-        packages: folders beside the standard library.
     """
     looked: dict[str, os.stat_result] = {}
     places: dict[str, slice] = {}

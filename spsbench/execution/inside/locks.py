@@ -11,11 +11,7 @@ class Locks:
     """Made once by the zygote, which has no new privileges; put on by every program's process.
 
     Args:
-        layers: which to put on.
         memory_bytes: of address space; the zygote takes this limit, and those like it, upon itself.
-
-    Raises:
-        OSError: one of them is unavailable.
     """
 
     def __init__(self, layers: list[str], memory_bytes: int) -> None:
@@ -26,20 +22,12 @@ class Locks:
             limits.lower_common(memory_bytes)
 
     def separate(self) -> None:
-        """The lock that needs a descriptor of the zygote's, to be put on while it is open.
-
-        Raises:
-            OSError: it does not hold; the program must not run.
-        """
+        """The lock that needs a descriptor of the zygote's, to be put on while it is open."""
         if self._separate is not None:
             self._separate()
 
     def put_on(self, cpu_s: int) -> None:
-        """The others.
-
-        Raises:
-            OSError: one does not hold; the program must not run.
-        """
+        """The others."""
         if self._limits:
             limits.lower_own(cpu_s)
         if self._filter is not None:

@@ -31,9 +31,6 @@ def enter() -> None:
     """Go on as the first process of new namespaces, which see no file at all.
 
     The process that called stays outside, waits, and ends when that one does.
-
-    Raises:
-        OSError: the kernel gives none (to this user, in this container).
     """
     _unshare()
     _mount(None, "/", None, _PRIVATE)  # what is mounted here is seen here only

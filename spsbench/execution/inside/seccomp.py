@@ -70,11 +70,7 @@ class Filter:
         self._install = kernel.prepared("prctl", option, mode, ctypes.c_char_p(header), nothing, nothing)
 
     def install(self, own_pid: int) -> None:
-        """Lock this process, for good, into the calls of the table; signals reach ``own_pid`` alone.
-
-        Raises:
-            OSError: the kernel has no seccomp filters, or refuses.
-        """
+        """Lock this process, for good, into the calls of the table; signals reach ``own_pid`` alone."""
         _INSTRUCTION.pack_into(self._code, self._own_process, _JUMP_EQUAL, 1, 0, own_pid)
         self._install()
 

@@ -16,10 +16,7 @@ class Table:
 
     Attributes:
         audit_arch: ``AUDIT_ARCH_*`` of ``linux/audit.h``.
-        allowed: calls allowed with any argument.
         judged: calls allowed with some arguments; ``seccomp`` knows which.
-        own_process: calls allowed if the first argument is the process itself.
-        looks: calls that open or inspect a path or a file; it is as if it were not there.
     """
 
     audit_arch: int
@@ -83,11 +80,7 @@ TABLES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
 
 def table() -> Table:
-    """The table of this machine.
-
-    Raises:
-        OSError: there is none for this architecture.
-    """
+    """The table of this machine."""
     machine = platform.machine()
     if machine not in TABLES:
         raise OSError(f"no table of system calls for {machine}")

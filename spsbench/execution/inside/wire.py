@@ -49,24 +49,12 @@ class Foreign:
 
 
 def dumps(value: Any, strict: bool = False) -> bytes:
-    """Encode plain data.
-
-    Args:
-        value: whatever it is.
-        strict: refuse what would cross as its type's name alone (``ForeignData``: it did already).
-
-    Raises:
-        WireError: more than ``MAX_NODES`` values, or deeper than ``MAX_DEPTH``.
-    """
+    """Encode plain data."""
     return json.dumps(_Encoder(strict).encode(value, 0), separators=(",", ":")).encode()
 
 
 def loads(data: bytes) -> Any:
-    """Decode what ``dumps`` wrote; safe for bytes that an enemy wrote.
-
-    Raises:
-        WireError: as for ``dumps``, or the bytes are not in this format.
-    """
+    """Decode what ``dumps`` wrote; safe for bytes that an enemy wrote."""
     try:
         return _Decoder().decode(json.loads(data), 0)
     except (ValueError, TypeError, ArithmeticError, RecursionError, IndexError, KeyError) as error:

@@ -55,7 +55,6 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
     """Lock this process up, say so, and serve until the judge hangs up.
 
     Args:
-        control: the socket to the judge.
         settings: ``layers``, ``packages`` (name to folder), ``memory_bytes``.
     """
     try:

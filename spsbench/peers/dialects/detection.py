@@ -16,17 +16,7 @@ from spsbench.peers.texts import Texts
 
 
 def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:
-    """The dialect of a server and of one model that it serves.
-
-    Args:
-        http: the server.
-        model: which; None where it serves one.
-        texts: a tokenizer, for a server of text.
-
-    Raises:
-        PeerError: it is not such a server, refuses, or serves no such model.
-        PeerGone: no server answers.
-    """
+    """The dialect of a server and of one model that it serves."""
     props = http.find("/props")
     cards = _cards(http)
     if props is not None and "default_generation_settings" in props:

@@ -12,14 +12,7 @@ from spsbench.peers.protocol import LARGEST, Answer, Ask, Described, Sampling, s
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What one event of a stream says. None wherever it does not.
-
-    Attributes:
-        text: whether it brings some of the output.
-        tokens: how many tokens were written so far.
-        added: how many of them came with this event.
-        drafted, accepted: draft tokens of the whole request; with the last event, if at all.
-    """
+    """What one event of a stream says. None wherever it does not."""
 
     text: bool
     tokens: int | None = None
@@ -30,12 +23,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Names in ``/metrics`` of what a server counts over all of its requests.
-
-    Attributes:
-        written: tokens of outputs.
-        drafted, accepted: draft tokens proposed, and kept.
-    """
+    """Names in ``/metrics`` of what a server counts over all of its requests."""
 
     written: str
     drafted: str
@@ -65,19 +53,11 @@ class Dialect(Protocol):
         ...
 
     def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
-        """The answer in a response.
-
-        Raises:
-            PeerError: it lacks what every answer has.
-        """
+        """The answer in a response."""
         ...
 
     def heard(self, event: dict[str, Any]) -> Heard:
-        """What an event of a stream says.
-
-        Raises:
-            PeerError: it lacks what every event has.
-        """
+        """What an event of a stream says."""
         ...
 
 
@@ -117,11 +97,7 @@ def decimal(value: Any) -> float | None:
 
 
 def token_ids(value: Any, where: str) -> list[int]:
-    """A list of token ids.
-
-    Raises:
-        PeerError: it is none.
-    """
+    """A list of token ids."""
     if isinstance(value, list) and all(type(each) is int for each in value):
         return value
     raise PeerError(f"{where} is {shortened(repr(value))} and no list of token ids")

@@ -13,12 +13,7 @@ _SEEDS = 2**32 - 1  # the last one stands for a random seed
 
 
 class LlamaCpp:
-    """``/completion`` with token ids in and out, times and counts with every answer.
-
-    Args:
-        props: its ``/props``.
-        vocab_size: if it is reported.
-    """
+    """``/completion`` with token ids in and out, times and counts with every answer."""
 
     path = "/completion"
     counters = Counters(

@@ -12,14 +12,7 @@ from spsbench.peers.texts import Texts
 
 
 class OpenAi:
-    """What the OpenAI API has, and nothing else: top-k, min-p and most penalties cannot be set.
-
-    Args:
-        model: the name under which it is served.
-        engine, version: as it calls itself.
-        texts: makes ids of its text.
-        ids_in: whether it takes a prompt of token ids.
-    """
+    """What the OpenAI API has, and nothing else: top-k, min-p and most penalties cannot be set."""
 
     path = "/v1/completions"
     counters: Counters | None = None
@@ -38,11 +31,7 @@ class OpenAi:
         )
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
-        """See ``Dialect.body``.
-
-        Raises:
-            PeerError: what was asked for cannot be said.
-        """
+        """See ``Dialect.body``."""
         drawn = ask.sampling
         if drawn.top_k and not drawn.greedy:
             raise PeerError(f"its API has no top-k, and top-k {drawn.top_k} is asked for")

@@ -13,11 +13,7 @@ from spsbench.peers.serving import until_stop
 
 
 class Sglang:
-    """``/generate`` with token ids in and out.
-
-    Args:
-        info: its ``/get_server_info``.
-    """
+    """``/generate`` with token ids in and out."""
 
     path = "/generate"
     counters: Counters | None = None

@@ -13,12 +13,7 @@ _MOST_SEED = 2**63
 
 
 class Vllm:
-    """``/v1/completions`` with token ids in and out.
-
-    Args:
-        model: the name under which it is served.
-        version: of the engine.
-    """
+    """``/v1/completions`` with token ids in and out."""
 
     path = "/v1/completions"
     counters = Counters(

@@ -29,24 +29,14 @@ _MIXED = "the run was measured under several conditions, whose times are not poo
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """What could be drawn and what could not.
-
-    Attributes:
-        plates: in the order in which one reads them.
-        left_out: title and reason of each figure that this run does not give.
-    """
+    """What could be drawn and what could not."""
 
     plates: tuple[Plate, ...]
     left_out: tuple[tuple[str, str], ...]
 
 
 def draw(measured: Measured, *, narrow: bool = False) -> Gallery:
-    """Every figure that the run has the data for.
-
-    Args:
-        measured: the run.
-        narrow: draw each with its panels one below another too, for a page on a phone.
-    """
+    """Every figure that the run has the data for."""
     if measured.summary.get("conditions"):
         return Gallery((), tuple((title, _MIXED) for title in _FIGURES))
     plates, left_out = [], []

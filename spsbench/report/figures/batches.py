@@ -44,13 +44,7 @@ def _panel(axes: Axes, surface: Surface, ks: Sequence[int]) -> None:
         ratios = np.asarray([found["ratio"] for _, found in known])
         intervals = np.asarray([ends(found) for _, found in known]).T
         places = [sizes.index(batch) for batch, _ in known]
-        axes.errorbar(
-            places,
-            ratios,
-            yerr=np.abs(intervals - ratios),
-            elinewidth=1.0,
-            **style.look(number),
-        )
+        axes.errorbar(places, ratios, yerr=np.abs(intervals - ratios), elinewidth=1.0, **style.look(number))
     axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("batch size B (sequences)")

@@ -29,9 +29,6 @@ class Drawing:
 
     Attributes:
         name: of its files, e.g. ``figure1``.
-        title: a few words.
-        caption: what one sees, with the caveats that belong to it.
-        figure: ready to be printed.
     """
 
     name: str
@@ -42,12 +39,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Plate:
-    """A printed figure: see ``Drawing``, with the content of its files.
-
-    Attributes:
-        png, svg, pdf: the panels side by side.
-        narrow_svg: the panels one below another, for phones; empty where it was not asked for.
-    """
+    """A printed figure: see ``Drawing``, with the content of its files."""
 
     name: str
     title: str
@@ -153,14 +145,7 @@ def stacked() -> Iterator[None]:
 def sheet(
     measured: Measured, panels: Sequence[float], height_in: float = 2.9, most_beside: int = _MOST_BESIDE
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with one panel per given width, side by side, stamped with what it shows.
-
-    Args:
-        measured: names the task; synthetic data is labelled on the figure itself.
-        panels: relative widths, which hold if there is one row.
-        height_in: inches of a row of panels.
-        most_beside: panels in a row.
-    """
+    """A figure with one panel per given width, side by side, stamped with what it shows."""
     summary = measured.summary
     prompts = max((row["prompts"] for row in summary["rows"]), default=0)
     pair = f"pair {summary['pair']}, " if summary.get("pair") else ""
@@ -176,13 +161,7 @@ def stamped_sheet(
     height_in: float = 2.9,
     most_beside: int = _MOST_BESIDE,
 ) -> tuple[Figure, list[Axes]]:
-    """``sheet`` for data that is not a run.
-
-    Args:
-        stamp: what is shown, at the foot.
-        synthetic: a box says that the data is.
-        panels, height_in, most_beside: see ``sheet``.
-    """
+    """``sheet`` for data that is not a run."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -288,12 +267,7 @@ _VARIABLES |= {color: f"series-{index}" for index, color in enumerate(SERIES)}
 
 
 def printed(drawing: Drawing, narrow: Drawing | None = None) -> Plate:
-    """The figure as PNG, SVG and PDF, without date or version: the same run gives the same bytes.
-
-    Args:
-        drawing: to be printed.
-        narrow: the same figure, drawn within ``stacked``.
-    """
+    """The figure as PNG, SVG and PDF, without date or version: the same run gives the same bytes."""
     figure = drawing.figure
     _wrap_titles(figure)
     png, pdf = io.BytesIO(), io.BytesIO()
@@ -325,11 +299,7 @@ def _wrap_titles(figure: Figure) -> None:
 
 
 def save(plate: Plate, directory: Path, folder: str = ".") -> None:
-    """Write a figure as SVG, PNG and PDF, into a folder of the directory where one is named.
-
-    Raises:
-        SpsbenchError: the folder cannot be written to, or is a link.
-    """
+    """Write a figure as SVG, PNG and PDF, into a folder of the directory where one is named."""
     for ending, content in (("svg", plate.svg.encode()), ("png", plate.png), ("pdf", plate.pdf)):
         with replacing(directory / folder / f"{plate.name}.{ending}", directory) as new:
             new.write(content)

@@ -32,8 +32,6 @@ class Block:
 
     Attributes:
         anchor: its id on the page; empty if it has no heading of the second level.
-        title: of that heading.
-        html: safe to be put into a page.
     """
 
     anchor: str

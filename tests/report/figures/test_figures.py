@@ -10,17 +10,7 @@ import numpy as np
 import pytest
 from synthetic_run import gallery, measured
 
-from spsbench.report.figures import (
-    draw,
-    figure1,
-    lengths,
-    phases,
-    positions,
-    replayed,
-    speedup,
-    style,
-    tails,
-)
+from spsbench.report.figures import draw, figure1, lengths, phases, positions, replayed, speedup, style, tails
 from spsbench.report.figures.style import Drawing, FigureSkipped, printed, quiet
 from spsbench.report.measured import Measured
 
