@@ -6,6 +6,7 @@ An arm is what it is on each axis. Rows are compared along one axis with all oth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar
 
@@ -142,10 +143,15 @@ def is_beam(row: Row) -> bool:
     return str(row["sampling"]).startswith(f"{BEAM}(")
 
 
+_FROM_FILE = re.compile(r"[^+]*?([^/+]+)\.py(?::KIND\b)?(?=:|\+|$)")
+
+
 def unusual(row: Row) -> list[str]:
     """How a speculative arm drafts and accepts, as far as it is not as in Chen et al. 2023."""
     given = {name: row.get(name, usual) for name, usual in _usual(row).items()}
-    return [str(value) for name, value in given.items() if value not in (None, _USUAL[name])]
+    kinds = [str(value) for name, value in given.items() if value not in (None, _USUAL[name])]
+    # A kind from a file is called by the file: its own name is in code, which no report imports.
+    return [_FROM_FILE.sub(r"\1", kind) for kind in kinds]
 
 
 def shown_engine(engine: str) -> str:

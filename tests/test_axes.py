@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spsbench.axes import label, own_ars, shown_engine
+from spsbench.axes import label, own_ars, shown_engine, unusual
 from spsbench.records import Arm, SamplingParams
 
 GREEDY = SamplingParams(greedy=True)
@@ -37,3 +37,18 @@ def test_an_arms_own_ars_is_that_of_its_engine_and_sampling() -> None:
     rows = [{"arm": arm.name, **arm.axes()} for arm in arms]
     own = [None if (found := own_ars(row, rows)) is None else found["engine"] for row in rows]
     assert own == [None, None, None, "eager", "worker:x", "hf-generate", None]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "shown"),
+    [
+        ("lookup:max_n=2", "lookup:max_n=2"),
+        ("examples/echo_drafter.py:KIND", "echo_drafter"),
+        ("/a/b.c/echo.py:KIND:most=2", "echo:most=2"),
+        ("./echo.py:OTHER", "echo:OTHER"),
+        ("union:of=lookup+model", "union:of=lookup+model"),
+    ],
+)
+def test_a_drafter_from_a_file_is_called_by_the_file(drafter: str, shown: str) -> None:
+    row = {"method": "sps", "drafter": drafter, "rule": "modified-rejection", "policy": "fixed"}
+    assert unusual(row) == [shown]
