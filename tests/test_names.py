@@ -10,7 +10,7 @@ import pytest
 from commandline import ALONE, BRIEF, call
 
 from spsbench.config import ModelRef, resolve
-from spsbench.config.names import LONGEST, file_name, model_name, pair_name, slug, with_draft
+from spsbench.config.files import LONGEST, file_name, model_name, pair_name, slug, with_draft
 from spsbench.paths import mini_dir
 from spsbench.store import fresh_directory
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.config import resolve
-from spsbench.config.precision import Precision
+from spsbench.config.models import Precision
 from spsbench.errors import UsageError
 
 

@@ -15,7 +15,7 @@ from spsbench.cli import options, values
 from spsbench.cli.console import present, say, say_if_busy
 from spsbench.cli.interruption import continued_by, typed
 from spsbench.cli.options import option
-from spsbench.cli.written import sought_of
+from spsbench.cli.values import sought_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
 
@@ -442,7 +442,7 @@ def _advised(advice: Advice, checks: Sequence[Check]) -> Check:
 def _with_draft(ready: Plan, name: str) -> Plan:
     """The plan with a draft of that name in place of its own; an empty name changes nothing."""
     from spsbench.config import ModelRef
-    from spsbench.config.names import with_draft
+    from spsbench.config.files import with_draft
     from spsbench.runner import plan
 
     if not name:

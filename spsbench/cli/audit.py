@@ -252,7 +252,7 @@ def _impossible(facts: Mapping[str, Any]) -> str:
 def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:
     """Target and, if there is one, draft; the logits they share and the shorter window."""
     from spsbench.config import ModelRef, PairConfig, load_pair
-    from spsbench.config.names import pair_name
+    from spsbench.config.files import pair_name
     from spsbench.models.causal_lm import context_window, text_config
     from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.pair import find_pair

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from spsbench.cli import options, values
-from spsbench.cli.batches import USUAL_ALPHA, by_batch, sizes
+from spsbench.cli.bench_screen import screen
 from spsbench.cli.console import present, say, say_if_busy
-from spsbench.cli.contexts import by_context, lengths
 from spsbench.cli.options import option as _option
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from spsbench.bench.study import BenchConfig
     from spsbench.config import PairConfig
     from spsbench.models.causal_lm import CausalLM
-    from spsbench.report.tables import Cell, Table
 
 
 ACCEPTANCE = "Synthetic acceptance"
@@ -97,100 +94,43 @@ def bench(
     bench_pair(context.params)
 
 
-_MILLION, _GB = 1e6, 1e9
-_REGIMES = {
-    "dispatch-bound": "What is read fits in the reported last-level cache: no memory floor is known here.",
-    "unknown": "Bandwidth could not be measured: no floor is known here.",
-}
+_LENGTH = re.compile(r"(?P<number>\d+)(?P<k>[kK]?)", re.ASCII)
 
 
-def screen(facts: Mapping[str, Any]) -> RenderableType:
-    """Models, forwards, floors, the grid, forced acceptance, and one sentence."""
-    if "step_ms" in facts:
-        return Group(_models(facts), "", *by_batch(facts))
-    if "contexts" in facts:
-        return Group(_models(facts), "", *by_context(facts))
-    parts: list[RenderableType] = [_models(facts), "", _forwards(facts), "", _memory(facts)]
-    parts += ["", _grid(facts["payoff"]), "", facts["verdict"]]
-    if facts["forced"] is not None:
-        parts += ["", _forced(facts["forced"])]
-    return Group(*parts)
+def lengths(text: str | None, default: int) -> tuple[int, ...]:
+    """``1k,4k,16384`` as numbers of tokens, ascending and each once; k stands for 1,024."""
+    if text is None:
+        return (default,)
+    matches = [_LENGTH.fullmatch(part.strip()) for part in text.split(",")]
+    found = [int(match["number"]) * (1024 if match["k"] else 1) for match in matches if match is not None]
+    if len(found) < len(matches) or min(found) < 1:
+        raise UsageError(
+            f"it must be numbers of tokens from 1, got {text}.",
+            flag="--context",
+            remedy="Give 256, 4k or 1k,4k,16k.",
+        )
+    return tuple(sorted(set(found)))
 
 
-def _models(facts: Mapping[str, Any]) -> RenderableType:
-    from spsbench.report.tables import Table, left
-
-    rows = []
-    for role in ("target", "draft"):
-        model = facts[role]
-        kind = "random weights" if model["random_weights"] else ""
-        size = f"{model['parameters'] / _MILLION:,.1f}M"
-        rows.append([role, model["name"], f"{model['model_type']}, {size}, {model['dtype']}", kind])
-    return Table([left()] * 4, rows).as_rich()
+USUAL_ALPHA = 0.8
+"""That predictions assume where no acceptance is given."""
 
 
-def _titled(title: str, table: Table) -> Group:
-    return Group(Text(title, style="bold"), "", table.as_rich())
+def sizes(text: str | None) -> tuple[int, ...]:
+    """``1,2,4,8`` ascending and each once; nothing where nothing was typed."""
+    from spsbench.config.models import MAX_BATCH
 
-
-def _forwards(facts: Mapping[str, Any]) -> Group:
-    from spsbench.report.tables import Table, right
-    from spsbench.report.wording import milliseconds, percent
-
-    place = f"{facts['device']}, {facts['threads']} threads, {facts['modes']['target']}"
-    title = f"Forwards after {facts['context']} tokens of context, {place}"
-    columns = [right("model"), right("rows"), right("ms"), right("t(n)/t(1)", note="95%")]
-    rows = []
-    for role in ("target", "draft"):
-        for row in facts["forwards"][role]:
-            own = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" if row["rows"] > 1 else "1"
-            times = milliseconds(row["ms"]), own, milliseconds(row["floor_ms"])
-            rows.append([role, str(row["rows"]), *times, percent(row["share"])])
-    return _titled(title, Table([*columns, right("floor ms"), right("of floor")], rows))
-
-
-def _memory(facts: Mapping[str, Any]) -> str:
-    bandwidth = facts["bandwidth_bytes_per_s"]
-    speed = "" if bandwidth is None else f"Memory is read at {bandwidth / _GB:.1f} GB/s (measured). "
-    told = _REGIMES.get(facts["regime"], "The floor is the bytes of weights and cache over that.")
-    return speed + told
-
-
-def _grid(found: Mapping[str, Any]) -> Group:
-    from spsbench.report.tables import Styled, Table, right
-
-    ks = list(found["costs"])
-    rows: list[list[Cell]] = []
-    for row in found["grid"]:
-        cells = [
-            Styled(f"{value:.2f}", "bold") if k == row["best_k"] else f"{value:.2f}"
-            for k, value in row["speedups"].items()
-        ]
-        rows.append([f"{row['alpha']:.2f}", *cells])
-    needed = found["break_even"]
-    rows.append(["pays from", *("never" if needed[k] is None else f"{needed[k]:.2f}" for k in ks)])
-    table = Table([right("alpha"), *(right(f"K={k}") for k in ks)], rows)
-    return _titled("Predicted speedup, forwards alone, independent tests", table)
-
-
-def _forced(found: Mapping[str, Any]) -> Group:
-    from spsbench.report.tables import Table, right
-    from spsbench.report.wording import milliseconds, speedup
-
-    shares = " ".join(f"{p:.2f}" for p in found["acceptance_by_position"])
-    title = f"Measured with SYNTHETIC acceptance ({shares}), {found['rounds']} rounds"
-    columns = [right("arm"), right("ms/token"), right("tokens/loop"), right("speedup", note="95%")]
-    rows = [
-        [
-            f"SpS (K={arm['k']})" if arm["k"] else "ArS",
-            milliseconds(arm["ms_per_token"]),
-            f"{arm['tokens_per_loop']:.2f}",
-            speedup(arm["speedup"]) if arm["k"] else "1x",
-            "-" if arm["predicted"] is None else f"{arm['predicted']:.2f}x",
-        ]
-        for arm in found["arms"]
-    ]
-    return _titled(title, Table([*columns, right("predicted")], rows))
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    found = {int(part) if part.isascii() and part.isdigit() else 0 for part in parts}
+    if not all(1 <= size <= MAX_BATCH for size in found):
+        raise UsageError(
+            f"it must be whole numbers from 1 to {MAX_BATCH}, got {text}.",
+            flag="--batch",
+            remedy="Give one (8) or a list (1,2,4,8).",
+        )
+    return tuple(sorted(found))
 
 
 DEFAULT_PAIR, DEFAULT_KS, DEFAULT_CONTEXT, DEFAULT_SECONDS = "mini", "1..8", 256, 20.0
@@ -373,7 +313,7 @@ def _tell(fallback: str | None, params: Mapping[str, Any]) -> None:
 
 def _pair(params: Mapping[str, Any]) -> PairConfig:
     from spsbench.config import ModelRef, PairConfig, load_pair
-    from spsbench.config.names import pair_name
+    from spsbench.config.files import pair_name
 
     if (params["target"] is None) != (params["draft"] is None):
         missing = "--draft" if params["draft"] is None else "--target"

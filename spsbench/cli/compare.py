@@ -80,8 +80,7 @@ def _loaded(directory: Path) -> Pair | str:
     import torch
 
     from spsbench.config import resolve
-    from spsbench.config.models import ONNXRUNTIME, TORCH
-    from spsbench.config.precision import Precision
+    from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
     from spsbench.models.pair import find_pair, load_pair, pair_backend
     from spsbench.store.opening import read_run
 

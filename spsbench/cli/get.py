@@ -30,8 +30,7 @@ def get(
 
     Example: spsbench get smollm2
     """
-    from spsbench.cli.console import out, print_json
-    from spsbench.cli.transfers import Transfers
+    from spsbench.cli.console import Transfers, out, print_json
     from spsbench.fetch.watching import watched_by
 
     wanted = _wanted(name)

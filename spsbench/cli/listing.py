@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from spsbench.cli import completion, options
-from spsbench.cli.console import out, print_json, say
+from spsbench.cli.console import out, print_json
 from spsbench.errors import SpsbenchError
 from spsbench.plugins import unknown
 from spsbench.records import Spec
@@ -41,40 +41,7 @@ def list_(
     """
     if what is not None and what not in LISTS:
         raise unknown(what, LISTS, "WHAT")
-    _list(LISTS if what is None else {what: LISTS[what]}, json=json, quiet=quiet)
-
-
-def tasks(json: options.Json = False, quiet: options.Quiet = False, debug: options.Debug = False) -> None:
-    """List the tasks.
-
-    Example: spsbench list tasks
-    """
-    _former("tasks", json=json, quiet=quiet)
-
-
-def pairs(json: options.Json = False, quiet: options.Quiet = False, debug: options.Debug = False) -> None:
-    """List the pairs of target and draft.
-
-    Example: spsbench list pairs
-    """
-    _former("pairs", json=json, quiet=quiet)
-
-
-def protocols(json: options.Json = False, quiet: options.Quiet = False, debug: options.Debug = False) -> None:
-    """List the protocols: how much is measured.
-
-    Example: spsbench list protocols
-    """
-    _former("protocols", json=json, quiet=quiet)
-
-
-def _former(name: str, *, json: bool, quiet: bool) -> None:
-    say(f"`spsbench {name}` is now `spsbench list {name}`.", quiet=quiet)
-    _list({name: LISTS[name]}, json=json, quiet=quiet)
-
-
-def _list(wanted: Mapping[str, Callable[[], list[Row]]], *, json: bool, quiet: bool) -> None:
-    found = {name: rows() for name, rows in wanted.items()}
+    found = {name: LISTS[name]() for name in (LISTS if what is None else [what])}
     if json:
         print_json(found)
     elif not quiet:

@@ -4,44 +4,115 @@ from __future__ import annotations
 
 import errno
 import gc
+import shutil
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import spsbench
 from spsbench.cli.advise import advise
 from spsbench.cli.audit import audit
 from spsbench.cli.bench import bench
-from spsbench.cli.command import Command, Group
 from spsbench.cli.compare import compare
-from spsbench.cli.console import broken_pipe, complain
+from spsbench.cli.console import Transfers, broken_pipe, complain
 from spsbench.cli.distill import distill
 from spsbench.cli.doctor import doctor
-from spsbench.cli.formula import theory
 from spsbench.cli.get import get
 from spsbench.cli.interruption import INTERRUPTED, Interruption, listening
-from spsbench.cli.judge import judge
-from spsbench.cli.listing import list_, pairs, protocols, tasks
-from spsbench.cli.merge import merge
+from spsbench.cli.listing import list_
 from spsbench.cli.options import EXIT_CODES
 from spsbench.cli.paper import paper
 from spsbench.cli.replay import replay
 from spsbench.cli.report import report
-from spsbench.cli.run import run
+from spsbench.cli.run import merge, run, sweep_k
 from spsbench.cli.score import score
 from spsbench.cli.simulate import simulate
-from spsbench.cli.sweep_k import sweep_k
 from spsbench.cli.trace import trace
-from spsbench.cli.transfers import Transfers
 from spsbench.cli.verify import verify
 from spsbench.config.addresses import withhold
-from spsbench.errors import SpsbenchError
+from spsbench.errors import SpsbenchError, UsageError
 from spsbench.fetch.watching import watched_by
 from spsbench.torchrun import require_alone
+
+LIST = "LIST"
+"""The metavar of options whose value is a list: ``--k 2,4``."""
+
+
+def refuse_repeated(command: Any, context: Any, arguments: Sequence[str]) -> None:
+    """Refuse an option that is given twice, unless giving it again adds to it.
+
+    The parser would keep the last value without a word, and a user who types ``--k 2 --k 4`` means both.
+    """
+    *_, given = command.make_parser(context).parse_args(args=list(arguments))
+    for parameter, count in Counter(given).items():
+        if count == 1 or parameter.multiple or parameter.param_type_name != "option":
+            continue
+        flag = parameter.opts[0]
+        values = _values(parameter.opts, arguments) if parameter.metavar == LIST else ()
+        listed = f": {flag} {','.join(values)}" if parameter.metavar == LIST else ""
+        raise UsageError("it is given twice.", flag=flag, remedy=f"Give {flag} once{listed}.")
+
+
+def _values(flags: Sequence[str], arguments: Sequence[str]) -> Iterator[str]:
+    """What was typed after each of an option's occurrences."""
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name in flags:
+            yield value if equals else arguments[place + 1]
+
+
+NARROW = 60
+"""Columns below which help is plain text: in a table of panels the names of options would be cut."""
+
+
+@contextmanager
+def fitting_help(command: Any, formatter: Any) -> Iterator[None]:
+    """While the block lasts a command's help fits the terminal, without panels where that is narrow."""
+    columns, usual = shutil.get_terminal_size().columns, command.rich_markup_mode
+    if columns < NARROW:
+        command.rich_markup_mode, formatter.width = None, columns
+    try:
+        yield
+    finally:
+        command.rich_markup_mode = usual
+
+
+class Command(TyperCommand):
+    """A command of spsbench."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does, each option once."""
+        if not ctx.resilient_parsing:  # completion looks at commands that are half typed
+            refuse_repeated(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As typer does, at any width."""
+        with fitting_help(self, formatter):
+            super().format_help(ctx, formatter)
+
+
+class Group(TyperGroup):
+    """``spsbench`` itself."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does, each option once."""
+        if not ctx.resilient_parsing:
+            refuse_repeated(self, ctx, args)
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As typer does, at any width."""
+        with fitting_help(self, formatter):
+            super().format_help(ctx, formatter)
+
 
 BROKEN_PIPE = 141
 """What shells report of a process whose reader went away (128 + SIGPIPE)."""
@@ -53,7 +124,7 @@ large report's time went into looking, and a look in the middle of a loop is noi
 IN_SEVERAL = ("run", "sweep-k", "verify")
 """Commands whose target can be split over processes; each looks itself how many it needs."""
 
-ANYWHERE = ("list", "doctor", "tasks", "pairs", "protocols")
+ANYWHERE = ("list", "doctor")
 """Commands that only print what there is, which several processes may do at once."""
 
 app = typer.Typer(name="spsbench", cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,17 +139,9 @@ PANELS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
 }
 """The commands by what they are for, as `spsbench --help` shows them."""
 
-FORMER: tuple[tuple[str, Callable[..., None]], ...] = (
-    *(("theory", theory), ("judge", judge)),
-    *(("tasks", tasks), ("pairs", pairs), ("protocols", protocols)),
-)
-"""Names of version 0.1, which work for one release more and name the new command."""
-
 for panel, commands in PANELS.items():
     for name, command in commands:
         app.command(name, cls=Command, rich_help_panel=panel, epilog=EXIT_CODES)(command)
-for name, command in FORMER:
-    app.command(name, cls=Command, hidden=True, epilog=EXIT_CODES)(command)
 
 
 def _version(wanted: bool) -> None:

@@ -1,13 +1,15 @@
-"""``spsbench run``."""
+"""``spsbench run``, ``sweep-k`` and ``merge``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from spsbench.cli import options
+from spsbench.cli import completion, options
 from spsbench.errors import UsageError
 from spsbench.torchrun import require_alone
 
@@ -110,10 +112,57 @@ def start(params: Mapping[str, Any]) -> None:
         measure_load(params)
         return
     if params["processes"] is not None:
-        from spsbench.cli.processes import measure_processes
+        from spsbench.cli.measure import measure_processes
 
         measure_processes(params)
         return
     from spsbench.cli.measure import measure
 
     measure({name: value for name, value in params.items() if name not in _PASSED_ON})
+
+
+DEFAULT_KS = "0..7"
+"""The lookaheads of Figure 1 in Chen et al. 2023."""
+
+
+@wraps(run, assigned=("__annotations__",))  # the options of `run`, with a help of its own
+def sweep_k(context: typer.Context, **options: Any) -> None:
+    """Measure several lookaheads K in one run, interleaved prompt by prompt.
+
+    Example: spsbench sweep-k xsum --k 0,2,4,8
+    """
+    # A run that is continued knows its lookaheads.
+    given = context.params["k"] or context.params["resume"]
+    start(context.params if given else context.params | {"k": DEFAULT_KS})
+
+
+def merge(
+    shards: Annotated[
+        list[Path],
+        options.argument("SHARD...", "Directories of `run --shard 1/N` to `N/N`.", completion.runs),
+    ],
+    out: Annotated[Path, options.option("--out", "DIR", options.FIRST, "Directory of the merged run.")],
+    allow_mixed: options.AllowMixed = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Merge the shards of a run into the run that one process would have made.
+
+    Example: spsbench merge shard-1 shard-2 --out whole
+    """
+    from spsbench.store.opening import read_run
+
+    for shard in shards:
+        read_run(shard, "SHARD")  # refused before torch is imported
+    from spsbench.cli.console import say
+    from spsbench.cli.measure import show_summary
+    from spsbench.runner import finalize
+    from spsbench.store import RunStore
+    from spsbench.store.merging import merge as put_together
+
+    put_together(shards, out, allow_mixed=allow_mixed)
+    with RunStore.open(out, writable=True) as store:
+        summary = finalize(store, None)
+    show_summary(summary, as_json=json, quiet=quiet)
+    say(f"Everything is in {out}", quiet=quiet)

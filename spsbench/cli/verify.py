@@ -97,7 +97,7 @@ def verify(
     if tensor_parallel is None:
         require_alone("test", f"Add --tensor-parallel {started()}, or start spsbench without torchrun.")
     if engine is not None:
-        from spsbench.cli.verify_engine import verify_engine
+        from spsbench.cli.audit_engine import verify_engine
 
         verify_engine(context.params)
     else:

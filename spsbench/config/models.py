@@ -1,4 +1,4 @@
-"""The settings of a run as types: models, limits, K, backends.
+"""The settings of a run as types: models, precision, limits, K, backends.
 
 Every field's description says what may be written there; it becomes the remedy of the error. Numbers are
 strict, because ``limit: true`` or ``k: 4.0`` is a slip and not a number.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,9 +17,71 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from spsbench.axes import EAGER, Method
 from spsbench.config.addresses import withhold
-from spsbench.config.precision import QUANTISED, Precision, draft_precision_of, precision_of
 from spsbench.errors import UsageError
 from spsbench.records import LEAST_TEMPERATURE
+
+_AUTO = "auto"
+NONE = "none"
+QUANTISED = {"int8": 8, "int4": 4}
+"""Bits of quantised weights, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """A dtype, and the bits of the weights where they are quantised.
+
+    Attributes:
+        dtype: that the model computes in; ``auto`` for the checkpoint's own.
+        quantise: ``int8`` or ``int4``; None keeps the weights in that dtype.
+    """
+
+    dtype: str = _AUTO
+    quantise: str | None = None
+
+    @classmethod
+    def read(cls, text: str) -> Precision:
+        """What ``str`` of one gave; ``int8`` alone computes in the checkpoint's own dtype."""
+        dtype, _, quantise = text.rpartition("+")
+        if text in QUANTISED:
+            return cls(_AUTO, text)
+        return cls(dtype, quantise) if dtype else cls(text)
+
+    def __str__(self) -> str:
+        if self.quantise is None:
+            return self.dtype
+        return self.quantise if self.dtype == _AUTO else f"{self.dtype}+{self.quantise}"
+
+    @property
+    def bits(self) -> int | None:
+        """Of a quantised weight; None if they are not quantised."""
+        return None if self.quantise is None else QUANTISED[self.quantise]
+
+
+def precision_of(dtype: str, quantise: str | None) -> Precision:
+    """What ``--dtype`` and ``--quantise`` ask for together."""
+    asked = Precision.read(dtype)
+    return asked if quantise is None else Precision(asked.dtype, quantise)
+
+
+def draft_precision_of(target: Precision, short: bool, dtype: str, quantise: str | None) -> Precision:
+    """What the draft is loaded in: as the target, unless something is said of it alone."""
+    own = Precision.read(dtype)
+    if own.quantise is not None:
+        return own
+    inherited = None if short and dtype != _AUTO else target.quantise
+    kept = inherited if quantise is None else None if quantise == NONE else quantise
+    return Precision(target.dtype if dtype == _AUTO else dtype, kept)
+
+
+def require_one_spelling(flag: str, dtype: str, quantise: str | None) -> None:
+    """Refuse ``--dtype int8`` beside ``--quantise``, which says the same or something else."""
+    if dtype in QUANTISED and quantise is not None:
+        raise UsageError(
+            f"{quantise} is given together with the dtype {dtype}, which is short for {flag} {dtype}.",
+            flag=flag,
+            remedy="Leave one of the two out, or give the float to compute in as dtype.",
+        )
+
 
 MAX_K = 64
 """Beyond this no pair gains anything, and a typing error is likelier than an intention."""

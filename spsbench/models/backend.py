@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH
-from spsbench.config.precision import Precision
+from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
 from spsbench.errors import UsageError
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from spsbench.config.models import ONNXRUNTIME
-from spsbench.config.precision import Precision
+from spsbench.config.models import ONNXRUNTIME, Precision
 from spsbench.errors import UnavailableError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.checkpoint import Checkpoint

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from spsbench.config import PairConfig
-from spsbench.config.models import TORCH
-from spsbench.config.precision import Precision
+from spsbench.config.models import TORCH, Precision
 from spsbench.errors import UsageError, as_typed
 from spsbench.models.backend import choose_backend, model_not_covered
 from spsbench.models.causal_lm import CausalLM, context_window, text_config

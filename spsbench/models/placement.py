@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.config.models import ONNXRUNTIME, TORCH
-from spsbench.config.precision import Precision
+from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.quantised import EXTRA, packed_bytes
 from spsbench.models.skeleton import skeleton

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from spsbench.config.precision import Precision
+from spsbench.config.models import Precision
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.skeleton import skeleton
 

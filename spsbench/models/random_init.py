@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from spsbench.config.models import TORCH
-from spsbench.config.precision import Precision
+from spsbench.config.models import TORCH, Precision
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.border import Border
 from spsbench.models.causal_lm import CausalLM

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from spsbench.config.models import ONNXRUNTIME
-from spsbench.config.precision import Precision
+from spsbench.config.models import ONNXRUNTIME, Precision
 from spsbench.errors import UsageError
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors

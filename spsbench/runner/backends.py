@@ -11,8 +11,7 @@ import torch
 from spsbench.arms.choice import is_peer
 from spsbench.arms.engines import GRAPHED
 from spsbench.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION
-from spsbench.config.models import TORCH
-from spsbench.config.precision import Precision
+from spsbench.config.models import TORCH, Precision
 from spsbench.decode.batch import (
     Batch,
     BatchArS,

@@ -12,8 +12,7 @@ from spsbench.arms.check import task_and_arms
 from spsbench.arms.choice import is_lossless, is_peer
 from spsbench.axes import EAGER, MODIFIED_REJECTION
 from spsbench.config import RunConfig
-from spsbench.config.models import AUTO, TORCH
-from spsbench.config.precision import Precision
+from spsbench.config.models import AUTO, TORCH, Precision
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines.hf import RULES

@@ -13,8 +13,7 @@ import torch
 
 from spsbench.axes import EAGER
 from spsbench.config import RunConfig
-from spsbench.config.models import ONNXRUNTIME, TORCH
-from spsbench.config.precision import Precision
+from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.drafters.kind import HIDDEN, WEIGHTS
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError

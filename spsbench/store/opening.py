@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from spsbench import files
-from spsbench.config.names import slug
+from spsbench.config.files import slug
 from spsbench.errors import UsageError, as_typed
 from spsbench.files import unwritable
 from spsbench.records import READABLE_SCHEMAS, SCHEMA_VERSION, Prompt

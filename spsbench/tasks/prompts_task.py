@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spsbench.config.names import file_name
+from spsbench.config.files import file_name
 from spsbench.errors import UsageError
 from spsbench.metrics.kind import MetricKind, scores
 from spsbench.metrics.rouge import KINDS

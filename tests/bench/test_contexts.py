@@ -16,7 +16,8 @@ from spsbench.bench.contexts import few, sentence, short, study_contexts
 from spsbench.bench.forwards import block_rows, time_in_turns
 from spsbench.bench.room import Held, require_context_room
 from spsbench.bench.study import BenchConfig
-from spsbench.cli.contexts import forwards_table, lengths, payoff_table
+from spsbench.cli.bench import lengths
+from spsbench.cli.bench_screen import forwards_table, payoff_table
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.random_init import random_model

@@ -15,19 +15,10 @@ def test_the_table_of_leviathan(cli: Cli) -> None:
     assert result.err == ""
 
 
-def test_the_old_name_prints_the_same_and_names_the_new_one(cli: Cli) -> None:
-    old = cli("theory", "--alpha", "0.8", "--c", "0.05", "--k", "4")
-    new = cli("simulate", "--formula", "--alpha", "0.8", "--cost", "0.05", "--k", "4")
-    assert (old.code, old.out) == (0, new.out)
-    assert old.err == "`spsbench theory` is now `spsbench simulate --formula`.\n"
-
-
-def test_the_old_name_is_hidden(cli: Cli) -> None:
-    assert "│ theory " not in cli("--help").out
-
-
 def test_json(cli: Cli) -> None:
-    prediction = json.loads(cli("theory", "--alpha", "0.5", "--c", "0", "--k", "0,1", "--json").out)
+    prediction = json.loads(
+        cli("simulate", "--formula", "--alpha", "0.5", "--cost", "0", "--k", "0,1", "--json").out
+    )
     assert [row["tokens_per_loop"] for row in prediction["rows"]] == [1.0, 1.5]
 
 
@@ -46,12 +37,12 @@ def test_what_belongs_to_a_simulation_is_refused(cli: Cli, flag: str, value: str
 @pytest.mark.parametrize(
     ("arguments", "flag"),
     [
-        (["--alpha", "1.1", "--c", "0"], "--alpha"),
-        (["--alpha", "0.5", "--c", "-1"], "--c"),
-        (["--alpha", "0.5", "--c", "0.1", "--k", "four"], "--k"),
+        (["--alpha", "1.1", "--cost", "0"], "--alpha"),
+        (["--alpha", "0.5", "--cost", "-1"], "--cost"),
+        (["--alpha", "0.5", "--cost", "0.1", "--k", "four"], "--k"),
     ],
 )
 def test_nonsense_is_refused(cli: Cli, arguments: list[str], flag: str) -> None:
-    result = cli("theory", *arguments)
+    result = cli("simulate", "--formula", *arguments)
     assert result.code == 2
     assert f"error: {flag}" in result.err

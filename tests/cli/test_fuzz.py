@@ -130,7 +130,7 @@ def test_samples_to_judge(rows: Any) -> None:
     rows = rows if isinstance(rows, list) else [rows]
     Path("samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     problems = HF / "humaneval.jsonl"
-    sound(call("judge", "samples.jsonl", "--problem-file", problems, "--ignore-missing"))
+    sound(call("score", "samples.jsonl", "--problem-file", problems, "--ignore-missing"))
 
 
 @few

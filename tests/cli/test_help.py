@@ -10,12 +10,11 @@ import pytest
 import typer.main
 from commandline import Cli
 
-from spsbench.cli.main import FORMER, PANELS, app, main
+from spsbench.cli.main import PANELS, app, main
 from spsbench.cli.options import EXIT_CODES
 
 GROUP: Any = typer.main.get_command(app)
 SHOWN = [name for commands in PANELS.values() for name, _ in commands]
-EVERY = [*SHOWN, *(name for name, _ in FORMER)]
 COMMON = ("--json", "--quiet", "--debug")
 
 
@@ -33,7 +32,7 @@ def test_the_panels_are_those_of_the_intentions(cli: Cli) -> None:
     assert " ".join(text.rpartition("╯")[2].split()) == EXIT_CODES
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", SHOWN)
 def test_one_sentence_and_an_example_that_the_parser_takes(name: str) -> None:
     sentence, example = GROUP.commands[name].help.strip().split("\n\n")
     assert sentence.endswith(".")
@@ -42,7 +41,7 @@ def test_one_sentence_and_an_example_that_the_parser_takes(name: str) -> None:
     program, command, *arguments = shlex.split(example.removeprefix("Example: "))
     assert program == "spsbench"
     assert command in SHOWN
-    assert command == name or name in dict(FORMER)
+    assert command == name
     parsed = GROUP.commands[command].make_context(command, list(arguments))
     assert parsed.params
 
@@ -52,7 +51,7 @@ def test_a_wrong_example_would_be_noticed() -> None:
         GROUP.commands["run"].make_context("run", ["xsum", "--no-such-option"])
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", SHOWN)
 def test_every_option_has_help_and_at_most_ten_come_first(name: str) -> None:
     options = options_of(name)
     assert [each.opts[0] for each in options if not each.help] == []
@@ -62,7 +61,7 @@ def test_every_option_has_help_and_at_most_ten_come_first(name: str) -> None:
     assert not [each.opts[0] for each in options if each.hidden]
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", SHOWN)
 def test_the_exit_codes_end_it(name: str) -> None:
     assert GROUP.commands[name].epilog == EXIT_CODES
 
@@ -79,13 +78,10 @@ def test_it_fits_the_terminal(name: str, width: int, cli: Cli, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("name", ["theory", "judge", "tasks", "pairs", "protocols"])
-def test_a_former_name_is_hidden_and_names_the_new_one(name: str, cli: Cli) -> None:
-    assert f"│ {name} " not in cli("--help").out
-    given = {"theory": ["--alpha", "0.8", "--c", "0.1"], "judge": ["nowhere.jsonl"]}
-    said = cli(name, *given.get(name, [])).err.splitlines()[0]
-    assert re.fullmatch(
-        rf"`spsbench {name}` is now `spsbench (simulate --formula|score|list {name})`\.", said
-    )
+def test_former_names_are_gone(name: str, cli: Cli) -> None:
+    result = cli(name)
+    assert result.code == 2
+    assert f"No such command '{name}'" in result.err
 
 
 def test_an_option_without_effect_is_gone(cli: Cli) -> None:

@@ -35,14 +35,6 @@ def test_names_are_listed_in_80_columns(
     assert max(map(len, result.out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", ["tasks", "pairs", "protocols"])
-def test_the_old_names_name_the_new_one(cli: Cli, command: str) -> None:
-    result = cli(command)
-    assert result.code == 0
-    assert f"`spsbench {command}` is now `spsbench list {command}`." in result.err
-    assert result.out == cli("list", command).out
-
-
 def test_an_unknown_list_is_refused(cli: Cli) -> None:
     result = cli("list", "models")
     assert result.code == 2

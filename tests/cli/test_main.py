@@ -26,10 +26,7 @@ def test_bare_command_shows_the_commands(cli: Cli) -> None:
         assert f" {name} " in result.out
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["run", "sweep-k", "report", "list", "tasks", "pairs", "protocols", "doctor", "theory", "simulate"],
-)
+@pytest.mark.parametrize("command", ["run", "sweep-k", "report", "list", "doctor", "simulate"])
 def test_help_fits_80_columns(cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
@@ -71,8 +68,7 @@ def test_sweep_k_takes_every_option_of_run(cli: Cli) -> None:
         (["rnu"], "Did you mean 'run'?"),
         (["run", "--foo"], "--foo"),
         (["run", "xsum", "humaneval"], "humaneval"),
-        (["theory", "--c", "0.1"], "--alpha"),
-        (["theory", "--alpha", "much", "--c", "0.1"], "--alpha"),
+        (["merge", "shard-1"], "--out"),
     ],
 )
 def test_what_typer_refuses_is_told_in_our_form(cli: Cli, arguments: list[str], said: str) -> None:
@@ -89,7 +85,7 @@ FailWith = Callable[[BaseException], None]
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> FailWith:
-    """Makes ``spsbench tasks`` end with an error."""
+    """Makes ``spsbench list tasks`` end with an error."""
 
     def fail_with(error: BaseException) -> None:
         def broken() -> None:

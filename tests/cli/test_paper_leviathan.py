@@ -13,10 +13,10 @@ import pytest
 from commandline import Cli, Result, call
 
 import spsbench.runner  # noqa: F401  (fills sys.modules)
-from spsbench.cli import leviathan_drafts, leviathan_setup, paper_leviathan
-from spsbench.cli.leviathan_drafts import chosen_k
-from spsbench.cli.leviathan_setup import setup_of
-from spsbench.cli.paper_parts import options_of
+from spsbench.cli import paper as paper_leviathan
+from spsbench.cli import paper_parts as leviathan_drafts
+from spsbench.cli import paper_parts as leviathan_setup
+from spsbench.cli.paper_parts import chosen_k, options_of, setup_of
 from spsbench.config import load_paper, resolve
 from spsbench.decode.theory import walltime_factor
 from spsbench.errors import UsageError

@@ -232,7 +232,7 @@ http.CHUNK = 1000
 catalogue.data_dir = lambda kind: Path(sys.argv[1])
 from spsbench.cli.main import main
 from spsbench.models.converted import folder_of_package
-from spsbench.cli.transfers import Transfers
+from spsbench.cli.console import Transfers
 from spsbench.fetch.watching import watched_by
 with watched_by(Transfers(quiet=False)):
     print(folder_of_package("package:tiny", "--target"))

@@ -14,8 +14,7 @@ import torch
 from tiny_models import config_of, make, pair_of, save, save_seq2seq
 from torch import Tensor, nn
 
-from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH
-from spsbench.config.precision import Precision
+from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
 from spsbench.engines.cuda_graph import uncaptured
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import quantised, weights

@@ -14,8 +14,7 @@ from tiny_heads import save_head, save_small
 from tiny_models import TOKENS, config_of, make, pair_of, save
 from torch import Tensor
 
-from spsbench.config.models import ONNXRUNTIME, TORCH
-from spsbench.config.precision import QUANTISED
+from spsbench.config.models import ONNXRUNTIME, QUANTISED, TORCH
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.checkpoint import LoadedWeights

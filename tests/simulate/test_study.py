@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spsbench.cli.simulate_question import FAULTS
+from spsbench.cli.simulate import FAULTS
 from spsbench.records import Interval, SamplingParams, Spec
 from spsbench.simulate.law import check
 from spsbench.simulate.loops import SEQUENCE, Sampler

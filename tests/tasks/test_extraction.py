@@ -175,7 +175,7 @@ def test_judge_takes_fences_only_when_told(tmp_path: Path) -> None:
         (("sweep-k", "humaneval", "--extract", "Fence"), "must be auto, none or fence"),
         (("paper", "--extract", "yes"), "must be auto, none or fence"),
         (("score", "RUN", "--extract", "x"), "must be auto, none or fence"),
-        (("judge", "samples.jsonl", "--extract", "auto"), "Give none or fence."),
+        (("score", "samples.jsonl", "--extract", "auto"), "Give none or fence."),
         (("run", "xsum", "--extract", "fence"), "Give auto or none."),
     ],
 )

