@@ -29,7 +29,7 @@ from spsbench.engines.batch import BatchedEngine
 from spsbench.engines.batch_stages import StageBatchArS, StageBatchSpS
 from spsbench.engines.local import EagerEngine
 from spsbench.environment import describe_environment
-from spsbench.models.static_batch import StaticBatchLM
+from spsbench.models.static import StaticBatchLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.stats.bootstrap import Floats, pooled_interval

@@ -35,9 +35,8 @@ from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import built, drafter_kind
 from spsbench.engines.base import Engine
 from spsbench.engines.local import EagerEngine
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.causal_lm import CausalLM, HiddenStates
 from spsbench.models.checkpoint import LoadedWeights
-from spsbench.models.features import HiddenStates
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams, Spec

@@ -20,7 +20,7 @@ from commandline import call
 
 from spsbench.engines import local
 from spsbench.models import tensor_parallel
-from spsbench.models.ranks import Message
+from spsbench.models.tensor_parallel import Message
 
 
 @contextmanager

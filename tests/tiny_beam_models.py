@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import transformers
 
-from spsbench.models.border import Border
 from spsbench.models.seq2seq_lm import Seq2SeqLM
+from spsbench.models.tokenizer import Border
 from spsbench.models.torch_lm import TorchLM
 
 VOCABULARY, EOS, PAD, BOS = 30, 1, 0, 2

@@ -19,7 +19,7 @@ from spsbench.engines.batch import BatchedEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.models.batched import batched
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.weights import require_free
+from spsbench.models.memory import require_free
 from spsbench.records import Request, SamplingParams
 from spsbench.stats.crossing import crossing
 from spsbench.stats.speedup import PairedTimes, speedup

@@ -11,8 +11,7 @@ import torch
 from spsbench.bench.forwards import block_rows
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import text_config
-from spsbench.models.memory import cache_bytes_per_token
-from spsbench.models.weights import available_bytes
+from spsbench.models.memory import available_bytes, cache_bytes_per_token
 
 _GIB = 1 << 30
 # A cache grows into a buffer twice as large, beside the old one.

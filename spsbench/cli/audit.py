@@ -167,7 +167,7 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
     if not total:
         raise UsageError(f"{path} is empty.", flag="SAMPLES", remedy="Name a file with completions.")
     models = _load(sources, size, params)
-    from spsbench.models.weights import DTYPES
+    from spsbench.models.memory import DTYPES
     from spsbench.verify.audit import Audit
 
     theirs = None if samples_dtype is None else DTYPES[samples_dtype]
@@ -281,8 +281,8 @@ def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:
 def _load(sources: list[ModelSource], size: int, params: Mapping[str, Any]) -> list[CausalLM]:
     from spsbench.config.models import TORCH
     from spsbench.models.loading import load
+    from spsbench.models.memory import require_memory
     from spsbench.models.pair import resolve_device
-    from spsbench.models.weights import require_memory
 
     device, dtype = resolve_device(params["device"] or "auto"), params["dtype"] or _own_dtype(params)
     require_memory(sources[0], sources[1] if len(sources) > 1 else None, (dtype, dtype), device, TORCH)

@@ -284,9 +284,8 @@ def _loaded(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: t
     """The named pair, or target and draft by themselves."""
     from spsbench.config.models import chosen_backend
     from spsbench.models.loading import load
-    from spsbench.models.memory import suitable_threads
+    from spsbench.models.memory import require_memory, suitable_threads, weight_bytes
     from spsbench.models.pair import find_pair, pair_backend
-    from spsbench.models.weights import require_memory, weight_bytes
 
     config = _pair(params)
     source = find_pair(config)
@@ -345,10 +344,16 @@ def _require_two_configurations(params: Mapping[str, Any]) -> None:
 def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: torch.device) -> Models:
     """Models of random weights from two configurations."""
     from spsbench.config.models import chosen_backend
-    from spsbench.models.backend import choose_backend, config_not_covered
     from spsbench.models.causal_lm import context_window, text_config
+    from spsbench.models.loading import (
+        choose_backend,
+        config_not_covered,
+        random_model,
+        read_config,
+        require_room,
+        weights_bytes,
+    )
     from spsbench.models.memory import suitable_threads
-    from spsbench.models.random_init import random_model, read_config, require_room, weights_bytes
 
     names, flags = (params["target_config"], params["draft_config"]), _CONFIGURATIONS
     configs = [read_config(name, flag) for name, flag in zip(names, flags, strict=True)]
@@ -406,7 +411,7 @@ def _require_room(
 
     from spsbench.bench.room import Held, require_context_room
     from spsbench.config.models import ONNXRUNTIME
-    from spsbench.models.weights import DTYPES
+    from spsbench.models.memory import DTYPES
 
     def width(config: Any) -> int:
         own = DTYPES.get(dtype) or getattr(config, "dtype", None) or torch.float32

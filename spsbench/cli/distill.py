@@ -166,8 +166,7 @@ def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
     """What the draft is worth with the target's forwards timed here, as a run would compute them."""
     from spsbench.bench.forwards import time_forwards
     from spsbench.distill.forecast import KS, forecasts
-    from spsbench.models.backend import choose_backend, model_not_covered
-    from spsbench.models.loading import load
+    from spsbench.models.loading import choose_backend, load, model_not_covered
 
     reason = model_not_covered(source, "float32", device, "--target")
     backend, _ = choose_backend("auto", [(source.name, reason)], device)
@@ -247,7 +246,7 @@ def _as_dict(forecast: Forecast) -> dict[str, Any]:
 
 def _use(target: str, made: Made) -> str:
     """The command line that measures the draft."""
-    from spsbench.models.draft_kinds import MODEL
+    from spsbench.models import MODEL
 
     draft = f"--draft {made.folder}" if made.recipe.kind == MODEL else f"--drafter heads:from={made.folder}"
     return f"spsbench run humaneval --target {target} {draft}"

@@ -14,7 +14,7 @@ from spsbench.errors import SpsbenchError
 from spsbench.paths import embedded_dir
 
 if TYPE_CHECKING:
-    from spsbench.fetch.catalogue import Package
+    from spsbench.fetch.cache import Package
     from spsbench.tasks.spec import TaskSpec
 
 
@@ -123,7 +123,7 @@ def _pairs() -> Iterator[Check]:
 
 def package_of(name: str) -> Package | None:
     """The package that a model comes in; None if it comes from elsewhere."""
-    from spsbench.fetch.catalogue import PREFIX, load_package
+    from spsbench.fetch.cache import PREFIX, load_package
 
     return load_package(name, "--target") if name.startswith(PREFIX) else None
 

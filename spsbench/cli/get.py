@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from spsbench.cli import completion, options
 
 if TYPE_CHECKING:
-    from spsbench.fetch.catalogue import Package
+    from spsbench.fetch.cache import Package
     from spsbench.peers.catalogue import Entry
 
 _NAME = "A pair or an engine, see `spsbench list pairs` and `spsbench list engines`."
@@ -31,7 +31,7 @@ def get(
     Example: spsbench get smollm2
     """
     from spsbench.cli.console import Transfers, out, print_json
-    from spsbench.fetch.watching import watched_by
+    from spsbench.fetch.cache import watched_by
 
     wanted = _wanted(name)
     with watched_by(Transfers(quiet=quiet or json)):
@@ -69,7 +69,7 @@ def _wanted(name: str) -> list[_Wanted]:
     """What a name stands for."""
     from spsbench.config import list_pairs
     from spsbench.config.files import unknown_name
-    from spsbench.fetch.catalogue import PREFIX
+    from spsbench.fetch.cache import PREFIX
     from spsbench.peers.catalogue import list_entries, load_entry
 
     engines, pairs = list_entries(), list_pairs()
@@ -84,7 +84,7 @@ def _packages_of(name: str) -> list[Package]:
     """The packaged models of a pair, each once."""
     from spsbench.config import load_pair
     from spsbench.errors import UsageError
-    from spsbench.fetch.catalogue import PREFIX, load_package
+    from spsbench.fetch.cache import PREFIX, load_package
     from spsbench.paths import EMBEDDED
 
     pair = load_pair(name.removeprefix(PREFIX))

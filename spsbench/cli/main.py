@@ -38,7 +38,7 @@ from spsbench.cli.trace import trace
 from spsbench.cli.verify import verify
 from spsbench.config.addresses import withhold
 from spsbench.errors import SpsbenchError, UsageError
-from spsbench.fetch.watching import watched_by
+from spsbench.fetch.cache import watched_by
 from spsbench.torchrun import require_alone
 
 LIST = "LIST"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spsbench.distill.forecast import Forecast
 from spsbench.distill.making import Made
-from spsbench.models.draft_kinds import EAGLE, MEDUSA, MODEL
+from spsbench.models import EAGLE, MEDUSA, MODEL
 
 _WHAT = {
     MODEL: "A draft model: {layers} of the target's layers, trained further.",

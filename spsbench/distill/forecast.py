@@ -35,7 +35,7 @@ def forecasts(
     Args:
         weight_share: bytes that a draft forward reads over the target's.
     """
-    from spsbench.models.draft_kinds import MEDUSA
+    from spsbench.models import MEDUSA
 
     found = []
     for text in measured:

@@ -26,9 +26,9 @@ from spsbench.distill.teacher import Teacher, shortened
 from spsbench.distill.training import Progress, Training, has_fast_bfloat16
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.files import make_folder
+from spsbench.models import EAGLE, MEDUSA, MODEL
 from spsbench.models.blueprint import NotCovered, blueprint_of
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
-from spsbench.models.draft_kinds import EAGLE, MEDUSA, MODEL
 from spsbench.models.loading import weights_folder
 from spsbench.models.source import ModelSource
 from spsbench.models.trained import MadeFor, embedding_fingerprint

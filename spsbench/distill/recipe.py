@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.models.draft_kinds import EAGLE, KINDS, MEDUSA, MODEL
+from spsbench.models import EAGLE, KINDS, MEDUSA, MODEL
 from spsbench.tasks.prompts import is_prompts_file
 
 OWN, PYTHON = SOURCES = ("own", "python")

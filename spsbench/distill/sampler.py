@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.models.cache import RewindCache
+from spsbench.models.torch_lm import RewindCache
 from spsbench.records import SamplingParams
 
 # A nucleus is looked for among so many tokens: what lies after them is not text to learn from.

@@ -15,7 +15,7 @@ from spsbench.decode import rows
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.replay import Floats, accepted_by_token, anchored
 from spsbench.errors import UsageError
-from spsbench.models.features import HiddenStates
+from spsbench.models.causal_lm import HiddenStates
 from spsbench.records import SamplingParams
 
 Integers = npt.NDArray[np.int64]

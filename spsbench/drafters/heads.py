@@ -15,9 +15,8 @@ from spsbench.drafters.forced import Forced, ForcedText, StatesUpTo, by_chain, b
 from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import CausalLM, text_config
-from spsbench.models.draft_kinds import EAGLE, MODEL
-from spsbench.models.features import HiddenStates
+from spsbench.models import EAGLE, MODEL
+from spsbench.models.causal_lm import CausalLM, HiddenStates, text_config
 from spsbench.models.heads import Chain, Heads, load_chain, load_heads
 from spsbench.models.source import ModelSource, embedding_of, fingerprint
 from spsbench.models.trained import TrainedDraft, read_trained

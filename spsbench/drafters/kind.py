@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from spsbench.decode.protocols import Drafter, LanguageModel
     from spsbench.drafters.policy import Policy
-    from spsbench.models.causal_lm import CausalLM
-    from spsbench.models.features import HiddenStates
+    from spsbench.models.causal_lm import CausalLM, HiddenStates
     from spsbench.models.source import ModelSource
 
 DRAFT, WEIGHTS, HIDDEN = "draft", "weights", "hidden"

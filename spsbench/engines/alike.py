@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from spsbench.engines.base import Engine
-from spsbench.models.ranks import Order
-from spsbench.models.tensor_parallel import SplitLM
+from spsbench.models.tensor_parallel import Order, SplitLM
 from spsbench.records import Arm, Generation, Request
 
 

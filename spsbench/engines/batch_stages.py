@@ -21,7 +21,7 @@ from spsbench.decode.rows import TensorRows
 from spsbench.decode.sampling import draw, warp
 from spsbench.decode.uniforms import Uniforms
 from spsbench.engines.cuda_graph import Capture
-from spsbench.models.static_batch import StaticBatchLM
+from spsbench.models.static import StaticBatchLM
 from spsbench.records import SamplingParams
 
 

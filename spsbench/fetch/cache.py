@@ -1,4 +1,4 @@
-"""The cache: converted models under the hash of what they were made from, and what is being fetched.
+"""The cache of models and sources, the packages whose models it may hold, and who watches it being filled.
 
 models/HASH-VERSION/           a model folder, whole: it is written as HASH-VERSION.partial and renamed
 models/HASH-VERSION.lock       held while it is made
@@ -9,12 +9,56 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Annotated, Protocol
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from spsbench.config.files import read_yaml, unknown_name, validate
 from spsbench.errors import UnavailableError
-from spsbench.fetch.watching import watcher
+from spsbench.paths import data_dir
+
+
+class Watcher(Protocol):
+    """Is notified of progress; nothing depends on it."""
+
+    def said(self, message: str) -> None:
+        """A sentence."""
+
+    def transfer(self, what: str, total: int, done: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Bytes are coming, ``total`` in all, some ``done``; what is entered takes how many came."""
+
+
+class Silent:
+    """Notifies nobody."""
+
+    def said(self, message: str) -> None: ...
+
+    @contextmanager
+    def transfer(self, what: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
+        yield lambda count: None
+
+
+_WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+def watcher() -> Watcher:
+    """The watcher of the innermost ``watched_by``; a silent one outside of all."""
+    return _WATCHER.get() or Silent()
+
+
+@contextmanager
+def watched_by(somebody: Watcher) -> Iterator[None]:
+    """Notify ``somebody`` of what happens inside the block."""
+    token = _WATCHER.set(somebody)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(token)
+
 
 VARIABLE = "SPSBENCH_CACHE"
 
@@ -76,11 +120,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
 
 
 def require_room(needed: int, what: str) -> None:
-    """Refuse to begin what the cache's disk has no room for.
-
-    Args:
-        needed: bytes that will be written.
-    """
+    """Refuse to begin what the cache's disk has no room for: ``needed`` bytes."""
     folder = cache_dir()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
@@ -131,3 +171,55 @@ def writable() -> Iterator[None]:
         raise UnavailableError(
             f"{cache_dir()} cannot be written ({reason}).", remedy=f"Name another folder by {VARIABLE}."
         ) from error
+
+
+PREFIX = "package:"
+"""How a model inside a package is named, e.g. ``package:smollm2``."""
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Stored(_Settings):
+    """A file: its name, size in bytes and hash."""
+
+    file: str
+    bytes: Count
+    sha256: Sha256
+
+
+class Package(_Settings):
+    """A model inside a wheel of a package index; converted it takes ``kept_bytes``."""
+
+    name: str  # after ``package:``
+    model: str
+    licence: str
+    package: str
+    version: str
+    wheel: Stored
+    member: Stored
+    kept_bytes: Count
+
+    @property
+    def folder(self) -> Path:
+        """Where the converted model is, or will be."""
+        return model_folder(self.member.sha256)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it was fetched and converted."""
+        return self.folder.is_dir()
+
+
+def load_package(name: str, flag: str) -> Package:
+    """A model by its name, with or without ``package:``."""
+    stem = name.removeprefix(PREFIX)
+    files = {path.stem: path for path in data_dir("configs/packages").glob("*.yaml")}
+    if stem not in files:
+        raise unknown_name("packaged model", stem, files, flag)
+    content = {"name": stem} | read_yaml(files[stem], flag)
+    return validate(Package, content, lambda key: f"{files[stem]}: {key}")

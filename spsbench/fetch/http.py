@@ -1,36 +1,194 @@
-"""Read an address, of the network or of a folder, the way pip would: its proxy, certificates and names."""
+"""Find and read files of a package index as pip would: its settings, proxy, certificates and logins.
+
+pip itself is not asked: it may be absent, and what it reads is documented
+(https://pip.pypa.io/en/stable/topics/configuration/). Later sources win: the files of the machine, of the
+user and of the environment, the one that ``PIP_CONFIG_FILE`` names, then the variables ``PIP_...``. Indexes
+are read by the simple API in JSON (PEP 691), else in HTML (PEP 503).
+"""
 
 from __future__ import annotations
 
+import configparser
+import io
+import json
 import math
-from collections.abc import Iterator
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from html.parser import HTMLParser
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import url2pathname
 
 import requests
+from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from spsbench.config.addresses import NotThere, Unreachable, host_of
-from spsbench.fetch.bounded import Bounded
-from spsbench.fetch.pip_settings import PipSettings
+
+DEFAULT_INDEX = "https://pypi.org/simple"
+
+_TIMEOUT_S = 15.0
+_SECTIONS = ("global", "install", "download")
+_FALSE = ("", "0", "false", "no", "off", "n", "f")
+
+
+@dataclass(frozen=True, slots=True)
+class PipSettings:
+    """What pip's configuration says of fetching."""
+
+    indexes: tuple[str, ...] = (DEFAULT_INDEX,)  # and the extra ones; none with ``no-index``
+    find_links: tuple[str, ...] = ()
+    proxy: str | None = None
+    cert: str | None = None
+    client_cert: str | None = None
+    trusted_hosts: tuple[str, ...] = ()
+    timeout_s: float = _TIMEOUT_S
+
+
+def pip_settings(environ: Mapping[str, str] = os.environ) -> PipSettings:
+    """Read pip's configuration; a file that cannot be read is passed over, as it concerns pip first."""
+    found: dict[str, str] = {}
+    for file in _files(environ):
+        found |= _read(file)
+    found |= {
+        name.removeprefix("PIP_").lower().replace("_", "-"): value
+        for name, value in environ.items()
+        if name.startswith("PIP_") and value
+    }
+    no_index = found.get("no-index", "").strip().lower() not in _FALSE
+    try:
+        timeout_s = max(float(found.get("timeout") or found.get("default-timeout") or ""), 1.0)
+    except ValueError:
+        timeout_s = _TIMEOUT_S
+    indexes = (found.get("index-url", DEFAULT_INDEX).strip(), *found.get("extra-index-url", "").split())
+    return PipSettings(
+        indexes=() if no_index else indexes,
+        find_links=tuple(found.get("find-links", "").split()),
+        proxy=found.get("proxy"),
+        cert=found.get("cert"),
+        client_cert=found.get("client-cert"),
+        trusted_hosts=tuple(found.get("trusted-host", "").split()),
+        timeout_s=timeout_s,
+    )
+
+
+def _files(environ: Mapping[str, str]) -> Iterator[Path]:
+    """The files that pip reads, the weakest first; they need not exist."""
+    named = environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return
+    home = Path.home()
+    if sys.platform == "win32":
+        yield Path(environ.get("PROGRAMDATA", "C:/ProgramData")) / "pip/pip.ini"
+        yield home / "pip/pip.ini"
+        yield Path(environ.get("APPDATA", home)) / "pip/pip.ini"
+        yield Path(sys.prefix) / "pip.ini"
+    else:
+        for folder in reversed(environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(os.pathsep)):
+            yield Path(folder) / "pip/pip.conf"
+        yield Path("/etc/pip.conf")
+        yield Path("/Library/Application Support/pip/pip.conf")
+        yield home / ".pip/pip.conf"
+        yield home / "Library/Application Support/pip/pip.conf"
+        yield Path(environ.get("XDG_CONFIG_HOME", home / ".config")) / "pip/pip.conf"
+        yield Path(sys.prefix) / "pip.conf"
+    if named:
+        yield Path(named)
+
+
+def _read(file: Path) -> dict[str, str]:
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(file, encoding="utf-8")
+    except (configparser.Error, OSError, UnicodeDecodeError):
+        return {}
+    present = [section for section in _SECTIONS if parser.has_section(section)]
+    return {name.replace("_", "-"): value for section in present for name, value in parser.items(section)}
+
+
+class Bounded(HTTPAdapter):  # type: ignore[misc]  # requests has no types
+    """Ends an answer that takes too long or is too long, however little of it comes at a time.
+
+    The timeouts of requests are for the wait between two bytes, and begin again with each. ``most`` are bytes
+    with all headers.
+    """
+
+    def __init__(
+        self, within_s: float, most: float, late: Exception, long: Exception, max_retries: Any = 0
+    ) -> None:
+        super().__init__(max_retries=max_retries)
+        ends = time.monotonic() + within_s
+        self._response = partial(_Response, ends=ends, most=most, late=late, long=long)
+
+    def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
+        """See ``HTTPAdapter``; also through a proxy."""
+        pool = super().get_connection_with_tls_context(*args, **kwargs)
+        pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": self._response})
+        return pool
+
+
+class _Response(HTTPResponse):
+    def __init__(self, sock: socket.socket, *args: Any, **bounds: Any) -> None:
+        own = {name: bounds.pop(name) for name in ("ends", "most", "late", "long")}
+        super().__init__(sock, *args, **bounds)
+        self.fp = io.BufferedReader(_Reader(sock, self.fp.detach(), **own))
+
+
+class _Reader(io.RawIOBase):
+    def __init__(
+        self,
+        sock: socket.socket,
+        raw: io.RawIOBase,
+        *,
+        ends: float,
+        most: float,
+        late: Exception,
+        long: Exception,
+    ) -> None:
+        self._sock, self._raw, self._wait_s = sock, raw, sock.gettimeout()
+        self._ends, self._left, self._late, self._long = ends, most, late, long
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._ends - time.monotonic()
+        if left_s <= 0:
+            raise self._late
+        self._sock.settimeout(left_s if self._wait_s is None else min(left_s, self._wait_s))
+        try:
+            count = self._raw.readinto(buffer) or 0
+        except TimeoutError:
+            if time.monotonic() < self._ends:
+                raise
+            raise self._late from None
+        self._left -= count
+        if self._left < 0:
+            raise self._long
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
 
 CHUNK = 1 << 18
-_GONE = (404, 410)
-_NOT_SATISFIABLE = 416
+_NOT_THERE = (404, 410, 416)  # the last: a range that begins after the end
 _RETRIES = Retry(total=3, connect=2, backoff_factor=0.3, status_forcelist=(500, 502, 503, 504))
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an address answers.
-
-    Attributes:
-        chunks: the bytes.
-    """
+    """What an address answers, from the byte ``start`` on."""
 
     url: str
     start: int
@@ -50,17 +208,12 @@ class Http:
     def open(
         self,
         url: str,
-        *,
         accept: str = "*/*",
         start: int = 0,
         within_s: float = math.inf,
         most: float = math.inf,
     ) -> Iterator[Answer]:
-        """Begin to read.
-
-        Args:
-            within_s, most: seconds and bytes of all that is answered.
-        """
+        """Begin to read an answer of so many seconds and bytes at most."""
         if urlsplit(url).scheme == "file":
             yield _of_file(url, start)
             return
@@ -70,7 +223,11 @@ class Http:
             self._session.mount(scheme, Bounded(within_s, most, late, long, _RETRIES))
         try:
             with self._get(url, accept, start) as response:
-                _require_content(response)
+                if response.status_code in _NOT_THERE:
+                    raise NotThere
+                if not response.ok:
+                    reason = f"HTTP {response.status_code} {response.reason}"
+                    raise Unreachable(f"{host_of(response.url)}: {reason}")
                 begins = start if response.status_code == requests.codes.partial_content else 0
                 kind = response.headers.get("Content-Type", "")
                 yield Answer(response.url, begins, kind, response.iter_content(CHUNK))
@@ -109,15 +266,6 @@ class Http:
         return self._logins.get(parts.hostname or "")
 
 
-def _require_content(response: Any) -> None:
-    if response.status_code in _GONE:
-        raise NotThere
-    if response.status_code == _NOT_SATISFIABLE:
-        raise NotThere
-    if not response.ok:
-        raise Unreachable(f"{host_of(response.url)}: HTTP {response.status_code} {response.reason}")
-
-
 def _of_file(url: str, start: int) -> Answer:
     path = Path(url2pathname(urlsplit(url).path))
     if path.is_dir():
@@ -151,3 +299,77 @@ def _reason(error: Exception) -> str:
         case requests.ConnectionError():
             return "no connection"
     return next(iter(str(error).splitlines()), type(error).__name__)[:80]
+
+
+_JSON = "application/vnd.pypi.simple.v1+json"
+_PAGE_S, _PAGE_BYTES = 300.0, 64 << 20
+_ACCEPT = f"{_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """An address, if one was found, and what was wrong on the way."""
+
+    url: str | None
+    problems: tuple[str, ...]
+
+
+def find_file(package: str, file: str, http: Http) -> Search:
+    """Look for a file of a package, in ``find-links`` first, then in every index."""
+    problems = []
+    for page in _pages(package, file, http.settings):
+        try:
+            links = [page] if page.endswith(f"/{file}") else _links(page, http)
+        except NotThere:
+            continue
+        except Unreachable as problem:
+            problems.append(str(problem))
+            continue
+        for link in links:
+            if unquote(urlsplit(link).path).endswith(f"/{file}"):
+                return Search(link, tuple(problems))
+    return Search(None, tuple(problems))
+
+
+def _pages(package: str, file: str, settings: PipSettings) -> Iterator[str]:
+    """Addresses of pages with links, or of the file itself where a folder has it."""
+    for place in settings.find_links:
+        path = Path(place.removeprefix("file://")).expanduser()
+        if (path / file).is_file():
+            yield (path / file).absolute().as_uri()
+        elif not path.is_dir() and urlsplit(place).scheme in ("http", "https", "file"):
+            yield place
+    normal = re.sub(r"[-_.]+", "-", package).lower()
+    for index in settings.indexes:
+        yield f"{index.rstrip('/')}/{normal}/"
+
+
+def _links(page: str, http: Http) -> list[str]:
+    """The absolute addresses that a page names."""
+    with http.open(page, accept=_ACCEPT, within_s=_PAGE_S, most=_PAGE_BYTES) as answer:
+        text = b"".join(answer.chunks).decode("utf-8", "replace")
+        if "json" in answer.content_type:
+            try:
+                return [urljoin(answer.url, str(file["url"])) for file in json.loads(text)["files"]]
+            except (ValueError, KeyError, TypeError, RecursionError):
+                return []  # another kind of page than an index's
+    parser = _Anchors(answer.url)
+    parser.feed(text)
+    return parser.links
+
+
+class _Anchors(HTMLParser):
+    """Collects where the links of a page lead."""
+
+    def __init__(self, base: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self._base = base
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """See ``HTMLParser``."""
+        href = dict(attrs).get("href")
+        if tag == "base" and href:
+            self._base = urljoin(self._base, href)
+        elif tag == "a" and href:
+            self.links.append(urljoin(self._base, href))

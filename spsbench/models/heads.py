@@ -2,19 +2,268 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from onnx import TensorProto, helper
 from torch import Tensor
+from torch.nn.functional import linear, silu
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.models.blueprint import NotCovered
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.draft_kinds import EAGLE, MEDUSA
-from spsbench.models.onnx_heads import OnnxChain, OnnxHeads
-from spsbench.models.onnx_lm import OnnxLM
-from spsbench.models.torch_heads import TorchChain, TorchHeads
-from spsbench.models.trained import TrainedDraft
+from spsbench.models import EAGLE, MEDUSA
+from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of
+from spsbench.models.causal_lm import CausalLM, VocabularyRows, text_config
+from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
+from spsbench.models.onnx_graph import Builder, Graph
+from spsbench.models.onnx_lm import OnnxForward, OnnxLM, session_of, value_of
+from spsbench.models.torch_lm import RewindCache, TorchLM
+from spsbench.models.trained import SharedWeights, TrainedDraft, layer_config
+
+_LAYERS = "model."
+
+
+class TorchChain:
+    """See ``Chain``."""
+
+    def __init__(self, draft: TrainedDraft, target: TorchLM) -> None:
+        self._table = target.model.get_input_embeddings().weight
+        width = self._table.shape[1]
+        self._fc = _read(draft, "fc.weight", (width, 2 * width), target)
+        self._body = _body(draft, target)
+        self._score = _OutputHead(draft, target)
+        self._cache = RewindCache()
+
+    @property
+    def length(self) -> int:
+        """Number of cached entries."""
+        return self._cache.length
+
+    def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``Chain.extend``."""
+        states = linear(torch.cat([self._table[tokens], features], dim=-1), self._fc)
+        output = self._body(inputs_embeds=states.unsqueeze(0), past_key_values=self._cache, use_cache=True)
+        feature = output.last_hidden_state[0, -1:]
+        return self._score(feature), feature
+
+    def rollback(self, length: int) -> None:
+        """See ``Chain.rollback``."""
+        self._cache.rollback(length)
+
+    def forward_bytes(self) -> int:
+        """Bytes of weights that a call reads."""
+        layers = sum(part.nbytes for name, part in self._body.named_parameters() if "embed" not in name)
+        return int(self._fc.nbytes + layers + self._score.nbytes)
+
+    def fresh(self) -> TorchChain:
+        """The same weights with its own cache."""
+        other = copy.copy(self)
+        other._cache = RewindCache()
+        return other
+
+
+class TorchHeads:
+    """See ``Heads``; the arguments are those of ``TorchChain``, of a draft of the kind ``medusa``."""
+
+    def __init__(self, draft: TrainedDraft, target: TorchLM) -> None:
+        self.count = draft.heads
+        width = target.embedding_shape[1]
+        names = [f"heads.{number}" for number in range(draft.heads)]
+        self._weight = torch.cat([_read(draft, f"{name}.weight", (width, width), target) for name in names])
+        self._bias = torch.cat([_read(draft, f"{name}.bias", (width,), target) for name in names])
+        self._score = _OutputHead(draft, target)
+
+    def __call__(self, feature: Tensor, places: int) -> Tensor:
+        """See ``Heads``."""
+        width = places * feature.shape[-1]
+        added = silu(linear(feature, self._weight[:width], self._bias[:width]))
+        return self._score(feature + added.view(places, -1))
+
+    def forward_bytes(self) -> int:
+        """Bytes of weights that a call reads."""
+        return int(self._weight.nbytes + self._bias.nbytes + self._score.nbytes)
+
+
+class _OutputHead:
+    """Some rows of the target's output head, and its logits among those of all tokens."""
+
+    def __init__(self, draft: TrainedDraft, target: TorchLM) -> None:
+        head = target.model.get_output_embeddings()
+        size = target.vocab_size
+        ids = torch.from_numpy(draft.ids_below(size)).to(target.device)
+        whole = len(ids) == size
+        self._weight = head.weight[:size] if whole else head.weight[ids]
+        self._bias = None if getattr(head, "bias", None) is None else head.bias[ids]
+        self._scale = 1.0 / float(getattr(text_config(target.config), "logits_scaling", 1.0))
+        self._spread = VocabularyRows(ids, size)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._weight.nbytes)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        logits = linear(states, self._weight, self._bias)
+        return self._spread(logits if self._scale == 1.0 else logits * self._scale)
+
+
+def _read(draft: TrainedDraft, name: str, shape: tuple[int, ...], target: TorchLM) -> Tensor:
+    found = draft.stored.read(name)
+    if found.shape != shape:
+        raise ValueError(f"{name} has the shape {found.shape}, not {shape}")
+    return torch.from_numpy(found.copy()).to(target.device, target.dtype)
+
+
+def _body(draft: TrainedDraft, target: TorchLM) -> Any:
+    """The decoder layers and the final norm, as transformers computes them; they get states, not tokens."""
+    from transformers import AutoModel
+
+    config = layer_config(draft)
+    config.vocab_size, config.pad_token_id = 1, None
+    if config.hidden_size != target.embedding_shape[1]:
+        raise ValueError(
+            f"its layer is {config.hidden_size} wide, the target's states are {target.embedding_shape[1]}"
+        )
+    body = AutoModel.from_config(config, dtype=target.dtype)
+    state = {
+        name: _read(draft, f"{_LAYERS}{name}", tuple(part.shape), target)
+        for name, part in body.state_dict().items()
+        if not name.startswith("embed_tokens")
+    }
+    body.load_state_dict(state, strict=False)
+    return body.to(target.device).eval()
+
+
+class OnnxChain:
+    """See ``Chain``."""
+
+    def __init__(self, draft: TrainedDraft, target: OnnxLM, bits: int | None) -> None:
+        ids = draft.ids_below(target.vocab_size)
+        plan = _plan_of(blueprint_of(layer_config(draft)), target, ids)
+        self._plan, self._table = plan, target.stored
+        graph = _EagleBuilder(plan, SharedWeights(draft, target.stored, ids), bits).graph()
+        self._session, self._weight_bytes = session_of(graph, target.threads)
+        self._forward = self._new_forward()
+        self._spread = VocabularyRows(torch.from_numpy(ids), target.vocab_size)
+        self._length = 0
+
+    @property
+    def length(self) -> int:
+        """Number of cached entries."""
+        return self._length
+
+    def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``Chain.extend``."""
+        n, width = len(tokens), self._plan.hidden
+
+        def embed(out: Floats) -> None:
+            self._table.rows(EMBEDDING, tokens.numpy(), out[:, :width])
+            out[:, width:] = features.numpy()
+
+        logits = self._forward(embed, self._length, n, 1)
+        self._length += n
+        assert self._forward.features is not None
+        return self._spread(logits), self._forward.features[-1:]
+
+    def rollback(self, length: int) -> None:
+        """See ``Chain.rollback``."""
+        self._length = min(self._length, length)
+
+    def forward_bytes(self) -> int:
+        """Bytes of weights that a call reads."""
+        return self._weight_bytes
+
+    def fresh(self) -> OnnxChain:
+        """The same weights with its own cache."""
+        other = copy.copy(self)
+        other._forward, other._length = other._new_forward(), 0
+        return other
+
+    def _new_forward(self) -> OnnxForward:
+        return OnnxForward(self._session, self._plan, width=2 * self._plan.hidden, features=True)
+
+
+class OnnxHeads:
+    """See ``Heads``; the arguments are those of ``OnnxChain``, of a draft of the kind ``medusa``."""
+
+    def __init__(self, draft: TrainedDraft, target: OnnxLM, bits: int | None) -> None:
+        ids = draft.ids_below(target.vocab_size)
+        self.count = draft.heads
+        self._plan = _plan_of(replace(target.plan, layers=0, activation="silu"), target, ids)
+        stored = SharedWeights(draft, target.stored, ids)
+        graph = _MedusaBuilder(self._plan, stored, bits, draft.heads).graph()
+        self._session, self._weight_bytes = session_of(graph, target.threads)
+        self._spread = VocabularyRows(torch.from_numpy(ids), target.vocab_size)
+        self._feature = np.zeros((1, 1, self._plan.hidden), np.float32)
+        self._bound: dict[int, tuple[Any, Tensor]] = {}
+
+    def __call__(self, feature: Tensor, places: int) -> Tensor:
+        """See ``Heads``."""
+        binding, logits = self._bound.get(places) or self._bind(places)
+        self._feature[0] = feature.numpy()
+        self._session.run_with_iobinding(binding)
+        return self._spread(logits)
+
+    def forward_bytes(self) -> int:
+        """Bytes of weights that a call reads."""
+        return self._weight_bytes
+
+    def _bind(self, places: int) -> tuple[Any, Tensor]:
+        binding = self._session.io_binding()
+        logits = np.zeros((1, places, self._plan.vocab_size), np.float32)
+        binding.bind_ortvalue_input("hidden", value_of(self._feature))
+        binding.bind_ortvalue_input("places", value_of(np.array([places])))
+        binding.bind_ortvalue_output("logits", value_of(logits))
+        self._bound[places] = binding, torch.from_numpy(logits[0])
+        return self._bound[places]
+
+
+def _plan_of(own: Blueprint, target: OnnxLM, ids: npt.NDArray[np.int64]) -> Blueprint:
+    """A head's blueprint: its own layers under some rows of the target's output head."""
+    if own.hidden != target.plan.hidden:
+        raise ValueError(f"its layer is {own.hidden} wide, the target's states are {target.plan.hidden}")
+    return replace(own, vocab_size=len(ids), logit_scale=target.plan.logit_scale)
+
+
+class _EagleBuilder(Builder):
+    """The layers after a product that takes an embedding and a feature to the width of one."""
+
+    def __init__(self, blueprint: Blueprint, stored: StoredWeights, bits: int | None) -> None:
+        super().__init__(blueprint, stored, bits)
+        self._width = 2 * blueprint.hidden
+        self._shapes["fc"] = (blueprint.hidden, self._width)
+
+    def graph(self) -> Graph:
+        self._score(self._layers(self._matrix("hidden", ["fc"])))
+        return self._made(*self._signature())
+
+
+class _MedusaBuilder(Builder):
+    """Inputs ``hidden`` [1, 1, hidden] and ``places`` [1]; output ``logits`` [1, places, V]."""
+
+    def __init__(self, blueprint: Blueprint, stored: StoredWeights, bits: int | None, heads: int) -> None:
+        super().__init__(blueprint, stored, bits)
+        self._heads = heads
+        self._shapes |= {str(number): (blueprint.hidden, blueprint.hidden) for number in range(heads)}
+
+    def graph(self) -> Graph:
+        width = self._plan.hidden
+        # All heads are one product; the output head, which is larger, is asked for the wanted ones alone.
+        joined = self._matrix("hidden", [f"heads.{number}" for number in range(self._heads)])
+        apart = self._constant("apart", np.array([1, self._heads, width]))
+        added = self._node("Reshape", [self._activated(joined), apart])
+        self._constant("first", np.array([0]))
+        self._constant("axis", np.array([1]))
+        wanted = self._node("Slice", [added, "first", "places", "axis"])
+        self._matrix(self._node("Add", [wanted, "hidden"]), [self._head()], self._plan.logit_scale, "logits")
+        value, floats = helper.make_tensor_value_info, TensorProto.FLOAT
+        return self._made(
+            [value("hidden", floats, [1, 1, width]), value("places", TensorProto.INT64, [1])],
+            [value("logits", floats, [1, "wanted", self._plan.vocab_size])],
+        )
+
 
 _BITS = (0, 8, 4)
 

@@ -2,27 +2,190 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
 
-from spsbench.config.models import ONNXRUNTIME, Precision
-from spsbench.errors import UnavailableError
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.checkpoint import Checkpoint
+from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of, t5_plan
+from spsbench.models.causal_lm import CausalLM, built, skeleton
+from spsbench.models.checkpoint import EMBEDDING, Checkpoint, LoadedWeights
 from spsbench.models.hf_errors import typed_errors
-from spsbench.models.memory import suitable_threads
+from spsbench.models.memory import DTYPES, available_bytes, suitable_threads
 from spsbench.models.onnx_lm import OnnxLM
-from spsbench.models.onnx_seq2seq_lm import OnnxSeq2SeqLM
 from spsbench.models.placement import Placement, offload_folder, placed_lm
 from spsbench.models.quantised import loading_settings, mark, quantise_built
-from spsbench.models.seq2seq_lm import Seq2SeqLM
-from spsbench.models.shared_lm import onnx_under, torch_under
-from spsbench.models.source import ModelSource, Sharing, embedding_of
+from spsbench.models.seq2seq_lm import SHARED, OnnxSeq2SeqLM, Seq2SeqLM
+from spsbench.models.source import ModelSource, Sharing, decoder_start, embedding_of, require_generative
+from spsbench.models.tokenizer import Border
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.weights import DTYPES
+from spsbench.models.trained import SharedWeights, TrainedDraft
+
+COVERED = f"onnxruntime computes {', '.join(FAMILIES)} and t5 in float32, int8 or int4 on a CPU"
+
+
+def choose_backend(
+    asked: str, reasons: Iterable[tuple[str, str | None]], device: torch.device
+) -> tuple[str, str | None]:
+    """(backend of all models, why it is torch on a CPU where nobody asked for torch).
+
+    All or none: the thread pools of two backends would wait for each other.
+    """
+    first = next((f"{name}: {reason}" for name, reason in reasons if reason), None)
+    if asked == TORCH:
+        return TORCH, None
+    if first is None:
+        return ONNXRUNTIME, None
+    if asked == ONNXRUNTIME:
+        raise UsageError(
+            f"{first}.", flag="--backend", remedy=f"{COVERED}. For anything else use --backend torch."
+        )
+    return TORCH, first if device.type == "cpu" else None
+
+
+def model_not_covered(source: ModelSource, dtype: str, device: torch.device, flag: str) -> str | None:
+    """Why ONNX Runtime cannot compute a model; None if it can."""
+    if source.quantization is not None:
+        return f"its weights are quantised by {source.quantization}"
+    return config_not_covered(source.config, dtype, device) or _weights_missing(source, flag)
+
+
+def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | None:
+    """As ``model_not_covered``, of a configuration without weights."""
+    asked = Precision.read(dtype)
+    # What is quantised without its own dtype is computed in float32 there, whatever the checkpoint's.
+    named = torch.float32 if asked.quantise is not None else getattr(config, "dtype", None)
+    own = named if asked.dtype == AUTO else DTYPES.get(asked.dtype, torch.float32)
+    if device.type != "cpu":
+        return f"the device is {device.type}"
+    if find_spec("onnxruntime") is None or find_spec("onnx") is None:
+        return "the packages onnxruntime and onnx are not installed"
+    if own not in (torch.float32, None):
+        return f"it computes in {str(own).removeprefix('torch.')} (--dtype float32 runs over ONNX Runtime)"
+    try:
+        t5_plan(config) if config.is_encoder_decoder else blueprint_of(config)
+    except NotCovered as reason:
+        return str(reason)
+    return None
+
+
+def _weights_missing(source: ModelSource, flag: str) -> str | None:
+    """What is wrong with a local model's files; those of a hub model are fetched first."""
+    if not source.is_local or source.sharing is not None:
+        return None  # a trained draft's were checked when it was read
+    with typed_errors(source.name, flag):
+        stored = Checkpoint(Path(source.location))
+    embedding = SHARED if source.is_encoder_decoder else EMBEDDING
+    return None if stored.is_plain and embedding in stored else "its weights are in no safetensors file"
+
+
+def onnx_under(target: OnnxLM, draft: TrainedDraft, config: Any, vocab_size: int, bits: int | None) -> OnnxLM:
+    """The model over ONNX Runtime, on its target's threads.
+
+    Args:
+        config: of the draft, with its target's vocabulary.
+        vocab_size: number of logits that both share.
+    """
+    ids = draft.ids_below(config.vocab_size if draft.vocabulary is None else vocab_size)
+    return OnnxLM(
+        config,
+        SharedWeights(draft, target.stored, ids),
+        vocab_size,
+        target.threads,
+        cache(lambda: torch_under(target.reference(), draft, config, vocab_size, torch.float32, "--draft")),
+        bits=bits,
+        vocabulary=None if draft.vocabulary is None else torch.from_numpy(ids),
+    )
+
+
+def torch_under(
+    target: TorchLM, draft: TrainedDraft, config: Any, vocab_size: int, dtype: torch.dtype | None, flag: str
+) -> TorchLM:
+    """The model over transformers' own forward; of one dtype with its target it shares the very tensors."""
+    if draft.vocabulary is not None and getattr(config, "final_logit_softcapping", None):
+        raise UsageError(
+            f"{config.model_type} caps its logits, so that a draft of it proposes every token.",
+            flag=flag,
+            remedy="Train one without a separate vocabulary.",
+        )
+    dtype = dtype or target.dtype
+    model = _layers(draft, config, dtype).to(target.device)
+    model.set_input_embeddings(_in(target.model.get_input_embeddings(), dtype))
+    head = target.model.get_output_embeddings()
+    if draft.vocabulary is not None:
+        ids = torch.from_numpy(draft.ids_below(vocab_size)).to(target.device)
+        head = SomeTokens(head, ids)
+    model.set_output_embeddings(_in(head, dtype))
+    model.config.vocab_size = config.vocab_size
+    return SharingTorchLM(model.eval(), vocab_size)
+
+
+class SomeTokens(nn.Module):
+    """Some rows of an output head, with the logits of all tokens: minus infinity for the others.
+
+    Args:
+        head: a linear layer [V, hidden].
+        ids: [m] which rows, ascending.
+    """
+
+    def __init__(self, head: Any, ids: Tensor) -> None:
+        super().__init__()
+        self._size = len(head.weight)
+        self.ids: Tensor
+        self.register_buffer("ids", ids, persistent=False)
+        self.weight = nn.Parameter(head.weight.detach()[ids], requires_grad=False)
+        bias = getattr(head, "bias", None)
+        self.bias = None if bias is None else nn.Parameter(bias.detach()[ids], requires_grad=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[..., V] of [..., hidden]; a new tensor each time, as a captured graph needs it."""
+        some = linear(states, self.weight, self.bias)
+        rows = some.new_full((*some.shape[:-1], self._size), float("-inf"))
+        return rows.index_copy_(-1, self.ids, some)
+
+
+class SharingTorchLM(TorchLM):
+    """A model whose embedding table is another one's, and whose head may have rows for some tokens only."""
+
+    def __init__(self, model: Any, vocab_size: int | None = None) -> None:
+        super().__init__(model, vocab_size)
+        head = model.get_output_embeddings()
+        self.vocabulary = head.ids if isinstance(head, SomeTokens) else None
+
+    @property
+    def parameters(self) -> int:
+        """Of its layers and of its rows of the head; the embedding table is its target's."""
+        table = self.model.get_input_embeddings().weight
+        tied = table is self.model.get_output_embeddings().weight
+        return super().parameters - (0 if tied else table.numel())
+
+
+def _layers(draft: TrainedDraft, config: Any, dtype: torch.dtype) -> Any:
+    """The layers and the final norm as stored, between an embedding and a head of one row to be replaced."""
+    from transformers import AutoModelForCausalLM
+
+    own = copy.deepcopy(config)
+    own.vocab_size, own.tie_word_embeddings = 1, False
+    model = AutoModelForCausalLM.from_config(own, dtype=dtype)
+    ends = {id(end.weight) for end in (model.get_input_embeddings(), model.get_output_embeddings())}
+    names = [name for name, part in model.named_parameters() if id(part) not in ends]
+    state = {name: torch.from_numpy(draft.stored.read(name).copy()) for name in names}
+    model.load_state_dict(state, strict=False)
+    return model
+
+
+def _in(part: Any, dtype: torch.dtype) -> Any:
+    """A module in a dtype: itself if it has it."""
+    return part if part.weight.dtype == dtype else copy.deepcopy(part).to(dtype)
+
 
 _SHOWN = 3
 
@@ -167,3 +330,83 @@ def require_complete(missing: list[str], name: str, flag: str) -> None:
             flag=flag,
             remedy="Download the model again, or choose a checkpoint with a language-model head.",
         )
+
+
+_GIB = 1 << 30
+
+
+def read_config(name: str, flag: str) -> Any:
+    """The configuration of a model: a ``config.json``, a folder with one, or a hub id."""
+    from transformers import AutoConfig
+
+    if name.endswith(".json") and not Path(name).is_file():
+        raise UnavailableError(f"{name} does not exist.", flag=flag, remedy="Give a config.json or a folder.")
+    with typed_errors(name, flag):
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    require_generative(config, name, flag)
+    return config
+
+
+def weights_bytes(config: Any, dtype: str) -> int:
+    """Size in bytes of the weights of a configuration; nothing is allocated."""
+    return sum(parameter.nbytes for parameter in skeleton(config, _dtype(dtype)).parameters())
+
+
+def require_room(models: dict[str, Any], dtype: str, device: torch.device) -> None:
+    """Refuse configurations whose weights do not fit on the device together.
+
+    Args:
+        dtype: see ``weights_bytes``.
+    """
+    needed = sum(weights_bytes(config, dtype) for config in models.values())
+    available = available_bytes(device)
+    if available is not None and needed > available:
+        raise UsageError(
+            f"the weights need {needed / _GIB:.3g} GiB, but {device.type} has "
+            f"{available / _GIB:.3g} GiB free.",
+            flag=next(iter(models)),
+            remedy="Choose smaller models, --dtype bfloat16, or another --device.",
+        )
+
+
+def random_model(
+    config: Any,
+    dtype: str,
+    device: torch.device,
+    vocab_size: int,
+    backend: str,
+    threads: int | None = None,
+    seed: int = 0,
+) -> CausalLM:
+    """A model of that configuration with the initial weights of its architecture.
+
+    Args:
+        dtype: see ``weights_bytes``.
+        vocab_size: number of logits that target and draft share.
+    """
+    with torch.random.fork_rng(devices=[]), device:
+        torch.manual_seed(seed)
+        model = built(config, _dtype(dtype))
+    precision = Precision.read(dtype)
+    if backend == TORCH and precision.quantise is not None:
+        quantise_built(model, precision, device)
+    if config.is_encoder_decoder:
+        end = config.eos_token_id
+        start = decoder_start(config, None, config.model_type, "--target-config")
+        border = Border((end if isinstance(end, int) else end[0],), start)
+        over_torch: TorchLM = Seq2SeqLM(model.eval(), border, vocab_size)
+    else:
+        border, over_torch = None, TorchLM(model.eval(), vocab_size)
+    if backend == TORCH:
+        return over_torch
+    stored, bits = LoadedWeights(model), precision.bits
+    size = threads or suitable_threads(stored.parameters)
+    if border is not None:
+        return OnnxSeq2SeqLM(config, border, stored, vocab_size, size, lambda: over_torch, bits)
+    return OnnxLM(config, stored, vocab_size, size, lambda: over_torch, bits=bits)
+
+
+def _dtype(dtype: str) -> torch.dtype | None:
+    """That the weights are made in; what is quantised is made in float32 unless a dtype is named."""
+    asked = Precision.read(dtype)
+    return DTYPES.get(asked.dtype) or (torch.float32 if asked.quantise is not None else None)

@@ -11,20 +11,17 @@ import torch
 from spsbench.config import PairConfig
 from spsbench.config.models import TORCH, Precision
 from spsbench.errors import UsageError, as_typed
-from spsbench.models.backend import choose_backend, model_not_covered
 from spsbench.models.causal_lm import CausalLM, context_window, text_config
 from spsbench.models.hf_errors import quiet_libraries
-from spsbench.models.loading import load, load_placed
-from spsbench.models.memory import experts_of, suitable_threads
+from spsbench.models.loading import choose_backend, load, load_placed, model_not_covered
+from spsbench.models.memory import experts_of, require_memory, suitable_threads, weight_bytes
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import quantised_of, require_quantisable
-from spsbench.models.ranks import Ranks
 from spsbench.models.selftest import require_exact_rollback
 from spsbench.models.source import ModelSource, find
-from spsbench.models.tensor_parallel import load_split
+from spsbench.models.tensor_parallel import Ranks, load_split
 from spsbench.models.tokenizer import Tokenizer, check_same
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.weights import require_memory, weight_bytes
 
 
 @dataclass(frozen=True, slots=True)

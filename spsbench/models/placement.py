@@ -19,11 +19,11 @@ from torch import Tensor
 
 from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.models.causal_lm import skeleton
+from spsbench.models.memory import DTYPES, available_bytes, weight_bytes
 from spsbench.models.quantised import EXTRA, packed_bytes
-from spsbench.models.skeleton import skeleton
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.weights import DTYPES, available_bytes, weight_bytes
 
 FLAG = "--device-map"
 STRATEGIES = ("auto", "balanced", "sequential")

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from spsbench.config.models import Precision
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.models.skeleton import skeleton
+from spsbench.models.causal_lm import skeleton
 
 LIBRARY = "torchao"
 EXTRA = "spsbench[large]"

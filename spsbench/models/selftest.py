@@ -9,7 +9,7 @@ import torch
 
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, attention_window
-from spsbench.models.ranks import RanksFault
+from spsbench.models.tensor_parallel import RanksFault
 
 _PROMPT = 24
 _BLOCK = 5

@@ -2,22 +2,284 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import hashlib
+import os
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+from functools import wraps
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
+from torch.distributed.rendezvous import rendezvous
 
-from spsbench.errors import UsageError
+from spsbench.config.models import MAX_K
+from spsbench.decode.clock import Clock, SystemClock
+from spsbench.errors import SpsbenchError, UsageError
 from spsbench.models.causal_lm import text_config
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.loading import require_complete
-from spsbench.models.ranks import Message, Order, Ranks, RanksFault
+from spsbench.models.memory import DTYPES
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.weights import DTYPES
 from spsbench.torchrun import FLAG
+
+FIRST, REPLICATED = "first", "replicated"
+"""Where the draft of a split target is: in the process that leads, or in each."""
+
+# All processes are started together; who is not there after this long has failed.
+_MEETING = timedelta(minutes=10)
+
+# Later the leader may be busy with other things than models as long as it likes; torchrun ends all with it.
+_PATIENCE = timedelta(days=7)
+
+_GONE = ("connection closed", "connection reset", "broken pipe", "connection refused")
+"""What gloo says of another process that has ended."""
+
+_GO_ON = "What was finished is on the disk; continue it by torchrun with run --resume DIR."
+
+_FIELDS = 4
+_INLINE = MAX_K + 1
+"""Tokens that travel with an order: as many as a loop scores. A prompt follows in its own message."""
+
+
+class RanksFault(SpsbenchError):
+    """The processes are out of step, or one of them failed where all take part: none of them can go on."""
+
+
+class OutOfStep(RanksFault):
+    """The processes differ in what must be the same; each of them has found it out."""
+
+
+class RankGone(RanksFault):
+    """Another process has ended while this one was to do something together with it."""
+
+
+class Order(IntEnum):
+    """What the leader may say."""
+
+    END = 0
+    LOAD = 1
+    SCORE = 2
+    READ = 3
+    PREPARE = 4
+    GENERATE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An order with its numbers.
+
+    Attributes:
+        number: of ``LOAD`` the CPU threads (0: as suits the size), of ``SCORE`` how many tokens are cached.
+        last: rows of logits, see ``LanguageModel.score``.
+        tokens: [n] to be read; empty where there are none.
+    """
+
+    order: Order
+    number: int
+    last: int
+    tokens: Tensor
+
+
+class Meter:
+    """Seconds that this process was within collectives of torch, waiting for slower processes included.
+
+    They are counted where torch is called: in ``torch.distributed`` and in the functional collectives that
+    DTensor uses, some of which end in a wait. One within another counts once.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._spent_s, self._within = 0.0, False
+
+    def install(self) -> None:
+        """Count from now on, for the rest of the process."""
+        from torch.distributed import _functional_collectives as functional
+
+        for module, names in ((distributed, _COLLECTIVES), (functional, _FUNCTIONAL)):
+            for name in names:
+                if hasattr(module, name):  # some were renamed between releases of torch
+                    setattr(module, name, self.timed(getattr(module, name)))
+
+    def timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
+        """The collective, counted."""
+        now = SystemClock.now
+
+        @wraps(collective)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if self._within:
+                return collective(*args, **kwargs)
+            self._within, began_s = True, now()
+            try:
+                return collective(*args, **kwargs)
+            finally:
+                self._within = False
+                self._spent_s += now() - began_s
+                self.calls += 1
+
+        return counted
+
+    def take(self) -> float:
+        """Seconds since the last call."""
+        spent_s, self._spent_s = self._spent_s, 0.0
+        return spent_s
+
+
+_COLLECTIVES = ("all_reduce", "broadcast")
+_FUNCTIONAL = (
+    *("all_reduce", "all_gather_single", "all_gather_tensor"),
+    *("reduce_scatter_single", "reduce_scatter_tensor", "wait_tensor"),
+)
+
+
+class MeteredClock(SystemClock):
+    """The machine's clock, with what a meter counted; see ``CommunicatingClock``."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.communicated = meter.take
+
+
+class Ranks:
+    """This process among those of a split target."""
+
+    def __init__(self, rank: int, size: int, device: torch.device, placement: str) -> None:
+        self.rank, self.size, self.device, self.placement = rank, size, device, placement
+        self.meter = Meter() if device.type == "cpu" else None
+        self._busy = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the process that decides, writes and speaks."""
+        return self.rank == 0
+
+    @property
+    def clock(self) -> Clock:
+        """For engines: one that knows of collectives where these can be timed."""
+        return SystemClock() if self.meter is None else MeteredClock(self.meter)
+
+    @contextmanager
+    def together(self, what: str) -> Iterator[None]:
+        """All processes take part in the block: one that fails in it fails for all."""
+        before, self._busy = self._busy, True
+        try:
+            yield
+        except SpsbenchError:
+            raise
+        except Exception as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+            failed = f"{what} failed in process {self.rank} of {self.size}"
+            if any(sign in reason.lower() for sign in _GONE):
+                raise RankGone(f"{failed}: another process has ended.", flag=FLAG, remedy=_GO_ON) from error
+            raise RanksFault(f"{failed} ({reason}).", flag=FLAG, remedy=_GO_ON) from error
+        self._busy = before
+
+    def tell(self, order: Order, number: int = 0, last: int = 0, tokens: Tensor | None = None) -> None:
+        """Have the other processes do something; ``hear`` is their side."""
+        count = 0 if tokens is None else len(tokens)
+        message = torch.zeros(_FIELDS + _INLINE, dtype=torch.int64)
+        message[:_FIELDS] = torch.tensor([order, number, last, count])
+        message = message.to(self.device)
+        if tokens is not None and count <= _INLINE:
+            message[_FIELDS : _FIELDS + count] = tokens
+        distributed.broadcast(message, 0)
+        if tokens is not None and count > _INLINE:
+            distributed.broadcast(tokens.contiguous(), 0)
+
+    def hear(self) -> Message:
+        """Wait for what the leader says."""
+        message = torch.zeros(_FIELDS + _INLINE, dtype=torch.int64, device=self.device)
+        distributed.broadcast(message, 0)
+        order, number, last, count = message[:_FIELDS].tolist()
+        tokens = message[_FIELDS : _FIELDS + count]
+        if count > _INLINE:
+            tokens = torch.empty(count, dtype=torch.int64, device=self.device)
+            distributed.broadcast(tokens, 0)
+        return Message(Order(order), number, last, tokens)
+
+    def share(self, thing: Any = None) -> Any:
+        """Anything that can be pickled, from the leader to all."""
+        box = [thing]
+        distributed.broadcast_object_list(box, 0, device=self.device)
+        return box[0]
+
+    def agree(self, numbers: Sequence[int], where: str) -> None:
+        """Find out whether all processes have the same numbers, by one reduction of a checksum."""
+        own = checksum(numbers)
+        extremes = torch.tensor([own, -own], device=self.device)
+        distributed.all_reduce(extremes, op=distributed.ReduceOp.MAX)
+        largest, smallest = extremes[0], -extremes[1]
+        if bool(largest != smallest):
+            raise OutOfStep(
+                f"the {self.size} processes of the target are out of step in {where}.",
+                flag="--draft-placement",
+                remedy=f"Use --draft-placement {FIRST}, in which one process decides for all.",
+            )
+
+    def end(self) -> None:
+        """Let the others end. Those that wait in a collective for this process end when it is gone."""
+        if self.leads and not self._busy:
+            with suppress(RuntimeError):  # one is gone already: the error is being reported
+                self.tell(Order.END)
+
+
+def checksum(numbers: Sequence[int]) -> int:
+    """56 bits that other numbers hardly share, never negative."""
+    digest = hashlib.blake2b(array("q", numbers).tobytes(), digest_size=7)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def _meet(device: torch.device) -> None:
+    """Begin the group once all processes are there."""
+    # NCCL alone would do for the models; gloo beside it lets tensors of the CPU be broadcast.
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=_MEETING))
+        store.set(_here(rank), "")
+        # The group's own patience begins now, and would be too long for a process that never comes.
+        store.wait([_here(other) for other in range(size)], _MEETING)
+    except (RuntimeError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        raise RanksFault(
+            f"the processes did not all join within {_MEETING.seconds // 60} min ({reason}).",
+            flag=FLAG,
+            remedy="Start them by torchrun, on machines that reach each other; what one said is above.",
+        ) from error
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+
+
+def _here(rank: int) -> str:
+    """The key under which a process says that it has come."""
+    return f"spsbench/{rank}"
+
+
+_joined: list[Ranks] = []
+
+
+def joined() -> Ranks | None:
+    """This process's place among those of a split target, if it joined them."""
+    return _joined[0] if _joined else None
+
+
+def join(device: torch.device, placement: str) -> Ranks:
+    """Join the processes that torchrun started; again and again the same ones."""
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    if not distributed.is_initialized():
+        _meet(device)
+    before = joined()
+    ranks = Ranks(distributed.get_rank(), distributed.get_world_size(), device, placement)
+    if before is not None:
+        ranks.meter = before.meter
+    elif ranks.meter is not None:
+        ranks.meter.install()
+    _joined[:] = [ranks]
+    return ranks
 
 
 def require_splittable(source: ModelSource, size: int) -> None:

@@ -2,22 +2,180 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, DynamicLayer
 
 from spsbench.config.models import TORCH
 from spsbench.errors import UsageError
-from spsbench.models.cache import RewindCache
-from spsbench.models.causal_lm import CausalLM, text_config
-from spsbench.models.features import FeatureRows
+from spsbench.models.causal_lm import CausalLM, FeatureRows, text_config
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token
 from spsbench.models.quantised import quantised_of
 from spsbench.models.trained import table_fingerprint
-from spsbench.models.twin import truncated
+
+Swap = Callable[[nn.Module], nn.Module | None]
+"""What stands in place of a module; None where it and what is in it are rebuilt."""
+
+
+def rebuilt(module: nn.Module, swap: Swap) -> Any:
+    """A tree of modules as this one; every tensor that is not swapped away is shared, not copied."""
+    known: dict[int, nn.Module] = {}
+
+    def again(part: nn.Module) -> nn.Module:
+        if id(part) not in known:
+            known[id(part)] = swap(part) or shallow(part)
+        return known[id(part)]
+
+    def shallow(part: nn.Module) -> nn.Module:
+        twin = copy.copy(part)
+        children = {name: None if child is None else again(child) for name, child in part._modules.items()}
+        twin.__dict__["_modules"] = children
+        return twin
+
+    return again(module)
+
+
+def truncated(model: nn.Module, layers: int, flag: str) -> nn.Module:
+    """The first layers of a model under its own final norm and head; every tensor is shared."""
+    path, found = _layer_list(model, text_config(model.config).num_hidden_layers, flag)
+    first = nn.ModuleList(list(found)[:layers])
+    inner: nn.Module = rebuilt(model, lambda part: first if part is found else None)
+    _shorten_configs(inner, path, layers)
+    return inner
+
+
+def _layer_list(model: nn.Module, layers: int, flag: str) -> tuple[str, nn.ModuleList]:
+    """(path, list) of the decoder layers: the one outermost list of the configured length."""
+    lists = [
+        (path, part)
+        for path, part in model.named_modules()
+        if isinstance(part, nn.ModuleList) and len(part) == layers
+    ]
+    outer = [item for item in lists if not any(item[0].startswith(f"{path}.") for path, _ in lists)]
+    if len(outer) == 1:
+        return outer[0]
+    raise UsageError(
+        f"{type(model).__name__} keeps its {layers} layers in {len(outer)} lists, not in one.",
+        flag=flag,
+        remedy="Choose another drafter.",
+    )
+
+
+def _shorten_configs(model: nn.Module, path: str, layers: int) -> None:
+    """Set the number of layers in the modules above them; the layers keep the configuration they have."""
+    names = path.split(".")
+    for depth in range(len(names)):
+        part = model.get_submodule(".".join(names[:depth]))
+        if "config" in part.__dict__:
+            config = copy.deepcopy(part.__dict__["config"])
+            text = text_config(config)
+            if getattr(text, "layer_types", None):
+                text.layer_types = text.layer_types[:layers]
+            text.num_hidden_layers = layers
+            part.__dict__["config"] = config
+
+
+_BLOCK = 256
+
+
+class RewindLayer(DynamicLayer):  # type: ignore[misc]
+    """Keys and values of one attention layer in a buffer with room to grow.
+
+    ``DynamicLayer`` copies the whole past for every token. Here only the new rows are written, and
+    attention gets views that end at the current length. Layers with a sliding window store every token
+    too: the mask applies the window, and a rollback stays exact.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = 0
+        self._key_buffer: Tensor | None = None
+        self._value_buffer: Tensor | None = None
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Append [1, heads, n, d] keys and values; return all of them."""
+        n = key_states.shape[-2]
+        start, self.used = self.used, self.used + n
+        self._key_buffer = _with_room(self._key_buffer, key_states, start, self.used)
+        self._value_buffer = _with_room(self._value_buffer, value_states, start, self.used)
+        # narrow() costs a third of an indexing slice, and this runs in every layer.
+        self._key_buffer.narrow(2, start, n).copy_(key_states)
+        self._value_buffer.narrow(2, start, n).copy_(value_states)
+        self.is_initialized = True
+        self.keys = self._key_buffer.narrow(2, 0, self.used)
+        self.values = self._value_buffer.narrow(2, 0, self.used)
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        """Number of cached tokens."""
+        return self.used
+
+    def rollback(self, length: int) -> None:
+        """Keep only the first ``length`` tokens."""
+        self.used = min(self.used, length)
+
+    def restore(self, length: int) -> None:
+        """Count the first ``length`` tokens of the buffer again, which a rollback let go of."""
+        self.used = length
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these sequences of the batch."""
+        if self._key_buffer is not None and self._value_buffer is not None:
+            self._key_buffer = self._key_buffer.index_select(0, rows)
+            self._value_buffer = self._value_buffer.index_select(0, rows)
+
+
+class RewindCache(Cache):  # type: ignore[misc]
+    """One ``RewindLayer`` per attention layer, rolled back together."""
+
+    def __init__(self) -> None:
+        super().__init__(layer_class_to_replicate=RewindLayer)
+
+    @property
+    def length(self) -> int:
+        """Number of cached tokens."""
+        return self.layers[0].used if self.layers else 0
+
+    def layer(self, number: int) -> RewindLayer:
+        """The layer with that index, created if missing."""
+        while len(self.layers) <= number:
+            self.layers.append(RewindLayer())
+        found: RewindLayer = self.layers[number]
+        return found
+
+    def rollback(self, length: int) -> None:
+        """Keep only the first ``length`` tokens."""
+        for layer in self.layers:
+            layer.rollback(length)
+
+    def restore(self, length: int) -> None:
+        """Count the first ``length`` tokens again, which a rollback let go of."""
+        for layer in self.layers:
+            layer.restore(length)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep only these sequences of the batch, by their numbers [n]."""
+        for layer in self.layers:
+            layer.select(rows)
+
+
+def _with_room(buffer: Tensor | None, states: Tensor, held: int, wanted: int) -> Tensor:
+    """A buffer with room for ``wanted`` tokens that starts with the ``held`` ones of ``buffer``."""
+    if buffer is not None and wanted <= buffer.shape[-2]:
+        return buffer
+    batch, heads, _, width = states.shape
+    room = max(-(-wanted // _BLOCK) * _BLOCK, 2 * held)
+    grown = states.new_empty((batch, heads, room, width))
+    if buffer is not None:
+        grown[:, :, :held] = buffer[:, :, :held]
+    return grown
 
 
 class TorchLM(CausalLM):

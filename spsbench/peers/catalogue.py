@@ -14,8 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from spsbench.config.files import read_yaml, unknown_name, validate
-from spsbench.fetch.cache import cache_dir
-from spsbench.fetch.catalogue import Stored
+from spsbench.fetch.cache import Stored, cache_dir
 from spsbench.paths import data_dir
 from spsbench.peers.environment import Environment
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UnavailableError
-from spsbench.fetch.cache import cache_dir, locked, megabytes, require_room, written_whole
-from spsbench.fetch.watching import watcher
+from spsbench.fetch.cache import cache_dir, locked, megabytes, require_room, watcher, written_whole
 from spsbench.peers.commands import clean_environment, run
 from spsbench.peers.environment import Environment
 from spsbench.peers.gguf_writer import WEIGHTS, head_width, read_config, write_gguf

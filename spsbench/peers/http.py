@@ -13,7 +13,7 @@ import requests
 from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 
 from spsbench.config.addresses import withheld
-from spsbench.fetch.bounded import Bounded
+from spsbench.fetch.http import Bounded
 from spsbench.peers.lines import MOST_BYTES
 from spsbench.peers.peer import PeerError, PeerGone
 from spsbench.peers.protocol import ProtocolError, loaded, shortened

@@ -22,10 +22,10 @@ from spsbench.fetch.cache import (
     remove,
     remove_part,
     require_room,
+    watcher,
     writable,
     written_whole,
 )
-from spsbench.fetch.watching import watcher
 from spsbench.peers.catalogue import Entry, Source, engines_dir
 from spsbench.peers.commands import Run, clean_environment, run
 from spsbench.peers.environment import Environment
@@ -184,10 +184,8 @@ class _Work:
 def _fetched(entry: Entry, source: Source) -> Path:
     """The sources of an engine, a package on the index; its hash is right."""
     # Not at the top: requests takes 0.1 s to import, and most commands fetch nothing.
-    from spsbench.fetch.download import download
-    from spsbench.fetch.http import Http
-    from spsbench.fetch.index import find_file
-    from spsbench.fetch.pip_settings import pip_settings
+    from spsbench.fetch.http import Http, find_file, pip_settings
+    from spsbench.fetch.packages import download
 
     http, part = Http(pip_settings()), part_of(source.file)
     if part.is_file() and part.stat().st_size >= source.bytes:

@@ -41,8 +41,7 @@ from spsbench.models.beam_lm import BeamLM, require_exact_tree
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.models.placement import PlacedLM
-from spsbench.models.static import NotStatic, StaticLM, require_same_answers
-from spsbench.models.static_batch import StaticBatchLM
+from spsbench.models.static import NotStatic, StaticBatchLM, StaticLM, require_same_answers
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Arm, SamplingParams
 

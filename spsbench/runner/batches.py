@@ -10,9 +10,8 @@ from spsbench.axes import MODEL
 from spsbench.config.models import ONNXRUNTIME
 from spsbench.engines.buffer import MOST_BYTES
 from spsbench.errors import UsageError
-from spsbench.models.memory import cache_bytes_per_token
+from spsbench.models.memory import cache_bytes_per_token, computed_width, require_free, weight_bytes
 from spsbench.models.pair import PairSource
-from spsbench.models.weights import computed_width, require_free, weight_bytes
 from spsbench.records import Arm
 
 

@@ -18,9 +18,8 @@ from spsbench.drafters.registry import drafter_kind
 from spsbench.energy import FoundMeter
 from spsbench.errors import UsageError
 from spsbench.models.checkpoint import Checkpoint
-from spsbench.models.memory import suitable_threads
+from spsbench.models.memory import suitable_threads, weight_bytes
 from spsbench.models.source import files_of
-from spsbench.models.weights import weight_bytes
 from spsbench.records import Prompt, Sample
 from spsbench.runner.conditions import (
     AUTO,

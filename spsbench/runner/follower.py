@@ -19,8 +19,16 @@ from spsbench.errors import SpsbenchError
 from spsbench.models.loading import load_torch
 from spsbench.models.memory import suitable_threads
 from spsbench.models.pair import Pair, find_pair
-from spsbench.models.ranks import FIRST, REPLICATED, Order, OutOfStep, RankGone, Ranks
-from spsbench.models.tensor_parallel import SplitLM, load_split
+from spsbench.models.tensor_parallel import (
+    FIRST,
+    REPLICATED,
+    Order,
+    OutOfStep,
+    RankGone,
+    Ranks,
+    SplitLM,
+    load_split,
+)
 from spsbench.records import Arm
 from spsbench.runner.backends import Backends
 

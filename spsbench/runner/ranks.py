@@ -18,8 +18,7 @@ from spsbench.drafters.kind import HIDDEN, WEIGHTS
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError
 from spsbench.models.pair import PairSource, resolve_device
-from spsbench.models.ranks import Ranks, join, joined
-from spsbench.models.tensor_parallel import require_splittable
+from spsbench.models.tensor_parallel import Ranks, join, joined, require_splittable
 from spsbench.records import Arm
 from spsbench.torchrun import FLAG, require_alone, started
 

@@ -20,9 +20,8 @@ import spsbench
 from spsbench.config.models import ONNXRUNTIME, TORCH, ModelRef, PairConfig
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.local import EagerEngine
-from spsbench.models.backend import model_not_covered
 from spsbench.models.causal_lm import CausalLM, text_config
-from spsbench.models.loading import load
+from spsbench.models.loading import load, model_not_covered
 from spsbench.models.pair import find_pair
 from spsbench.models.source import find
 from spsbench.peers.protocol import LENGTH, SAMPLER_ORDER, SMALLEST_SET, STOP, Answer, Ask, Described, Load

@@ -21,8 +21,7 @@ from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import build_drafter
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.features import HiddenStates
+from spsbench.models.causal_lm import CausalLM, HiddenStates
 from spsbench.records import SamplingParams, Spec
 from spsbench.verify.controls import planted
 

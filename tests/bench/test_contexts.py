@@ -20,7 +20,7 @@ from spsbench.cli.bench import lengths
 from spsbench.cli.bench_screen import forwards_table, payoff_table
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.random_init import random_model
+from spsbench.models.loading import random_model
 from spsbench.records import SamplingParams
 
 CPU = torch.device("cpu")

@@ -145,7 +145,7 @@ def test_what_is_refused(cli: Cli, tmp_path: Path, flags: tuple[str, ...], said:
 def test_caches_beyond_memory_are_refused_by_arithmetic(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.models.weights.available_bytes", lambda device: 600 << 20)
+    monkeypatch.setattr("spsbench.models.memory.available_bytes", lambda device: 600 << 20)
     result = cli("run", "xsum", "--batch", "1,40", "--limit", "40", "--out", tmp_path / "run")
     assert result.code == 2
     assert "need" in result.err

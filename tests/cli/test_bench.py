@@ -69,7 +69,7 @@ def test_several_contexts_give_a_table_by_context(cli: Cli, tmp_path: Path) -> N
 def test_a_context_too_long_for_the_memory_is_refused_before_loading(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.models.random_init.random_model", None)
+    monkeypatch.setattr("spsbench.models.loading.random_model", None)
     wide = config(tmp_path / "wide", max_position_embeddings=1 << 40)
     result = cli("bench", "--target-config", wide, "--draft-config", wide, "--context", "1k,4000000k")
     assert result.code == 2
@@ -117,7 +117,7 @@ def test_bad_input_loads_nothing(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.setattr("spsbench.models.loading.load", None)
-    monkeypatch.setattr("spsbench.models.random_init.random_model", None)
+    monkeypatch.setattr("spsbench.models.loading.random_model", None)
     result = cli("bench", *flags)
     assert result.code in (2, 3), result.err
     assert said in " ".join(result.err.split())
@@ -126,7 +126,7 @@ def test_bad_input_loads_nothing(
 def test_a_model_too_large_is_refused_with_both_numbers(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.models.random_init.random_model", None)
+    monkeypatch.setattr("spsbench.models.loading.random_model", None)
     huge = config(tmp_path / "huge", hidden_size=65536, intermediate_size=262144, num_hidden_layers=400)
     result = cli("bench", "--target-config", huge, "--draft-config", huge)
     assert result.code == 2

@@ -29,9 +29,9 @@ from spsbench.engines.cuda_graph import GraphedEngine, uncaptured
 from spsbench.engines.hf import ASSISTED, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.engines.rescore import rescored, teacher_force, token_evidence
+from spsbench.models.loading import onnx_under, torch_under
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.pair import load_pair
-from spsbench.models.shared_lm import onnx_under, torch_under
 from spsbench.models.static import StaticLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import TrainedDraft, layer_config, read_trained

@@ -38,7 +38,7 @@ from spsbench.engines.cuda_graph import Capture, uncaptured
 from spsbench.engines.local import EagerEngine
 from spsbench.models.batched import batched
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.static_batch import StaticBatchLM
+from spsbench.models.static import StaticBatchLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request, SamplingParams, Spec
 from spsbench.runner.answering import answers

@@ -14,8 +14,8 @@ from tiny_models import config_of, make, pair_of, save
 
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.models import weights
-from spsbench.models.backend import choose_backend
+from spsbench.models import memory as weights
+from spsbench.models.loading import choose_backend
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.pair import Pair, PairSource, load_pair, pair_backend
 from spsbench.models.torch_lm import TorchLM

@@ -11,10 +11,9 @@ from tiny_models import config_of, make, over_onnx
 from spsbench.decode.batch import BatchModel
 from spsbench.errors import UsageError
 from spsbench.models import batched as module
-from spsbench.models.batched import batched, difference
+from spsbench.models.batched import OnnxBatchLM, batched, difference
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.onnx_batch import OnnxBatchLM
-from spsbench.models.static_batch import StaticBatchLM
+from spsbench.models.static import StaticBatchLM
 from spsbench.models.torch_lm import TorchLM
 
 SLOTS = 48

@@ -14,7 +14,7 @@ from spsbench.config import PairConfig
 from spsbench.config.models import ModelRef
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models.checkpoint import Checkpoint
-from spsbench.models.gguf import read_header, read_origin
+from spsbench.models.converted import read_header, read_origin
 from spsbench.models.pair import find_pair, load_pair, pair_backend, resolve_device
 from spsbench.models.source import ModelSource, find
 

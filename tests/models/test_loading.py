@@ -19,7 +19,7 @@ from tiny_models import config_of, make, make_tokenizer, pair_of, save
 
 from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.models import weights
+from spsbench.models import memory as weights
 from spsbench.models.hf_errors import typed_error
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.source import find

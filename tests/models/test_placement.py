@@ -15,10 +15,10 @@ from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH
 from spsbench.engines.cuda_graph import uncaptured
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models import placement
+from spsbench.models.causal_lm import skeleton
+from spsbench.models.memory import weight_bytes
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.placement import PlacedLM, Placement, _disjoint, _less, _usable
-from spsbench.models.skeleton import skeleton
-from spsbench.models.weights import weight_bytes
 from spsbench.records import Arm, Request, SamplingParams
 from spsbench.runner.backends import Backends, require_placeable
 from spsbench.testing import FakeClock

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
 from spsbench.engines.cuda_graph import uncaptured
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.models import quantised, weights
+from spsbench.models import memory as weights
+from spsbench.models import quantised
+from spsbench.models.loading import random_model
 from spsbench.models.pair import Pair, load_pair, pair_backend
 from spsbench.models.quantised import GROUP, quantised_of, require_quantisable, stored_bytes
-from spsbench.models.random_init import random_model
 from spsbench.models.selftest import self_test
 from spsbench.models.static import StaticLM, require_same_answers
 from spsbench.models.torch_lm import TorchLM

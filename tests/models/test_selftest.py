@@ -11,11 +11,10 @@ from tiny_models import MORE, WINDOW, config_of, make
 from transformers import DynamicCache
 
 from spsbench.errors import UsageError
-from spsbench.models.cache import RewindLayer
 from spsbench.models.causal_lm import CausalLM, attention_window, context_window
 from spsbench.models.selftest import require_exact_rollback, self_test
 from spsbench.models.source import require_generative
-from spsbench.models.torch_lm import TorchLM
+from spsbench.models.torch_lm import RewindLayer, TorchLM
 
 WINDOWED = ("mistral", "gemma3")
 

@@ -20,16 +20,13 @@ from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import DRAFTERS
 from spsbench.errors import UsageError
-from spsbench.models.backend import model_not_covered
-from spsbench.models.border import Border
 from spsbench.models.causal_lm import CausalLM, context_window
 from spsbench.models.checkpoint import LoadedWeights
-from spsbench.models.encoded import Encoded
-from spsbench.models.loading import load, load_torch
-from spsbench.models.onnx_seq2seq_lm import OnnxSeq2SeqLM
+from spsbench.models.loading import load, load_torch, model_not_covered
 from spsbench.models.selftest import require_exact_rollback
-from spsbench.models.seq2seq_lm import Seq2SeqLM
+from spsbench.models.seq2seq_lm import Encoded, OnnxSeq2SeqLM, Seq2SeqLM
 from spsbench.models.source import decoder_start, find, require_generative
+from spsbench.models.tokenizer import Border
 from spsbench.records import SamplingParams
 from tests.tiny_models import (
     BOS,

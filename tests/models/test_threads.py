@@ -9,7 +9,7 @@ from spsbench.models import memory
 
 SECOND_POOL = """
 from spsbench.errors import UsageError
-from spsbench.models.onnx_threads import session_options
+from spsbench.models.onnx_lm import session_options
 session_options(1)
 session_options(2)
 session_options(2)

@@ -13,7 +13,7 @@ from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.decode.clock import FakeClock
 from spsbench.engines.cuda_graph import CaptureFailed, uncaptured
 from spsbench.errors import UsageError
-from spsbench.models import weights
+from spsbench.models import memory as weights
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import Arm, BeamParams, Request, SamplingParams
 from spsbench.runner.backends import NO_GRAPHS, Backends, stock_roles

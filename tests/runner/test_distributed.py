@@ -11,7 +11,7 @@ import pytest
 from spsbench.config import resolve
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
-from spsbench.models.weights import weight_bytes
+from spsbench.models.memory import weight_bytes
 from spsbench.records import Generation, Prompt, Sample
 from spsbench.report.workers import section
 from spsbench.runner.conditions import software_of, with_sharing

@@ -14,9 +14,8 @@ from torch.distributed import DistStoreError
 
 from spsbench.config import resolve
 from spsbench.errors import UsageError
-from spsbench.models import ranks
-from spsbench.models.ranks import Meter, Ranks, checksum
-from spsbench.models.tensor_parallel import require_splittable
+from spsbench.models import tensor_parallel as ranks
+from spsbench.models.tensor_parallel import Meter, Ranks, checksum, require_splittable
 from spsbench.runner import plan
 from spsbench.runner.energy import meter_of
 from spsbench.runner.ranks import among_ranks

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spsbench.models.border import Border
 from spsbench.models.seq2seq_lm import Seq2SeqLM
+from spsbench.models.tokenizer import Border
 from spsbench.records import SamplingParams
 from spsbench.testing import Letters
 from spsbench.verify import analytic, streams

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.fetch.pip_settings import DEFAULT_INDEX, pip_settings
+from spsbench.fetch.http import DEFAULT_INDEX, pip_settings
 
 
 @pytest.fixture(autouse=True)
