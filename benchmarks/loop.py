@@ -23,8 +23,7 @@ from torch import Tensor
 from spsbench.decode import algorithms
 from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.decode.protocols import read_prompt
-from spsbench.decode.sampling import warp
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream, warp
 from spsbench.drafters.model import ModelDrafter
 from spsbench.records import SamplingParams
 

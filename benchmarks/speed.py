@@ -32,7 +32,7 @@ from spsbench.config import resolve
 from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.decode.algorithms import start
 from spsbench.decode.clock import Stopwatch, SystemClock
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.hf import ASSISTED, GENERATE, HFGenerateEngine
 from spsbench.engines.local import EagerEngine

@@ -21,15 +21,17 @@ from spsbench.decode.enumeration import (
     Difference,
     Law,
     Point,
+    RowFunction,
     Scene,
+    TableModel,
     law_of_loop,
     paths,
+    random_rows,
     worst_difference,
 )
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Accept
 from spsbench.decode.rules import RuleKind, rule_kind
-from spsbench.decode.table import RowFunction, TableModel, random_rows
 from spsbench.drafters.kind import HIDDEN, WEIGHTS, Context, DrafterKind
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import built, drafter_kind

@@ -15,7 +15,7 @@ from spsbench.decode import rows
 from spsbench.decode import sampling as law
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rejection import Draft
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.records import SamplingParams
 from spsbench.verify.controls import CONTROLS, planted

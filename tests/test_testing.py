@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from spsbench.decode import rejection, rules
+from spsbench.decode.enumeration import TableModel
 from spsbench.decode.rejection import Accept, Draft, Verdict
 from spsbench.decode.rules import RULES, Rule, RuleKind
 from spsbench.decode.sampling import draw, warp
-from spsbench.decode.table import TableModel
 from spsbench.drafters.checked import DrafterFault
 from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.drafters.model import ModelDrafter

@@ -194,8 +194,8 @@ def _speak(pair: Pair, arm: Arm, request: Request) -> Iterator[_Spoken]:
 def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[_Spoken]:
     from spsbench.decode.algorithms import start
     from spsbench.decode.clock import Stopwatch, SystemClock
+    from spsbench.decode.sampling import UniformStream
     from spsbench.decode.stopping import StopRule
-    from spsbench.decode.uniforms import UniformStream
     from spsbench.drafters.model import ModelDrafter
     from spsbench.engines.recording import TruncatedLoop, loop_records, traced_tokens
 

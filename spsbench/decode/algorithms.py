@@ -19,7 +19,7 @@ from spsbench.decode.clock import Stopwatch
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Accept, Draft, accept_draft, judged
 from spsbench.decode.rows import Rows
-from spsbench.decode.uniforms import Uniforms
+from spsbench.decode.sampling import Uniforms
 from spsbench.records import SamplingParams
 
 

@@ -1,4 +1,4 @@
-"""From logits to the distribution that is sampled, and from a distribution to a token.
+"""From logits to the distribution that is sampled, and by uniform numbers from a distribution to a token.
 
 One warper serves target and draft in every arm, so that the two distributions that modified
 rejection sampling compares are the two that tokens are drawn from. Generic in dtype: float32 in
@@ -6,6 +6,9 @@ runs (half precision is widened), float64 in the exact tests.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -119,3 +122,65 @@ def draw(probs: Tensor, u: Tensor) -> Tensor:
     # takes more than half a spacing off any product, so that it rounds to a number below total.
     point = u.unsqueeze(-1) * cumulative.narrow(-1, last, 1)
     return torch.searchsorted(cumulative, point, right=True).squeeze(-1).clamp_(max=last)
+
+
+_BLOCK = 1024
+
+
+class Uniforms(Protocol):
+    """A stream of uniform numbers in [0, 1).
+
+    Attributes:
+        device: where its numbers are, and so the models.
+    """
+
+    device: torch.device
+
+    def __call__(self, n: int, /) -> Tensor:
+        """The next n numbers, [n]."""
+        ...
+
+
+class UniformStream:
+    """Hands out uniform numbers in [0, 1) from blocks drawn on the CPU.
+
+    A block is drawn and moved to the device at once, so that a loop pays for a slice only and the
+    numbers do not depend on the device.
+
+    Args:
+        seed: of this sequence.
+        device: where the models are.
+    """
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self.device = device
+        self._block = torch.empty(0)
+        self._used = 0
+
+    def __call__(self, n: int) -> Tensor:
+        """The next n numbers, [n] float32."""
+        if self._used + n > len(self._block):
+            self._block = torch.rand(max(n, _BLOCK), generator=self._generator).to(self.device)
+            self._used = 0
+        self._used += n
+        return self._block[self._used - n : self._used]
+
+
+class ScriptedUniforms:
+    """Hands out given numbers, for proofs and tests.
+
+    Args:
+        loops: the numbers of each loop, in order; it must ask for just as many.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, loops: Iterable[Tensor]) -> None:
+        self._loops = iter(loops)
+
+    def __call__(self, n: int) -> Tensor:
+        """The next loop's numbers, [n]."""
+        numbers = next(self._loops)
+        assert len(numbers) == n
+        return numbers

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from spsbench.decode import rows
-from spsbench.decode.adaptive import Booleans, Integers, Rollouts
 from spsbench.decode.protocols import LanguageModel
-from spsbench.decode.replay import Floats, anchored
 from spsbench.decode.rows import Rows
+from spsbench.decode.text_loops import Booleans, Floats, Integers, Rollouts, anchored
 from spsbench.drafters.forced import Forced, ForcedText, accepted_of
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import Entropy, policy_kind

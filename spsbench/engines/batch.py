@@ -13,8 +13,8 @@ from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.batch import Batch
 from spsbench.decode.clock import Clock, Stopwatch, device_now
 from spsbench.decode.rules import Rule, expected_acceptance
+from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stopping import StopRule, TextDecoder
-from spsbench.decode.uniforms import UniformStream
 from spsbench.engines.buffer import MOST_BYTES, LoopBuffer
 from spsbench.engines.recording import TruncatedLoop
 from spsbench.records import FinishReason, Generation, Request

@@ -18,8 +18,7 @@ from spsbench.decode.batch import Batch, BatchRow
 from spsbench.decode.clock import Stopwatch
 from spsbench.decode.rejection import Draft, Verdict, accept_drafts
 from spsbench.decode.rows import TensorRows
-from spsbench.decode.sampling import draw, warp
-from spsbench.decode.uniforms import Uniforms
+from spsbench.decode.sampling import Uniforms, draw, warp
 from spsbench.engines.cuda_graph import Capture
 from spsbench.models.static import StaticBatchLM
 from spsbench.records import SamplingParams

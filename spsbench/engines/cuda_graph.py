@@ -18,9 +18,8 @@ from spsbench.decode.clock import Clock, Stopwatch
 from spsbench.decode.rejection import Accept, Draft, accept_draft
 from spsbench.decode.rows import TensorRows
 from spsbench.decode.rules import Rule
-from spsbench.decode.sampling import draw, warp
+from spsbench.decode.sampling import Uniforms, UniformStream, draw, warp
 from spsbench.decode.stopping import TextDecoder
-from spsbench.decode.uniforms import Uniforms, UniformStream
 from spsbench.engines.local import LocalEngine
 from spsbench.models.static import StaticLM
 from spsbench.records import Request, SamplingParams

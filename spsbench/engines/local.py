@@ -14,8 +14,8 @@ from spsbench.decode.algorithms import Loops
 from spsbench.decode.clock import Clock, Stopwatch, device_now
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rules import Rule, expected_acceptance
+from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stopping import StopRule, TextDecoder
-from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.buffer import LoopBuffer
 from spsbench.engines.recording import TruncatedLoop

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from spsbench.decode.evidence import DECIDED, Sums, added, evidence
-from spsbench.decode.own_law import rounding_slack
-from spsbench.decode.rederive import decisions_of, lengths_rederived, rederive
+from spsbench.decode.rederive import decisions_of, lengths_rederived, rederive, rounding_slack
 from spsbench.decode.sampling import warp
 from spsbench.drafters.policy import Policy, lookaheads
 from spsbench.engines.recording import TruncatedLoop

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spsbench.decode.adaptive import (
+from spsbench.decode.text_loops import (
     DraftedLoops,
+    Floats,
     StateLoops,
     drafted_loops,
+    fastest_drafts,
     fixed_loops,
     momentum_loops,
+    oracle_loops,
     stopped_loops,
 )
-from spsbench.decode.oracle import fastest_drafts, oracle_loops
-from spsbench.decode.replay import Floats
 from spsbench.drafters.policy import Momentum
 from spsbench.drafters.stopping import DraftedText, StopReader, StopRule
 from spsbench.predict.halves import FEWEST_PROMPTS, halves
@@ -80,7 +81,7 @@ class Curve:
     """Every policy of one drafter.
 
     Attributes:
-        oracle: the fastest that any policy with drafts of up to K tokens can be: see ``decode.oracle``.
+        oracle: the fastest that any policy with drafts of up to K tokens can be: see ``text_loops``.
             If nothing was timed, the one that drafts what will be accepted.
         beyond_ms: what a loop of each policy takes here beyond one of a fixed K that drafts as many, in
             milliseconds, of loops with one threshold each. It is charged where it is above 0: deciding is

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spsbench.config import NGRAMS
 from spsbench.decode.protocols import Drafter
-from spsbench.decode.replay import Floats
+from spsbench.decode.text_loops import Floats
 from spsbench.drafters.kind import Context
 from spsbench.drafters.registry import build_drafter
 from spsbench.engines.rescore import teacher_force

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from spsbench.decode.replay import Floats
+from spsbench.decode.text_loops import Floats
 from spsbench.drafters.kind import DRAFT
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UnavailableError, UsageError

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from spsbench.decode.replay import Floats
+from spsbench.decode.text_loops import Floats
 from spsbench.drafters.forced import Forced
 from spsbench.drafters.kind import DRAFT
 from spsbench.drafters.registry import drafter_kind

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from spsbench.decode.replay import Floats
+from spsbench.decode.text_loops import Floats
 from spsbench.engines.base import Engine
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.replay.texts import TargetText

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from spsbench.decode.protocols import Drafter
-from spsbench.decode.replay import Floats, TextLoops, loops_over, stopped
+from spsbench.decode.text_loops import Floats, TextLoops, loops_over, stopped
 from spsbench.drafters.forced import Forced, ForcedText, Integers, StatesUpTo, forced
 from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.model import ModelDrafter

@@ -15,8 +15,8 @@ from spsbench.decode.algorithms import ars, sps
 from spsbench.decode.clock import Stopwatch, SystemClock, device_now
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
-from spsbench.decode.replay import Floats
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream
+from spsbench.decode.text_loops import Floats
 from spsbench.records import Spec
 from spsbench.replay.rehearsal import COLD, LoopTimes
 from spsbench.replay.replaying import TextReader

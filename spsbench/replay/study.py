@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spsbench.axes import EAGER, FIXED
-from spsbench.decode.replay import Floats, TextLoops
+from spsbench.decode.text_loops import Floats, TextLoops
 from spsbench.drafters.kind import DRAFT
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines.base import Engine

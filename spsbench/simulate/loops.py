@@ -14,8 +14,8 @@ from spsbench.bench.forced import NullDecoder
 from spsbench.decode.algorithms import DecodedLoop, start
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.rules import build_rule
+from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stopping import StopRule
-from spsbench.decode.uniforms import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.records import Interval, SamplingParams, Spec
 from spsbench.simulate.model import ChainModel

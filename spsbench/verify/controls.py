@@ -25,8 +25,7 @@ from spsbench.decode import sampling as law
 from spsbench.decode.clock import Phase, Stopwatch
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rejection import Draft, Verdict
-from spsbench.decode.sampling import draw, warp
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream, draw, warp
 from spsbench.drafters.model import ModelDrafter
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams

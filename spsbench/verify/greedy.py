@@ -11,7 +11,7 @@ import torch
 
 from spsbench.decode.algorithms import start
 from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from spsbench.axes import EAGER
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream
 from spsbench.records import Arm, Prompt
 from spsbench.runner.schedule import turns
 from spsbench.verify.finding import Finding

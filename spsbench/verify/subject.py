@@ -15,8 +15,7 @@ from spsbench.decode.algorithms import DecodedLoop, start
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rules import Rule, build_rule, rule_kind
-from spsbench.decode.sampling import warp
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream, warp
 from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy

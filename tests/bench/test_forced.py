@@ -7,8 +7,8 @@ import torch
 
 from spsbench.bench.forced import SyntheticAcceptance, measure_forced
 from spsbench.decode.clock import FakeClock
+from spsbench.decode.enumeration import TableModel, random_rows
 from spsbench.decode.rejection import Draft
-from spsbench.decode.table import TableModel, random_rows
 from spsbench.decode.theory import expected_tokens
 from spsbench.engines.base import Engine
 from spsbench.engines.local import EagerEngine

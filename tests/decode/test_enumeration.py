@@ -9,10 +9,19 @@ import pytest
 import torch
 
 from spsbench.decode import algorithms, rejection
-from spsbench.decode.enumeration import NotAFunction, Point, Scene, _Edges, boxes, paths, worst_difference
+from spsbench.decode.enumeration import (
+    NotAFunction,
+    Point,
+    Scene,
+    TableModel,
+    _Edges,
+    boxes,
+    paths,
+    random_rows,
+    worst_difference,
+)
 from spsbench.decode.rejection import Draft, Verdict, judged
 from spsbench.decode.rows import Rows, takes_rows
-from spsbench.decode.table import TableModel, random_rows
 from spsbench.drafters.model import ModelDrafter
 from spsbench.records import SamplingParams
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.decode.own_law import own_law
+from spsbench.decode.rederive import own_law
 from spsbench.decode.sampling import warp
 from spsbench.records import SamplingParams
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from spsbench.decode import rederive as rederiving
 from spsbench.decode.evidence import added
 from spsbench.decode.rederive import Decided, decisions_of, lengths_rederived, rederive
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream
 from spsbench.records import Loop, SamplingParams
 
 CPU = torch.device("cpu")

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.decode.enumeration import Scene, paths
-from spsbench.decode.replay import Floats, accepted_by_token, anchored, loops_over, stopped
+from spsbench.decode.enumeration import Scene, TableModel, paths
 from spsbench.decode.sampling import warp
-from spsbench.decode.table import TableModel
+from spsbench.decode.text_loops import Floats, accepted_by_token, anchored, loops_over, stopped
 from spsbench.decode.theory import expected_tokens
 from spsbench.drafters.forced import ForcedText, forced
 from spsbench.records import SamplingParams

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from spsbench.decode import rejection
-from spsbench.decode.enumeration import Scene, law_of_loop
+from spsbench.decode.enumeration import Scene, TableModel, law_of_loop
 from spsbench.decode.rejection import Draft
 from spsbench.decode.rules import RULES, Rule, build_rule, rule_kind, threshold
-from spsbench.decode.table import TableModel
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams, Spec
 

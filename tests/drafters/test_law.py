@@ -10,12 +10,10 @@ from torch import Tensor
 
 from spsbench.decode.algorithms import DecodedLoop, start
 from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.enumeration import Point, Scene, worst_difference
+from spsbench.decode.enumeration import Point, Scene, TableModel, random_rows, worst_difference
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft, accept_draft
-from spsbench.decode.sampling import warp
-from spsbench.decode.table import TableModel, random_rows
-from spsbench.decode.uniforms import ScriptedUniforms
+from spsbench.decode.sampling import ScriptedUniforms, warp
 from spsbench.drafters.kind import Context
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.model import ModelDrafter

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.decode.table import TableModel
+from spsbench.decode.enumeration import TableModel
 from spsbench.drafters.kind import Context
 from spsbench.drafters.ngram import CorpusCounts, NgramDrafter
 from spsbench.drafters.registry import DRAFTERS, build_drafter

@@ -12,10 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from spsbench.decode.algorithms import start
 from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.enumeration import TableModel
 from spsbench.decode.protocols import Drafter
-from spsbench.decode.sampling import warp
-from spsbench.decode.table import TableModel
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream, warp
 from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import build_drafter

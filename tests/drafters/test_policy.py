@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from spsbench.decode.table import TableModel
+from spsbench.decode.enumeration import TableModel
 from spsbench.drafters import registry
 from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter

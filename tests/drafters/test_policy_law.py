@@ -8,9 +8,8 @@ import pytest
 import torch
 from withdrawing import Withdrawing
 
-from spsbench.decode.enumeration import Scene, paths, worst_difference
+from spsbench.decode.enumeration import Scene, TableModel, paths, random_rows, worst_difference
 from spsbench.decode.rejection import accept_draft
-from spsbench.decode.table import TableModel, random_rows
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy
 from spsbench.records import SamplingParams, Spec

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from spsbench.config.models import TORCH
 from spsbench.decode.clock import FakeClock
-from spsbench.decode.own_law import own_law, rounding_slack
 from spsbench.decode.protocols import Drafter, LanguageModel
+from spsbench.decode.rederive import own_law, rounding_slack
 from spsbench.decode.rows import warped
 from spsbench.decode.sampling import draw, warp
 from spsbench.drafters.kind import WEIGHTS, Context

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from spsbench.decode.enumeration import TableModel
 from spsbench.decode.rejection import Draft
-from spsbench.decode.table import TableModel
 from spsbench.drafters.kind import DRAFT, Context
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.registry import DRAFTERS, build_drafter

@@ -11,7 +11,7 @@ import torch
 from table_tree import EOS, PROMPT, TableTree, near
 
 from spsbench.decode.clock import FakeClock
-from spsbench.decode.table import random_rows
+from spsbench.decode.enumeration import random_rows
 from spsbench.engines.beam import BeamEngine
 from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, BeamParams, Request, SamplingParams
 

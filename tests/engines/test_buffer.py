@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from spsbench.decode.clock import FakeClock
+from spsbench.decode.enumeration import TableModel, random_rows
 from spsbench.decode.rows import Rows
-from spsbench.decode.table import TableModel, random_rows
 from spsbench.engines import buffer, local
 from spsbench.engines.buffer import LoopBuffer
 from spsbench.engines.local import EagerEngine

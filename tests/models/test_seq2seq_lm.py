@@ -16,7 +16,7 @@ from spsbench.decode.algorithms import start
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.enumeration import EXACT, Scene, worst_difference
 from spsbench.decode.rejection import accept_draft
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import DRAFTERS
 from spsbench.errors import UsageError

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.decode.adaptive import drafted_loops, fixed_loops
-from spsbench.decode.replay import anchored, loops_over
+from spsbench.decode.enumeration import TableModel, random_rows
 from spsbench.decode.sampling import warp
-from spsbench.decode.table import TableModel, random_rows
+from spsbench.decode.text_loops import anchored, drafted_loops, fixed_loops, loops_over
 from spsbench.drafters.forced import ForcedText
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.stopping import StopReader

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream
 from spsbench.records import SamplingParams
 from spsbench.runner import schedule
 from spsbench.verify.controls import planted_everywhere

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spsbench.decode import rejection, rows, sampling
-from spsbench.decode.uniforms import UniformStream
+from spsbench.decode.sampling import UniformStream
 from spsbench.engines import rescore
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams

@@ -1,23 +1,132 @@
-"""The loops over a text of the target when a policy decides how many tokens a loop drafts.
+"""The loops that SpS takes over a text which its target wrote: their exact law, without running SpS.
 
-A policy ends a draft by the draft's own rows and the tokens drawn from them. Up to the first rejection these
-tokens are the text's: how many a loop keeps, and so the number of loops, follows from the text exactly.
-The rejected token y is not the text's. Given that the target wrote x in its place, y has the law
-max(p - q, 0) / sum max(p - q, 0) and does not depend on x: P(y drafted and rejected, x written) is
-max(p - q, 0)(y) times max(q - p, 0)(x) over the sum of either (Chen et al. 2023, Theorem 1). So whether the
-draft ends after y is known in law as well. What is drafted after y is never kept and only costs time; it
-follows rows after y, which no row of the text gives. It is bounded here: one token, or all up to K.
+A text of SpS is distributed as the target's own. Given the text, a token x that was drafted from p and not
+reached by a rejection is accepted with probability min(1, p(x) / q(x)), independent of the tokens before it:
+P(x drafted and accepted) = min(p, q)(x), and P(x) = q(x), whatever the draft (Chen et al. 2023, Theorem 1).
+So a text and two probabilities a token give the law of every loop, for every K at once. It holds for a
+drafter whose proposal follows from the decided tokens alone, and for modified rejection.
+
+Where a policy decides how many tokens a loop drafts, it ends a draft by the draft's own rows and the tokens
+drawn from them. Up to the first rejection these tokens are the text's: how many a loop keeps, and so the
+number of loops, follows from the text exactly. The rejected token y is not the text's. Given that the target
+wrote x in its place, y has the law max(p - q, 0) / sum max(p - q, 0) and does not depend on x: P(y drafted
+and rejected, x written) is max(p - q, 0)(y) times max(q - p, 0)(x) over the sum of either (Chen et al. 2023,
+Theorem 1). So whether the draft ends after y is known in law as well. What is drafted after y is never kept
+and only costs time; it follows rows after y, which no row of the text gives. It is bounded here: one token,
+or all up to K.
+
+The oracle knows, when a loop begins, how many of its drafts will be accepted. Leviathan et al. 2022 (3.5)
+speak of one that drafts exactly those, which is the fastest where a loop's time rises evenly with what it
+drafts. Here a loop of a accepted drafts may draft any number d of tokens up to K: it then emits min(a, d) + 1
+of them. The oracle chooses d to minimise the expected time of the rest of the text, by recursion from its
+end. It also knows the text and every chance along it. Whatever a policy that does not know a drafts, the
+oracle could draft too: no policy with drafts of up to K tokens is faster.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.decode.replay import Floats, anchored, loops_over, stopped
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TextLoops:
+    """The loops over one text of n tokens, in expectation.
+
+    Attributes:
+        starts: [n] the chance that a loop begins before each token.
+        ends: [n, K+1] how a loop that begins there goes on: the chance that so many drafts are accepted.
+    """
+
+    starts: Floats
+    ends: Floats
+
+    @property
+    def loops(self) -> float:
+        """Expected number of loops."""
+        return float(self.starts.sum())
+
+    def emitted(self) -> Floats:
+        """[K+1] expected loops that emit 1 to K+1 tokens of the text; its end cuts the last one."""
+        n, most = self.ends.shape
+        found = np.zeros(most)
+        for accepted in range(most):
+            kept = np.minimum(accepted + 1, n - np.arange(n))
+            np.add.at(found, kept - 1, self.starts * self.ends[:, accepted])
+        return found
+
+    @cached_property
+    def counts(self) -> Floats:
+        """[n+1] the distribution of the number of loops."""
+        n = len(self.starts)
+        begun = np.append(self.begun(n), 0.0)
+        return np.append(0.0, begun[:-1] - begun[1:])
+
+    def begun(self, count: int) -> Floats:
+        """[count] the chance that the text has a first loop, a second one, ..."""
+        n, most = self.ends.shape
+        found, at = np.zeros(count), np.zeros(n)  # at: where the loop of a number begins
+        at[0] = 1.0
+        for number in range(count):
+            found[number] = at.sum()
+            following = np.zeros(n)
+            for accepted in range(min(most, n)):
+                within = n - accepted - 1
+                following[accepted + 1 :] += at[:within] * self.ends[:within, accepted]
+            at = following
+        return found
+
+
+def loops_over(chances: Floats) -> TextLoops:
+    """The law of the loops over a text.
+
+    Args:
+        chances: [n, K] that the j-th draft of a loop which begins before token t is accepted, given that
+            those before it are: ``min(1, p / q)`` of the text's token t + j, 0 where nothing is drafted.
+            Entries after the end of the text have no effect.
+    """
+    n, k = chances.shape
+    kept = np.cumprod(np.concatenate([np.ones((n, 1)), chances], 1), 1)
+    ends = kept.copy()
+    ends[:, :k] -= kept[:, 1:]
+    starts = np.zeros(n + k + 1)
+    starts[0] = 1.0
+    for t in range(n):
+        starts[t + 1 : t + k + 2] += starts[t] * ends[t]
+    return TextLoops(starts[:n], ends)
+
+
+def accepted_by_token(log_target: Floats, log_draft: Floats) -> Floats:
+    """[n] min(1, p / q) of a text's tokens.
+
+    Args:
+        log_target: [n] log q of each. At -inf, where rounding moved a token out of the nucleus that it was
+            drawn from, whatever can be drafted counts as accepted.
+        log_draft: [n] log p of each.
+    """
+    over = log_draft - np.where(log_target > -np.inf, log_target, 0.0)
+    possible = np.exp(np.minimum(over, 0.0))
+    return np.where(log_target > -np.inf, possible, (log_draft > -np.inf).astype(np.float64))
+
+
+def anchored(by_token: Floats, k: int) -> Floats:
+    """[n, K] chances of a drafter whose rows depend on the tokens before them, wherever a loop began."""
+    n = len(by_token)
+    padded = np.concatenate([by_token, np.zeros(k)])
+    found: Floats = padded[np.arange(n)[:, None] + np.arange(k)]
+    return found
+
+
+def stopped(chances: Floats, drafted: npt.NDArray[np.int64]) -> Floats:
+    """[n, K] chances where a loop that begins before token t drafts at most ``drafted[t]`` tokens."""
+    return np.where(np.arange(chances.shape[1]) < drafted[:, None], chances, 0.0)
+
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
@@ -233,3 +342,41 @@ def drafted_bounds(ends: Floats, most: Integers, rejected: Floats) -> tuple[Floa
 
 def _one_state(starts: Floats, ends: Floats) -> StateLoops:
     return StateLoops(starts[None], ends[None], np.zeros((1, ends.shape[1]), np.int64), 0)
+
+
+def fastest_drafts(ends: Floats, seconds: Floats) -> tuple[Integers, float]:
+    """How many tokens the oracle drafts, and the time that it takes for the text.
+
+    Args:
+        ends: [n, K+1] of a fixed K, see ``TextLoops``.
+        seconds: [n, K+1] of a loop that begins before each token and drafts 0 to K tokens.
+
+    Returns:
+        [n, K+1] for each number of drafts that would be accepted; expected seconds.
+    """
+    n, width = ends.shape
+    rest = np.zeros(n + width)
+    chosen = np.zeros((n, width), np.int64)
+    kept = np.minimum(np.arange(width)[:, None], np.arange(width))  # [d, a]
+    for t in range(n - 1, -1, -1):
+        options = seconds[t][:, None] + rest[t + 1 + kept]
+        chosen[t] = options.argmin(0)
+        rest[t] = ends[t] @ options.min(0)
+    return chosen, float(rest[0])
+
+
+def oracle_loops(ends: Floats, chosen: Integers) -> tuple[StateLoops, Floats]:
+    """(law, drafted) of loops that draft what was chosen for the number that would be accepted.
+
+    Args:
+        ends: [n, K+1] of a fixed K.
+        chosen: see ``fastest_drafts``.
+    """
+    n, width = ends.shape
+    own, drafted = np.zeros_like(ends), np.zeros_like(ends)
+    rows = np.arange(n)
+    for accepted in range(width):
+        np.add.at(own, (rows, np.minimum(accepted, chosen[:, accepted])), ends[:, accepted])
+        np.add.at(drafted, (rows, chosen[:, accepted]), ends[:, accepted])
+    law = loops_in_states(own[None], np.zeros((1, width), np.int64), 0)
+    return law, drafted[None]

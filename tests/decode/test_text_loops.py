@@ -12,22 +12,24 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.decode.adaptive import (
+from spsbench.decode.enumeration import Scene, TableModel, paths, random_rows
+from spsbench.decode.rejection import accept_draft
+from spsbench.decode.sampling import warp
+from spsbench.decode.text_loops import (
     Booleans,
+    Floats,
     StoppedLoops,
+    anchored,
     drafted_ahead,
     drafted_bounds,
     drafted_loops,
+    fastest_drafts,
     fixed_loops,
+    loops_over,
     momentum_loops,
+    oracle_loops,
     stopped_loops,
 )
-from spsbench.decode.enumeration import Scene, paths
-from spsbench.decode.oracle import fastest_drafts, oracle_loops
-from spsbench.decode.rejection import accept_draft
-from spsbench.decode.replay import Floats, anchored, loops_over
-from spsbench.decode.sampling import warp
-from spsbench.decode.table import TableModel, random_rows
 from spsbench.drafters.forced import ForcedText
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import Momentum, build_policy
