@@ -1,5 +1,6 @@
 # make run       set up .venv and run the benchmark with the embedded pair
-# make test      what CI runs: ruff, mypy, pytest
+# make test      ruff, mypy and the fast tier of the tests; minutes
+# make thorough  the other tier: whole products, every kill, every engine; CI runs both
 # make sweep     speed and acceptance against the lookahead K
 # make soak      the long tests: new examples for the properties, a hundred kills, every planted sampler
 # make aa        ArS against ArS: whether the speedup's interval covers 1; minutes, on a quiet machine
@@ -18,10 +19,12 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --prefer-binary 
 SOURCES := pyproject.toml constraints.txt
 
 UV := $(BIN)/uv
+# A core for each worker; what the tests of a file share is made once.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 # Tests that are fast and meet every library: numbers, files, tables, the proof of a loop.
 PART := tests/decode tests/test_store.py tests/test_testing.py tests/test_config.py tests/report/test_tables.py
 
-.PHONY: run sweep test soak aa reference mini mini-t5 docs newest oldest clean
+.PHONY: run sweep test thorough soak aa reference mini mini-t5 docs newest oldest clean
 
 run: $(VENV)/.installed
 	$(BIN)/spsbench run xsum --k 4
@@ -32,7 +35,10 @@ sweep: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile  # a core for each worker; what the tests of a file share is made once
+	$(PYTEST) -m 'not soak and not thorough'
+
+thorough: $(VENV)/.installed-dev
+	$(PYTEST) -m 'thorough and not soak'
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/pytest --hypothesis-profile=exploring tests/decode tests/stats tests/test_store.py tests/cli/test_fuzz.py

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from metric_scripts import write_script
+from tiers import divide
 
 # Tests of one process share a thread pool of one size, so that "auto" is one thread for all of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -39,6 +40,11 @@ def pytest_runtest_setup() -> None:
     for name in ("spsbench.runner.execute", "spsbench.bench.study"):
         if name in sys.modules:
             sys.modules[name].measured_bandwidth = _bandwidth  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(tryfirst=True)  # before ``-m`` chooses
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    divide(config, items)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -102,6 +102,7 @@ def test_nothing_is_left_out_for_a_reason_that_no_command_has() -> None:
     assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
 
 
+@pytest.mark.thorough_but(5)
 @pytest.mark.parametrize("arguments", RUN, ids=" ".join)
 def test_a_command_runs_on_the_embedded_pair(
     arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ def test_own_model_measures_and_names_the_fastest_k(
     assert re.search(r"^(Use K=|No clear gain: K=|Does not pay here: K=|DO NOT TRUST)", said, re.MULTILINE)
 
 
+@pytest.mark.thorough
 def test_the_rule_runs_beside_the_papers_and_is_called_lossy(tmp_path: Path) -> None:
     rule = f"{EXAMPLES / 'likely_rule.py'}:KIND"
     small = ("--limit", "2", "--max-new-tokens", "8", "--no-proof", "--quiet", "--json")
@@ -75,6 +76,7 @@ def test_the_notebook_is_kept_without_outputs() -> None:
     assert [(cell["outputs"], cell["execution_count"]) for cell in code] == [([], None)] * len(code)
 
 
+@pytest.mark.thorough
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     matplotlib.use("agg")
@@ -97,6 +99,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     assert all(0 < share <= 1 for share in names["accepted"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "code", "said"),
     [(None, 0, "follows the target"), ("verification-at-temperature-1", 4, "does NOT follow the target")],

@@ -60,6 +60,7 @@ def test_the_example_is_lossless() -> None:
     assert_lossless(drafter_kind(f"{EXAMPLE}:KIND"), ks=(1, 2), vocab_size=3)
 
 
+@pytest.mark.thorough
 def test_the_commands_of_the_page_run_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setitem(effort.EFFORTS, "reduced", LITTLE)
@@ -225,6 +226,7 @@ def run_middle(tmp_path: Path, drafter: str, *flags: str) -> tuple[int, str, lis
     return result.code, result.err, [line for line in lines if "middle.py" in line["arm"]]
 
 
+@pytest.mark.thorough_but("[draft]")
 @pytest.mark.parametrize("what", ["draft", "observe", "begin", "many"])
 def test_a_fault_in_the_middle_fails_its_sequence_alone(tmp_path: Path, what: str) -> None:
     """The engine keeps a drafter for all of its sequences: those behind the broken one are whole."""
@@ -237,6 +239,7 @@ def test_a_fault_in_the_middle_fails_its_sequence_alone(tmp_path: Path, what: st
     assert second["error"] is None
 
 
+@pytest.mark.thorough_but("[build]")
 @pytest.mark.parametrize("what", ["build", "draft", "begin"])
 def test_a_drafter_that_always_fails_stops_no_other_arm(tmp_path: Path, what: str) -> None:
     """With warm-up and proof, as a run is by default: each meets the fault before or behind the sequences."""
@@ -272,6 +275,7 @@ def test_a_lossy_rule_cannot_pass_the_gate_lossless(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.thorough
 def test_two_drafters_at_one_k_are_two_arms_everywhere(tmp_path: Path) -> None:
     result = call(
         *("run", "xsum", "--drafter", "model,lookup", "--rule", "modified-rejection,lenience", "--k", "2,3"),
@@ -294,6 +298,7 @@ def test_two_drafters_at_one_k_are_two_arms_everywhere(tmp_path: Path) -> None:
 SCORED = tuple(flag for flag in FLAGS if flag != "--no-score")
 
 
+@pytest.mark.thorough
 def test_the_task_of_the_page_runs_with_its_metric_in_every_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +323,7 @@ def test_the_task_of_the_page_runs_with_its_metric_in_every_table(
     assert "distance" in call("compare", run, run).out
 
 
+@pytest.mark.thorough
 def test_an_installed_package_gives_its_task_and_metric_a_name(tmp_path: Path, install: Install) -> None:
     points = "[spsbench.tasks]\nmypkg-sums = sums_task:KIND\nbroken = sums_task:NOTHING\nother = json:dumps\n"
     install(SUMS, f"{points}[spsbench.metrics]\nmypkg-distance = sums_task:DISTANCE\n")

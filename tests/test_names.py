@@ -147,6 +147,7 @@ def test_names_reach_tables_report_and_directory_and_are_printed_as_they_are(
     assert "&lt;b&gt;*x*" in page
 
 
+@pytest.mark.thorough
 def test_prompts_files_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in ("größe", "b c"):

@@ -104,17 +104,20 @@ def made(kind: type[ModelDrafter]) -> Factory:
     return build
 
 
+@pytest.mark.thorough_but(1)
 @pytest.mark.parametrize("rule", LOSSLESS)
 def test_the_draft_model_is_lossless(rule: str) -> None:
     assert_lossless(MODEL, rule=rule, ks=(1, 2))
 
 
+@pytest.mark.thorough_but("[Certain-", "Remembering")
 @pytest.mark.parametrize("rule", LOSSLESS)
 @pytest.mark.parametrize("kind", [Stopping, Certain, CertainByName, Remembering])
 def test_drafters_of_every_sort_are_lossless(kind: type[ModelDrafter], rule: str) -> None:
     assert_lossless(made(kind), rule=rule, ks=(1, 2), samplings=(PLAIN,))
 
 
+@pytest.mark.thorough_but(1)
 @pytest.mark.parametrize("kind", [Withdrawing, Misreporting])
 def test_sample_and_compare_forgives_any_drafter(kind: type[ModelDrafter]) -> None:
     assert_lossless(made(kind), rule="sample-and-compare", ks=(2,), samplings=(PLAIN,))
@@ -228,6 +231,7 @@ def _passes(rule: str) -> None:
     assert_lossless(MODEL, rule=a_rule(HONEST[rule]), vocab_size=3, ks=(2,), samplings=(PLAIN,))
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("rule", LOSSLESS)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_rule_is_caught(name: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,7 @@ def test_a_token_that_is_kept_back_is_no_difference() -> None:
     assert Turn("e", ARS, 0, (Answer([5], LENGTH, decode_ms=3.0, decoded=0),)).ms_per_token is None
 
 
+@pytest.mark.thorough
 def test_our_engine_through_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ def test_the_formulas_are_those_of_spsbench(setting: power.Setting, monkeypatch:
         power.require_same(setting)
 
 
+@pytest.mark.thorough
 def test_the_script(capsys: pytest.CaptureFixture[str]) -> None:
     assert power.main(["--runs", "3", "--null-runs", "3", "--sequences", "30"]) == 0
     said = capsys.readouterr().out

@@ -148,6 +148,7 @@ def no_head(environment: Environment) -> Path:
     raise AssertionError("nobody asked for a head")
 
 
+@pytest.mark.thorough
 def test_the_worker_speaks_the_protocol_on_our_own_transformers(folders: Folders, tmp_path: Path) -> None:
     """Greedy, its text with the assistant is that of our engine without a draft."""
     kind = kind_in(Environment(Path(sys.prefix)), Release("transformers", "ours"), no_head)

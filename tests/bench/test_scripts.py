@@ -28,6 +28,7 @@ def test_the_script_of_idle_neighbours(
         assert f"| {way} |" in said
 
 
+@pytest.mark.thorough
 def test_the_gpu_script_on_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,6 +45,7 @@ def test_the_gpu_script_on_a_cpu(
     assert capsys.readouterr().out == text + "\n"
 
 
+@pytest.mark.thorough
 def test_the_script_of_gpu_batches_on_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

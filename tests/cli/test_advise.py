@@ -56,6 +56,7 @@ def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, advised: tuple[Path, Any
     assert again.code == 0, again.err
 
 
+@pytest.mark.thorough
 def test_the_better_draft_is_chosen_and_run(cli: Cli, tmp_path: Path) -> None:
     """A draft whose every token is a forward as long as the target's cannot win."""
     asked = ("--draft", mini_dir() / "target", "--draft", mini_dir() / "draft", "--drafter", "model")
@@ -71,6 +72,7 @@ def test_the_better_draft_is_chosen_and_run(cli: Cli, tmp_path: Path) -> None:
         assert facts["advised"]["draft"] in names <= {str(mini_dir() / "draft"), str(mini_dir() / "target")}
 
 
+@pytest.mark.thorough
 def test_what_was_read_and_timed_is_kept_and_each_row_is_read_once(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_loops_time_is_that_of_its_parts() -> None:
     assert found.line(np.ones(2)) == (pytest.approx(found.seconds.mean()), 0.0)
 
 
+@pytest.mark.thorough
 def test_what_does_not_fit_into_the_memory_is_left_out(
     cli: Cli, tmp_path: Path, advised: tuple[Path, Any]
 ) -> None:

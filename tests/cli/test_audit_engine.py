@@ -10,6 +10,8 @@ import pytest
 from commandline import Cli
 from tiny_engine import in_process
 
+pytestmark = pytest.mark.thorough_but("test_a_wrong_engine")
+
 WRONG_WORKER = Path(__file__).resolve().parents[1] / "wrong_worker.py"
 PROMPTS = Path(__file__).resolve().parents[1] / "short_prompts.txt"
 AT_1 = ("--temperature", "1")

@@ -12,6 +12,8 @@ from commandline import Cli, Result, call
 
 from spsbench.testing import FakeClock
 
+pytestmark = pytest.mark.thorough_but("looks_at_tokens")
+
 RUN = (
     *("run", "xsum", "--batch", "1,2,4", "--k", "3", "--max-new-tokens", "16", "--threads", "1"),
     *("--trace", "1", "--set", "warmup=false"),

@@ -46,6 +46,7 @@ def test_configurations_alone(cli: Cli, tmp_path: Path) -> None:
     assert "Speculation can" in " ".join(result.out.split())
 
 
+@pytest.mark.thorough
 def test_several_contexts_give_a_table_by_context(cli: Cli, tmp_path: Path) -> None:
     sizes = {"max_position_embeddings": 3000}
     arguments = [*("--target-config", config(tmp_path / "target", **sizes))]
@@ -84,6 +85,7 @@ def test_an_encoder_decoder_takes_one_context(cli: Cli) -> None:
     assert "Give one number" in result.err
 
 
+@pytest.mark.thorough
 def test_acceptance_of_a_run(cli: Cli, tmp_path: Path) -> None:
     assert cli("run", *SMALL, "--out", tmp_path / "run").code == 0
     result = cli("bench", *QUICK, "--k", "2", "--acceptance-from", tmp_path / "run")

@@ -50,6 +50,7 @@ def skewed(factor: float) -> Callable[[], float]:
     return now
 
 
+@pytest.mark.thorough
 def test_no_clock_has_a_say_in_the_numbers(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes that time the machine differently: a choice by timing would be opposite in them."""
     found = []
@@ -62,6 +63,7 @@ def test_no_clock_has_a_say_in_the_numbers(cli: Cli, tmp_path: Path, monkeypatch
     assert found[0] == found[1]
 
 
+@pytest.mark.thorough
 def test_the_comparison_of_evidence_sees_another_backend(cli: Cli, tmp_path: Path) -> None:
     """The control of the test above: other kernels do change the last bits."""
     for backend in ("onnxruntime", "torch"):
@@ -74,6 +76,7 @@ def test_the_comparison_of_evidence_sees_another_backend(cli: Cli, tmp_path: Pat
     assert evidence(tmp_path / "onnxruntime") != evidence(tmp_path / "torch")
 
 
+@pytest.mark.thorough
 def test_the_backend_comes_from_the_environment_unless_given(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +137,7 @@ def test_what_is_finished_is_no_matter_of_conditions(cli: Cli, short: Path, tmp_
     assert {row["condition"] for row in journal(directory)} == {0}
 
 
+@pytest.mark.thorough
 def test_mixed_conditions_are_shown_apart_and_not_pooled(cli: Cli, short: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(short, tmp_path / "run")
     done = further(cli, directory, "--threads", "2", "--backend", "torch", "--allow-mixed", quiet=False)
@@ -157,6 +161,7 @@ def test_mixed_conditions_are_shown_apart_and_not_pooled(cli: Cli, short: Path, 
     assert cli("report", directory, "--html").code == 0
 
 
+@pytest.mark.thorough
 def test_auto_is_decided_once_for_a_run(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli("run", "xsum", "--limit", "1", *FLAGS, "--out", tmp_path / "run").code == 0
     first = recorded(tmp_path / "run")["conditions"][0]["threads"]
@@ -219,6 +224,7 @@ def test_what_is_no_hash_is_refused_before_anything_is_loaded(cli: Cli, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.thorough
 def test_a_machine_that_computes_otherwise_in_another_process_is_told(
     cli: Cli, short: Path, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def test_everything_that_ships_is_in_order(cli: Cli) -> None:
     assert "broken" not in states.values()
 
 
+@pytest.mark.thorough
 def test_the_terminal_shows_the_same(cli: Cli) -> None:
     result = cli("doctor")
     assert result.code == 0

@@ -146,6 +146,7 @@ WHOLE = ("run.json", "summary.json", "config.yaml")
 TABLES = ("samples.parquet", "loops.parquet", "tokens.parquet", "evidence.parquet")
 
 
+@pytest.mark.thorough_but(2)
 @pytest.mark.parametrize("name", [*WHOLE, *JOURNALS, *TABLES])
 @settings(few, max_examples=4)
 @given(data=st.data())

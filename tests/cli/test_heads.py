@@ -64,6 +64,7 @@ def test_a_run_is_not_continued_with_another_head(cli: Cli, folder: Path, tmp_pa
     assert "drafter_files" in result.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["eagle", "medusa"])
 def test_both_kinds_pass_every_test_that_can_be_asked(
     cli: Cli, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,8 @@ from interrupting import Case
 
 from spsbench.cli.interruption import SIGNALS, listening
 
+pytestmark = pytest.mark.thorough_but("second_signal")
+
 TESTS = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {
     "OMP_NUM_THREADS": "1",

@@ -22,6 +22,11 @@ def survive(kills: int, folder: Path) -> dict[str, float]:
     return told
 
 
+def test_a_kill(tmp_path: Path) -> None:
+    assert survive(1, tmp_path)["kills"] >= 1
+
+
+@pytest.mark.thorough
 def test_a_few_kills(tmp_path: Path) -> None:
     assert survive(3, tmp_path)["kills"] >= 3
 

@@ -123,6 +123,7 @@ def test_trace_refuses_what_is_no_text(cli: Cli, prompt: str, said: str) -> None
     refused(cli("trace", prompt), 2, said)
 
 
+@pytest.mark.thorough
 def test_the_least_temperature_is_greedy_and_less_is_refused(cli: Cli) -> None:
     """Logits divided by 1e-38 are infinite in float32."""
     for name, flags in (("cold", ("--temperature", "1e-30")), ("greedy", ("--sampling", "greedy"))):
@@ -225,6 +226,7 @@ def test_a_full_disk_before_the_first_sequence(cli: Cli, small_disk: Callable[[s
     assert cli(*RUN, "--out", run, "--quiet").code == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("room_kb", [8, 120])
 def test_a_full_disk_while_report_and_figures_are_written(
     cli: Cli, whole: Path, small_disk: Callable[[str], Path], room_kb: int
@@ -305,6 +307,7 @@ def spsbench(*arguments: str, settings: dict[str, str], **options: Any) -> subpr
     return done
 
 
+@pytest.mark.thorough
 def test_without_a_home_a_cache_a_language_or_colours(tmp_path: Path) -> None:
     nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "HF_HOME", "MPLCONFIGDIR"), "/dev/null/x")
     plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "NO_COLOR": "1"}
@@ -315,6 +318,7 @@ def test_without_a_home_a_cache_a_language_or_colours(tmp_path: Path) -> None:
     assert len(journal(tmp_path / "läuf 1")) == 2
 
 
+@pytest.mark.thorough
 def test_a_file_that_may_not_grow_ends_a_run_with_one_sentence(tmp_path: Path) -> None:
     """As a quota does: the kernel refuses the write itself, also where nothing can be mounted."""
 

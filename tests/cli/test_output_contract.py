@@ -82,6 +82,7 @@ def parsed(result: Result) -> Any:
     return json.loads(result.out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
+@pytest.mark.thorough_but("[run]", "[verify]")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_quiet_prints_nothing_and_with_json_json_alone(command: str, asked: Callable[..., Result]) -> None:
     silent = asked(command, "--quiet")
@@ -91,6 +92,7 @@ def test_quiet_prints_nothing_and_with_json_json_alone(command: str, asked: Call
     assert parsed(both) is not None
 
 
+@pytest.mark.thorough_but("[report]", "[compare]", "[list]")
 @pytest.mark.parametrize("command", ["simulate", "compare", "report", "list", "doctor", "distill", "paper"])
 def test_json_alone_is_on_stdout_and_people_get_tables(command: str, asked: Callable[..., Result]) -> None:
     assert parsed(asked(command, "--json")) is not None
@@ -107,6 +109,7 @@ def test_an_error_is_printed_whatever_is_asked_for() -> None:
     assert result.err.startswith("error: RUN: nowhere")
 
 
+@pytest.mark.thorough_but("environment0")
 @pytest.mark.parametrize("environment", [{"LANG": "C", "LC_ALL": "C", "COLUMNS": "40"}, {"NO_COLOR": "1"}])
 def test_a_pipe_gets_no_escape_codes(environment: dict[str, str], run: Path, tmp_path: Path) -> None:
     import os

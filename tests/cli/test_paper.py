@@ -12,6 +12,8 @@ import spsbench.runner  # noqa: F401  (fills sys.modules)
 from spsbench.cli import paper
 from spsbench.cli.paper import PARTS, settings
 
+pytestmark = pytest.mark.thorough
+
 SMALL = ("--limit", "1", "--samples", "1", "--no-score", "--threads", "1")
 OPTIONS: dict[str, Any] = dict.fromkeys(
     (

@@ -175,6 +175,7 @@ def test_a_hanging_engine_costs_its_sequences(
     assert ended(pids)
 
 
+@pytest.mark.thorough
 def test_an_arm_whose_engine_does_not_start_is_left_out_and_resumed(
     cli: Cli, tmp_path: Path, texts: Path, pids: Path
 ) -> None:
@@ -226,6 +227,7 @@ def test_ctrl_c_leaves_no_process(cli: Cli, tmp_path: Path, texts: Path, pids: P
     assert ended(pids)
 
 
+@pytest.mark.thorough
 def test_a_run_is_not_continued_with_another_version(
     cli: Cli, tmp_path: Path, texts: Path, pids: Path
 ) -> None:
@@ -247,6 +249,7 @@ def test_a_run_is_not_continued_with_another_version(
     assert ended(pids)
 
 
+@pytest.mark.thorough
 def test_until_does_not_wait_for_an_engine_that_does_not_start(
     cli: Cli, tmp_path: Path, texts: Path, pids: Path
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from commandline import SMALL, Cli
 
 
+@pytest.mark.thorough
 def test_two_processes_give_one_interval_over_both(cli: Cli, tmp_path: Path) -> None:
     small = [*SMALL, "--limit", "2", "--no-score"]
     result = cli("run", *small, "--processes", "2", "--out", tmp_path / "runs", "--json", "--quiet")

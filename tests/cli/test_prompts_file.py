@@ -33,6 +33,7 @@ def lines(path: str) -> list[Any]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
+@pytest.mark.thorough
 def test_a_prompts_file_runs_resumes_and_is_shown_by_category(cli: Cli) -> None:
     write("prompts.jsonl", ROWS)
     first = cli("run", "prompts.jsonl", *QUICK, "--limit", "2", "--out", "run")

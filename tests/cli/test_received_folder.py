@@ -48,6 +48,7 @@ SCORE, REPORT, PAGE, RESUME = (
 )
 
 
+@pytest.mark.thorough_but("command0-", "command13", "command14")
 @pytest.mark.parametrize(
     ("command", "name", "plant"),
     [
@@ -162,6 +163,7 @@ def rename_example(run: Path, name: str, *files: str) -> None:
         (run / file).write_text(text.replace(json.dumps(old), json.dumps(name)))
 
 
+@pytest.mark.thorough
 def test_an_id_of_several_lines_is_shown(cli: Cli, received: Path) -> None:
     rename_example(received, "a\nb\x1b", "prompts.jsonl", "samples.jsonl", "scores.jsonl")
     (received / "tokens.parquet").unlink()

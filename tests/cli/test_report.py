@@ -63,6 +63,7 @@ def test_latex_is_alone_on_stdout_a_run_after_the_other(cli: Cli, simulated: Pat
     assert cli("report", simulated, "--latex", "--csv").code == 2
 
 
+@pytest.mark.thorough
 def test_the_report_links_figures_that_are_there(cli: Cli, simulated: Path) -> None:
     assert cli("report", simulated).code == 0
     text = (simulated / "report.md").read_text()
@@ -87,6 +88,7 @@ def test_a_real_run_has_a_page_whose_trace_can_be_read(cli: Cli, run: Path) -> N
     assert any(text.strip() and f">{text}</span>" in page for text in texts.values())
 
 
+@pytest.mark.thorough
 def test_several_runs_are_compared(cli: Cli, simulated: Path, tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", ks=(0, 2), samplings=("nucleus",), prompts=3, tokens=8, seed=8)
     result = cli("report", simulated, other, "--html", "--out", tmp_path / "both.html")
@@ -99,6 +101,7 @@ def test_several_runs_are_compared(cli: Cli, simulated: Path, tmp_path: Path) ->
     assert [Path(entry["run"]).name for entry in content["runs"]] == ["simulated", "other"]
 
 
+@pytest.mark.thorough
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(
     cli: Cli, simulated: Path, tmp_path: Path
 ) -> None:
@@ -149,6 +152,7 @@ def test_a_torn_journal_and_a_damaged_summary_are_survived(cli: Cli, simulated: 
     assert "have not been run" in result.out.replace("\n   ", " ")
 
 
+@pytest.mark.thorough
 def test_one_arm_alone_is_reported_without_a_speedup(cli: Cli, tmp_path: Path) -> None:
     alone = make_run(tmp_path / "alone", ks=(4,), samplings=("nucleus",), prompts=3, tokens=8)
     result = cli("report", alone, "--html")
@@ -165,6 +169,7 @@ def test_another_schema_is_refused(cli: Cli, simulated: Path) -> None:
     assert "schema version 99" in result.err
 
 
+@pytest.mark.thorough
 def test_out_needs_html_and_a_folder(cli: Cli, simulated: Path, tmp_path: Path) -> None:
     assert cli("report", simulated, "--out", tmp_path / "x.html").code == 2
     result = cli("report", simulated, "--html", "--out", tmp_path / "nowhere/x.html")
@@ -187,6 +192,7 @@ sys.exit(main(["report", sys.argv[1], "--html"]))
 """
 
 
+@pytest.mark.thorough
 def test_it_works_where_torch_cannot_be_imported(simulated: Path) -> None:
     command = [sys.executable, "-c", WITHOUT_TORCH, str(simulated)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

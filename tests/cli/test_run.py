@@ -279,6 +279,7 @@ def test_a_directory_of_another_run_is_left_alone(cli: Cli, finished: tuple[Path
     assert (directory / "samples.jsonl").read_bytes() == before
 
 
+@pytest.mark.thorough_but("flags0")
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

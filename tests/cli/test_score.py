@@ -11,6 +11,7 @@ from commandline import SMALL, Cli
 from spsbench.errors import UsageError
 
 
+@pytest.mark.thorough_but("xsum")
 @pytest.mark.parametrize("task", ["xsum", "humaneval"])
 def test_scores_come_later_and_are_those_of_a_run_that_scores(cli: Cli, tmp_path: Path, task: str) -> None:
     assert cli("run", task, *SMALL, "--out", tmp_path / "at-once").code == 0

@@ -50,6 +50,7 @@ def typed(script: str, folder: Path, index: int) -> list[str]:
     return arguments
 
 
+@pytest.mark.thorough
 def test_the_script_measures_every_shard_and_merge_makes_one_run(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ import pytest
 from commandline import Result, call
 from tiny_models import make_pair, save
 
+pytestmark = pytest.mark.thorough
+
 TESTS = Path(__file__).parents[1]
 RUN = (
     "--max-new-tokens",

@@ -90,6 +90,7 @@ def figures_of(run: Path, name: str) -> list[float | None]:
     return [row["metrics"].get(name) for row in summary_of(run)["rows"]]
 
 
+@pytest.mark.thorough
 def test_a_figure_is_dropped_once_the_run_has_other_outputs(
     cli: Cli, tmp_path: Path, lines: str, metric_script: Callable[[str, str], Path]
 ) -> None:
@@ -123,6 +124,7 @@ KIND = MetricKind("lengths", "Ratio of lengths.", sums=Sums(("out", "in"), count
 """
 
 
+@pytest.mark.thorough
 def test_a_report_keeps_the_figures_of_a_files_metric(cli: Cli, tmp_path: Path, lines: str) -> None:
     content = yaml.safe_load((data_dir("tasks") / "wmt14-ende.yaml").read_text())
     task, run = tmp_path / "task.yaml", tmp_path / "run"

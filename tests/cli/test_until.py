@@ -22,6 +22,8 @@ from spsbench.runner.expectation import SPENT
 from spsbench.stats.anytime import FEWEST
 from spsbench.testing import FakeClock
 
+pytestmark = pytest.mark.thorough_but("stops_by_itself", "the_table_has")
+
 SHORT = (
     *("--max-new-tokens", "8", "--threads", "1", "--trace", "0", "--no-proof", "--no-score"),
     *("--set", "warmup=false"),

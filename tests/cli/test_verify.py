@@ -48,12 +48,14 @@ def test_a_planted_sampler_ends_with_4_and_what_caught_it(cli: Cli) -> None:
     assert "--control inverted-ratio: the sampler is wrong: caught by analytic (nucleus)" in result.err
 
 
+@pytest.mark.thorough
 def test_a_fault_outside_of_the_sampler_can_be_planted_too(cli: Cli) -> None:
     result = cli("verify", *FLAGS, "--control", "nucleus-at-one")
     assert result.code == 4
     assert "--control nucleus-at-one: the sampler is wrong: caught by warp (nucleus)" in result.err
 
 
+@pytest.mark.thorough
 def test_greedy_is_compared_token_by_token(cli: Cli) -> None:
     result = cli("verify", "xsum", *BRIEF, "--effort", "full", "--threads", "1", "--sampling", "greedy")
     assert result.code == 0, result.err

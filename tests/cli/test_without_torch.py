@@ -25,6 +25,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.thorough_but("arguments0")
 @pytest.mark.parametrize("arguments", [("report", "{run}"), ("compare", "{run}", "{run}")])
 def test_it_works(arguments: tuple[str, ...], finished: tuple[Path, Result], tmp_path: Path) -> None:
     run = tmp_path / "run"

@@ -69,6 +69,7 @@ def constant(*probs: float) -> TableModel:
     return TableModel(lambda context: probs, len(probs))
 
 
+@pytest.mark.thorough_but("each", "3-2")
 @pytest.mark.parametrize("sampling", WARPERS.values(), ids=WARPERS.keys())
 @pytest.mark.parametrize(("vocab_size", "k"), [(2, 4), (3, 1), (3, 2), (3, 3), (5, 1), (5, 2), (4, 3)])
 def test_law_is_the_targets(vocab_size: int, k: int, sampling: SamplingParams) -> None:
@@ -93,6 +94,7 @@ DEGENERATE = {
 }
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("sampling", WARPERS.values(), ids=WARPERS.keys())
 @pytest.mark.parametrize("rows", DEGENERATE.values(), ids=DEGENERATE.keys())
 def test_degenerate_rows(rows: tuple[tuple[float, ...], tuple[float, ...]], sampling: SamplingParams) -> None:

@@ -52,6 +52,7 @@ def law_by_replay(scene: Scene, vocab_size: int) -> dict[tuple[int, ...], float]
     return law
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("drafter", ["model", "lookup", "suffix", "bigram", "union", "union:of=suffix+ngram"])
 @pytest.mark.parametrize(("vocab_size", "k"), [(2, 4), (3, 3), (4, 2)])

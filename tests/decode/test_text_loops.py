@@ -129,6 +129,7 @@ def apart(ours: dict[Pattern, float], theirs: dict[Pattern, float]) -> float:
     return max(abs(ours.get(x, 0.0) - theirs.get(x, 0.0)) for x in {*ours, *theirs})
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("vocab_size", "k"), SIZES)
@@ -166,6 +167,7 @@ def momentum(own: Scene, text: Sequence[int]) -> tuple[Floats, Floats]:
     return law.placed(3), law.ends
 
 
+@pytest.mark.thorough_but("[2]")
 @pytest.mark.parametrize("k", [2, 3])
 def test_momentum_remembers_the_loop_before(k: int) -> None:
     """Text, end of the first loop and lookahead of the second, on every path through both."""
@@ -184,6 +186,7 @@ def test_momentum_remembers_the_loop_before(k: int) -> None:
         assert chance == pytest.approx(law, abs=1e-12)
 
 
+@pytest.mark.thorough_but("stop-below:tau=0.3-100")
 @pytest.mark.parametrize(("rollouts", "seeds", "limit"), [(2, 40, 0.05), (100, 20, 0.03)])
 @pytest.mark.parametrize("rule", ["stop-below:tau=0.3", "entropy:h=0.9"])
 def test_drafts_behind_a_rejected_token_are_bounded_and_sampled(

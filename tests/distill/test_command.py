@@ -27,6 +27,7 @@ def distil(target: Path, out: Path, *more: object) -> Any:
     return call("distill", "--target", target, "--out", out, "--data", "own", *FEW, *more)
 
 
+@pytest.mark.thorough_but("medusa")
 @pytest.mark.parametrize("kind", ["eagle", "medusa"])
 def test_a_head_is_made_and_runs(target: Path, tmp_path: Path, kind: str) -> None:
     made = distil(target, tmp_path / "head", "--kind", kind)
@@ -44,6 +45,7 @@ def test_a_head_is_made_and_runs(target: Path, tmp_path: Path, kind: str) -> Non
     assert "heads" in run.out
 
 
+@pytest.mark.thorough
 def test_a_second_call_goes_on_and_ends_with_the_same_bytes(target: Path, tmp_path: Path) -> None:
     folder = tmp_path / "head"
     for _ in range(2):
@@ -92,6 +94,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(target: Path, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.thorough
 def test_another_recipe_does_not_go_on_in_a_folder_that_was_begun(target: Path, tmp_path: Path) -> None:
     assert distil(target, tmp_path / "head", "--kind", "medusa").code == 0
     result = distil(target, tmp_path / "head", "--kind", "eagle")
@@ -106,6 +109,7 @@ def test_a_target_that_scales_its_logits_is_refused(tmp_path: Path) -> None:
     assert "scales" in result.err
 
 
+@pytest.mark.thorough
 def test_evaluated_prompts_are_kept_out_of_the_text(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ def test_an_answer_is_begun_with_the_head_and_a_read_one_goes_on_to_the_end_of_t
     assert text(whole.ids[len(prompt.ids) :]) == "\n    return 2 * x\n```"
 
 
+@pytest.mark.thorough
 def test_functions_of_the_library_are_whole() -> None:
     found = functions()
     assert len(found) > 1_000

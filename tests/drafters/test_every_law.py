@@ -46,6 +46,7 @@ def proved(drafter: str, rule: str, cases: tuple[tuple[int, int, SamplingParams]
     return missing
 
 
+@pytest.mark.thorough_but("[model-modified", "[lookup-modified")
 @pytest.mark.parametrize("rule", LOSSLESS)
 @pytest.mark.parametrize("drafter", sorted(DRAFTERS.keys() - MADE))
 def test_the_law_is_the_targets(drafter: str, rule: str) -> None:
@@ -55,6 +56,7 @@ def test_the_law_is_the_targets(drafter: str, rule: str) -> None:
         assert {-1, 1} <= missing or {-1, 2} <= missing, "none, and fewer than K"
 
 
+@pytest.mark.thorough_but("[model-entropy-modified")
 @pytest.mark.parametrize("rule", LOSSLESS)
 @pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {FIXED}))  # fixed is what stands above
 @pytest.mark.parametrize("drafter", [name for name, kind in DRAFTERS.items() if kind.adaptive])

@@ -225,6 +225,7 @@ def small_head(folder: Path, kind: str, vocab_size: int) -> str:
     return str(spec_of(save_head(folder / f"{kind}{vocab_size}", model, kind, vocabulary=ids)))
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("sampling", [PLAIN, GREEDY, SamplingParams(top_k=2)], ids=["plain", "greedy", "two"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_law_is_the_targets_exactly(tmp_path: Path, kind: str, sampling: SamplingParams) -> None:

@@ -70,6 +70,7 @@ def greedy_sps(target: CausalLM, drafter: Drafter, prompt: list[int], tokens: in
     raise AssertionError("loops have no end")
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize(("spec", "architecture"), CASES)
 def test_greedy_output_is_that_of_the_target_alone(architecture: str, spec: str) -> None:
     target = target_of(architecture)

@@ -40,6 +40,7 @@ def error(scene: Scene) -> float:
     return worst_difference(scene).size
 
 
+@pytest.mark.thorough_but("pairs")
 @pytest.mark.parametrize("sampling", [*SAMPLINGS, SamplingParams(greedy=True)], ids=str)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("vocab_size", "k"), [(2, 4), (3, 3), (4, 2)])
@@ -47,6 +48,7 @@ def test_law_is_the_targets(vocab_size: int, k: int, policy: str, sampling: Samp
     assert error(subject(policy, vocab_size, k, sampling)) < EXACT
 
 
+@pytest.mark.thorough_but("stop-below")
 @pytest.mark.parametrize("policy", POLICIES[1:])  # the first learns nothing
 def test_law_is_the_targets_behind_every_loop_that_it_may_have_learnt_from(policy: str) -> None:
     """Behind each path of the first loop: so the law of both together is the target's, too."""

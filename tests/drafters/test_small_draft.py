@@ -185,6 +185,7 @@ def run(folders: tuple[Path, Path], out: Path, *more: str) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sampling", ["nucleus", "greedy"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_with_such_a_draft_is_complete_and_proves_itself(

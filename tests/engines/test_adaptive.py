@@ -70,6 +70,7 @@ def judged(engine: Adaptive, sampling: SamplingParams, policy: str | None) -> tu
     return total, lengths
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("sampling", [NUCLEUS, TOP_K, GREEDY], ids=str)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
@@ -85,12 +86,14 @@ def test_every_decision_of_the_honest_sampler_follows(
         assert len(lengths) >= 3
 
 
+@pytest.mark.thorough_but(1)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_rounding_of_half_precision_is_allowed_for(policy: str) -> None:
     engine = Adaptive(tiny("llama", torch.bfloat16), policy)
     assert judged(engine, NUCLEUS, policy)[0]["decisions_contradicted"] == 0
 
 
+@pytest.mark.thorough_but(1)
 @pytest.mark.parametrize("sampling", [NUCLEUS, TOP_K], ids=str)
 def test_a_withdrawn_token_is_found_out_by_the_policy_alone(sampling: SamplingParams) -> None:
     """Everything else fits: only a draft that ended without a reason tells of what is no longer there."""
@@ -115,6 +118,7 @@ def test_another_policy_contradicts(policy: str, said: str) -> None:
     assert judged(Adaptive(tiny(), policy), NUCLEUS, said)[0]["decisions_contradicted"] > 5
 
 
+@pytest.mark.thorough_but(2)
 @pytest.mark.parametrize("sampling", [SamplingParams(top_p=0.95), GREEDY], ids=str)
 @pytest.mark.parametrize("policy", MINI)
 def test_the_mini_pair_follows(policy: str, sampling: SamplingParams) -> None:

@@ -90,6 +90,7 @@ def asked(sampling: SamplingParams) -> list[Request]:
     return [request(length, sampling, seed, max_new_tokens=NEW - seed) for seed, length in enumerate(lengths)]
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("k", [0, 1, 4])
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, TOP_K])
 @pytest.mark.parametrize(
@@ -212,6 +213,7 @@ def test_a_row_with_nan_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(found[1], FloatingPointError)
 
 
+@pytest.mark.thorough_but("0-sampling0")
 @pytest.mark.parametrize("sampling", [GREEDY, TOP_K])
 @pytest.mark.parametrize("k", [0, 4])
 def test_a_stage_of_a_batch_does_the_same_whatever_the_texts_and_never_waits(

@@ -45,6 +45,7 @@ def graphed(
     )
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize(
     ("architecture", "sampling", "k"),
     [

@@ -41,6 +41,7 @@ def peer(name: str, asked: Request, k: int = 4) -> Generation:
     return HFGenerateEngine(name, pair().target, draft, k, pair().tokenizer).generate(asked)
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("name", [GENERATE, ASSISTED, LOOKUP])
 @pytest.mark.parametrize("text", PROMPTS)
 def test_greedy_text_is_ours_token_for_token(name: str, text: str) -> None:

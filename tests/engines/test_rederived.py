@@ -53,6 +53,7 @@ def judged(models: Models, engine: Engine, k: int, sampling: SamplingParams, seq
     return total
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("k", [0, K])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma3", "mixtral"])

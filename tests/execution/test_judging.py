@@ -182,6 +182,7 @@ def test_a_test_that_is_too_slow_times_out(worker: WorkerProcess) -> None:
     assert worker.ask(job(RIGHT, 0.3, test=test))["result"] == verdict.TIMED_OUT
 
 
+@pytest.mark.thorough
 def test_a_test_deaf_to_its_alarm_times_out(worker: WorkerProcess) -> None:
     test = "import itertools\ndef check(candidate):\n    sum(itertools.repeat(candidate(1)))\n"
     before = pid_of(worker)
@@ -212,6 +213,7 @@ def test_closing_a_worker_leaves_no_process() -> None:
     assert processes(token) == set()
 
 
+@pytest.mark.thorough_but("[landlock+seccomp]")
 @pytest.mark.parametrize("layers", LEVELS, ids="+".join)
 def test_a_judge_that_is_killed_leaves_no_process(layers: tuple[str, ...]) -> None:
     try:
@@ -238,6 +240,7 @@ def test_a_worker_that_keeps_failing_is_an_error_not_a_score(monkeypatch: pytest
     assert caught.value.remedy is not None
 
 
+@pytest.mark.thorough_but(1)
 @pytest.mark.parametrize(
     "test",
     ["def check(candidate:\n", "import no_such_module\n", "x = 1\n", "def check(c):\n    c(lambda: 1)\n"],

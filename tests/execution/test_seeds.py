@@ -49,6 +49,7 @@ def result(sandbox: Sandbox, task_id: str, completion: str, seeds: Seeds) -> str
     return judge_program(sandbox, problem, completion, 20.0, seeds).result
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("task_id", FORGED)
 def test_a_program_that_draws_its_answers_fails(sandbox: Sandbox, task_id: str) -> None:
     seeds = Seeds.of(b"secret", task_id)
@@ -56,6 +57,7 @@ def test_a_program_that_draws_its_answers_fails(sandbox: Sandbox, task_id: str) 
     assert results == ["failed: AssertionError"] * len(results)
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("task_id", FORGED)
 def test_it_would_pass_with_one_seed_or_with_a_tests_seed_that_it_knows(
     sandbox: Sandbox, task_id: str
@@ -66,6 +68,7 @@ def test_it_would_pass_with_one_seed_or_with_a_tests_seed_that_it_knows(
     assert result(sandbox, task_id, known, Seeds(task_id, "another")) == verdict.PASSED
 
 
+@pytest.mark.thorough_but(1)
 @pytest.mark.parametrize("task_id", FORGED)
 def test_the_same_when_many_are_judged(task_id: str) -> None:
     problem = read_problems()[task_id]

@@ -244,6 +244,7 @@ def _process(tmp_path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.thorough
 def test_two_processes_at_once_fetch_once(index: FakeIndex, tmp_path: Path) -> None:
     processes = [_process(tmp_path) for _ in range(2)]
     told = [process.communicate(timeout=120) for process in processes]

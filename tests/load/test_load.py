@@ -57,6 +57,7 @@ def test_both_servers_get_the_same_requests_and_take_turns() -> None:
     assert found == list(turns(asks, 2, [1, 8], 2, 0))
 
 
+@pytest.mark.thorough
 def test_two_servers_end_to_end(tmp_path: Path) -> None:
     plain, drafting = Fake("llama", step_s=0.002), Fake("llama", k=4, step_s=0.001)
     with serving(plain) as one, serving(drafting) as other:

@@ -17,6 +17,8 @@ from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair, load_pair
 from spsbench.records import Generation, Request, SamplingParams
 
+pytestmark = pytest.mark.thorough_but("gpt2", "llama", "mistral")
+
 CPU = torch.device("cpu")
 PROMPT = tuple(
     torch.randint(TOKENS - 2, (2 * WINDOW + 5,), generator=torch.Generator().manual_seed(1)).tolist()

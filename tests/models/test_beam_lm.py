@@ -67,6 +67,7 @@ CASES: tuple[tuple[float, Any], ...] = (
 )
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(2))
 def test_hypotheses_and_scores_are_those_of_generate(kind: str, seed: int) -> None:

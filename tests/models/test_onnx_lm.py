@@ -247,6 +247,7 @@ found = digest.hexdigest()
 """
 
 
+@pytest.mark.thorough
 def test_logits_do_not_depend_on_process_or_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit: one thread here, two there. Where a CPU breaks it, a continued run says so (tests/cli)."""
     here: dict[str, str] = {}

@@ -87,6 +87,7 @@ def written(target: CausalLM, drafter: ModelDrafter | None, prompt: list[int], n
     return tokens[:n]
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("k", [1, 3, 6])
 def test_greedy_sps_is_greedy_ars_is_generate(forward: str, k: int) -> None:
     target, draft = loaded(forward), loaded(forward, seed=1)
@@ -206,6 +207,7 @@ def tiny(architecture: str, seed: int) -> Seq2SeqLM:
     return Seq2SeqLM(model, TINY_BORDER)
 
 
+@pytest.mark.thorough_but("t5-sampling1", "bart-sampling2")
 @torch.inference_mode()
 @pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.8, top_p=0.8), GREEDY])
 def test_a_loop_has_the_targets_law(architecture: str, sampling: SamplingParams) -> None:
@@ -216,6 +218,7 @@ def test_a_loop_has_the_targets_law(architecture: str, sampling: SamplingParams)
     assert worst.size < EXACT
 
 
+@pytest.mark.thorough
 @torch.inference_mode()
 def test_a_target_that_reads_another_source_within_loops_is_found() -> None:
     """The negative control."""

@@ -137,6 +137,7 @@ def engine(folder: Path, builder: str) -> Environment:
     return Environment(folder)
 
 
+@pytest.mark.thorough
 def test_the_builder_of_onnx_runs_here_with_what_the_engine_adds(tmp_path: Path) -> None:
     builder = (
         "import sys, pathlib, torch, beside, only_there\n"

@@ -253,6 +253,7 @@ def wheel(folder: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+@pytest.mark.thorough
 def test_get_installs_with_the_real_pip_and_removes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = write_catalogue(tmp_path, monkeypatch) / "tiny.txt"
     links = tmp_path / "links"

@@ -64,6 +64,7 @@ def test_a_run_draws_a_sequence_a_prompt_and_arm_and_keeps_them_apart(tmp_path: 
     assert [arm["decisions"]["exact"] for arm in summary["losslessness"]["arms"]] == [True] * 3
 
 
+@pytest.mark.thorough
 def test_it_is_drawn_anew_only_where_a_run_grew_or_the_proof_was_cut_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +93,7 @@ def test_it_is_drawn_anew_only_where_a_run_grew_or_the_proof_was_cut_short(
     assert [arm["sequences"] for arm in told(directory)["arms"]] == [2, 2]
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_says_what_an_uninterrupted_one_says_and_the_screen_what_the_report_says(
     tmp_path: Path,
 ) -> None:

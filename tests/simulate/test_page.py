@@ -16,6 +16,7 @@ def test_the_page_shows_commands() -> None:
     assert len(SHOWN) == PAGE.read_text().count("\nspsbench simulate ") > 8
 
 
+@pytest.mark.thorough_but(2)
 @pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command for command, _ in SHOWN])
 def test_a_command_of_the_page_prints_what_it_shows(
     command: str, shown: str, monkeypatch: pytest.MonkeyPatch

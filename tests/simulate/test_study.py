@@ -104,6 +104,7 @@ def test_a_lossy_rule_is_seen_to_be_lossy(rule: str) -> None:
     assert "lossy by design" in law_sentence(question, world.law)
 
 
+@pytest.mark.thorough_but(3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_is_found_out(fault: str) -> None:
     question = _question(sampler=Sampler(SamplingParams(), fault=fault), tokens=16 * SEQUENCE)

@@ -140,6 +140,7 @@ def test_disagreement_of_a_greedy_arm_is_zero_despite_rounding(
     assert disagreement(loops) is None
 
 
+@pytest.mark.thorough
 def test_a_million_loops_are_all_counted(
     make_loops: Callable[..., pd.DataFrame], simulate_accepted: Callable[[float, int, int, int], np.ndarray]
 ) -> None:

@@ -85,6 +85,7 @@ def always(shape: str, critical: Floats) -> float:
     return float((np.abs(off) <= critical * error)[:, FEWEST - 1 :].all(axis=1).mean())
 
 
+@pytest.mark.thorough_but("0.5-exponential")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("precision", [0.5, 0.2, 0.1])
 def test_a_run_that_stops_when_narrow_covers_the_truth(shape: str, precision: float) -> None:

@@ -75,6 +75,7 @@ def _tables() -> dict[str, tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]]:
     }
 
 
+@pytest.mark.thorough_but(2)
 @pytest.mark.parametrize("name", list(_tables()))
 def test_every_key_of_a_summary_is_in_the_types(name: str) -> None:
     written = json.loads(json.dumps(summarise(*_tables()[name])))
@@ -85,6 +86,7 @@ def test_so_is_every_key_of_a_run() -> None:
     assert list(faults(json.loads(json.dumps(measured().summary)), Summary, "summary")) == []
 
 
+@pytest.mark.thorough_but(2)
 @pytest.mark.parametrize(
     ("change", "fault"),
     [

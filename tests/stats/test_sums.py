@@ -30,6 +30,7 @@ def test_a_planted_leakage_is_estimated(leakage: float) -> None:
     assert found["bound"] < found["high"] or found["estimate"] < 0
 
 
+@pytest.mark.thorough_but("0.0-6")
 @pytest.mark.parametrize(("leakage", "prompts"), [(0.0, 6), (0.05, 20)])
 def test_interval_and_bound_cover_in_95_of_100_runs(leakage: float, prompts: int) -> None:
     """100 simulated runs.
@@ -87,6 +88,7 @@ def nucleus_run(prompts: int, leakage: float, seed: int) -> pd.DataFrame:
     return evidence_stats.per_prompt(samples(found))[1]
 
 
+@pytest.mark.thorough_but("0.03-6")
 @pytest.mark.parametrize(("leakage", "prompts"), [(0.0, 6), (0.03, 6), (0.03, 25)])
 def test_positions_of_one_token_narrow_the_bound_and_it_covers(leakage: float, prompts: int) -> None:
     """100 runs as above. Without those positions the bound of the truth is twice as wide and more."""

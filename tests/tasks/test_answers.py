@@ -108,6 +108,7 @@ def test_verdicts_of_the_judge() -> None:
     )
 
 
+@pytest.mark.thorough_but(1)
 @pytest.mark.parametrize(
     ("extract", "expected"), [("auto", [1.0, 0.0]), ("none", [0.0, 0.0]), ("fence", [1.0, 1.0])]
 )
@@ -123,6 +124,7 @@ def test_the_rule_decides_whether_a_fence_is_looked_for(
     assert raw == [{"passed": 1.0}]
 
 
+@pytest.mark.thorough
 def test_every_problem_of_the_package_in_every_form() -> None:
     """The reference solutions as whole functions, with the prompt before them or without, and as bodies."""
     problems = list(read_problems().values())

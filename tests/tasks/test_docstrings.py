@@ -181,6 +181,7 @@ def test_the_task_names_its_data(stdlib: Path, package: Tree, tokenizer: TextTok
     assert task.score([prompt], [" Read one more block of queue."])[0]["rouge2"] == 1.0
 
 
+@pytest.mark.thorough
 def test_this_pythons_own_are_enough_for_a_run() -> None:
     data = load_task("docsum").load("official", None, 0)
     assert len(data.examples) > 200

@@ -63,6 +63,7 @@ def scores(run: Path) -> set[float]:
     return {row["metrics"]["pass@1"] for row in written(run, "summary.json")["rows"]}
 
 
+@pytest.mark.thorough_but("options0")
 @pytest.mark.parametrize(
     ("options", "rule", "in_identity", "stop", "said"),
     [
@@ -111,6 +112,7 @@ def test_scores_by_either_rule_and_never_by_both(models: Path, tmp_path: Path) -
     assert (scores(run), "extract" in written(run)["identity"]) == ({1.0}, False)
 
 
+@pytest.mark.thorough
 def test_an_answer_that_was_begun_is_scored_as_what_it_continues(models: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert call(*command(models, run, "--no-score")).code == 0
@@ -136,6 +138,7 @@ def as_before(run: Path, drop: str) -> None:
             (run / name).write_text(re.sub(r"extract: \w+\n", "" if drop else "extract: auto\n", text))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("template", ["auto", "none"])
 @pytest.mark.parametrize("drop", ["", "extract"])
 def test_a_run_of_free_answers_from_an_earlier_version_is_continued(

@@ -32,6 +32,7 @@ def test_the_164_problems_of_the_package() -> None:
     assert (data.label, data.synthetic, data.exemplar) == ("humaneval", False, None)
 
 
+@pytest.mark.thorough_but("mini")
 @pytest.mark.parametrize("source", ["official", "mini"])
 def test_canonical_solutions_pass_and_others_fail(source: str, tokenizer: TextTokenizer) -> None:
     data = TASK.load(source, 3, seed=0)

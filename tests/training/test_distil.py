@@ -90,6 +90,7 @@ def test_the_rate_warms_up_stays_and_falls_to_zero() -> None:
     assert recipe.rate(1499) == pytest.approx(0.0)
 
 
+@pytest.mark.thorough
 def test_a_draft_comes_closer_to_its_target_and_the_same_seed_gives_the_same_one(
     lessons: Lessons, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ PROBLEM = {
 }
 
 
+@pytest.mark.thorough
 def test_programs_pass_fail_and_are_stopped_when_they_hang() -> None:
     bodies = ["    return 2 * x\n", "    return x\n", "    while True: pass\n", "    return (\n"]
     assert passes(bodies, [PROBLEM] * 4).tolist() == [1, 0, 0, 0]

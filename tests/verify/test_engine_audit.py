@@ -86,6 +86,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.thorough_but("reused-seed", "bonus", "no-residual", "leaked", "temperature-1")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_found_in_under_400_texts(
     fault: str, folders: Folders, models: Models, monkeypatch: pytest.MonkeyPatch
@@ -98,6 +99,7 @@ def test_planted_faults_are_found_in_under_400_texts(
     assert found.decided_after < 400
 
 
+@pytest.mark.thorough
 def test_the_nucleus_is_checked_for_its_place(folders: Folders, models: Models) -> None:
     sampling = SamplingParams(temperature=0.6, top_p=0.8)
     found = audited(folders, models, "nucleus-at-one", texts=40, sampling=sampling, k=0)
@@ -108,6 +110,7 @@ def test_the_nucleus_is_checked_for_its_place(folders: Folders, models: Models) 
     assert located.explanation.law.convention
 
 
+@pytest.mark.thorough_but("[0]")
 @pytest.mark.parametrize("k", [0, K])
 def test_a_right_engine_is_quiet(k: int, folders: Folders, models: Models) -> None:
     found = audited(folders, models, None, texts=80, k=k, bound=0.5)
@@ -211,6 +214,7 @@ def test_what_could_not_be_shown_is_undecided(folders: Folders, models: Models) 
     assert found.bound > 0
 
 
+@pytest.mark.thorough
 def test_an_alarm_goes_on_to_see_where(folders: Folders, models: Models) -> None:
     found = audited(folders, models, "inverted-ratio", texts=400)
     assert found.decided_after < 10

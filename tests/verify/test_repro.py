@@ -105,6 +105,7 @@ def test_what_is_not_shown_is_called_so(folders: Folders, models: Models, tmp_pa
     assert "no clear deviation" in (tmp_path / "repro.py").read_text()
 
 
+@pytest.mark.thorough
 def test_the_script_tells_a_wrong_engine_from_a_right_one(
     folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def subject() -> SamplerUnderTest:
     return SamplerUnderTest(*models, SamplingParams(temperature=2.0), 2, torch.device("cpu"), seed=3)
 
 
+@pytest.mark.thorough_but("greedy")
 @pytest.mark.parametrize("greedy", [False, True], ids=["sampled", "greedy"])
 def test_the_real_sampler_passes(subject: SamplerUnderTest, greedy: bool) -> None:
     own = replace(subject, sampling=SamplingParams(greedy=True)) if greedy else subject
@@ -52,6 +53,7 @@ def test_the_real_sampler_passes(subject: SamplerUnderTest, greedy: bool) -> Non
     assert [f.test for f in found if f.unjudged] == []
 
 
+@pytest.mark.thorough_but("stale-cache")
 @pytest.mark.parametrize("control", ["no-residual", "stale-cache", "wrong-position", "row-off-by-one"])
 def test_a_planted_sampler_is_found(subject: SamplerUnderTest, control: str) -> None:
     found = findings(replace(subject, control=control), PROMPTS, Letters("x" * VOCAB), EFFORT)

@@ -63,6 +63,7 @@ def test_the_streams_of_a_run_are_distinct_and_uncorrelated(subject: SamplerUnde
     assert uniform_p(streams.ravel()) > 1e-4
 
 
+@pytest.mark.thorough_but(1)
 @pytest.mark.parametrize("left_out", ["root_seed", "example_id", "sample_index", "purpose"])
 def test_a_seed_that_forgets_what_it_is_for_is_seen(
     subject: SamplerUnderTest, left_out: str, monkeypatch: pytest.MonkeyPatch

@@ -68,6 +68,7 @@ def prompts() -> list[list[int]]:
     return [torch.randint(VOCAB, (30,), generator=generator).tolist() for _ in range(8)]
 
 
+@pytest.mark.thorough_but(1)
 @pytest.mark.parametrize("sampling", [SHARP, SamplingParams(greedy=True), SamplingParams()], ids=str)
 def test_the_real_sampler_passes(
     subject: SamplerUnderTest, prompts: list[list[int]], sampling: SamplingParams
@@ -79,6 +80,7 @@ def test_the_real_sampler_passes(
     assert len(found) == (9 if sampling.greedy else 10)
 
 
+@pytest.mark.thorough
 def test_every_control_is_caught(subject: SamplerUnderTest, prompts: list[list[int]]) -> None:
     """With less effort than the real sampler passes: what is caught by less is caught by more."""
     less = replace(EFFORT, prompts=1, outputs=1)
@@ -96,6 +98,7 @@ def test_every_control_is_caught(subject: SamplerUnderTest, prompts: list[list[i
         assert matrix[name]["uniforms"], name
 
 
+@pytest.mark.thorough_but("-uniforms", "-clock")
 @pytest.mark.parametrize(
     ("fault", "test"),
     [

@@ -150,6 +150,7 @@ def test_every_arm_has_a_bar_with_its_interval_and_doubts_are_stamped_on_it() ->
     assert "12 prompts, DO NOT TRUST THESE TIMES" in stamped.svg
 
 
+@pytest.mark.thorough
 def test_one_lookahead_gives_the_sensible_rest() -> None:
     drawn = draw(measured(ks=(0, 4), samplings=("nucleus",)))
     names = ["arms", "loop_time", "acceptance", "tokens_per_loop", "tails"]
@@ -180,6 +181,7 @@ def test_without_phases_their_figure_is_left_out() -> None:
         phases.draw(blind)
 
 
+@pytest.mark.thorough
 def test_synthetic_data_is_stamped_on_every_figure() -> None:
     assert len(gallery().plates) == 8
     for plate in gallery().plates:

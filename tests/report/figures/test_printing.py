@@ -25,6 +25,7 @@ from spsbench.report.figures.style import (
 )
 
 
+@pytest.mark.thorough
 def test_the_same_run_gives_the_same_bytes() -> None:
     with quiet():
         beside = phases.draw(measured())

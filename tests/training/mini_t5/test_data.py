@@ -55,6 +55,7 @@ def test_who_does_what_to_whom_is_held_out_in_every_clause() -> None:
     assert all(part_of(*triple) == "heldout" for triple in held_out)
 
 
+@pytest.mark.thorough
 def test_held_out_sentences_are_as_long_as_those_of_training() -> None:
     trained, held_out = (
         sum(len(english(sentence).split()) for sentence in sentences(part, 1500)) / 1500

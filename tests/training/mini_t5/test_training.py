@@ -105,6 +105,7 @@ def test_training_lowers_the_loss_and_saves_bfloat16(tmp_path: Path) -> None:
     assert load(tmp_path).dtype == torch.float32
 
 
+@pytest.mark.thorough
 def test_two_processes_take_the_mean_of_both_batches(tmp_path: Path) -> None:
     save_corpus(copying_corpus(), tmp_path / "corpus")
     recipe = Recipe(TINY, tokens=100, updates=3, stop=2, workers=2)
