@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spsbench.report.figures import batches, figure1, lengths, phases, positions, replayed, speedup, tails
+from spsbench.report.figures import loops, speed
 from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet, stacked
 from spsbench.report.measured import Measured
 
 __all__ = ["Gallery", "Plate", "draw"]
 
 _FIGURES: dict[str, Callable[[Measured], Drawing]] = {
-    "Speedup by arm": speedup.by_arm,
-    "Figure 1": figure1.draw,
-    "Speedup against K": speedup.draw,
-    "Where a loop's time goes": phases.draw,
-    "Acceptance": positions.draw,
-    "Tokens per loop": lengths.draw,
-    "Tokens per loop by replay": replayed.draw,
-    "Tails": tails.draw,
+    "Speedup by arm": speed.by_arm,
+    "Figure 1": speed.figure1,
+    "Speedup against K": speed.against_k,
+    "Where a loop's time goes": loops.phases,
+    "Acceptance": loops.positions,
+    "Tokens per loop": loops.lengths,
+    "Tokens per loop by replay": loops.replayed,
+    "Tails": loops.tails,
 }
 
-_OF_BATCHES: dict[str, Callable[[Measured], Drawing]] = {"Speedup against batch size": batches.draw}
+_OF_BATCHES: dict[str, Callable[[Measured], Drawing]] = {"Speedup against batch size": speed.against_batch}
 
 _MIXED = "the run was measured under several conditions, whose times are not pooled"
 
