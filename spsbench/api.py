@@ -13,10 +13,10 @@ from spsbench.cluster import require_cluster
 from spsbench.config import RunConfig, resolve
 from spsbench.environment import require_cpus
 from spsbench.paths import results_dir
-from spsbench.report.conditions import doubts
+from spsbench.report.facts import doubts
+from spsbench.report.sections import show
 from spsbench.report.tables import SCREEN_WIDTH
-from spsbench.report.terminal import show
-from spsbench.report.verdict import verdicts
+from spsbench.report.why import verdicts
 from spsbench.store import RunStore, fresh_directory, read_frames, read_summary
 
 if TYPE_CHECKING:

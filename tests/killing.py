@@ -28,7 +28,7 @@ SHOWN = (
 
 # What a run imports on its way, so that a child spends its time on the run.
 IMPORTED = (
-    *("spsbench.runner", "spsbench.report.markdown", "transformers.models.llama.modeling_llama"),
+    *("spsbench.runner", "spsbench.report.sections", "transformers.models.llama.modeling_llama"),
     *("transformers.generation.utils", "evaluate", "datasets", "rouge_score.rouge_scorer"),
     *("scipy.stats", "statsmodels.stats.weightstats", "statsmodels.stats.power"),
 )

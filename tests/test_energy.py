@@ -13,7 +13,7 @@ import pytest
 from spsbench import energy
 from spsbench.energy import FoundMeter, counting, find_nvml, find_rapl
 from spsbench.records import Arm, Generation, Prompt, Sample, SamplingParams
-from spsbench.report.energy import uncounted
+from spsbench.report.results import uncounted
 from spsbench.runner.energy import meter_of, metered, noted
 from spsbench.runner.schedule import Turn
 

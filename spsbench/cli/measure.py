@@ -318,7 +318,7 @@ def show_summary(summary: Summary, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json(summary)
     elif not quiet:
-        from spsbench.report.terminal import show
+        from spsbench.report.sections import show
 
         show(summary, out())
 

@@ -298,7 +298,7 @@ def _measure(
 
 def _alpha_rows(task: str, found: Mapping[str, Any]) -> list[AlphaRow]:
     """Rows of Table 3 of one task."""
-    from spsbench.report import published
+    from spsbench.report import leviathan
 
     return [
         {
@@ -307,7 +307,7 @@ def _alpha_rows(task: str, found: Mapping[str, Any]) -> list[AlphaRow]:
             "temperature": temperature,
             "alpha": {"estimate": one["estimate"], "low": one["low"], "high": one["high"]},
             "positions": one["positions"],
-            "paper": published.alpha(task, draft, temperature),
+            "paper": leviathan.printed_alpha(task, draft, temperature),
         }
         for temperature in TEMPERATURES
         for draft, one in found["temperatures"][str(temperature)]["alphas"].items()

@@ -114,19 +114,19 @@ def write(directory: Path, measured: Measured, *, narrow: bool = False) -> Galle
 
     Someone else's run can be looked at all the same: what cannot be written is named.
     """
-    from spsbench.report import gallery
+    from spsbench.report import sections
     from spsbench.report.figures import draw
     from spsbench.report.figures.style import save
-    from spsbench.report.markdown import render
+    from spsbench.report.sections import render
     from spsbench.store import RunStore, write_summary
 
     drawn = draw(measured, narrow=narrow)
     try:
         write_summary(directory, measured.summary)
         for plate in drawn.plates:
-            save(plate, directory, gallery.FOLDER)
+            save(plate, directory, sections.FOLDER)
         with RunStore.open(directory) as store:
-            store.write_report(render(measured.summary, {**measured.run, **gallery.described(drawn)}))
+            store.write_report(render(measured.summary, {**measured.run, **sections.described(drawn)}))
     except SpsbenchError as problem:
         say(f"Not written: {problem}")
     return drawn
@@ -183,11 +183,11 @@ def _print(runs: Readable, form: Form | None, *, quiet: bool) -> None:
     """Results on stdout: JSON, CSV or LaTeX alone, else tables unless ``quiet``."""
     every = [measured for _, measured in runs]
     if form == "--csv":
-        from spsbench.report.tidy import to_csv
+        from spsbench.report.exports import to_csv
 
         sys.stdout.write(to_csv(every))
     elif form == "--latex":
-        from spsbench.report.latex import to_latex
+        from spsbench.report.exports import to_latex
 
         sys.stdout.write(to_latex(every))
     elif form == "--json":
@@ -196,7 +196,7 @@ def _print(runs: Readable, form: Form | None, *, quiet: bool) -> None:
     elif quiet:
         return
     elif len(runs) == 1:
-        from spsbench.report.terminal import show
+        from spsbench.report.sections import show
 
         show(every[0].summary, out())
     else:
@@ -208,7 +208,7 @@ def _print(runs: Readable, form: Form | None, *, quiet: bool) -> None:
 def _write_page(runs: Readable, galleries: Sequence[Gallery], named: Path | None) -> Path:
     """Write the page and answer where it is."""
     from spsbench.files import write_text
-    from spsbench.report.html.page import page
+    from spsbench.report.html import page
 
     path = named or (runs[0][0] / "report.html" if len(runs) == 1 else Path(COMPARISON_FILE))
     if not path.parent.is_dir():

@@ -1,13 +1,20 @@
-"""What was measured with which models, settings and machine: the lines under a report's title."""
+"""What was measured, with which models, settings, machines and conditions, and why it ended."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spsbench.axes import EAGER, MODEL, shown_engine
+from spsbench.records import Speedup
+from spsbench.report import judgement
+from spsbench.report.results import times
+from spsbench.report.tables import Table, in_full, left, right
 from spsbench.report.wording import escape, printable
-from spsbench.summary_types import Summary
+from spsbench.stats.anytime import FEWEST, relative_half_width
+from spsbench.stats.conditions import distrust, untrusted_because
+from spsbench.summary_types import Stopping, Summary
 
 Run = Mapping[str, Any]
 Fact = tuple[str, str]
@@ -30,7 +37,7 @@ def facts(summary: Summary, run: Run) -> list[Fact]:
     return [(name, printable(str(text))) for name, text in found if text]
 
 
-def section(summary: Summary, run: Run) -> list[str]:
+def setup(summary: Summary, run: Run) -> list[str]:
     """The facts as lines of report.md."""
     return [f"{escape(name)}: {escape(text)}  " for name, text in facts(summary, run)]
 
@@ -160,3 +167,140 @@ def value(run: Run, *path: str) -> Any:
     for key in path:
         content = content.get(key) if isinstance(content, Mapping) else None
     return content
+
+
+_UNTOLD = "unknown"
+_SHORT_HASH = 16
+
+
+def untrusted(summary: Summary) -> list[str]:
+    """One sentence where others took the CPU while the run measured."""
+    return distrust(untrusted_because(summary))
+
+
+def further_warnings(summary: Summary) -> list[str]:
+    """The warnings without that of ``untrusted``, which stands at the top."""
+    return [text for text in summary["warnings"] if text not in untrusted(summary)]
+
+
+def doubts(summary: Summary) -> list[str]:
+    """What must stand beside the numbers wherever they go: alarms, and times that are not to be trusted."""
+    return [*judgement.alarms(summary), *untrusted(summary)]
+
+
+def condition_titles(summary: Summary) -> list[str]:
+    """What sets each of several conditions apart, e.g. ``threads 1, backend torch``."""
+    entries = summary.get("conditions") or []
+    return [
+        ", ".join(f"{name} {_shown(value)}" for name, value in entry["differ"].items()) for entry in entries
+    ]
+
+
+def conditions_sentence(summary: Summary) -> str:
+    """Why the main table has no times; empty for a run of one condition."""
+    count = len(summary.get("conditions") or [])
+    if not count:
+        return ""
+    return f"Measured under {count} different conditions; times are shown under each and not pooled."
+
+
+def conditions(summary: Summary, run: Mapping[str, Any]) -> list[str]:
+    """The times of a run of several conditions, under each."""
+    entries = summary.get("conditions") or []
+    if not entries:
+        return []
+    lines = ["## Times by condition", "", conditions_sentence(summary)]
+    for entry, title in zip(entries, condition_titles(summary), strict=True):
+        table = times(entry["rows"], in_full())
+        lines += ["", f"### {escape(title)}", "", *table.as_markdown()]
+    return lines
+
+
+def token_hash(summary: Summary) -> str:
+    """The first digits of the hash over all token ids, as ``--expect`` takes them; empty if there is none."""
+    found = summary.get("token_sha256")
+    return f"Hash of all token ids: {found[:_SHORT_HASH]}" if found else ""
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == []:
+        return _UNTOLD
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+ANYTIME = (
+    "The speedup's intervals are those of a 95% confidence sequence, for each arm by itself: they stay valid "
+    "when a run stops because they are narrow."
+)
+
+TOO_FEW = f"Below {FEWEST} prompts there is no interval that stays valid when a run stops by its width."
+
+
+def stopping(summary: Summary) -> list[str]:
+    """How the run ended and what its intervals are; nothing for a run of a fixed number of prompts."""
+    found = summary.get("stopping")
+    if found is None:
+        return []
+    widths = _widths(summary)
+    said = [_ended(found, widths)]
+    if found["anytime"] and widths:
+        said.append(ANYTIME)
+    elif found["anytime"] and found["prompts"] < FEWEST:
+        said.append(TOO_FEW)
+    return [sentence for sentence in said if sentence]
+
+
+def _ended(found: Stopping, widths: list[float]) -> str:
+    """E.g. ``Stopped after 24 of 40 prompts: the speedup is known to ±4.6%, asked was ±5%.``"""
+    counted = f"{found['prompts']} of {found['pool']} prompts"
+    known, precision = _known(widths), found["precision"]
+    asked = "" if precision is None else f", asked was {_share(precision)}"
+    if found["reason"] == "precision":
+        return f"Stopped after {counted}: {known}{asked}." if known else f"Stopped after {counted}{asked}."
+    if found["reason"] == "budget":
+        budget = f"Budget of {found['budget_s']:g} s reached after {counted}"
+        return f"{budget}: {known}{asked}." if known else f"{budget}{asked}."
+    if found["reason"] == "prompts" and precision is not None:
+        said = known or "there is no interval"
+        return f"All {found['prompts']} prompts were run: {said}{asked}. Raise --limit."
+    return ""
+
+
+def _known(widths: list[float]) -> str:
+    """How narrow the intervals are, as half-widths relative to the speedups."""
+    if not widths:
+        return ""
+    if len(widths) == 1:
+        return f"the speedup is known to {_share(widths[0])}"
+    return f"the narrowest speedup is known to {_share(min(widths))}, the widest to {_share(max(widths))}"
+
+
+def _widths(summary: Summary) -> list[float]:
+    """Relative half-widths of the SpS arms' intervals."""
+    found = [row["speedup"] for row in summary["rows"] if row["method"] == "sps" and row["speedup"]]
+    widths = [relative_half_width(Speedup(**one)) for one in found]
+    return [width for width in widths if width is not None]
+
+
+def _share(value: float) -> str:
+    return f"±{100 * value:.2g}%"
+
+
+def workers(summary: Summary, run: Mapping[str, Any]) -> list[str]:
+    """A row for each machine; nothing for a run of one process."""
+    workers = run.get("workers") or []
+    if not workers:
+        return []
+    machines: dict[tuple[str, str, str], Counter[int]] = {}
+    for worker in workers:
+        cpu = worker["environment"]["cpu"]
+        machine = (
+            str(worker["machine"]),
+            str(cpu["model"] or _UNTOLD),
+            str(cpu["usable_threads"] or _UNTOLD),
+        )
+        machines.setdefault(machine, Counter())[worker.get("session", 1)] += 1
+    columns = [left("machine"), left("CPU"), right("cores"), right("workers")]
+    # A run that was continued had its workers again: the most that measured in one session.
+    rows = [(*machine, str(max(sessions.values()))) for machine, sessions in machines.items()]
+    return ["## Workers", "", *Table(columns, rows).as_markdown()]

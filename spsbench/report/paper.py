@@ -10,7 +10,7 @@ from rich.text import Text
 
 from spsbench.axes import ArmIdentity, identity, label
 from spsbench.predict.costs import loop_ms
-from spsbench.report import judgement, verdict, wording
+from spsbench.report import judgement, why, wording
 from spsbench.report.tables import Table, left, right
 from spsbench.report.wording import escape
 from spsbench.summary_types import ArmRow, ArmTails, MeanSd, RatioInterval, Summary
@@ -182,6 +182,6 @@ def _fastest(curve: Mapping[str, Any]) -> str:
 
 def _part(name: str, title: str, part: Summary) -> dict[str, Any]:
     notes = [*judgement.alarms(part), *judgement.losslessness(part), *judgement.parity(part)]
-    notes += [f"{sentence} {beside}" for sentence, beside in verdict.verdicts(part)]
+    notes += [f"{sentence} {beside}" for sentence, beside in why.verdicts(part)]
     prompts = max((row["prompts"] for row in part["rows"]), default=0)
     return {"name": name, "title": title, "prompts": prompts, "notes": notes, "warnings": part["warnings"]}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from spsbench.errors import UsageError
 from spsbench.metrics.kind import MetricKind
 from spsbench.records import Prompt, Sample
-from spsbench.report.markdown import render
+from spsbench.report.sections import render
 from spsbench.stats.corpus import Recorded, RecordedFigure, corpus_metrics, outputs_sha256, shared_prompts
 from spsbench.stats.speedup import finished
 from spsbench.store import Key, RunStore, read_frames, write_summary

@@ -10,9 +10,8 @@ from typing import Any
 from rich.console import Console
 from synthetic_run import gallery, measured
 
-from spsbench.report.html.page import page
-from spsbench.report.markdown import render
-from spsbench.report.terminal import show
+from spsbench.report.html import page
+from spsbench.report.sections import render, show
 from spsbench.summary_types import CategoryPart, CategoryRow, Summary
 
 

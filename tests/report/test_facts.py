@@ -72,4 +72,4 @@ def test_runs_of_numbers_go_by_their_ends(numbers: list[int], text: str) -> None
 
 def test_foreign_text_is_escaped_in_the_report() -> None:
     run = {"identity": {"pair": {"target": {"name": "<b>*x*\n# y"}}}}
-    assert facts.section(measured().summary, run)[0] == "Target: &lt;b&gt;\\*x\\* \\# y  "
+    assert facts.setup(measured().summary, run)[0] == "Target: &lt;b&gt;\\*x\\* \\# y  "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from synthetic_run import gallery
 
 from spsbench.report.figures import Gallery
-from spsbench.report.gallery import described, figures
+from spsbench.report.sections import described, figures
 
 
 def test_each_figure_is_linked_with_its_caption() -> None:

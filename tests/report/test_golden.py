@@ -17,11 +17,9 @@ from rich.console import Console
 from synthetic_run import gallery, measured
 
 from spsbench.axes import label
-from spsbench.report.gallery import described
+from spsbench.report.exports import to_csv
 from spsbench.report.html import page
-from spsbench.report.markdown import render
-from spsbench.report.terminal import show
-from spsbench.report.tidy import to_csv
+from spsbench.report.sections import described, render, show
 
 GOLDEN = Path(__file__).parent / "golden"
 

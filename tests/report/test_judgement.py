@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from spsbench.report import judgement
-from spsbench.report.markdown import render
-from spsbench.report.terminal import show
+from spsbench.report.sections import render, show
 
 Make = Callable[..., dict[str, Any]]
 

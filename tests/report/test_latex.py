@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from synthetic_run import measured
 
-from spsbench.report.latex import escape, to_latex
+from spsbench.report.exports import escape, to_latex
 from spsbench.report.measured import Measured
 
 HOSTILE = r"100%_done & $x^2$ #1 {a} \input{/etc/passwd} ~ <b>" + "\n% gone"

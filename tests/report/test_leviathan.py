@@ -10,8 +10,8 @@ from rich.console import Console
 
 from spsbench.decode.theory import expected_tokens, walltime_factor
 from spsbench.records import Interval
-from spsbench.report import published
-from spsbench.report.figures import leviathan
+from spsbench.report import leviathan
+from spsbench.report.figures import leviathan as drawings
 from spsbench.report.figures.leviathan import draw
 from spsbench.report.leviathan import WalltimeRun, gather, render, screen, table1, walltime_row
 
@@ -37,7 +37,7 @@ def test_table_1_is_the_papers_to_its_last_digit() -> None:
 
 
 def test_the_papers_table_2_comes_with_its_expected_tokens(make_row: Any, make_summary: Any) -> None:
-    for row, tokens in zip(published.TABLE_2, EXPECTED, strict=True):
+    for row, tokens in zip(leviathan.TABLE_2, EXPECTED, strict=True):
         measured = walltime_row(_measured(make_row, make_summary, row.task, row.draft, row.temperature))
         paper = measured["paper"]
         assert paper is not None
@@ -86,7 +86,7 @@ def page(make_row: Any, make_summary: Any) -> dict[str, Any]:
     ends: Any = {"estimate": 0.07, "low": 0.06, "high": 0.08}
     alphas: Any = [
         {"task": "ende", "draft": "unigram", "temperature": 1, "alpha": ends, "positions": 1_234}
-        | {"paper": published.alpha("ende", "unigram", 1)}
+        | {"paper": leviathan.printed_alpha("ende", "unigram", 1)}
     ]
     summaries = {row.part: row.summary for row in rows}
     titles = {row.part: f"Table 2, {row.draft}" for row in rows}
@@ -171,7 +171,7 @@ def test_the_figures_show_every_row_and_say_synthetic(page: dict[str, Any]) -> N
 
 def test_no_row_lies_beyond_an_axis(page: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A draft that always agrees, with K = 40: 41 tokens per loop."""
-    monkeypatch.setattr(leviathan, "printed", lambda drawing: drawing)
+    monkeypatch.setattr(drawings, "printed", lambda drawing: drawing)
     edge: Any = {"estimate": 41.0, "low": 41.0, "high": 41.0}
     page["table2"][0] |= {"k": 40, "alpha": {"estimate": 1.0, "low": 1.0, "high": 1.0}, "predicted": 30.0}
     page["table2"][0] |= {"tokens_per_loop": edge, "expected_tokens": 41.0, "operations": 20.0}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from spsbench.report.markdown import render
+from spsbench.report.sections import render
 from spsbench.stats.acceptance import LEGEND
 
 Make = Callable[..., dict[str, Any]]

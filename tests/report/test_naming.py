@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from spsbench.axes import label
-from spsbench.report.terminal import show
+from spsbench.report.sections import show
 
 Make = Callable[..., dict[str, Any]]
 

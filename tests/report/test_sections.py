@@ -10,8 +10,7 @@ from rich.console import Console
 from simulated_sweep import sweep
 from summarised import summarise
 
-from spsbench.report.markdown import render
-from spsbench.report.terminal import screen
+from spsbench.report.sections import render, screen
 
 MODELS = {
     "target": {"parameters": 25_000_000, "dtype": "float32"},

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from spsbench.report.terminal import show
+from spsbench.report.sections import show
 
 Make = Callable[..., dict[str, Any]]
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from synthetic_run import measured
 
-from spsbench.report.tidy import lines, to_csv
+from spsbench.report.exports import lines, to_csv
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "report.md"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spsbench.report import verdict
+from spsbench.report import why
 
 Make = Callable[..., dict[str, Any]]
 
@@ -19,7 +19,7 @@ def _other(k: int, slower: bool, **axes: Any) -> dict[str, Any]:
 
 
 def _answer(found: Any) -> str:
-    ((text, _),) = verdict.verdicts({"verdict": [found]})  # type: ignore[typeddict-item]
+    ((text, _),) = why.verdicts({"verdict": [found]})  # type: ignore[typeddict-item]
     return text
 
 
@@ -81,24 +81,24 @@ def test_no_clear_gain_has_a_reason(changes: dict[str, Any], why: str, make_verd
 )
 def test_arms_as_good_as_the_fastest(others: list[dict[str, Any]], text: str, make_verdict: Make) -> None:
     found = make_verdict(others=others, candidates=1 + len(others))
-    assert verdict.details(found).startswith(text)  # type: ignore[arg-type]
+    assert why.details(found).startswith(text)  # type: ignore[arg-type]
 
 
 def test_what_choosing_gave_and_what_the_slowest_gain(make_verdict: Make) -> None:
     elsewhere = {"ratio": 1.5, "low": 1.4, "high": 1.6, "prompts": 50}
     late = {"chosen": {"p90": 1, "p99": 3}, "ars": {"p90": 2, "p99": 3}}
-    text = verdict.details(make_verdict(elsewhere=elsewhere, tail_s=late))  # type: ignore[arg-type]
+    text = why.details(make_verdict(elsewhere=elsewhere, tail_s=late))  # type: ignore[arg-type]
     assert text == (
         "Chosen on one half of the prompts and measured on the other, both ways: 1.50x [1.40, 1.60]. Largest "
         "loss: drafting. The slowest sequences gain nothing."
     )
     by_ars = {"ratio": 1.0, "low": None, "high": None, "prompts": 50}
-    assert "ArS was the fastest." in verdict.details(make_verdict(elsewhere=by_ars))  # type: ignore[arg-type]
+    assert "ArS was the fastest." in why.details(make_verdict(elsewhere=by_ars))  # type: ignore[arg-type]
 
 
 def test_samplings_and_batch_sizes_are_named_where_there_are_several(make_verdict: Make) -> None:
     entries: Any = {"verdict": [make_verdict(), make_verdict(sampling="greedy", batch=4)]}
-    assert [text.partition(":")[0] for text, _ in verdict.verdicts(entries)] == [
+    assert [text.partition(":")[0] for text, _ in why.verdicts(entries)] == [
         "SpS (K=4), nucleus, B=1 pays",
         "SpS (K=4, B=4), greedy, B=4 pays",
     ]

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from summarised import summarise
 
-from spsbench.report.conditions import untrusted
-from spsbench.report.markdown import render
+from spsbench.report.facts import untrusted
+from spsbench.report.sections import render
 from spsbench.stats.conditions import contention
 
 Make = Callable[..., pd.DataFrame]

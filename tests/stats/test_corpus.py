@@ -16,7 +16,7 @@ from summarised import summarise
 from spsbench.metrics.bleu import KIND, bleu_counts, bleu_of_sums
 from spsbench.metrics.kind import MetricKind, Sums, scores
 from spsbench.report import judgement, results
-from spsbench.report.naming import in_full
+from spsbench.report.tables import in_full
 from spsbench.stats.bootstrap import Floats, pooled_interval, pseudo_values, ratio_of_sums
 from spsbench.stats.corpus import by_prompt, corpus_metrics, outputs_sha256
 from spsbench.stats.parity import advantage, compare, metrics, parity

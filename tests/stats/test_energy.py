@@ -17,8 +17,7 @@ from rich.console import Console
 from summarised import summarise
 
 from spsbench.energy import FoundMeter
-from spsbench.report.markdown import render
-from spsbench.report.terminal import screen
+from spsbench.report.sections import render, screen
 
 Frame = pd.DataFrame
 RAPL = {"source": "RAPL (package-0, dram)", "update_s": 0.001, "reason": None}

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from spsbench.records import Arm, Interval, SamplingParams
-from spsbench.report.surfaces import sentences
+from spsbench.report.results import surface_sentences
 from spsbench.stats.crossing import pays_up_to
 from spsbench.stats.surface import surfaces
 from spsbench.summary import summarise
@@ -125,7 +125,7 @@ def test_outputs_that_differ_from_batch_size_1_are_counted() -> None:
     info = {"arms": [{"arm": arm.name, **arm.axes()} for arm in arms((1, 4))]}
     (surface,) = summarise(told, pd.DataFrame(), info)["surfaces"]
     assert {cell["arm"]: cell["as_alone"] for cell in surface["cells"]}[FOURS] == WAVES * PROMPTS - 1
-    assert any(text.startswith("1 of 192 outputs") for text in sentences(surface))
+    assert any(text.startswith("1 of 192 outputs") for text in surface_sentences(surface))
 
 
 def test_one_wave_has_no_interval() -> None:

@@ -205,7 +205,6 @@ def _point(number: int, width: int, prompts: pd.DataFrame) -> tuple[float, float
     return (number + 0.5) * width, float(rate), float(np.sqrt(scatter) / tested.sum())
 
 
-
 _MOST_PANELS = 7
 
 
@@ -411,5 +410,3 @@ def _slower(axes: Axes, measured: Measured, shown: list[Series]) -> None:
     axes.set_ylim(0, max(10.0, axes.get_ylim()[1]))
     axes.set_title("Prompts slower than under ArS")
     axes.set_ylabel("prompts (%)")
-
-

@@ -13,8 +13,8 @@ from spsbench.axes import label, place
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, FigureSkipped
 from spsbench.report.measured import Measured, Series
-from spsbench.report.surfaces import batches
-from spsbench.report.surfaces import title as surface_title
+from spsbench.report.results import batch_sizes
+from spsbench.report.results import surface_title as surface_title
 from spsbench.report.wording import ends, milliseconds, printable, sped, speedup
 from spsbench.summary_types import ArmRow, LoopLine, Summary, Surface
 
@@ -319,7 +319,7 @@ def against_batch(measured: Measured) -> Drawing:
 
 
 def _batch_panel(axes: Axes, surface: Surface, ks: Sequence[int]) -> None:
-    sizes = batches(surface)
+    sizes = batch_sizes(surface)
     axes.axhline(1.0, color=style.FAINT, linewidth=0.9)
     for number, k in enumerate(ks):
         cells = [(cell["batch"], cell["speedup"]) for cell in surface["cells"] if cell["k"] == k]

@@ -179,5 +179,5 @@ def test_text_of_all_figures_has_one_size(show: Callable[..., Any]) -> None:
     for width, media in ((1280, "screen"), (900, "screen"), (390, "screen"), (PAPER_PX, "print")):
         with seen_as(browser, width, media=media):
             scales = browser.execute_script(scale)
-            assert len(scales) == 7
+            assert len(scales) == 8
             assert max(scales) - min(scales) < 0.01

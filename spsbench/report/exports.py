@@ -1,15 +1,19 @@
-"""A run's tables as LaTeX, as papers print them: booktabs, an interval in small type after its estimate."""
+"""A run's tables for others: LaTeX as papers print it, and tidy CSV, one number a cell."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spsbench.axes import label
-from spsbench.report import conditions, facts, wording
+from spsbench.report import facts, wording
 from spsbench.report.measured import Measured
 from spsbench.report.wording import NOTHING, printable
+from spsbench.stats.conditions import untrusted_because
 from spsbench.summary_types import Acceptance, ArmRow, RatioInterval
 
 _SPECIAL = {
@@ -75,7 +79,7 @@ def _comments(measured: Measured) -> list[str]:
     lines += [f"{name}: {value}" for name, value in facts.facts(summary, run)]
     if summary.get("synthetic"):
         lines.append("SYNTHETIC data, or a pair trained on it: these numbers say nothing about real text.")
-    lines += [*conditions.doubts(summary), conditions.sentence(summary)]
+    lines += [*facts.doubts(summary), facts.conditions_sentence(summary)]
     return [f"% {' '.join(printable(line).split())}" for line in lines if line]
 
 
@@ -121,7 +125,7 @@ def _results(measured: Measured) -> Tabular:
             _number(wording.number(row["tokens_per_loop"], 2)),
         ]
 
-    caption = " ".join([_setup(measured), *map(escape, conditions.doubts(measured.summary)), _SPEEDUP_NOTE])
+    caption = " ".join([_setup(measured), *map(escape, facts.doubts(measured.summary)), _SPEEDUP_NOTE])
     return Tabular("results", caption, f"l{'r' * scored}rllr", head, _groups(rows, cells))
 
 
@@ -187,3 +191,135 @@ def _setup(measured: Measured) -> str:
     threads = [f"{known['Threads']} threads"] if "Threads" in known else []
     settings = ", ".join([*models, *machine, *threads])
     return escape(f"{what} {settings[:1].upper()}{settings[1:]}." if settings else what)
+
+
+Cell = str | int | float | bool | None
+Line = dict[str, Cell]
+
+_PREFIXES = {
+    "acceptance": "",
+    "loop_time": "",
+    "macro": "macro_",
+    "metrics": "metric_",
+    "metric_intervals": "metric_",
+    "prediction": "predicted_",
+}
+"""What the columns of a nested entry begin with, where that is not the entry's own name."""
+
+_RATIOS = ("speedup", "end_to_end_speedup", "own_speedup")
+_HALVES, _HALF_NAMES = "speedup_halves", ("speedup_first_half", "speedup_second_half")
+
+
+def to_csv(runs: Sequence[Measured]) -> str:
+    """One line per run and arm, a header first; a value that does not exist is an empty cell.
+
+    Columns that only some runs have are empty for the others. ``docs/report.md`` describes every column.
+    """
+    found = [
+        {_inert(name): _inert(value) for name, value in line.items()}
+        for measured in runs
+        for line in lines(measured)
+    ]
+    columns = list(dict.fromkeys(column for line in found for column in line))
+    file = io.StringIO()
+    writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found)
+    return file.getvalue()
+
+
+def _inert(cell: Any) -> Any:
+    """A text without control characters that a spreadsheet takes for no formula."""
+    if not isinstance(cell, str):
+        return cell
+    text = printable(cell)
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
+
+
+def lines(measured: Measured) -> list[Line]:
+    """One line per arm: the run's settings, the arm's axes, then what was measured."""
+    shared, arms = _settings(measured), measured.run.get("arms") or ()
+    params = {arm.get("sampling"): arm.get("params") or {} for arm in arms}
+    judged = {
+        arm["arm"]: arm["verdict"] for arm in (measured.summary["losslessness"] or {"arms": []})["arms"]
+    }
+    untrusted = "; ".join(untrusted_because(measured.summary))
+    return [
+        {
+            **shared,
+            **_axes(row),
+            **_sampling(params.get(row["sampling"]) or {}),
+            "losslessness": judged.get(row["arm"]),
+            "untrusted": untrusted,
+            **dict(_numbers(row)),
+        }
+        for row in measured.summary["rows"]
+    ]
+
+
+_AXES = ("arm", "method", "drafter", "rule", "policy", "engine", "batch", "k", "sampling")
+
+
+def _settings(measured: Measured) -> Line:
+    summary, run = measured.summary, measured.run
+    data = summary.get("data")
+    return {
+        "run": measured.name,
+        "task": summary.get("task_label"),
+        "synthetic": bool(summary.get("synthetic")),
+        "data": data.get("source") if isinstance(data, Mapping) else data,
+        "target": facts.model(run, "target"),
+        "draft": facts.model(run, "draft"),
+        "device": facts.value(run, "identity", "device"),
+        "device_name": facts.device_name(run),
+        "dtype": facts.dtype(run),
+        "threads": facts.value(run, "models", "threads"),
+        "max_new_tokens": facts.value(run, "identity", "max_new_tokens"),
+        "fixed_length": facts.value(run, "identity", "fixed_length"),
+        "seed": facts.value(run, "identity", "seed"),
+        "created_utc": run.get("created_utc"),
+        "spsbench": facts.value(run, "environment", "spsbench"),
+    }
+
+
+def _axes(row: ArmRow) -> Line:
+    known: Mapping[str, Any] = row
+    return {name: known.get(name) for name in _AXES}
+
+
+def _sampling(params: Mapping[str, Any]) -> Line:
+    """``temperature`` is 0 for greedy decoding, as the field writes it."""
+    greedy = bool(params.get("greedy"))
+    return {
+        "temperature": 0.0 if greedy else params.get("temperature"),
+        "top_k": None if greedy else params.get("top_k"),
+        "top_p": None if greedy else params.get("top_p"),
+    }
+
+
+def _numbers(row: ArmRow) -> Iterator[tuple[str, Cell]]:
+    for name, value in row.items():
+        if name not in _AXES:
+            yield from _cells(name, value)
+
+
+def _cells(name: str, value: Any) -> Iterator[tuple[str, Cell]]:
+    """An entry of the summary as columns of one value each."""
+    if name in _RATIOS or (isinstance(value, Mapping) and "low" in value):
+        yield from _interval(name, value or {})
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _cells(_PREFIXES.get(name, f"{name}_") + key, part)
+    elif name == _HALVES:
+        yield from zip(_HALF_NAMES, value or (None, None), strict=True)
+    elif isinstance(value, (list, tuple)):
+        yield from ((f"{name}_{place}", part) for place, part in enumerate(value, 1))
+    elif name not in _PREFIXES:  # what is nested and missing has no columns of its own
+        yield name, value
+
+
+def _interval(name: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Cell]]:
+    if name in _RATIOS:
+        yield name, value.get("ratio")
+    yield f"{name}_low", value.get("low")
+    yield f"{name}_high", value.get("high")
