@@ -8,6 +8,7 @@
 # make mini      the embedded pair's data and draft again, from seed and target; 10 to 20 minutes of one thread
 # make mini-t5   the embedded encoder-decoder pair again, from a seed; about an hour of two cores
 # make docs      the documentation as a site in site/, strictly
+# make wheel     the distribution in dist/, its content checked
 # make newest    the newest dependencies, without constraints.txt: a fresh environment of the wheel, its commands, a part of the tests
 # make oldest    the oldest ones that pyproject.toml allows, likewise
 # make clean     remove .venv, caches and build products (results stay)
@@ -24,7 +25,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 # Tests that are fast and meet every library: numbers, files, tables, the proof of a loop.
 PART := tests/decode tests/test_store.py tests/test_testing.py tests/test_config.py tests/report/test_tables.py
 
-.PHONY: run sweep test thorough soak aa reference mini mini-t5 docs newest oldest clean
+.PHONY: run sweep test thorough soak aa reference mini mini-t5 docs wheel newest oldest clean
 
 run: $(VENV)/.installed
 	$(BIN)/spsbench run xsum --k 4
@@ -56,6 +57,11 @@ reference: $(VENV)/.installed
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheel: $(VENV)/.installed-dev
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/pytest tests/test_packaging.py
 
 newest: RESOLUTION := highest
 oldest: RESOLUTION := lowest-direct
