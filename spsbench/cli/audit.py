@@ -10,6 +10,7 @@ import typer
 
 from spsbench.cli import completion, options, values
 from spsbench.cli.console import present, say
+from spsbench.config.together import refuse_together
 from spsbench.errors import GateFailed, UsageError
 
 if TYPE_CHECKING:
@@ -263,10 +264,7 @@ def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:
             raise UsageError("the target is not named.", flag="--target", remedy="Give both models.")
         pair = load_pair(params["pair"] or DEFAULT_PAIR)
     else:
-        if params["pair"] is not None:
-            raise UsageError(
-                "it is given together with --pair.", flag="--target", remedy="Give one of the two."
-            )
+        refuse_together("audit", {**params, "pair_of_samples": params["pair"]})
         target = ModelRef(id=params["target"], revision=params["revision"])
         if params["draft"] is None:
             quiet_libraries()

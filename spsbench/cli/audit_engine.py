@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench.cli import values
 from spsbench.cli.console import out, present, print_json, say
 from spsbench.config.files import model_name
+from spsbench.config.together import refuse_together
 from spsbench.errors import GateFailed, IncompleteError, SpsbenchError, UnavailableError, UsageError
 from spsbench.paths import results_dir
 
@@ -28,21 +29,11 @@ if TYPE_CHECKING:
 
 _CONFORMANCE_PROMPTS = 4
 
-_NOT_WITH_ENGINE = ("tensor_parallel", "quantise", "draft_quantise")
-"""What is done to weights here, and not to those that an external engine loads."""
-
 
 def verify_engine(params: Mapping[str, Any]) -> None:
     """Test the form of an engine's answers, without speculation and with it."""
     from spsbench.peers.registry import find_peer
 
-    for name in _NOT_WITH_ENGINE:
-        if params[name] is not None:
-            raise UsageError(
-                f"{params[name]} is given together with --engine, which runs a model of its own.",
-                flag=f"--{name.replace('_', '-')}",
-                remedy="Leave one of the two out.",
-            )
     kind = find_peer(params["engine"])
     (k, *_) = values.lookaheads(params["k"] or "4")
     threads = values.threads(params["threads"])
@@ -140,7 +131,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
 def _lookaheads(params: Mapping[str, Any], *, served: bool) -> list[int | None]:
     """Plain (0) and each K; of a server None alone, for it has its own K or none."""
     if served:
-        _require_not_given(params, "arms", "k")
+        refuse_together("audit", {**params, "server": True})
         return [None]
     arms = [name.strip() for name in (params["arms"] or f"{PLAIN},{SPECULATING}").split(",")]
     wrong = next((name for name in arms if name not in (PLAIN, SPECULATING)), None)
@@ -148,16 +139,6 @@ def _lookaheads(params: Mapping[str, Any], *, served: bool) -> list[int | None]:
         raise UsageError(f"{wrong} is unknown.", flag="--arms", remedy=f"Choose from {PLAIN}, {SPECULATING}.")
     ks = values.lookaheads(params["k"] or "4") if SPECULATING in arms else ()
     return [*([0] if PLAIN in arms else []), *ks]
-
-
-def _require_not_given(params: Mapping[str, Any], *names: str) -> None:
-    given = next((name for name in names if params[name] is not None), None)
-    if given is not None:
-        raise UsageError(
-            f"{params[given]} is given, and a server has its own models and lookahead.",
-            flag=f"--{given}",
-            remedy="Leave it out; audit a server with speculation and one without.",
-        )
 
 
 def _samplings(params: Mapping[str, Any]) -> list[SamplingParams]:

@@ -242,10 +242,6 @@ def _refuse(params: Mapping[str, Any], *, random_weights: bool) -> None:
                 flag="--context",
                 remedy="Give one number, or leave --alpha and --acceptance-from out.",
             )
-        if alpha is not None and run is not None:
-            raise UsageError(
-                "--acceptance-from is given too.", flag="--alpha", remedy="Leave one of the two out."
-            )
         values.between(alpha, "--alpha", 0, 1, USUAL_ALPHA)
         if run is not None:
             read_run(run, "--acceptance-from")
@@ -331,11 +327,6 @@ _CONFIGURATIONS = ("--target-config", "--draft-config")
 
 
 def _require_two_configurations(params: Mapping[str, Any]) -> None:
-    for other in ("pair", "target", "draft"):
-        if params[other] is not None:
-            raise UsageError(
-                "configurations take the place of models.", flag=f"--{other}", remedy="Leave it out."
-            )
     for flag in _CONFIGURATIONS:
         if params[flag.removeprefix("--").replace("-", "_")] is None:
             raise UsageError("it is missing.", flag=flag, remedy="Give both configurations.")

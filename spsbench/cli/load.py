@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from spsbench.peers.texts import Texts
     from spsbench.runner import Plan
 
-_NOT_OFFERED = (
-    *("k", "drafter", "rule", "policy", "arms", "backend", "dtype", "draft_dtype", "device", "threads"),
-    *("quantise", "draft_quantise", "device_map", "draft_placement", "batch"),
-    *("processes", "resume", "trace", "fail_on", "expect", "until", "budget", "shard", "allow_mixed"),
-)
-"""What a server has decided when it was started, or what belongs to a run without servers."""
-
 
 def measure_load(params: Mapping[str, Any]) -> None:
     """Measure servers as the options of ``run`` ask."""
@@ -102,13 +95,6 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
     from spsbench.arms.beams import refuse_beams
     from spsbench.cli.measure import read_settings, require_possible
 
-    for name in _NOT_OFFERED:
-        if params[name] not in (None, False):
-            raise UsageError(
-                f"{params[name]} has no effect on a server that is running already.",
-                flag=f"--{name.replace('_', '-')}",
-                remedy="Leave it out, or leave --concurrency out.",
-            )
     given = dict(params)
     del given["processes"], given["concurrency"]
     given |= {"engine": None, "arms": "ars", "no_score": True, "no_proof": True}

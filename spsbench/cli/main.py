@@ -37,6 +37,7 @@ from spsbench.cli.simulate import simulate
 from spsbench.cli.trace import trace
 from spsbench.cli.verify import verify
 from spsbench.config.addresses import withhold
+from spsbench.config.together import refuse_together
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.fetch.cache import watched_by
 from spsbench.torchrun import require_alone
@@ -91,7 +92,10 @@ class Command(TyperCommand):
         """As typer does, each option once."""
         if not ctx.resilient_parsing:  # completion looks at commands that are half typed
             refuse_repeated(self, ctx, args)
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            refuse_together(ctx.info_name, ctx.params)
+        return rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """As typer does, at any width."""

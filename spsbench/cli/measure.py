@@ -71,7 +71,7 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
         if name not in _ABOUT_THE_COMMAND and value is not None and value is not False
     }
     if (prompts := params.get("prompts")) is not None:
-        flags["task"] = _prompts_file(prompts, params["task"])
+        flags["task"] = _prompts_file(prompts)
     if "data" not in flags:
         flags |= task_file(flags.get("task"), quiet=params["quiet"])
     if params["no_score"]:
@@ -115,24 +115,10 @@ def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
     return {} if layout.task is None else {"task": layout.task, "data": task}
 
 
-def require_unsplit(config: RunConfig, flag: str) -> None:
-    """Refuse a target that is split, wherever that was said, for what needs it in one process."""
-    if config.tensor_parallel > 1:
-        raise UsageError(
-            f"{config.tensor_parallel} is given together with {flag}.",
-            flag="--tensor-parallel",
-            remedy="Leave one of the two out.",
-        )
-
-
-def _prompts_file(path: str, task: str | None) -> str:
+def _prompts_file(path: str) -> str:
     """The file of ``--prompts``, which is a way to write TASK."""
     from spsbench.tasks.prompts import ENDINGS, is_prompts_file
 
-    if task is not None:
-        raise UsageError(
-            f"{path} is given together with {task}.", flag="--prompts", remedy="Leave one of the two out."
-        )
     if not is_prompts_file(path):
         raise UsageError(
             f"{path} is not a prompts file.", flag="--prompts", remedy=f"Give {', '.join(ENDINGS)}."
@@ -158,13 +144,6 @@ def _check_directories(params: Mapping[str, Any]) -> None:
     resume: Path | None = params["resume"]
     if resume is None:
         return
-    for other in ("out", "config"):
-        if params[other] is not None:
-            raise UsageError(
-                f"{params[other]} is given together with --resume.",
-                flag=f"--{other}",
-                remedy="A continued run has its own directory and settings: leave one of the two out.",
-            )
     if not (resume / "run.json").is_file():
         raise UsageError(
             f"{resume} is not a run directory.",
@@ -197,12 +176,21 @@ def measure(params: Mapping[str, Any]) -> None:
     """Carry out a run as the options ask."""
     config = read_settings(params)
     expected = _expected(params["expect"])
-    _require_fixed_prompts(config, expected)
+    _refuse_settings(config, expect=expected, on=params["on"])
     if params["on"] is not None:
-        require_unsplit(config, "--on")
         cluster_of(params["on"])
     require_possible(config, gates_of(params["fail_on"]))
     among_processes(config, lambda: _measure(params, config, expected))
+
+
+def _refuse_settings(config: RunConfig, **given: Any) -> None:
+    """Refuse what settings, from whatever source, say against options that are no settings."""
+    from spsbench.config.together import refuse_together
+
+    split = config.tensor_parallel if config.tensor_parallel > 1 else None
+    refuse_together(
+        "run", given | {"tensor_parallel": split, "until": config.until, "budget": config.budget_s}
+    )
 
 
 def require_possible(config: RunConfig, gates: Sequence[str] = ()) -> None:
@@ -268,16 +256,6 @@ def _expected(text: str | None) -> str | None:
         flag="--expect",
         remedy="Give the 16 digits that a run prints as the hash of all token ids, or at least 8 of them.",
     )
-
-
-def _require_fixed_prompts(config: RunConfig, expected: str | None) -> None:
-    """Refuse a hash of tokens where times decide how many prompts are run."""
-    if expected is not None and (config.until or config.budget_s):
-        raise UsageError(
-            "with --until or --budget times decide how many prompts are run, and the hash is of all of them.",
-            flag="--expect",
-            remedy="Give --limit in their place.",
-        )
 
 
 def _require_tokens(summary: Summary, expected: str | None) -> None:
@@ -378,15 +356,8 @@ def measure_processes(params: Mapping[str, Any]) -> None:
     ``process-i``; one that was there before is continued.
     """
     count = _count(params["processes"])
-    if params["resume"] is not None:
-        raise UsageError(
-            f"{params['resume']} is given together with --processes.",
-            flag="--resume",
-            remedy="Give --out with the same directory: what is finished there is kept.",
-        )
     config = read_settings({name: value for name, value in params.items() if name != "processes"})
-    _require_same_prompts(config)
-    require_unsplit(config, "--processes")
+    _refuse_settings(config, processes=count)
     out: Path = params["out"] or fresh_directory(results_dir(), config.task, config.pair.name)
     make_folder(out, "--out")
     settings = out / "settings.yaml"
@@ -397,17 +368,6 @@ def measure_processes(params: Mapping[str, Any]) -> None:
         say(f"Process {index + 1} of {count}", quiet=params["quiet"])
         _measure_one(settings, out / f"process-{index}", quiet=params["quiet"])
     _conclude(out, count, config, as_json=params["json"], quiet=params["quiet"])
-
-
-def _require_same_prompts(config: RunConfig) -> None:
-    """Refuse what would give each process another number of prompts."""
-    for flag, value in (("--until", config.until), ("--budget", config.budget_s)):
-        if value is not None:
-            raise UsageError(
-                f"{value} is given together with --processes, which must all run the same prompts.",
-                flag=flag,
-                remedy="Give --limit in its place, or leave --processes out.",
-            )
 
 
 def _count(text: str) -> int:

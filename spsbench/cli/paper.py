@@ -27,10 +27,10 @@ from spsbench.cli.paper_parts import (
     options_before,
     options_of,
     paper_directory,
-    refuse_options,
     settings_of,
     setup_of,
 )
+from spsbench.config.together import refuse_together
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ PARTS = (
 def reproduce(params: Mapping[str, Any]) -> None:
     """Measure every part that is missing and write ``paper.md`` and ``paper.json``."""
     quiet: bool = params["quiet"]
-    refuse_options(params, OF_LEVIATHAN, CHEN)
+    refuse_together("paper", {**params, CHEN: CHEN})
     options = options_of(params, (*OF_BOTH, *OF_CHEN))
     configs = [settings(part, options) for part in PARTS]
     say("Checking tasks, data and models", quiet=quiet)
@@ -213,7 +213,7 @@ def _gather(summaries: Mapping[str, Summary], directory: Path) -> dict[str, Any]
 def reproduce_leviathan(params: Mapping[str, Any], of: str) -> None:
     """Measure every part that is missing, write ``paper.md``, ``paper.json`` and the figures."""
     quiet: bool = params["quiet"]
-    refuse_options(params, OF_CHEN, of)
+    refuse_together("paper", {**params, "leviathan": of})
     options = options_of({**params, "of": of}, ("of", *OF_BOTH, *OF_LEVIATHAN))
     setup = Setup(setup_of(options), options)
     say("Checking tasks, data and models", quiet=quiet)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import present, say
 from spsbench.cli.interruption import continued_by, written
+from spsbench.config.together import is_given, refuse_together
 from spsbench.errors import IncompleteError, UsageError
 from spsbench.paths import results_dir
 
@@ -54,16 +55,9 @@ class Part:
 
 def options_of(params: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """What was typed of ``names``; in a directory of before also what was typed the first time."""
-    resume: Path | None = params["resume"]
-    if resume is not None and params["out"] is not None:
-        raise UsageError(
-            f"{params['out']} is given together with --resume.",
-            flag="--out",
-            remedy="Leave one of the two out.",
-        )
     options = {name: _number(name, params[name]) for name in names}
     before = options_before(params)
-    return {name: typed if _is_given(typed) else before.get(name) for name, typed in options.items()}
+    return {name: typed if is_given(typed) else before.get(name) for name, typed in options.items()}
 
 
 def options_before(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,25 +71,9 @@ def options_before(params: Mapping[str, Any]) -> dict[str, Any]:
     return read_json(place / OPTIONS_FILE, "--resume" if resume else "--out")
 
 
-def refuse_options(params: Mapping[str, Any], names: Iterable[str], of: str) -> None:
-    """Refuse options that mean nothing to a paper."""
-    for name in names:
-        if _is_given(params[name]):
-            raise UsageError(
-                f"it has no meaning for the tables of {of}.",
-                flag=f"--{name.replace('_', '-')}",
-                remedy="Leave it out, or choose another paper with --of.",
-            )
-
-
 def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of ``RunConfig`` that every run of a paper takes as they were typed."""
     return {name: options[name] for name in OF_EVERY_RUN if options[name] is not None}
-
-
-def _is_given(value: Any) -> bool:
-    """Whether an option was typed; a typed 0 was, a flag left out and an empty list were not."""
-    return value is not None and value is not False and value != [] and value != ()
 
 
 def _number(name: str, value: Any) -> Any:
@@ -186,12 +164,7 @@ def setup_of(options: Mapping[str, Any]) -> PaperConfig:
     paper = load_paper(options["of"])
     drafts, tasks = _named_drafts(options["draft"] or ()), _named("--task", options["task"] or ())
     changes: dict[str, Any] = {"tasks": tasks} if tasks else {}
-    if options["target"] is not None and options["pair"] is not None:
-        raise UsageError(
-            f"{options['target']} is given together with --pair.",
-            flag="--target",
-            remedy="Give either --pair, or --target and --draft.",
-        )
+    refuse_together("leviathan", {name: options[name] for name in ("target", "pair")})
     if options["target"] is not None and not drafts:
         raise UsageError(
             f"no draft of {options['target']} is named.",

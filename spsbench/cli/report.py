@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
@@ -66,7 +66,7 @@ def report(
 
     Example: spsbench report results/RUN --html
     """
-    form = _form({"--csv": csv, "--latex": latex, "--json": json})
+    form: Form | None = "--csv" if csv else "--latex" if latex else "--json" if json else None
     if out is not None and not html:
         raise UsageError(f"{out} is given without --html.", flag="--out", remedy="Add --html.")
     show_runs(runs, html=html, form=form, out_file=out, quiet=quiet)
@@ -74,15 +74,6 @@ def report(
 
 Form = Literal["--csv", "--latex", "--json"]
 """What stdout holds alone, by its option."""
-
-
-def _form(asked: Mapping[Form, bool]) -> Form | None:
-    """The one that is asked for; None for tables."""
-    named = [name for name, is_asked in asked.items() if is_asked]
-    if len(named) > 1:
-        together = " and ".join(named[1:])
-        raise UsageError(f"it is given together with {together}.", flag=named[0], remedy="Give one of them.")
-    return named[0] if named else None
 
 
 def derive(directory: Path, *, narrow: bool = False) -> tuple[Measured, Gallery]:

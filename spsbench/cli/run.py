@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import completion, options
-from spsbench.errors import UsageError
+from spsbench.config.together import refuse_together
 from spsbench.torchrun import require_alone
 
 _PASSED_ON = ("processes", "concurrency")
@@ -89,21 +89,9 @@ def run(
     start(context.params)
 
 
-def _require_one_way(params: Mapping[str, Any]) -> None:
-    """Refuse two answers to who measures: processes, servers, workers, or processes that share a target."""
-    given = [name for name in (*_PASSED_ON, "on", "tensor_parallel") if params[name] is not None]
-    if len(given) > 1:
-        one, other = given[-1].replace("_", "-"), given[0].replace("_", "-")
-        raise UsageError(
-            f"{params[given[-1]]} is given together with --{other}.",
-            flag=f"--{one}",
-            remedy="Leave one of the two out.",
-        )
-
-
 def start(params: Mapping[str, Any]) -> None:
     """Measure as the options of ``run`` or ``sweep-k`` say, in this process or in several, or servers."""
-    _require_one_way(params)
+    refuse_together("run", params)  # what sweep-k adds is no typed option
     if any(params[name] is not None for name in _PASSED_ON):
         require_alone("measurement")
     if params["concurrency"] is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from spsbench.cli import completion, options
 from spsbench.cli.options import option
+from spsbench.config.together import refuse_together
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -221,24 +222,15 @@ def score(
 
     Example: spsbench score results/RUN --missing
     """
+    given = {"out": out, "k": k, "problem_file": problem_file, "ignore_missing": ignore_missing}
+    given |= {"missing": missing, "trust": trust, "run" if source.is_dir() else "samples": source}
+    refuse_together("score", given)
     if source.is_dir():
-        for flag, given in (
-            *(("--out", out), ("--k", k), ("--problem-file", problem_file)),
-            ("--ignore-missing", ignore_missing or None),
-        ):
-            _refuse(flag, given, "a file of samples", f"{source} is a run")
         limits = n_workers, timeout
         score_run(source, limits, unsafe_exec, extract, missing=missing, trust=trust, json=json, quiet=quiet)
         return
-    for flag, is_given in (("--missing", missing), ("--trust", trust)):
-        _refuse(flag, is_given or None, "a run", f"{source} is a file of samples")
     asked = Judging(out, k, n_workers, timeout, problem_file, ignore_missing, unsafe_exec, extract)
     judge_samples(source, asked, json=json, quiet=quiet)
-
-
-def _refuse(flag: str, given: object, belongs: str, instead: str) -> None:
-    if given is not None:
-        raise UsageError(f"it is an option for {belongs}, and {instead}.", flag=flag, remedy="Leave it out.")
 
 
 def score_run(

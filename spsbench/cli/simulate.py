@@ -364,14 +364,7 @@ def simulate(
         simulate_loops(context.params)
 
 
-_OF_FORMULA = ("alpha", "cost", "k", "formula", "json", "quiet", "debug")
-
-
 def _formula(params: Mapping[str, Any]) -> None:
-    for name, value in params.items():
-        if name not in _OF_FORMULA and value is not None:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{value} is for a simulation.", flag=flag, remedy="Leave it or --formula out.")
     alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
     show_formula(alpha, cost_of(params), params["k"], json=params["json"], quiet=params["quiet"])
 

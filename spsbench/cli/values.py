@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spsbench.config.together import refuse_together
 from spsbench.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
     from spsbench.replay.texts import Written
 
 
-_OF_SAMPLES = (
-    *("pair", "target", "revision", "device", "dtype", "backend"),
-    *("temperature", "top_p", "top_k", "greedy"),
-)
-"""Options that a run has answered already."""
-
-
 def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]) -> Written:
     """The texts of a run, or of a file."""
     from spsbench.models.pair import find_pair
@@ -33,23 +27,12 @@ def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]
     from spsbench.verify.audit import Reader
 
     if source.is_file():
-        if params["sampling"] is not None:
-            raise UsageError(
-                f"{source} is a file of texts, whose sampling has no name.",
-                flag="--sampling",
-                remedy="Give --temperature, --top-p.",
-            )
+        refuse_together("replay", {**params, "texts": source})
         drawn, config = sampling(params), _config(params, drafters)
         found = find_pair(config.pair)
         reader = Reader(found.tokenizer, found.vocab_size, found.context_window, drawn)
         return texts_in(source, reader, config)
-    for name in _OF_SAMPLES:
-        if params[name] not in (None, False):
-            raise UsageError(
-                f"{source} records it already.",
-                flag=f"--{name.replace('_', '-')}",
-                remedy="Leave it out: it is for a file of texts.",
-            )
+    refuse_together("replay", {**params, "recorded": source})
     return texts_of(source, params["sampling"])
 
 
@@ -120,10 +103,6 @@ def times_of(params: Mapping[str, Any], default_s: float, drafters: Sequence[Spe
         return seconds(params["budget"], default_s)
     from spsbench.replay.calibration import read_times
 
-    if params["budget"] is not None:
-        raise UsageError(
-            "with --times nothing is timed here.", flag="--budget", remedy="Leave one of the two out."
-        )
     found = read_times(params["times"])
     for drafter in drafters:
         found.require_covered(drafter)

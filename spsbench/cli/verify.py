@@ -128,8 +128,6 @@ _NOT_OFFERED = {
 
 def verify_sampler(params: Mapping[str, Any]) -> None:
     """Test one sampler, real or planted, under each sampling that was asked for."""
-    if params["control"]:
-        _require_usual(params, "--control")
     from spsbench.verify.verification import findings
 
     effort, quiet = _effort(params, "full"), params["quiet"]
@@ -208,7 +206,6 @@ def _closing(results: Mapping[str, _Result]) -> Iterator[str]:
 
 def verify_controls(params: Mapping[str, Any]) -> None:
     """Plant every control in turn and print which test caught it."""
-    _require_usual(params, "--controls")
     from spsbench.verify.verification import control_matrix
 
     effort = _effort(params, "reduced")
@@ -304,17 +301,6 @@ def _effort(params: Mapping[str, Any], default: str) -> Effort:
     if name not in EFFORTS:
         raise UsageError(f"{name} is unknown.", flag="--effort", remedy="Choose full or reduced.")
     return EFFORTS[name]
-
-
-def _require_usual(params: Mapping[str, Any], flag: str) -> None:
-    """Refuse to plant a fault beside a drafter or rule in which it would change nothing."""
-    for name in ("drafter", "rule", "policy"):
-        if params[name] is not None:
-            raise UsageError(
-                f"{params[name]} is given together with {flag}.",
-                flag=f"--{name}",
-                remedy="Faults are planted in the paper's own sampler: leave one of the two out.",
-            )
 
 
 def _leakage(result: _Result) -> str:

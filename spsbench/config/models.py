@@ -73,16 +73,6 @@ def draft_precision_of(target: Precision, short: bool, dtype: str, quantise: str
     return Precision(target.dtype if dtype == _AUTO else dtype, kept)
 
 
-def require_one_spelling(flag: str, dtype: str, quantise: str | None) -> None:
-    """Refuse ``--dtype int8`` beside ``--quantise``, which says the same or something else."""
-    if dtype in QUANTISED and quantise is not None:
-        raise UsageError(
-            f"{quantise} is given together with the dtype {dtype}, which is short for {flag} {dtype}.",
-            flag=flag,
-            remedy="Leave one of the two out, or give the float to compute in as dtype.",
-        )
-
-
 MAX_K = 64
 """Beyond this no pair gains anything, and a typing error is likelier than an intention."""
 

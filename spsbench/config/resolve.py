@@ -20,7 +20,8 @@ import yaml
 
 from spsbench.axes import FIXED
 from spsbench.config.files import load_pair, load_protocol, pair_name, read_yaml, validate
-from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, chosen_backend, require_one_spelling
+from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, chosen_backend
+from spsbench.config.together import refuse_together
 from spsbench.errors import UsageError, as_typed
 from spsbench.files import ordinary
 
@@ -79,8 +80,7 @@ def resolve(
     settings = defaults | _adaptive(settings, defaults["ks"], typed={*given, *overridden})
     config = validate(RunConfig, settings, _Origin(overridden, set(given), config_file).label)
     dtype = config.pair.dtype if config.dtype == AUTO else config.dtype
-    require_one_spelling("--quantise", dtype, config.quantise)
-    require_one_spelling("--draft-quantise", config.draft_dtype, config.draft_quantise)
+    refuse_together("settings", dict(config) | {"dtype": dtype, "pair": None})
     return config
 
 
@@ -197,12 +197,7 @@ def _pair(chosen: Any, models: Mapping[str, str], *, named: bool, alone: bool) -
     With ``alone`` no draft model runs, and two models are called by the target.
     """
     ids = [key for key in ("target", "draft") if key in models]
-    if ids and named:
-        raise UsageError(
-            f"{models[ids[0]]} is given together with --pair.",
-            flag=f"--{ids[0]}",
-            remedy="Give either --pair, or --target and --draft.",
-        )
+    refuse_together("settings", {**models, "pair": named or None})
     if len(ids) == 1:
         missing = "draft" if ids == ["target"] else "target"
         raise UsageError(

@@ -1,0 +1,211 @@
+"""What may not be asked together: one table, checked on what was typed and again on settings from files."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spsbench.config.models import QUANTISED
+from spsbench.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """Options that are refused beside others.
+
+    Attributes:
+        commands: where; ``settings`` is every run's, from the command line or Python.
+        names: the options, by their names in Python, that the error is about.
+        beside: any of these beside them is refused; ``texts``, ``samples``: what an argument names.
+        why: may contain {value} (of the option), {other} (the flag beside it) and {beside} (its value).
+        among: values of the other option that clash; all if None.
+    """
+
+    commands: tuple[str, ...]
+    names: tuple[str, ...]
+    beside: tuple[str, ...]
+    why: str = "{value} is given together with {other}."
+    remedy: str = "Leave one of the two out."
+    among: Container[Any] | None = None
+
+    def __str__(self) -> str:
+        names, beside = (", ".join(map(_flag, each)) for each in (self.names, self.beside))
+        return f"{', '.join(self.commands)}: {names} beside {beside}. {self.remedy}"
+
+
+_RUN = ("run", "sweep-k")
+
+TABLE = (
+    Clash(_RUN, ("tensor_parallel",), ("processes", "concurrency", "on")),
+    Clash(_RUN, ("on",), ("processes", "concurrency")),
+    Clash(_RUN, ("concurrency",), ("processes",)),
+    Clash(
+        _RUN,
+        *(("resume",), ("processes",)),
+        remedy="Give --out with the same directory: what is finished there is kept.",
+    ),
+    Clash(
+        _RUN,
+        *(("until", "budget"), ("processes",)),
+        "{value} is given together with --processes, which must all run the same prompts.",
+        "Give --limit in its place, or leave --processes out.",
+    ),
+    Clash(
+        _RUN,
+        (
+            *(
+                "k",
+                "drafter",
+                "rule",
+                "policy",
+                "arms",
+                "backend",
+                "dtype",
+                "draft_dtype",
+                "device",
+                "threads",
+            ),
+            *("quantise", "draft_quantise", "device_map", "draft_placement", "batch"),
+            *("resume", "trace", "fail_on", "expect", "until", "budget", "shard", "allow_mixed"),
+        ),
+        ("concurrency",),
+        "{value} has no effect on a server that is running already.",
+        "Leave it out, or leave --concurrency out.",
+    ),
+    Clash(
+        _RUN,
+        *(("out", "config"), ("resume",)),
+        remedy="A continued run has its own directory and settings: leave one of the two out.",
+    ),
+    Clash(
+        _RUN,
+        *(("expect",), ("until", "budget")),
+        "with --until or --budget times decide how many prompts are run, and the hash is of all of them.",
+        "Give --limit in their place.",
+    ),
+    Clash((*_RUN, "verify", "advise"), ("prompts",), ("task",), "{value} is given together with {beside}."),
+    Clash(
+        ("settings", "leviathan"),
+        *(("target", "draft"), ("pair",)),
+        remedy="Give either --pair, or --target and --draft.",
+    ),
+    *(
+        Clash(
+            ("settings",),
+            *((f"{draft}quantise",), (f"{draft}dtype",)),
+            "{value} is given together with the dtype {beside}, which is short for "
+            f"--{draft.replace('_', '-')}quantise {{beside}}.",
+            "Leave one of the two out, or give the float to compute in as dtype.",
+            QUANTISED,
+        )
+        for draft in ("", "draft_")
+    ),
+    Clash(
+        ("verify",),
+        *(("drafter", "rule", "policy"), ("controls", "control")),
+        remedy="Faults are planted in the paper's own sampler: leave one of the two out.",
+    ),
+    Clash(
+        ("verify",),
+        *(("tensor_parallel", "quantise", "draft_quantise"), ("engine",)),
+        "{value} is given together with --engine, which runs a model of its own.",
+    ),
+    Clash(
+        ("audit",),
+        *(("arms", "k"), ("server",)),
+        "{value} is given, and a server has its own models and lookahead.",
+        "Leave it out; audit a server with speculation and one without.",
+    ),
+    Clash(
+        ("audit",),
+        *(("target",), ("pair_of_samples",)),
+        "it is given together with --pair.",
+        "Give one of the two.",
+    ),
+    Clash(("bench",), ("alpha",), ("acceptance_from",), "{other} is given too."),
+    Clash(
+        ("bench",),
+        *(("pair", "target", "draft"), ("target_config", "draft_config")),
+        "configurations take the place of models.",
+        "Leave it out.",
+    ),
+    Clash(("replay",), ("budget",), ("times",), "with --times nothing is timed here."),
+    Clash(
+        ("replay",),
+        *(("sampling",), ("texts",)),
+        "{beside} is a file of texts, whose sampling has no name.",
+        "Give --temperature, --top-p.",
+    ),
+    Clash(
+        ("replay",),
+        (
+            *("pair", "target", "revision", "device", "dtype", "backend"),
+            *("temperature", "top_p", "top_k", "greedy"),
+        ),
+        ("recorded",),
+        "{beside} records it already.",
+        "Leave it out: it is for a file of texts.",
+    ),
+    Clash(
+        ("score",),
+        *(("out", "k", "problem_file", "ignore_missing"), ("run",)),
+        "it is an option for a file of samples, and {beside} is a run.",
+        "Leave it out.",
+    ),
+    Clash(
+        ("score",),
+        *(("missing", "trust"), ("samples",)),
+        "it is an option for a run, and {beside} is a file of samples.",
+        "Leave it out.",
+    ),
+    *(
+        Clash(("report",), (one,), others, "it is given together with {other}.", "Give one of them.")
+        for one, others in (("csv", ("latex", "json")), ("latex", ("json",)))
+    ),
+    Clash(
+        ("simulate",),
+        (
+            *("source", "rule", "fault", "tokens", "seed", "out", "concentration", "draft_temperature"),
+            *("dependence", "vocabulary", "contexts", "sharpness", "variation", "stay", "operations"),
+            *("temperature", "top_p", "top_k"),
+        ),
+        ("formula",),
+        "{value} is for a simulation.",
+        "Leave it or --formula out.",
+    ),
+    Clash(("paper",), ("out",), ("resume",)),
+    *(
+        Clash(
+            *(("paper",), names, (paper,)),
+            "it has no meaning for the tables of {beside}.",
+            "Leave it out, or choose another paper with --of.",
+        )
+        for names, paper in (
+            (("target", "draft", "task"), "chen"),
+            (("samples", "no_score", "unsafe_exec", "extract"), "leviathan"),
+        )
+    ),
+)
+
+
+def refuse_together(command: str, given: Mapping[str, Any]) -> None:
+    """Refuse what ``given``, options by their names in Python, asks of a command and the table forbids."""
+    for row in TABLE:
+        if command not in row.commands:
+            continue
+        name = next((name for name in row.names if is_given(given.get(name))), None)
+        other = next((name for name in row.beside if is_given(given.get(name))), None)
+        if name is None or other is None or (row.among is not None and given[other] not in row.among):
+            continue
+        why = row.why.format(value=given[name], other=_flag(other), beside=given[other])
+        raise UsageError(why, flag=_flag(name), remedy=row.remedy)
+
+
+def is_given(value: Any) -> bool:
+    """Whether an option was typed; a typed 0 was, a flag left out and an empty list were not."""
+    return value is not None and value is not False and value != [] and value != ()
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
