@@ -48,7 +48,6 @@ from spsbench.summary_types import (
     EngineOfArm,
     Engines,
     Labels,
-    Losslessness,
     OwnComparison,
     Prediction,
     RatioInterval,
@@ -193,7 +192,9 @@ def _summarise(
     _add_alpha_leviathan(rows, by_arm)
     taken = contention(samples, info)
     rows = plain(rows if taken["trusted"] else _without_intervals(rows))
-    judged = plain(losslessness(by_arm, rows, _target_dtype(info), info.get("proof")))
+    dtype = ((info.get("models") or {}).get("target") or {}).get("dtype")
+    computed_in = None if dtype is None else str(dtype)
+    judged = plain(losslessness(by_arm, rows, computed_in, info.get("proof")))
     quality = plain(parity(by_arm, rows, info.get("headline_metric"), info.get("metrics"), corpora))
     labels = _labels(info)
     if (joules := energy(by_arm, rows, info, trusted=taken["trusted"], anytime=anytime)) is not None:
@@ -211,7 +212,7 @@ def _summarise(
             *(by_arm, loops_of, rows, info, evidence),
             trusted=taken["trusted"],
             anytime=anytime,
-            alarmed=_alarmed(judged),
+            alarmed={arm["arm"] for arm in judged["arms"] if arm["verdict"] == "alarm"} if judged else set(),
         ),
         "contention": plain(taken),
         **_surfaces(by_arm, rows, trusted=taken["trusted"]),
@@ -258,10 +259,6 @@ def _cut(info: Mapping[str, Any]) -> list[str]:
 def _left_out(info: Mapping[str, Any]) -> list[str]:
     reasons = (info.get("engines_left_out") or {}).items()
     return [f"{arm} was left out, its engine could not be started: {reason}." for arm, reason in reasons]
-
-
-def _alarmed(judged: Losslessness | None) -> set[str]:
-    return {arm["arm"] for arm in judged["arms"] if arm["verdict"] == "alarm"} if judged else set()
 
 
 def _slow_dtype(info: Mapping[str, Any]) -> list[str]:
@@ -443,11 +440,6 @@ def _add_alpha_leviathan(rows: list[ArmRow], by_arm: Mapping[str, pd.DataFrame])
     for row in rows:
         if row["acceptance"] is not None and not unusual(row):  # it is the draft model's, under Chen's rule
             row["acceptance"]["alpha_leviathan"] = of_sampling.get(row["sampling"])
-
-
-def _target_dtype(info: Mapping[str, Any]) -> str | None:
-    dtype = ((info.get("models") or {}).get("target") or {}).get("dtype")
-    return None if dtype is None else str(dtype)
 
 
 def _loops_of_finished(loops: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:

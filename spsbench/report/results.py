@@ -361,16 +361,13 @@ def _same_tokens(surface: Surface) -> list[str]:
 def _pays(line: PaysUpTo, largest: int) -> str:
     k, batch = line["k"], line["batch"]
     if line["beyond"]:
-        return f"K={k} pays up to the largest batch, {largest}{_from(line)}."
+        least = "" if line["low"] is None else f" (at least B = {line['low']:.3g}, 95%)"
+        return f"K={k} pays up to the largest batch, {largest}{least}."
     if batch is None:
         return f"Of K={k} it is not known."
     if batch == 0:
         return f"K={k} pays at no batch size."
     return f"K={k} pays up to B = {batch:.3g}{_ends(line, largest)}."
-
-
-def _from(line: PaysUpTo) -> str:
-    return "" if line["low"] is None else f" (at least B = {line['low']:.3g}, 95%)"
 
 
 def _ends(line: PaysUpTo, largest: int) -> str:

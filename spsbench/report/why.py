@@ -421,7 +421,9 @@ def _spread(found: MeanSd | None) -> str:
 def positions(summary: Summary, run: Run) -> list[str]:
     """Mean acceptance length by where in the output a loop began."""
     found = summary.get("positions") or []
-    starts = sorted({(part["start"], part["end"]) for arm in found for part in arm["bins"]}, key=_start)
+    starts = sorted(
+        {(part["start"], part["end"]) for arm in found for part in arm["bins"]}, key=lambda place: place[0]
+    )
     if len(starts) < 2:
         return []
 
@@ -435,10 +437,6 @@ def positions(summary: Summary, run: Run) -> list[str]:
     table = in_full().table(columns, found, cells)
     lines = ["### Along the output", "", *table.as_markdown(), ""]
     return [*lines, "`mean_acceptance_length` of the loops that began at these output tokens (how many)."]
-
-
-def _start(place: tuple[int, int | None]) -> int:
-    return place[0]
 
 
 def _bin(start: int, end: int | None) -> str:
