@@ -302,7 +302,6 @@ class RowDrafters:
         self._drafters: dict[int, Drafter] = {}
 
     def begin(self, number: int, row: BatchRow) -> None:
-        """See ``BatchDrafter.begin``."""
         if number not in self._drafters:
             self._drafters[number] = self._make()
         self._drafters[number].begin(row.tokens)
@@ -315,7 +314,6 @@ class RowDrafters:
         }
 
     def observe(self, number: int, row: BatchRow, accepted: int) -> None:
-        """See ``BatchDrafter.observe``."""
         self._drafters[number].observe(row.tokens, accepted)
 
 

@@ -124,13 +124,11 @@ class OnnxBatchLM:
             self._several = _Several(model, named | tables, batch)
 
     def begin(self, row: int, prompt: Sequence[int]) -> None:
-        """See ``BatchModel.begin``."""
         if len(prompt) > 1:
             tokens = torch.tensor(prompt[:-1])
             self._readers[row](partial(self._model.embed, tokens), 0, len(tokens), 1)
 
     def score(self, tokens: Tensor, starts: Sequence[int], last: int) -> Tensor:
-        """See ``BatchModel.score``."""
         n = tokens.shape[1]
         if n == 1:
             logits = self._one(tokens, starts)

@@ -45,7 +45,6 @@ class BeamLM:
 
     @torch.inference_mode()
     def score(self, nodes: Sequence[Node]) -> Tensor:
-        """See ``TreeModel.score``."""
         fresh = self._tree.add(nodes)
         ids = self._ids([node.token for node in fresh])
         depths = torch.tensor([node.depth for node in fresh], device=self.model.device)
@@ -58,7 +57,6 @@ class BeamLM:
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[Node]) -> None:
-        """See ``TreeModel.keep``."""
         self._layout.keep(self._tree.keep(nodes))
 
     @torch.inference_mode()

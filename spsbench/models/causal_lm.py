@@ -132,7 +132,6 @@ class CausalLM(ABC):
         """See ``LanguageModel.length``."""
 
     def begin(self, prompt: Sequence[int]) -> Tensor:
-        """See ``LanguageModel.begin``."""
         return read_prompt(self, prompt, self.device)
 
     @abstractmethod
@@ -161,7 +160,6 @@ class CausalLM(ABC):
         """
 
     def room_behind(self, prompt: Sequence[int]) -> int:
-        """See ``LanguageModel.room_behind``."""
         return self.context_window - len(prompt)
 
     def as_prompt(self, tokens: Tensor) -> Tensor:

@@ -105,15 +105,12 @@ class LoadedWeights:
         return name in self._tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """See ``StoredWeights.shape``."""
         return self._tensors[name].shape
 
     def read(self, name: str) -> Floats:
-        """See ``StoredWeights.read``."""
         return self._tensors[name]
 
     def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
-        """See ``StoredWeights.rows``."""
         np.take(self._tensors[name], ids, axis=0, out=out)
 
 
@@ -148,11 +145,9 @@ class Checkpoint:
         return name in self.tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """See ``StoredWeights.shape``."""
         return self.tensors[name].shape
 
     def read(self, name: str) -> Floats:
-        """See ``StoredWeights.read``."""
         tensor = self.tensors[name]
         read = in_own_pages(tensor.shape, _STORED[tensor.kind])
         with tensor.file.open("rb") as file:
@@ -161,7 +156,6 @@ class Checkpoint:
         return _widened(read)
 
     def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
-        """See ``StoredWeights.rows``."""
         if name not in self._tables:
             tensor = self.tensors[name]
             table = np.memmap(tensor.file, _STORED[tensor.kind], "r", tensor.start, tensor.shape)

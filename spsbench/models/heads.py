@@ -43,14 +43,12 @@ class TorchChain:
         return self._cache.length
 
     def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``Chain.extend``."""
         states = linear(torch.cat([self._table[tokens], features], dim=-1), self._fc)
         output = self._body(inputs_embeds=states.unsqueeze(0), past_key_values=self._cache, use_cache=True)
         feature = output.last_hidden_state[0, -1:]
         return self._score(feature), feature
 
     def rollback(self, length: int) -> None:
-        """See ``Chain.rollback``."""
         self._cache.rollback(length)
 
     def forward_bytes(self) -> int:
@@ -77,7 +75,6 @@ class TorchHeads:
         self._score = _OutputHead(draft, target)
 
     def __call__(self, feature: Tensor, places: int) -> Tensor:
-        """See ``Heads``."""
         width = places * feature.shape[-1]
         added = silu(linear(feature, self._weight[:width], self._bias[:width]))
         return self._score(feature + added.view(places, -1))
@@ -155,7 +152,6 @@ class OnnxChain:
         return self._length
 
     def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``Chain.extend``."""
         n, width = len(tokens), self._plan.hidden
 
         def embed(out: Floats) -> None:
@@ -168,7 +164,6 @@ class OnnxChain:
         return self._spread(logits), self._forward.features[-1:]
 
     def rollback(self, length: int) -> None:
-        """See ``Chain.rollback``."""
         self._length = min(self._length, length)
 
     def forward_bytes(self) -> int:
@@ -200,7 +195,6 @@ class OnnxHeads:
         self._bound: dict[int, tuple[Any, Tensor]] = {}
 
     def __call__(self, feature: Tensor, places: int) -> Tensor:
-        """See ``Heads``."""
         binding, logits = self._bound.get(places) or self._bind(places)
         self._feature[0] = feature.numpy()
         self._session.run_with_iobinding(binding)

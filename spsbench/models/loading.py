@@ -19,7 +19,7 @@ from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of, t5_pla
 from spsbench.models.causal_lm import CausalLM, built, skeleton
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, LoadedWeights
 from spsbench.models.hf_errors import typed_errors
-from spsbench.models.memory import DTYPES, available_bytes, suitable_threads
+from spsbench.models.memory import DTYPES, require_free, suitable_threads
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.placement import Placement, offload_folder, placed_lm
 from spsbench.models.quantised import loading_settings, mark, quantise_built
@@ -332,9 +332,6 @@ def require_complete(missing: list[str], name: str, flag: str) -> None:
         )
 
 
-_GIB = 1 << 30
-
-
 def read_config(name: str, flag: str) -> Any:
     """The configuration of a model: a ``config.json``, a folder with one, or a hub id."""
     from transformers import AutoConfig
@@ -359,14 +356,8 @@ def require_room(models: dict[str, Any], dtype: str, device: torch.device) -> No
         dtype: see ``weights_bytes``.
     """
     needed = sum(weights_bytes(config, dtype) for config in models.values())
-    available = available_bytes(device)
-    if available is not None and needed > available:
-        raise UsageError(
-            f"the weights need {needed / _GIB:.3g} GiB, but {device.type} has "
-            f"{available / _GIB:.3g} GiB free.",
-            flag=next(iter(models)),
-            remedy="Choose smaller models, --dtype bfloat16, or another --device.",
-        )
+    remedy = "Choose smaller models, --dtype bfloat16, or another --device."
+    require_free(needed, device, "the weights", next(iter(models)), remedy)
 
 
 def random_model(

@@ -59,11 +59,7 @@ def session_options(threads: int) -> SessionOptions:
 
 
 class OnnxModel(CausalLM):
-    """A model on a CPU whose forwards read ``_weight_bytes`` of weights; batch size 1.
-
-    Args:
-        vocab_size: number of logits used; the rest pads the embedding.
-    """
+    """A model on a CPU whose forwards read ``_weight_bytes`` of weights; batch size 1."""
 
     backend = ONNXRUNTIME
     embedding: str
@@ -81,7 +77,7 @@ class OnnxModel(CausalLM):
         dtype = torch.float32 if bits is None else torch.bfloat16
         super().__init__(config, vocab_size, torch.device("cpu"), dtype)
         self.bits = bits
-        self._stored, self._reference = stored, reference
+        self.stored, self._reference = stored, reference
 
     @property
     def weights(self) -> str:
@@ -90,11 +86,11 @@ class OnnxModel(CausalLM):
 
     @property
     def parameters(self) -> int:
-        return self._stored.parameters
+        return self.stored.parameters
 
     @property
     def embedding_shape(self) -> tuple[int, int]:
-        rows, width = self._stored.shape(self.embedding)
+        rows, width = self.stored.shape(self.embedding)
         return rows, width
 
     def forward_bytes(self, rows: int = 1) -> int:
@@ -247,7 +243,6 @@ class OnnxLM(OnnxModel):
     """Owns a session, which other models may share, and a KV cache; batch size 1.
 
     Args:
-        vocab_size: number of logits used; the rest pads the embedding.
         vocabulary: [m] what the rows of its head stand for; None where they stand for every token.
     """
 
@@ -266,14 +261,14 @@ class OnnxLM(OnnxModel):
     ) -> None:
         super().__init__(config, stored, vocab_size, reference, bits)
         plan = blueprint_of(config)
-        self._plan = plan if layers is None else replace(plan, layers=layers)
+        self.plan = plan if layers is None else replace(plan, layers=layers)
         self.vocabulary = vocabulary
         if vocabulary is not None:
-            self._plan = replace(self._plan, vocab_size=len(vocabulary))
-        self.layers = self._plan.layers
-        self._threads = threads
-        self._session, self._weight_bytes = _session(self._plan, stored, threads, bits)
-        self._forward = OnnxForward(self._session, self._plan)
+            self.plan = replace(self.plan, vocab_size=len(vocabulary))
+        self.layers = self.plan.layers
+        self.threads = threads
+        self.session, self._weight_bytes = session_of(build_graph(self.plan, stored, bits), threads)
+        self._forward = OnnxForward(self.session, self.plan)
         self._spread = self.new_spread()
         self._length = 0
         self._variants: dict[tuple[int | None, int | None], OnnxLM] = {}
@@ -299,48 +294,28 @@ class OnnxLM(OnnxModel):
 
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         n = tokens.shape[0]
-        fresh = OnnxForward(self._session, self._plan)
+        fresh = OnnxForward(self.session, self.plan)
         logits = fresh(lambda out: self.embed(tokens, out), 0, n, last or n)
         return self.all_logits(logits, self.new_spread())
 
     def twin(self) -> OnnxLM:
         other = copy.copy(self)
-        other._forward = OnnxForward(other._session, other._plan)
+        other._forward = OnnxForward(other.session, other.plan)
         other._length, other._features, other._spread = 0, None, other.new_spread()
         return other
 
     def with_features(self, flag: str) -> OnnxLM:
         other = self.twin()
-        other._forward = OnnxForward(other._session, other._plan, features=True)
+        other._forward = OnnxForward(other.session, other.plan, features=True)
         other._features = FeatureRows()
         return other
 
-    @property
-    def stored(self) -> StoredWeights:
-        """Where its weights come from."""
-        return self._stored
-
-    @property
-    def session(self) -> InferenceSession:
-        """That its forwards run in; several may at once, each over its own memory."""
-        return self._session
-
-    @property
-    def threads(self) -> int:
-        """Of its session, and of every other of the process that runs on more than one."""
-        return self._threads
-
-    @property
-    def plan(self) -> Blueprint:
-        """What it computes."""
-        return self._plan
-
     def embedding_fingerprint(self) -> str:
-        return embedding_fingerprint(self._stored)
+        return embedding_fingerprint(self.stored)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        return self._plan.kv_bytes_per_token
+        return self.plan.kv_bytes_per_token
 
     def truncated(self, layers: int, flag: str) -> OnnxLM:
         self._require_layers(layers, flag)
@@ -357,24 +332,21 @@ class OnnxLM(OnnxModel):
         if (layers, bits) not in self._variants:
             self._variants[layers, bits] = type(self)(
                 self.config,
-                self._stored,
+                self.stored,
                 self.vocab_size,
-                self._threads,
+                self.threads,
                 self._reference,
                 layers,
                 bits,
                 self.vocabulary,
             )
-        other = copy.copy(self._variants[layers, bits])
-        other._forward, other._length = OnnxForward(other._session, other._plan), 0
-        other._features, other._spread = None, other.new_spread()
-        return other
+        return self._variants[layers, bits].twin()
 
     def embed(self, tokens: Tensor, out: Floats) -> None:
         """Write the embeddings of tokens [n] into ``out`` [n, width]."""
-        self._stored.rows(self.embedding, tokens.numpy(), out)
-        if self._plan.embedding_scale != 1.0:
-            out *= self._plan.embedding_scale
+        self.stored.rows(self.embedding, tokens.numpy(), out)
+        if self.plan.embedding_scale != 1.0:
+            out *= self.plan.embedding_scale
 
     def new_spread(self) -> VocabularyRows | None:
         """Its own rows to put logits of some tokens into; None where it has logits of all."""
@@ -385,13 +357,6 @@ class OnnxLM(OnnxModel):
         if spread is not None:
             return spread(logits)
         return logits if logits.shape[-1] == self.vocab_size else logits[:, : self.vocab_size]
-
-
-def _session(
-    plan: Blueprint, stored: StoredWeights, threads: int, bits: int | None
-) -> tuple[InferenceSession, int]:
-    """(a session, bytes of weights that a forward reads)."""
-    return session_of(build_graph(plan, stored, bits), threads)
 
 
 def session_of(graph: Graph, threads: int) -> tuple[InferenceSession, int]:

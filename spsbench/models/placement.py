@@ -153,7 +153,6 @@ class PlacedLM(TorchLM):
     and of the sampling, and logits go back there, whichever device the head is on.
 
     Args:
-        vocab_size: number of logits used; the rest pads the embedding.
         device: of ids and logits.
     """
 

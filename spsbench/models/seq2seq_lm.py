@@ -73,9 +73,6 @@ class Seq2SeqLM(TorchLM):
 
     ``begin`` runs the encoder, once a sequence, and computes the keys and values of the cross-attention; the
     decoder's own are rolled back as those of any other model.
-
-    Args:
-        vocab_size: number of logits used; the rest pads the embedding.
     """
 
     def __init__(self, model: Any, border: Border, vocab_size: int | None = None) -> None:
@@ -350,11 +347,7 @@ SHARED = "shared.weight"
 
 
 class OnnxSeq2SeqLM(OnnxModel):
-    """Owns a session of the encoder, one of the decoder, and a KV cache; batch size 1.
-
-    Args:
-        vocab_size: number of logits used; the rest pads the embedding.
-    """
+    """Owns a session of the encoder, one of the decoder, and a KV cache; batch size 1."""
 
     embedding = SHARED
 
@@ -455,4 +448,4 @@ class OnnxSeq2SeqLM(OnnxModel):
         forward.attend(dict(zip(names, binding.get_outputs(), strict=True)))
 
     def _embed(self, tokens: Tensor, out: Floats) -> None:
-        self._stored.rows(self.embedding, tokens.numpy(), out)
+        self.stored.rows(self.embedding, tokens.numpy(), out)

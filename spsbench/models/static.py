@@ -7,8 +7,8 @@ a token's own: a rollback needs no operation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -65,24 +65,45 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self._slots
 
 
-class StaticLM:
-    """Scores tokens at given positions, with fixed shapes and without a host synchronization.
+Layer = TypeVar("Layer", bound=FixedLayer)
+
+
+class _Static(Generic[Layer]):
+    """A forward over layers of fixed length.
 
     Attributes:
         wide: dtype of probabilities, at least float32.
     """
 
-    def __init__(self, model: TorchLM, slots: int) -> None:
-        require_plain(model)
-        self.vocab_size = model.vocab_size
-        self.device = model.device
-        self.slots = slots
+    def __init__(self, model: TorchLM, slots: int, layer: Callable[[], Layer]) -> None:
+        _require_plain(model)
+        self.vocab_size, self.device, self.slots = model.vocab_size, model.device, slots
         self.wide = torch.promote_types(model.dtype, torch.float32)
         self._model = model.model
-        layers = text_config(model.config).num_hidden_layers
-        self._layers = [FixedLayer(slots) for _ in range(layers)]
+        self._layers = [layer() for _ in range(text_config(model.config).num_hidden_layers)]
         self._cache = Cache(layers=self._layers)
         self._slot_numbers = torch.arange(slots, device=model.device)
+
+    def _forward(self, tokens: Tensor, positions: Tensor, last: int) -> Tensor:
+        """[b, last, V] logits of [b, n] tokens at positions [b, n]."""
+        seen = self._slot_numbers <= positions.unsqueeze(-1)
+        output = self._model(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=seen.unsqueeze(1),
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=last,
+        )
+        logits: Tensor = output.logits[:, -last:, : self.vocab_size]
+        return logits
+
+
+class StaticLM(_Static[FixedLayer]):
+    """Scores tokens at given positions, with fixed shapes and without a host synchronization."""
+
+    def __init__(self, model: TorchLM, slots: int) -> None:
+        super().__init__(model, slots, lambda: FixedLayer(slots))
 
     def score(self, tokens: Tensor, positions: Tensor, last: int) -> Tensor:
         """Score tokens at their positions and return the logits after the last few.
@@ -97,17 +118,7 @@ class StaticLM:
         """
         for layer in self._layers:
             layer.positions = positions
-        seen = self._slot_numbers <= positions.unsqueeze(1)
-        output = self._model(
-            input_ids=tokens.unsqueeze(0),
-            position_ids=positions.unsqueeze(0),
-            attention_mask=seen[None, None],
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=last,
-        )
-        logits: Tensor = output.logits[0, -last:, : self.vocab_size]
-        return logits
+        return self._forward(tokens.unsqueeze(0), positions.unsqueeze(0), last)[0]
 
     def poison(self, first: int, value: float) -> None:
         """Overwrite all slots from ``first`` on, to test that rolled-back slots have no effect."""
@@ -117,7 +128,7 @@ class StaticLM:
                 layer.values[:, :, first:] = value
 
 
-def require_plain(model: TorchLM) -> None:
+def _require_plain(model: TorchLM) -> None:
     """Refuse attention that a mask over all slots would not be."""
     config = model.config
     if config._attn_implementation != "sdpa":
@@ -181,23 +192,12 @@ class _BatchLayer(FixedLayer):
         return found[0], found[1]
 
 
-class StaticBatchLM:
-    """See ``decode.batch.BatchModel``; without a host synchronization where positions are tensors.
-
-    Attributes:
-        wide: dtype of probabilities, at least float32.
-    """
+class StaticBatchLM(_Static[_BatchLayer]):
+    """See ``decode.batch.BatchModel``; without a host synchronization where positions are tensors."""
 
     def __init__(self, model: TorchLM, batch: int, slots: int) -> None:
-        require_plain(model)
-        self.batch, self.slots = batch, slots
-        self.vocab_size, self.device = model.vocab_size, model.device
-        self.wide = torch.promote_types(model.dtype, torch.float32)
-        self._model = model.model
-        count = text_config(model.config).num_hidden_layers
-        self._layers = [_BatchLayer(slots, batch) for _ in range(count)]
-        self._cache = Cache(layers=self._layers)
-        self._slot_numbers = torch.arange(slots, device=model.device)
+        super().__init__(model, slots, lambda: _BatchLayer(slots, batch))
+        self.batch = batch
 
     def begin(self, row: int, prompt: Sequence[int]) -> None:
         """See ``BatchModel.begin``; slots are masked and not skipped, so that NaN in one would stay."""
@@ -205,28 +205,17 @@ class StaticBatchLM:
             layer.clear(row)
         if len(prompt) > 1:
             tokens = torch.tensor(prompt[:-1], device=self.device).unsqueeze(0)
-            self._forward(tokens, self._slot_numbers[: len(prompt) - 1].unsqueeze(0), 1, row)
+            self._at(tokens, self._slot_numbers[: len(prompt) - 1].unsqueeze(0), 1, row)
 
     def score(self, tokens: Tensor, starts: Sequence[int], last: int) -> Tensor:
-        """See ``BatchModel.score``."""
         return self.score_at(tokens, torch.tensor(starts, device=self.device), last)
 
     def score_at(self, tokens: Tensor, starts: Tensor, last: int) -> Tensor:
         """``score`` with ``starts`` [B] on the device."""
         n = tokens.shape[1]
-        return self._forward(tokens, starts.unsqueeze(1) + self._slot_numbers[:n], last, None)
+        return self._at(tokens, starts.unsqueeze(1) + self._slot_numbers[:n], last, None)
 
-    def _forward(self, tokens: Tensor, positions: Tensor, last: int, row: int | None) -> Tensor:
+    def _at(self, tokens: Tensor, positions: Tensor, last: int, row: int | None) -> Tensor:
         for layer in self._layers:
             layer.positions, layer.row = positions, row
-        seen = self._slot_numbers <= positions.unsqueeze(-1)
-        output = self._model(
-            input_ids=tokens,
-            position_ids=positions,
-            attention_mask=seen.unsqueeze(1),
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=last,
-        )
-        logits: Tensor = output.logits[:, -last:, : self.vocab_size]
-        return logits
+        return self._forward(tokens, positions, last)

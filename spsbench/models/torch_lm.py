@@ -183,9 +183,6 @@ class TorchLM(CausalLM):
 
     Only ids, cache and ``logits_to_keep`` are passed to the model: masks and positions follow from
     the cache's length, and models silently ignore arguments that they do not support.
-
-    Args:
-        vocab_size: number of logits used; the rest pads the embedding.
     """
 
     backend = TORCH

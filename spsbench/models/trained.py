@@ -238,13 +238,11 @@ class SharedWeights:
         return name in self._shapes or name == EMBEDDING or name in self._own
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """See ``StoredWeights.shape``."""
         if name in self._shapes:
             return self._shapes[name]
         return self._target.shape(name) if name == EMBEDDING else self._own.shape(name)
 
     def read(self, name: str) -> Floats:
-        """See ``StoredWeights.read``."""
         if name == _BIAS:
             return self._target.read(name)[self._ids]
         if name != _HEAD:
@@ -256,7 +254,6 @@ class SharedWeights:
         return rows
 
     def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
-        """See ``StoredWeights.rows``."""
         if name == EMBEDDING:
             self._target.rows(name, ids, out)
         else:

@@ -111,7 +111,7 @@ def test_copies_share_weights_and_no_cache() -> None:
     one, other = (rounded_target(whole, 8) for _ in range(2))
     one.score(IDS, 1)
     assert other.length == whole.length == 0
-    assert one._session is other._session
+    assert one.session is other.session
 
 
 @pytest.mark.parametrize(
