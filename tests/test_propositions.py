@@ -1,0 +1,34 @@
+"""Every row of what the pages say is tested names a test of the fast tier, and of the thorough one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from tiers import TIERS
+
+ROOT = Path(__file__).parents[1]
+TESTS = yaml.safe_load((ROOT / "tests/propositions.yaml").read_text())
+TABLES = {"losslessness": ("What is tested", 1), "reliability": ("What was injected", 0)}
+
+
+@pytest.mark.parametrize("page", TABLES)
+def test_every_row_is_listed_once(page: str) -> None:
+    heading, column = TABLES[page]
+    text = (ROOT / f"docs/{page}.md").read_text().split(f"\n## {heading}")[1].split("\n## ")[0]
+    table = re.split(r"\n\|[-|]+\|\n", text)[1].split("\n\n")[0]
+    cells = [row.strip("| ").split(" | ")[column] for row in table.splitlines()]
+    assert len(cells) == len(TESTS[page])
+    assert [cell for cell in cells if sum(map(cell.startswith, TESTS[page])) != 1] == []
+
+
+@pytest.mark.parametrize("page", TABLES)
+def test_the_tests_exist_in_their_tiers(page: str, pytestconfig: pytest.Config) -> None:
+    tiers = pytestconfig.stash[TIERS]
+    order = ("fast", "thorough")
+    named = [pair for tests in TESTS[page].values() for pair in zip(tests, order, strict=False)]
+    if not {name.split("::")[0] for name, _ in named} <= {name.split("::")[0] for name in tiers}:
+        pytest.skip("the whole suite has to be collected")
+    assert [(name, tier) for name, tier in named if tier not in tiers.get(name, ())] == []
