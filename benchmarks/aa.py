@@ -28,9 +28,9 @@ from spsbench.engines.base import Engine
 from spsbench.environment import describe_environment, taken, taken_since
 from spsbench.records import Arm, Request, Speedup
 from spsbench.runner import Plan, plan
-from spsbench.runner.backends import Backends
+from spsbench.runner.engines import EngineFactory
 from spsbench.runner.execute import load
-from spsbench.runner.schedule import Turn, turns
+from spsbench.runner.stopping import Turn, turns
 from spsbench.stats.conditions import contention
 from spsbench.stats.speedup import pair as pair_times
 from spsbench.stats.speedup import speedup
@@ -94,7 +94,7 @@ def _repeats(ready: Plan, options: argparse.Namespace) -> Iterator[Repeat]:
     """The repeats, each over its own prompts (from the start again when they run out) and seeds."""
     models = load(ready)
     arms = _twins(ready)
-    engines = Backends(models, ready.slots).all(arms)
+    engines = EngineFactory(models, ready.slots).all(arms)
     for number in range(options.repeats):
         first = number * options.prompts
         places = dict.fromkeys(place % len(ready.prompts) for place in range(first, first + options.prompts))

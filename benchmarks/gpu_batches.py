@@ -25,9 +25,8 @@ from spsbench.bench.forced import NullDecoder
 from spsbench.decode.clock import SystemClock
 from spsbench.decode.rejection import Verdict
 from spsbench.decode.sampling import draw
-from spsbench.engines.batch import BatchedEngine
-from spsbench.engines.batch_stages import StageBatchArS, StageBatchSpS
-from spsbench.engines.local import EagerEngine
+from spsbench.engines.cuda_graph import StageBatchArS, StageBatchSpS
+from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.environment import describe_environment
 from spsbench.models.static import StaticBatchLM
 from spsbench.models.torch_lm import TorchLM

@@ -29,14 +29,14 @@ from spsbench.config import resolve
 from spsbench.engines.base import Engine
 from spsbench.environment import describe_environment, taken, taken_since
 from spsbench.models.pair import Pair
-from spsbench.peers.folders import folder_of
 from spsbench.peers.protocol import Ask, Load
 from spsbench.peers.registry import PeerKind, find_peer
 from spsbench.records import Generation, Prompt, Request
 from spsbench.runner import Plan, plan
-from spsbench.runner.backends import Backends
+from spsbench.runner.engines import EngineFactory
 from spsbench.runner.execute import load
-from spsbench.runner.schedule import derive_seed
+from spsbench.runner.peers import folder_of
+from spsbench.runner.stopping import derive_seed
 from spsbench.stats.conditions import MOST
 from spsbench.stats.speedup import PairedTimes, speedup
 
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     settings = {"k": 0, "score": False, "limit": options.prompts, "threads": options.threads}
     ready = plan(resolve(settings | {"max_new_tokens": options.max_new_tokens, "fixed_length": True}))
     models = load(ready)
-    engine = Backends(models, ready.slots).build(ready.arms[0])
+    engine = EngineFactory(models, ready.slots).build(ready.arms[0])
     kind = find_peer(options.engine or f"worker:{shlex.join([sys.executable, str(SPINNING)])}")
     facts = describe_environment()
     print(

@@ -27,7 +27,7 @@ from spsbench.api import Run
 from spsbench.cli.main import main as spsbench
 from spsbench.environment import describe_environment
 from spsbench.records import Sample
-from spsbench.runner.expectation import SPENT
+from spsbench.runner.stopping import SPENT
 from spsbench.store import RunStore
 
 

@@ -61,3 +61,30 @@ def _require_answer(address: str, host: str, port: int) -> None:
             remedy="Start the cluster with `ray start --head`; the port of ray:// addresses is 10001 unless "
             "it was started with another --ray-client-server-port.",
         ) from error
+
+
+TENSOR_PARALLEL = "--tensor-parallel"
+
+_COUNT = "WORLD_SIZE"
+
+
+def started() -> int:
+    """Processes that were started together, with this one; 1 without torchrun."""
+    told = os.environ.get(_COUNT, "1")
+    if not (told.isascii() and told.isdecimal() and int(told) > 0):
+        raise UsageError(
+            f"the environment's {_COUNT} is {told}, which is not a number of processes.",
+            flag=TENSOR_PARALLEL,
+            remedy=f"Unset it, or let torchrun set it for {TENSOR_PARALLEL}.",
+        )
+    return int(told)
+
+
+def require_alone(command: str, remedy: str | None = None) -> None:
+    """Refuse several processes for what one is to do."""
+    if (count := started()) > 1:
+        raise UsageError(
+            f"{count} processes were started, and each would carry out the whole {command}.",
+            flag=TENSOR_PARALLEL,
+            remedy=remedy or f"Start spsbench without torchrun; unset {_COUNT} if something else set it.",
+        )

@@ -38,7 +38,6 @@ class EnergyMeter(Protocol):
 
     def joules(self) -> float | None:
         """Joules since it was opened, never fewer than before; None where it cannot be read now."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,6 @@ class RaplMeter:
         return f"RAPL ({', '.join(zone.name for zone in self._zones)})"
 
     def joules(self) -> float | None:
-        """See ``EnergyMeter.joules``."""
         try:
             return sum(zone.read_uj() for zone in self._zones) / 1e6
         except (OSError, ValueError):
@@ -174,7 +172,6 @@ class NvmlMeter:
         return f"NVML ({self._name}, the board alone)"
 
     def joules(self) -> float | None:
-        """See ``EnergyMeter.joules``."""
         try:
             now_mj: int = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
         except self._nvml.NVMLError:

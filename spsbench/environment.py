@@ -195,7 +195,7 @@ def _cpu() -> dict[str, Any]:
     except (AttributeError, OSError, psutil.Error):
         usable = None
     return {
-        "model": _cpu_model(),
+        "model": _cpu_line("model name") or platform.processor() or None,
         "virtual": is_virtual(),
         "architecture": platform.machine(),
         "cores": psutil.cpu_count(logical=False),
@@ -220,10 +220,6 @@ def is_virtual() -> bool | None:
     """Whether a hypervisor runs this machine, as the CPU's flags say (x86 on Linux); None if unknown."""
     flags = _cpu_line("flags")
     return None if flags is None else "hypervisor" in flags.split()
-
-
-def _cpu_model() -> str | None:
-    return _cpu_line("model name") or platform.processor() or None
 
 
 def _cpu_line(name: str) -> str | None:

@@ -14,8 +14,8 @@ from spsbench import energy
 from spsbench.energy import FoundMeter, counting, find_nvml, find_rapl
 from spsbench.records import Arm, Generation, Prompt, Sample, SamplingParams
 from spsbench.report.results import uncounted
-from spsbench.runner.energy import meter_of, metered, noted
-from spsbench.runner.schedule import Turn
+from spsbench.runner.conditions import meter_of, metered, noted
+from spsbench.runner.stopping import Turn
 
 execute = import_module("spsbench.runner.execute")  # the package has a function of the same name
 
@@ -272,7 +272,7 @@ def test_a_run_keeps_the_source_that_it_began_with() -> None:
 
 def test_a_target_on_several_devices_has_no_meter(monkeypatch: pytest.MonkeyPatch) -> None:
     found = FoundMeter(Read(), 0.001, "")
-    monkeypatch.setattr("spsbench.runner.energy.find_rapl", lambda: found)
+    monkeypatch.setattr("spsbench.runner.conditions.find_rapl", lambda: found)
     cpu = SimpleNamespace(type="cpu")
     assert meter_of(cpu) is found  # type: ignore[arg-type]
     placed = meter_of(cpu, placed=True)  # type: ignore[arg-type]

@@ -24,8 +24,7 @@ FLOORS: dict[str, float] = {
     "config": 1,
     "environment": 1,
     "energy": 1,
-    "cluster": 1,  # whose machines measure
-    "torchrun": 1,  # how many processes were started together
+    "cluster": 1,  # whose machines and processes measure
     "fetch": 1.5,
     "decode": 1,
     "models": 2,

@@ -29,10 +29,10 @@ from benchmarks.engines.rounds import Measured, Plan, measure
 from benchmarks.engines.table import table
 from spsbench.environment import describe_environment
 from spsbench.errors import SpsbenchError
-from spsbench.peers.catalogue import load_entry
+from spsbench.peers.engine import ids_that_end, stop_characters
+from spsbench.peers.install import load_entry
 from spsbench.peers.protocol import Ask, Sampling
 from spsbench.peers.registry import PeerKind
-from spsbench.peers.stops import ids_that_end, stop_characters
 
 _MINI = Path(__file__).resolve().parents[2] / "spsbench" / "mini"
 _PEERS = {"ort": "onnxruntime-genai", "openvino": "openvino", "vllm": "vllm", "llama": "llama-cpp"}

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spsbench.peers.environment import Environment
-from spsbench.peers.peer import Peer
-from spsbench.peers.protocol import Load
+from spsbench.peers.install import Environment
+from spsbench.peers.protocol import Load, Peer
 from spsbench.peers.registry import PeerKind, peer_in
 from spsbench.peers.worker import Command, Worker
 from spsbench.records import Spec

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spsbench.errors import SpsbenchError
-from spsbench.peers.peer import Peer, PeerError
-from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.protocol import Answer, Ask, Described, Load, Peer, PeerError
 from spsbench.peers.registry import PeerKind
 
 ARS, SPS = "ars", "sps"

@@ -27,8 +27,8 @@ from spsbench.cli.audit_engine import subject_of
 from spsbench.config import resolve
 from spsbench.environment import describe_environment
 from spsbench.errors import SpsbenchError
-from spsbench.peers.environment import Environment
-from spsbench.peers.peer import PeerGone
+from spsbench.peers.install import Environment
+from spsbench.peers.protocol import PeerGone
 from spsbench.peers.registry import PeerKind
 from spsbench.runner import Plan, plan
 from spsbench.verify.engine_audit import Effort

@@ -10,9 +10,7 @@ from pathlib import Path
 from benchmarks.museum.exhibits import Release
 from spsbench.errors import UnavailableError
 from spsbench.fetch.cache import cache_dir, locked, written_whole
-from spsbench.peers.catalogue import load_entry
-from spsbench.peers.commands import Run, clean_environment, run
-from spsbench.peers.environment import Environment
+from spsbench.peers.install import Environment, Run, clean_environment, load_entry, run
 
 _PIP = ("install", "--only-binary", ":all:", "--no-input", "--progress-bar", "off")
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spsbench.fetch.cache import cache_dir, locked, written_whole
-from spsbench.peers.commands import Run, clean_environment, run
-from spsbench.peers.environment import Environment
+from spsbench.peers.install import Environment, Run, clean_environment, run
 from spsbench.peers.launch import LAUNCH
 
 TRAINING = Path(__file__).with_name("head_training.py")

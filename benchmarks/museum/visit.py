@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.museum.exhibits import HEAD, TRANSFORMERS, Exhibit, Release
-from spsbench.peers.environment import Environment
+from spsbench.peers.install import Environment
 from spsbench.peers.launch import LAUNCH
-from spsbench.peers.peer import Peer
-from spsbench.peers.protocol import Load
+from spsbench.peers.protocol import Load, Peer
 from spsbench.peers.registry import PeerKind, peer_in
 from spsbench.peers.worker import Command, Worker
 from spsbench.records import SamplingParams, Spec

@@ -7,18 +7,43 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from spsbench.arms.beams import beam_arms, require_beams_used
-from spsbench.arms.engines import ENGINES, FIXED_DRAFTING, PEER_DRAFTING, PEER_METHODS
-from spsbench.axes import BEAM, EAGER, FIXED
+from spsbench.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE
 from spsbench.config import RunConfig
 from spsbench.decode.rule_kinds import rule_kind
 from spsbench.drafters.policy_kinds import policy_kind
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError
-from spsbench.peers.named import NAMED
-from spsbench.peers.registry import OPENAI, WORKER, find_peer
+from spsbench.peers.registry import NAMED, OPENAI, WORKER, find_peer
 from spsbench.plugins import unknown
-from spsbench.records import Arm, SamplingParams, Spec
+from spsbench.records import Arm, BeamParams, SamplingParams, Spec
+from spsbench.tasks.catalogue import load_task
+from spsbench.tasks.task import Task
+
+GRAPHED = "graphed"
+
+ENGINES = {
+    EAGER: ("ars", "sps", "draft"),
+    GRAPHED: ("ars", "sps", "draft"),
+    "hf-generate": ("ars", "draft"),
+    "hf-assisted": ("sps",),
+    "hf-prompt-lookup": ("sps",),
+}
+"""The methods that each engine knows. One that knows a method only in part is not listed with it."""
+
+FIXED_DRAFTING = {
+    GRAPHED: (MODEL, MODIFIED_REJECTION),
+    "hf-assisted": (MODEL, MODIFIED_REJECTION),
+    "hf-prompt-lookup": ("lookup", "sample-and-compare"),
+}
+"""Drafter and rule of the engines that have but one of each."""
+
+PEER_METHODS = ("ars", "sps")
+"""What an engine of others is asked for: it is given a target, perhaps a draft, and has a rule of its own."""
+
+PEER_DRAFTING = (MODEL, OWN_RULE)
+
+BATCHED = (EAGER, GRAPHED)
+"""Engines that decode several sequences at once."""
 
 
 def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str) -> tuple[Arm, ...]:
@@ -176,7 +201,7 @@ def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
 
 
 def _require_settings_used(config: RunConfig, samplings: Sequence[SamplingParams]) -> None:
-    """Refuse a temperature, top-p or top-k where nothing is sampled; of beams see ``arms.beams``."""
+    """Refuse a temperature, top-p or top-k where nothing is sampled; of beams see ``require_beams_used``."""
     if not samplings or not all(sampling.greedy for sampling in samplings):
         return
     for name in ("temperature", "top_p", "top_k"):
@@ -192,3 +217,152 @@ def _known(flag: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:
     for name in names:
         if name not in known:
             raise unknown(name, known, flag)
+
+
+USUAL_BEAMS = 4
+"""The width of a search that does not say its own, as T5's and BART's authors use for summaries."""
+
+_WIDER = 2
+"""How many more beams the draft has unless a run says so."""
+
+
+def beam_arms(config: RunConfig, ks: Sequence[int]) -> Iterator[Arm]:
+    """Exact beam search, its speculation at each K, and the draft's own search, as the methods say."""
+    params = _params(config)
+    name, sampling = f"{BEAM}({params.width})", SamplingParams(beam=params)
+    if "ars" in config.methods:
+        yield Arm("ars", 0, EAGER, name, sampling)
+    if "sps" in config.methods:
+        for k in ks:
+            yield Arm("sps", k, EAGER, name, sampling)
+    if "draft" in config.methods:
+        yield Arm("draft", 0, EAGER, name, sampling)
+
+
+def require_beams_used(config: RunConfig) -> None:
+    """Refuse settings of a beam search where no sampling is one."""
+    for flag, value in _given(config):
+        raise UsageError(
+            f"{value} is of a beam search, and no sampling is {BEAM}.",
+            flag=flag,
+            remedy=f"Add --sampling {BEAM}, or leave it out.",
+        )
+
+
+def refuse_beams(config: RunConfig, command: str) -> None:
+    """Refuse beam search in a command that needs samples."""
+    if BEAM in (config.samplings or ()):
+        raise UsageError(
+            f"{BEAM} searches and samples nothing, and {command} is about samples.",
+            flag="--sampling",
+            remedy=f"Choose another sampling; `spsbench run --sampling {BEAM}` compares both searches.",
+        )
+    require_beams_used(config)
+
+
+def _params(config: RunConfig) -> BeamParams:
+    _refuse_sampling(config)
+    _refuse_drafting(config)
+    width = config.beams or USUAL_BEAMS
+    draft_width = config.draft_beams or width + _WIDER
+    if draft_width < width:
+        raise UsageError(
+            f"{draft_width} beams of the draft cannot hold the target's {width}.",
+            flag="--draft-beams",
+            remedy=f"Give {width} or more.",
+        )
+    penalty = 1.0 if config.length_penalty is None else config.length_penalty
+    return BeamParams(width, draft_width, penalty, config.early_stopping)
+
+
+def _refuse_sampling(config: RunConfig) -> None:
+    for flag, value in (
+        ("--temperature", config.temperature),
+        ("--top-p", config.top_p),
+        ("--top-k", config.top_k),
+    ):
+        if value is not None:
+            raise UsageError(
+                f"{value} changes a distribution, and a beam search samples from none.",
+                flag=flag,
+                remedy=f"Leave it out, or measure {BEAM} in a run of its own.",
+            )
+
+
+def _refuse_drafting(config: RunConfig) -> None:
+    """Only the draft model can search ahead, always K steps, in our own loop."""
+    needed = (
+        ("--engine", config.engines, EAGER),
+        ("--drafter", config.drafters, MODEL),
+        ("--rule", config.rules, MODIFIED_REJECTION),
+        ("--policy", config.policies, FIXED),
+    )
+    for flag, given, name in needed:
+        if name not in [Spec.parse(text).name for text in given]:
+            raise UsageError(
+                f"{', '.join(given)} cannot search with beams.",
+                flag=flag,
+                remedy=f"Add {name}, or leave the sampling {BEAM} out.",
+            )
+
+
+def _given(config: RunConfig) -> Iterator[tuple[str, object]]:
+    """What was set of a beam search, by the flag that sets it."""
+    values = {
+        "--beams": config.beams,
+        "--draft-beams": config.draft_beams,
+        "--length-penalty": config.length_penalty,
+        "--set early_stopping": config.early_stopping or None,
+    }
+    yield from ((flag, value) for flag, value in values.items() if value is not None)
+
+
+def task_and_arms(config: RunConfig) -> tuple[Task, tuple[Arm, ...]]:
+    """The task and the arms that a configuration asks for."""
+    every = config.turns == "all"
+    task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract, every_turn=every)
+    arms = arms_of(config, task.samplings, task.default_sampling)
+    require_stoppable(config, arms)
+    require_batchable(arms, config)
+    return task, arms
+
+
+def require_batchable(arms: Sequence[Arm], config: RunConfig) -> None:
+    """Refuse engines, drafters, policies and stopping rules that know one sequence alone."""
+    if max(config.batches) == 1:
+        return
+    if BEAM in (config.samplings or ()):
+        raise _refused(config, "a beam search takes one prompt", "Leave --sampling beam out, or --batch.")
+    if config.until is not None:
+        raise UsageError(
+            f"{config.until} is judged prompt by prompt, and batches are measured in waves of several.",
+            flag="--until",
+            remedy="Stop by --limit or --budget, or leave --batch out.",
+        )
+    for arm in arms:
+        _require_batchable(arm, config)
+
+
+def _require_batchable(arm: Arm, config: RunConfig) -> None:
+    if arm.engine not in BATCHED:
+        raise _refused(config, f"the engine {arm.engine} takes one sequence", f"Use --engine {EAGER}.")
+    if arm.method != "sps":
+        return
+    if arm.policy.name != FIXED:
+        raise _refused(config, f"the policy {arm.policy} ends a draft where it likes", "Leave --policy out.")
+    if drafter_kind(arm.drafter.name).outlives(arm.drafter):
+        raise _refused(
+            config,
+            f"the drafter {arm.drafter} remembers what was written in a row",
+            "Let it forget with each sequence.",
+        )
+    if arm.drafter.name != MODEL and drafter_kind(arm.drafter.name).needs_of(arm.drafter):
+        raise _refused(
+            config,
+            f"the drafter {arm.drafter} runs a model for one sequence",
+            "Draft with model, or with one that looks at tokens alone: lookup, suffix, ngram.",
+        )
+
+
+def _refused(config: RunConfig, reason: str, remedy: str) -> UsageError:
+    return UsageError(f"{max(config.batches)} sequences at once: {reason}.", flag="--batch", remedy=remedy)

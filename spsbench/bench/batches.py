@@ -15,8 +15,7 @@ from spsbench.bench.forced import NullDecoder, SyntheticAcceptance
 from spsbench.bench.forwards import Floats
 from spsbench.decode.batch import BatchArS, BatchModel, BatchSpS, ModelBatchDrafter
 from spsbench.decode.clock import SystemClock, device_now
-from spsbench.engines.batch import BatchedEngine
-from spsbench.engines.local import EagerEngine
+from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.models.batched import batched
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.memory import require_free

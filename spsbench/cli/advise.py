@@ -314,7 +314,7 @@ def _objective(text: str | None) -> str:
 
 def _config(params: Mapping[str, Any]) -> RunConfig:
     """ArS alone on the prompts."""
-    from spsbench.arms.beams import refuse_beams
+    from spsbench.arms.choice import refuse_beams
     from spsbench.cli.measure import read_settings
 
     given = dict(params) | _NOT_OFFERED | {"limit": params["limit"] or str(_PROMPTS)}

@@ -82,7 +82,7 @@ so does one that ignores the cut."""
 
 def audit_named(params: Mapping[str, Any]) -> None:
     """Audit an engine with every setting that was asked for."""
-    from spsbench.peers.peer import PeerGone
+    from spsbench.peers.protocol import PeerGone
     from spsbench.peers.registry import find_peer
 
     # What is refused is refused before torch is imported.
@@ -200,8 +200,8 @@ def plan_of(config: RunConfig, engine: str) -> Plan:
 
 def subject_of(kind: PeerKind, ready: Plan, threads: int | None) -> Subject:
     """Everything that the engine is asked with, and the models that read its texts."""
-    from spsbench.peers.folders import folder_of
-    from spsbench.peers.stops import ids_that_end
+    from spsbench.peers.engine import ids_that_end
+    from spsbench.runner.peers import folder_of
     from spsbench.verify.engine_matrix import Subject
 
     source, models = ready.source, _models(ready, threads or 1)  # loading fetches what is not here
@@ -249,7 +249,7 @@ def _reproduced(
     params: Mapping[str, Any],
 ) -> ReproFacts | None:
     """One context that shows the clearest alarm; None without an alarm, or where the engine gives up."""
-    from spsbench.peers.peer import PeerGone
+    from spsbench.peers.protocol import PeerGone
     from spsbench.verify.repro import reproduce, reproducible
 
     quiet = params["quiet"]

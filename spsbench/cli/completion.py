@@ -97,14 +97,14 @@ def policy_names() -> list[str]:
 
 def engine_names() -> list[str]:
     """Of this package's engines and of the external ones that can be installed."""
-    from spsbench.arms.engines import ENGINES
+    from spsbench.arms.choice import ENGINES
 
     return [*ENGINES, *external_engine_names()]
 
 
 def external_engine_names() -> list[str]:
     """Of the engines that `spsbench get` installs."""
-    from spsbench.peers.catalogue import list_entries
+    from spsbench.peers.install import list_entries
 
     return list(list_entries())
 

@@ -10,7 +10,7 @@ from spsbench.cli import completion, options
 
 if TYPE_CHECKING:
     from spsbench.fetch.cache import Package
-    from spsbench.peers.catalogue import Entry
+    from spsbench.peers.install import Entry
 
 _NAME = "A pair or an engine, see `spsbench list pairs` and `spsbench list engines`."
 Name = Annotated[str, options.argument("NAME", _NAME, completion.named(completion.gettable_names))]
@@ -70,7 +70,7 @@ def _wanted(name: str) -> list[_Wanted]:
     from spsbench.config import list_pairs
     from spsbench.config.files import unknown_name
     from spsbench.fetch.cache import PREFIX
-    from spsbench.peers.catalogue import list_entries, load_entry
+    from spsbench.peers.install import list_entries, load_entry
 
     engines, pairs = list_entries(), list_pairs()
     if name in engines:

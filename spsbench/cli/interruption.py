@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.cli.console import say
-from spsbench.torchrun import started
+from spsbench.cluster import started
 
 INTERRUPTED = 130
 """What shells report of a process that Ctrl-C ended (128 + SIGINT)."""

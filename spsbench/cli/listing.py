@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from spsbench.config import PairConfig
-    from spsbench.peers.catalogue import Entry
+    from spsbench.peers.install import Entry
     from spsbench.plugins import Options
     from spsbench.tasks.spec import TaskSpec
 
@@ -148,7 +148,7 @@ def _policies() -> list[Row]:
 
 
 def _engines() -> list[Row]:
-    from spsbench.arms.engines import ENGINES, FIXED_DRAFTING
+    from spsbench.arms.choice import ENGINES, FIXED_DRAFTING
 
     needs = {"graphed": "CUDA, else it is eager"}
     ours = [
@@ -173,8 +173,8 @@ def _engines() -> list[Row]:
 def _external_engines() -> list[Row]:
     """Engines that `spsbench get` installs."""
     from spsbench.fetch.cache import megabytes
-    from spsbench.peers.catalogue import list_entries, load_entry
-    from spsbench.peers.named import NAMED
+    from spsbench.peers.install import list_entries, load_entry
+    from spsbench.peers.registry import NAMED
 
     def row(entry: Entry) -> Row:
         here = entry.environment.is_here

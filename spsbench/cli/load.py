@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spsbench.config import RunConfig
     from spsbench.load.measure import Loaded
     from spsbench.load.plan import LoadPlan
-    from spsbench.peers.texts import Texts
+    from spsbench.peers.dialects import Texts
     from spsbench.runner import Plan
 
 
@@ -92,7 +92,7 @@ def _concurrencies(text: str) -> tuple[int, ...]:
 
 def _config(params: Mapping[str, Any]) -> RunConfig:
     """Of the prompts, as a run would have them; no model is loaded."""
-    from spsbench.arms.beams import refuse_beams
+    from spsbench.arms.choice import refuse_beams
     from spsbench.cli.measure import read_settings, require_possible
 
     given = dict(params)
@@ -108,9 +108,8 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
 
 def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -> LoadPlan:
     from spsbench.load.plan import LoadPlan
-    from spsbench.peers.asking import sampling_of
+    from spsbench.peers.engine import ids_that_end, sampling_of, stop_characters
     from spsbench.peers.protocol import Ask
-    from spsbench.peers.stops import ids_that_end, stop_characters
 
     samplings = {arm.sampling for arm in ready.arms}
     if len(samplings) > 1:

@@ -36,11 +36,11 @@ from spsbench.cli.score import score
 from spsbench.cli.simulate import simulate
 from spsbench.cli.trace import trace
 from spsbench.cli.verify import verify
+from spsbench.cluster import require_alone
 from spsbench.config.addresses import withhold
 from spsbench.config.together import refuse_together
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.fetch.cache import watched_by
-from spsbench.torchrun import require_alone
 
 LIST = "LIST"
 """The metavar of options whose value is a list: ``--k 2,4``."""

@@ -195,7 +195,7 @@ def _refuse_settings(config: RunConfig, **given: Any) -> None:
 
 def require_possible(config: RunConfig, gates: Sequence[str] = ()) -> None:
     """Refuse what the settings alone show to be impossible; torch is not imported for it."""
-    from spsbench.arms.check import task_and_arms
+    from spsbench.arms.choice import task_and_arms
 
     _, arms = task_and_arms(config)
     _require_lossless_rules(arms, gates)
@@ -211,7 +211,7 @@ def among_processes(config: RunConfig, lead: Callable[[], None]) -> None:
         if ranks is None or ranks.leads:
             lead()
             return
-        from spsbench.runner.follower import follow
+        from spsbench.runner.ranks import follow
 
         if code := follow(config, ranks):
             raise typer.Exit(code)

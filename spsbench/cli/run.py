@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from spsbench.cli import completion, options
+from spsbench.cluster import require_alone
 from spsbench.config.together import refuse_together
-from spsbench.torchrun import require_alone
 
 _PASSED_ON = ("processes", "concurrency")
 """Options that decide who measures."""

@@ -126,7 +126,7 @@ def trace_prompt(params: Mapping[str, Any]) -> None:
 
 
 def _settings(params: Mapping[str, Any]) -> RunConfig:
-    from spsbench.arms.beams import refuse_beams
+    from spsbench.arms.choice import refuse_beams
     from spsbench.cli.measure import read_settings, require_possible
 
     asked = {name: value for name, value in params.items() if name not in ("prompt", "json")}
@@ -197,7 +197,7 @@ def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[_Spoken]:
     from spsbench.decode.sampling import UniformStream
     from spsbench.decode.stopping import StopRule
     from spsbench.drafters.model import ModelDrafter
-    from spsbench.engines.recording import TruncatedLoop, loop_records, traced_tokens
+    from spsbench.engines.buffer import TruncatedLoop, loop_records, traced_tokens
 
     drafter = ModelDrafter(pair.draft, request.sampling, pair.device)
     stop = StopRule.of(request, pair.tokenizer)

@@ -13,10 +13,10 @@ from rich.text import Text
 from spsbench.axes import label
 from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say
+from spsbench.cluster import require_alone, started
 from spsbench.errors import GateFailed, UsageError
 from spsbench.plugins import unknown
 from spsbench.records import Arm
-from spsbench.torchrun import require_alone, started
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -281,7 +281,7 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
 
 def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     """The run's settings, with as many prompts as the tests read, and both samplings by default."""
-    from spsbench.arms.beams import refuse_beams
+    from spsbench.arms.choice import refuse_beams
     from spsbench.cli.measure import read_settings
 
     own = {"control", "controls", "effort", "json", "debug"}

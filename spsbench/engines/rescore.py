@@ -20,35 +20,13 @@ from spsbench.decode.evidence import DECIDED, Sums, added, evidence
 from spsbench.decode.rederive import decisions_of, lengths_rederived, rederive, rounding_slack
 from spsbench.decode.sampling import warp
 from spsbench.drafters.policy import Policy, lookaheads
-from spsbench.engines.recording import TruncatedLoop
+from spsbench.engines.buffer import transform_numbers
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import RESCORED, UNRANKED, Generation, SamplingParams, TokenEvidence
 
 # How far rounding may move the nucleus (in mass) or the best logit (in units of the logits' spread).
 _SLACK = {torch.float32: 1e-4, torch.float64: 1e-9}
 _COARSE_SLACK = 3e-2
-
-
-def own_evidence(loops: Sequence[TruncatedLoop], seed: int) -> Sums:
-    """Sums over the emitted tokens of a sequence, from the rows that decided them."""
-    tokens = [token for loop in loops for token in loop.decoded.tokens[: loop.kept]]
-    kept = [loop.decoded.target_probs[: loop.kept] for loop in loops]
-    p = torch.cat([_draft_rows(loop, rows) for loop, rows in zip(loops, kept, strict=True)])
-    q = torch.cat(kept)
-    drafted = p if bool(p.any()) else None
-    return evidence(
-        torch.tensor(tokens, device=q.device), q, drafted, _transform_numbers(len(tokens), seed, q)
-    )
-
-
-def _draft_rows(loop: TruncatedLoop, q: Tensor) -> Tensor:
-    """[kept, V] draft rows at the emitted positions, zeros after the last drafted one; q: the target's."""
-    draft = loop.decoded.draft
-    rows = torch.zeros_like(q)
-    if draft is not None:
-        shared = min(loop.kept, len(draft.tokens))
-        rows[:shared] = draft.rows(q.shape[-1], q.dtype)[:shared]
-    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +88,7 @@ def score_stats(reading: Reading, seed: int) -> Sums:
     ``edge`` and left out.
     """
     kept = ~reading.edge
-    v = _transform_numbers(int(kept.sum()), seed, reading.q)
+    v = transform_numbers(int(kept.sum()), seed, reading.q)
     p = None if reading.p is None else reading.p[kept]
     return evidence(reading.tokens[kept], reading.q[kept], p, v) | {"edge": float(reading.edge.sum())}
 
@@ -224,12 +202,6 @@ def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack
         return (best - own <= shift).squeeze(-1)
     wider = replace(sampling, top_p=min(1.0, sampling.top_p + slack))
     return own_entries(_warped(logits.scatter(-1, column, own + shift), wider), tokens) > 0
-
-
-def _transform_numbers(n: int, seed: int, like: Tensor) -> Tensor:
-    """[n] uniform numbers of the randomised transform, from a stream apart from the sampler's."""
-    generator = torch.Generator().manual_seed((seed ^ 0x5DEECE66D) & ((1 << 63) - 1))
-    return torch.rand(n, generator=generator, dtype=torch.float64).to(like.device)
 
 
 # Elements of a row block: a whole sequence of a large vocabulary would take gigabytes beside its rows.

@@ -9,11 +9,10 @@ from spsbench.errors import UnavailableError
 from spsbench.load.plan import LoadPlan
 from spsbench.load.turns import turns
 from spsbench.load.wave import Wave, run_wave
-from spsbench.peers.peer import PeerGone
-from spsbench.peers.protocol import Ask, Described
+from spsbench.peers.dialects import Texts
+from spsbench.peers.protocol import Ask, Described, PeerGone
 from spsbench.peers.registry import server_address
 from spsbench.peers.server import Server, first_token
-from spsbench.peers.texts import Texts
 
 _COMPARED = 16
 _TOLERATED = 1 / 8

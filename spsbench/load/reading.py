@@ -7,8 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 
-from spsbench.peers.peer import PeerError, PeerGone
-from spsbench.peers.protocol import Ask
+from spsbench.peers.protocol import Ask, PeerError, PeerGone
 from spsbench.peers.server import Server
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed.rendezvous import rendezvous
 
+from spsbench.cluster import TENSOR_PARALLEL
 from spsbench.config.models import MAX_K
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.errors import SpsbenchError, UsageError
@@ -26,7 +27,6 @@ from spsbench.models.loading import require_complete
 from spsbench.models.memory import DTYPES
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
-from spsbench.torchrun import FLAG
 
 FIRST, REPLICATED = "first", "replicated"
 """Where the draft of a split target is: in the process that leads, or in each."""
@@ -174,8 +174,10 @@ class Ranks:
             reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
             failed = f"{what} failed in process {self.rank} of {self.size}"
             if any(sign in reason.lower() for sign in _GONE):
-                raise RankGone(f"{failed}: another process has ended.", flag=FLAG, remedy=_GO_ON) from error
-            raise RanksFault(f"{failed} ({reason}).", flag=FLAG, remedy=_GO_ON) from error
+                raise RankGone(
+                    f"{failed}: another process has ended.", flag=TENSOR_PARALLEL, remedy=_GO_ON
+                ) from error
+            raise RanksFault(f"{failed} ({reason}).", flag=TENSOR_PARALLEL, remedy=_GO_ON) from error
         self._busy = before
 
     def tell(self, order: Order, number: int = 0, last: int = 0, tokens: Tensor | None = None) -> None:
@@ -246,7 +248,7 @@ def _meet(device: torch.device) -> None:
         reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise RanksFault(
             f"the processes did not all join within {_MEETING.seconds // 60} min ({reason}).",
-            flag=FLAG,
+            flag=TENSOR_PARALLEL,
             remedy="Start them by torchrun, on machines that reach each other; what one said is above.",
         ) from error
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
@@ -304,7 +306,7 @@ def require_splittable(source: ModelSource, size: int) -> None:
         return
     raise UsageError(
         f"{source.name} {reason}: it cannot be split over {size} processes.",
-        flag=FLAG,
+        flag=TENSOR_PARALLEL,
         remedy="Choose another N or another target, or leave it out.",
     )
 
@@ -380,7 +382,7 @@ class SplitLM(TorchLM):
                 raise RanksFault(
                     f"process {self.ranks.rank} of {self.ranks.size} is out of step: it has {self.length} "
                     f"tokens cached and the first process {message.number}.",
-                    flag=FLAG,
+                    flag=TENSOR_PARALLEL,
                 )
             super()._scored(message.tokens, message.last)
 
@@ -407,7 +409,7 @@ class SplitLM(TorchLM):
         return None if whole is None else whole // self.ranks.size
 
     def twin(self) -> NoReturn:
-        raise self._refusal(FLAG)
+        raise self._refusal(TENSOR_PARALLEL)
 
     def with_features(self, flag: str) -> NoReturn:
         raise self._refusal(flag)
@@ -416,13 +418,13 @@ class SplitLM(TorchLM):
         raise self._refusal(flag)
 
     def reference(self) -> NoReturn:
-        raise self._refusal(FLAG)
+        raise self._refusal(TENSOR_PARALLEL)
 
     def _refusal(self, flag: str) -> UsageError:
         return UsageError(
             f"the target is split over {self.ranks.size} processes, and this needs it whole.",
             flag=flag,
-            remedy=f"Leave {FLAG} or what reads the target's own layers out.",
+            remedy=f"Leave {TENSOR_PARALLEL} or what reads the target's own layers out.",
         )
 
 

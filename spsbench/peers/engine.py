@@ -18,16 +18,29 @@ adds to decoding it takes from the prefill, so that both together stay as the en
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from spsbench.decode.stopping import StopRule, TextDecoder
-from spsbench.peers.asking import request_seed, sampling_of
-from spsbench.peers.loops import loops_of
-from spsbench.peers.peer import Peer, PeerError, PeerGone, checked
-from spsbench.peers.protocol import Answer, Ask, Described
-from spsbench.peers.stops import ids_that_end, stop_characters
-from spsbench.records import Generation, Request
+from spsbench.peers.protocol import (
+    Answer,
+    Ask,
+    Described,
+    Peer,
+    PeerError,
+    PeerGone,
+    Sampling,
+    checked,
+    request_seed,
+)
+from spsbench.records import Generation, Loop, Request, SamplingParams
+
+
+def sampling_of(params: SamplingParams) -> Sampling:
+    """The same sampling, as an engine is asked for it."""
+    return Sampling(**params.record())
+
 
 _SLACK, _SLACK_S = 1.05, 0.01
 """How much longer than the request an engine's times may be: clocks differ, and hours are not rounding."""
@@ -66,7 +79,6 @@ class PeerEngine:
         return found
 
     def generate(self, request: Request) -> Generation:
-        """See ``Engine.generate``."""
         if self._gone is not None:
             raise PeerGone(self._gone)
         ask = self._ask(request)
@@ -166,3 +178,92 @@ def _require_possible(answer: Answer, took_s: float) -> None:
     longest_s = max(parts_s, (answer.wall_ms or 0.0) / 1e3)
     if longest_s > took_s * _SLACK + _SLACK_S:
         raise PeerError(f"it reports {longest_s:.3g} s for a request that took {took_s:.3g} s")
+
+
+_UNSEEN = float("nan")
+
+
+def loops_of(answer: Answer, kept: int, k: int) -> list[Loop] | None:
+    """One record a loop that went into the output; None unless all of them follow from what was reported.
+
+    A record needs what each loop drafted, accepted and emitted. ``accepted_per_loop`` gives the second; the
+    third is one more, but for the last. Of the first the protocol has only the sum, which gives each where
+    it is K for every loop. Nothing is made up for an engine that drafted fewer somewhere, that reports sums
+    only or whose loops do not add up to its tokens. Seconds are those of the request: a loop has none.
+    """
+    accepted = answer.accepted_per_loop
+    if k == 0:
+        accepted = _alone(answer)
+    elif accepted is not None and answer.drafted != k * len(accepted):
+        return None
+    if accepted is None or any(not 0 <= count <= k for count in accepted):
+        return None
+    emitted = len(answer.output_ids)
+    free = 0 if answer.decoded is None else max(0, emitted - answer.decoded)
+    if not add_up(accepted, emitted - free):
+        return None
+    return _records(accepted, max(0, kept - free), k)
+
+
+def _alone(answer: Answer) -> list[int] | None:
+    """Without a draft a loop emits one token; None unless their number is reported and agrees."""
+    told = answer.loops is not None and answer.loops == answer.decoded
+    return [0] * answer.loops if told and answer.loops is not None else None
+
+
+def add_up(accepted: list[int], emitted: int) -> bool:
+    """Whether the loops end with the last token, or within the last loop after it."""
+    if not accepted:
+        return emitted == 0
+    before = sum(accepted[:-1]) + len(accepted) - 1
+    return before < emitted <= before + accepted[-1] + 1
+
+
+def _records(accepted: list[int], room: int, k: int) -> list[Loop]:
+    """The loops up to the end of the output; those after it belong to what was cut off."""
+    loops = []
+    for count in accepted:
+        if room <= 0:
+            break
+        emitted = min(count + 1, room)
+        room -= emitted
+        loops.append(
+            Loop(
+                drafted=k,
+                accepted=count,
+                emitted=emitted,
+                tested=min(count + 1, k),
+                beta_sum=_UNSEEN if k else 0.0,
+                truncated=count + 1 - emitted,
+                draft_s=None,
+                verify_s=None,
+                sample_s=None,
+                other_s=None,
+                loop_s=_UNSEEN,
+            )
+        )
+    return loops
+
+
+def ids_that_end(stop: Sequence[str], decoder: TextDecoder, vocab_size: int) -> list[int]:
+    """EOS, and every token that holds one of the stop strings of one character.
+
+    A stop string of several characters may be spread over tokens: no set of ids says where it ends.
+    """
+    return sorted(decoder.eos_ids | _holding(decoder.decode, stop_characters(stop), vocab_size))
+
+
+def stop_characters(stop: Sequence[str]) -> tuple[str, ...]:
+    """The stop strings of one character."""
+    return tuple(text for text in stop if len(text) == 1)
+
+
+@lru_cache(maxsize=16)
+def _holding(
+    decode: Callable[[Sequence[int]], str], characters: tuple[str, ...], vocab_size: int
+) -> frozenset[int]:
+    """Every token whose text holds one of some characters; a vocabulary is decoded once."""
+    if not characters:
+        return frozenset()
+    texts = ((token, decode([token])) for token in range(vocab_size))
+    return frozenset(token for token, text in texts if any(one in text for one in characters))

@@ -14,9 +14,8 @@ from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 
 from spsbench.config.addresses import withheld
 from spsbench.fetch.http import Bounded
-from spsbench.peers.lines import MOST_BYTES
-from spsbench.peers.peer import PeerError, PeerGone
-from spsbench.peers.protocol import ProtocolError, loaded, shortened
+from spsbench.peers.protocol import PeerError, PeerGone, ProtocolError, loaded, shortened
+from spsbench.peers.worker import MOST_BYTES
 
 KEY = "SPSBENCH_API_KEY"
 """Environment variable with the key of a server that asks for one; it is sent and never written down."""
@@ -164,7 +163,6 @@ def _is_ok(response: requests.Response) -> bool:
 
 
 def _lines(response: requests.Response, path: str) -> Iterator[bytes]:
-    """Lines as they arrive."""
     held = b""
     while part := response.raw.read1(1 << 16):
         *lines, held = (held + part).split(b"\n")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tarfile
 import time
@@ -12,9 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from spsbench.config.files import read_yaml, unknown_name, validate
 from spsbench.errors import UnavailableError
 from spsbench.fetch.cache import (
+    Stored,
     cache_dir,
     locked,
     megabytes,
@@ -26,9 +34,187 @@ from spsbench.fetch.cache import (
     writable,
     written_whole,
 )
-from spsbench.peers.catalogue import Entry, Source, engines_dir
-from spsbench.peers.commands import Run, clean_environment, run
-from spsbench.peers.environment import Environment
+from spsbench.paths import data_dir
+
+Count = Annotated[int, Field(strict=True, ge=0)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Source(Stored):
+    """A source distribution on the package index; ``folder`` inside of it is what is compiled."""
+
+    folder: str
+
+
+class Rules(_Settings):
+    """By which drafted tokens are kept, greedy and sampled."""
+
+    greedy: str
+    sampled: str
+
+
+class Entry(_Settings):
+    """An engine that can be installed.
+
+    Attributes:
+        fetch_bytes, kept_bytes: to fetch, and to keep.
+        spare_bytes: taken beyond that while it is being installed.
+        duration: of the installation, roughly, e.g. ``1 minute``.
+        statistics: fields of an answer that it fills, of ``loops``, ``drafted``, ``accepted``.
+    """
+
+    name: str
+    title: str
+    package: str
+    version: str
+    source: Source | None = None
+    elsewhere: dict[str, str] = {}
+    fetch_bytes: Count
+    kept_bytes: Count
+    spare_bytes: Count = 0
+    duration: str
+    rules: Rules
+    statistics: tuple[str, ...]
+    limits: tuple[str, ...]
+
+    @property
+    def lock(self) -> Path:
+        """Its lock file, in pip's format for requirements."""
+        return _folder() / f"{self.name}.txt"
+
+    @property
+    def environment(self) -> Environment:
+        """Where it is, or will be. Another lock file, version or Python is another place."""
+        pinned = hashlib.sha256(self.lock.read_bytes() + self.version.encode()).hexdigest()[:8]
+        python = f"py{sys.version_info.major}.{sys.version_info.minor}"
+        return Environment(engines_dir() / f"{self.name}-{self.version}-{python}-{pinned}")
+
+
+def engines_dir() -> Path:
+    """Where all engines are installed."""
+    return cache_dir() / "engines"
+
+
+def list_entries() -> list[str]:
+    """Names of all engines that can be installed."""
+    return sorted(path.stem for path in _folder().glob("*.yaml"))
+
+
+def load_entry(name: str, flag: str) -> Entry:
+    """An engine by its name."""
+    file = _folder() / f"{name}.yaml"
+    if name not in list_entries():
+        raise unknown_name("engine", name, list_entries(), flag)
+    return validate(Entry, {"name": name} | read_yaml(file, flag), lambda key: f"{file}: {key}")
+
+
+def _folder() -> Path:
+    return data_dir("configs/engines")
+
+
+_TICK_S, _END_S = 1.0, 5.0
+
+
+Run = Callable[..., None]
+"""Runs a command to its end, as ``run`` does."""
+
+
+def run(
+    argv: Sequence[str | Path],
+    log: Path,
+    environment: Mapping[str, str],
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        before = output.tell()
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            code = _ended(process, tick)
+        finally:
+            _end_group(process)
+    if code:
+        raise UnavailableError(
+            f"`{' '.join(Path(part).name for part in argv[:4])} ...` failed: {_reason(log, before, code)}.",
+            remedy=f"All that it said is in {log}.",
+        )
+
+
+def clean_environment() -> dict[str, str]:
+    """Our variables without those that would let another interpreter find our packages."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+
+
+def _ended(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> int:
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(_TICK_S)
+        tick()
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End it with its children; nothing happens where all have ended."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _reason(log: Path, start: int, code: int) -> str:
+    """The last line that says error, else the last one; of pip without a network that it has none."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    if any("connection" in line and "establish" in line for line in map(str.lower, lines)):
+        return "no package index can be reached"
+    errors = [line for line in lines if "error" in line.lower()]
+    return next(reversed(errors or lines), f"it ended with {code}").removeprefix("ERROR: ").rstrip(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A virtual environment, always used by its interpreter: the scripts in ``bin`` name the folder in
+    which they were made, and it is renamed once it is whole.
+    """
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter; not resolved, since the link is what makes it an environment."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def server(self) -> Path:
+        """llama.cpp's server, where that is what was installed."""
+        return self.folder / "bin" / "llama-server"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is installed, and the interpreter that it was made with is still there."""
+        return self.python.exists()
+
+    @property
+    def packages(self) -> Path:
+        """Its packages."""
+        found = next(self.folder.glob("lib/python3*/site-packages"), None)
+        if found is None:
+            raise FileNotFoundError(f"{self.folder} has no packages")
+        return found
+
 
 _PIP = (
     "install",
@@ -67,18 +253,14 @@ def uninstall(entry: Entry) -> int:
     """Remove an engine, other versions of it too; the bytes that this frees."""
     environment = entry.environment
     with locked(environment.folder, entry.title):
-        found = {environment.folder, *_folders(entry)}
-        freed = sum(remove(folder) for folder in found)
+        # Environments of any version, whole or partial.
+        others = (path for path in engines_dir().glob(f"{entry.name}-*-py*") if path.is_dir())
+        found = {path.with_name(path.name.removesuffix(".partial")) for path in others}
+        freed = sum(remove(folder) for folder in found | {environment.folder})
         if entry.source is not None:
             freed += remove_part(entry.source.file)
         _log(entry).unlink(missing_ok=True)
         return freed
-
-
-def _folders(entry: Entry) -> list[Path]:
-    """Environments of any version, whole or partial."""
-    found = engines_dir().glob(f"{entry.name}-*-py*")
-    return [path.with_name(path.name.removesuffix(".partial")) for path in found if path.is_dir()]
 
 
 def _install(entry: Entry, execute: Run) -> None:
@@ -173,12 +355,9 @@ class _Work:
         self._run([self.environment.python, "-m", "pip", *_PIP, *what])
 
     def _run(self, argv: Sequence[str | Path]) -> None:
-        self.execute(argv, _log(self.entry), self._variables(), self.meter.look)
-        self.meter.look()
-
-    def _variables(self) -> Mapping[str, str]:
         ours = {"TMPDIR": str(self.scratch), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_USER": "0"}
-        return clean_environment() | ours
+        self.execute(argv, _log(self.entry), clean_environment() | ours, self.meter.look)
+        self.meter.look()
 
 
 def _fetched(entry: Entry, source: Source) -> Path:

@@ -5,16 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from spsbench.errors import UnavailableError
-from spsbench.peers.dialects.detection import detected
-from spsbench.peers.dialects.dialect import Dialect, Heard
+from spsbench.peers.dialects import (
+    Counters,
+    Dialect,
+    Heard,
+    LlamaCpp,
+    OpenAi,
+    Sglang,
+    Texts,
+    Vllm,
+    part,
+    token_ids,
+    whole,
+)
 from spsbench.peers.http import Http
-from spsbench.peers.peer import Peer, PeerError, PeerGone
-from spsbench.peers.protocol import Answer, Ask, Described, Sampling
-from spsbench.peers.tally import Tally, counted_between, read_tally
-from spsbench.peers.texts import Texts
+from spsbench.peers.protocol import Answer, Ask, Described, Peer, PeerError, PeerGone, Sampling, shortened
 from spsbench.peers.worker import MOST_FAILURES
 
 ANSWER_S = 300.0
@@ -49,7 +58,6 @@ class Server:
         self._lock = threading.Lock()
 
     def describe(self) -> Described:
-        """See ``Peer.describe``."""
         return self._spoken().described
 
     def generate(self, ask: Ask) -> Answer:
@@ -162,3 +170,100 @@ def first_token(peer: Peer, prompt: list[int], stop_ids: list[int], url: str) ->
     except PeerError as error:
         raise UnavailableError(f"{url}: {error}.", flag="--engine") from error
     return ids[0] if ids else None
+
+
+_LATE_S = 1.0
+"""Servers count shortly after they have answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Sums of ``Counters`` since the server's start, over all of their labels."""
+
+    written: int
+    drafted: int
+    accepted: int
+
+
+def read_tally(metrics: str | None, counters: Counters) -> Tally | None:
+    """The sums in a page of Prometheus' text format; None where one is missing."""
+    if metrics is None:
+        return None
+    sums: dict[str, float] = {}
+    for line in metrics.splitlines():
+        if line.startswith("#"):
+            continue
+        sample, _, value = line.rpartition(" ")
+        name = sample.partition("{")[0]
+        try:
+            sums[name] = sums.get(name, 0.0) + float(value)
+        except ValueError:
+            continue
+    names = (counters.written, counters.drafted, counters.accepted)
+    if any(name not in sums for name in names):
+        return None
+    return Tally(*(int(sums[name]) for name in names))
+
+
+def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int) -> tuple[int, int] | None:
+    """Draft tokens proposed and kept by a request of so many tokens.
+
+    None where the server wrote another number of tokens meanwhile: it has other clients, or has not counted.
+    """
+    deadline = time.monotonic() + _LATE_S
+    while (after := now()) is not None:
+        if after.written - before.written == tokens:
+            return after.drafted - before.drafted, after.accepted - before.accepted
+        if after.written - before.written > tokens or time.monotonic() > deadline:
+            return None
+        time.sleep(0.02)
+    return None
+
+
+def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:
+    """The dialect of a server and of one model that it serves."""
+    props = http.find("/props")
+    cards = _cards(http)
+    if props is not None and "default_generation_settings" in props:
+        return LlamaCpp(props, whole(part(cards[0], "meta", "n_vocab")))
+    info = http.find("/get_server_info") or http.find("/server_info")
+    if info is not None and "version" in info:
+        return Sglang(info)
+    name = _chosen(cards, model)
+    version = str((http.find("/version") or {}).get("version", "unknown"))
+    if cards[0].get("owned_by") == "vllm":
+        return Vllm(name, version)
+    return _openai(http, name, version, texts)
+
+
+def _cards(http: Http) -> list[dict[str, Any]]:
+    """What ``/v1/models`` lists."""
+    found = http.get("/v1/models")
+    cards = found.get("data") if isinstance(found, dict) else None
+    if not (isinstance(cards, list) and cards and all(isinstance(each, dict) for each in cards)):
+        raise PeerError(f"{http.root}/v1/models lists no model: {shortened(repr(found))}")
+    return cards
+
+
+def _chosen(cards: list[dict[str, Any]], model: str | None) -> str:
+    """The name of the model that is meant. An adapter of vLLM names its model as its parent."""
+    names = [str(card.get("id")) for card in cards]
+    if model in names:
+        return str(model)
+    if model is None and len([card for card in cards if not card.get("parent")]) == 1:
+        return names[0]
+    asked = "no model is named" if model is None else f"{model!r} is not served"
+    raise PeerGone(f"{asked}; it serves {', '.join(names)}: choose with :model=NAME")
+
+
+def _openai(http: Http, model: str, version: str, texts: Texts | None) -> Dialect:
+    """A server that is known by its answer to one token: which fields it takes and gives."""
+    probe = {"model": model, "prompt": [0], "max_tokens": 1, "temperature": 0.0, "return_token_ids": True}
+    found = http.accepts("/v1/completions", probe)
+    if found is not None and isinstance(part(found, "choices", 0, "token_ids"), list):
+        token_ids(part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
+        return Vllm(model, version)
+    ids_in = found is not None and part(found, "usage", "prompt_tokens") in (None, 1)
+    info = http.find("/info") or {}
+    engine = "TGI" if "model_id" in info and "max_total_tokens" in info else "OpenAI API"
+    return OpenAi(model, engine, str(info.get("version", version)), texts, ids_in=ids_in)

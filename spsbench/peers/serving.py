@@ -32,11 +32,9 @@ class Served(Protocol):
 
     def describe(self) -> Described:
         """What was loaded, and what it really runs with."""
-        ...
 
     def generate(self, ask: Ask) -> Answer:
         """Write one sequence; times are taken here."""
-        ...
 
 
 def serve(load: Callable[[Load], Served]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,9 +16,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from spsbench.files import ordinary
-from spsbench.peers import guard
-from spsbench.peers.lines import Lines, NoLine
-from spsbench.peers.peer import PeerError, PeerGone
 from spsbench.peers.protocol import (
     BYE,
     DESCRIBE,
@@ -27,6 +26,8 @@ from spsbench.peers.protocol import (
     Kind,
     Load,
     Params,
+    PeerError,
+    PeerGone,
     ProtocolError,
     parsed,
     read,
@@ -34,10 +35,70 @@ from spsbench.peers.protocol import (
     shortened,
 )
 
+MOST_BYTES = 8 << 20
+"""Of one answer: far more than the longest text takes as token ids."""
+
+
+_PART = 1 << 16
+
+
+class NoLine(Exception):
+    """There is no line; the text says why."""
+
+
+class Lines:
+    """A line to a process and a line from it, each time within a limit."""
+
+    def __init__(self, asked: int, answers: int) -> None:
+        os.set_blocking(asked, False)  # it may never read
+        self._asked, self._answers = asked, answers
+
+    def answer(self, line: str, limit_s: float) -> str:
+        """What it answers to a line."""
+        end = time.monotonic() + limit_s
+        if self._ready(self._answers, select.POLLIN, 0.0) and os.read(self._answers, 1):
+            raise NoLine("it wrote before it was asked")
+        left = memoryview(line.encode())
+        held = bytearray()
+        while b"\n" not in held[-_PART:]:
+            waits = (self._asked, select.POLLOUT) if left else (self._answers, select.POLLIN)
+            if not self._ready(*waits, end - time.monotonic()):
+                raise NoLine(f"no answer after {limit_s:g} s")
+            if left:
+                left = left[os.write(self._asked, left[:_PART]) :]
+                continue
+            part = os.read(self._answers, _PART)
+            if not part:
+                raise NoLine("it ended")
+            held += part
+            if len(held) > MOST_BYTES:
+                raise NoLine(f"a line of more than {MOST_BYTES >> 20} MB")
+        if not held.endswith(b"\n") or held.count(b"\n") > 1:
+            first, _, _ = held.decode(errors="replace").partition("\n")
+            raise NoLine(f"it wrote more than one line, the first {shortened(first)}")
+        return held.decode(errors="replace")
+
+    def _ready(self, descriptor: int, event: int, limit_s: float) -> bool:
+        poll = select.poll()  # not select(), which knows no descriptor above 1023
+        poll.register(descriptor, event)
+        return bool(poll.poll(max(0.0, limit_s) * 1000))
+
+
 MOST_FAILURES = 3
 """Requests in a row without an answer, after which an engine is given up."""
 
 _END_S = 10.0
+
+_GUARD = """
+import os, signal, sys
+if not os.read(0, 1):
+    os.killpg(int(sys.argv[1]), signal.SIGKILL)
+"""
+"""Ends a worker's processes when spsbench is killed; a stopped process would keep its memory for good.
+
+A byte on the pipe that spsbench holds says that the worker was ended, its end without one that spsbench is
+gone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +145,6 @@ class Worker:
         return None if self._process is None else self._process.pid
 
     def describe(self) -> Described:
-        """See ``Peer.describe``."""
         if self._process is None:
             self._start()
         assert self._described is not None
@@ -121,7 +181,6 @@ class Worker:
             self._end()
 
     def _start(self) -> None:
-        """Start it and load the models."""
         self._command.log.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(self._command.log, "ab", opener=ordinary) as log:
@@ -150,7 +209,6 @@ class Worker:
         self._described = found
 
     def _answer(self, method: str, params: Params, kind: type[Kind], limit_s: float) -> Kind:
-        """The answer to a request."""
         self._asked += 1
         try:
             with self._awake():
@@ -174,7 +232,6 @@ class Worker:
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
-        """Let it run meanwhile."""
         if not self._paused:
             yield
             return
@@ -210,7 +267,7 @@ class Worker:
 def _guarding(group: int) -> subprocess.Popen[bytes]:
     """A process that ends a group of processes should this one end without doing so."""
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", guard.__file__, str(group)],
+        [sys.executable, "-I", "-S", "-c", _GUARD, str(group)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -13,7 +13,7 @@ from spsbench.engines.rescore import teacher_force
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Generation, Request, SamplingParams
 from spsbench.replay.texts import TargetText
-from spsbench.runner.backends import Backends
+from spsbench.runner.engines import EngineFactory
 
 ROUNDS, TOKENS = 8, 32
 """Each engine writes so many tokens in a round; the first round is not counted."""
@@ -61,11 +61,11 @@ def _engines(pairs: Mapping[str, Pair], sampling: SamplingParams) -> dict[str, E
     """The target's, and one of every draft."""
     first = next(iter(pairs.values()))
     window = first.target.context_window  # no engine here has a fixed shape
-    engines = {_TARGET: Backends(first, window).build(Arm("ars", 0, EAGER, "timed", sampling))}
+    engines = {_TARGET: EngineFactory(first, window).build(Arm("ars", 0, EAGER, "timed", sampling))}
     for name, pair in pairs.items():
         in_loops = Arm("sps", _K, EAGER, "timed", sampling)
         alone = Arm("draft", 0, EAGER, "timed", sampling)
-        engines[name] = Backends(pair, window).build(in_loops if pair.device.type == "cpu" else alone)
+        engines[name] = EngineFactory(pair, window).build(in_loops if pair.device.type == "cpu" else alone)
     return engines
 
 

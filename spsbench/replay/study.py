@@ -21,7 +21,7 @@ from spsbench.replay.prediction import Even, Predicted, Timed, break_even, predi
 from spsbench.replay.rehearsal import LEAST_ROUNDS, LoopTimes, rehearse
 from spsbench.replay.replaying import NO_READERS, Readers, Replayed, replay
 from spsbench.replay.texts import AsRun, Ran, Written
-from spsbench.runner.backends import Backends
+from spsbench.runner.engines import EngineFactory
 
 Told = Callable[[str], None]
 TimesOf = Callable[["Sought", Floats, int], LoopTimes]
@@ -232,7 +232,7 @@ def _engines(
 ) -> dict[_Key | None, Engine]:
     """Of ArS and of every cell."""
     corpus = tuple({text.prompt: None for text in written.texts})
-    backends = {number: Backends(pair, window, corpus=corpus) for number, pair in pairs.items()}
+    backends = {number: EngineFactory(pair, window, corpus=corpus) for number, pair in pairs.items()}
     name, sampling = written.sampling_name, written.sampling
     ars = Arm("ars", 0, EAGER, name, sampling)
     engines: dict[_Key | None, Engine] = {None: next(iter(backends.values())).build(ars)}

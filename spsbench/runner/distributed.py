@@ -23,21 +23,19 @@ from spsbench.models.source import files_of
 from spsbench.records import Prompt, Sample
 from spsbench.runner.conditions import (
     AUTO,
+    noted,
     recorded_threads,
     require_known,
     settle_all,
     software_of,
     with_sharing,
 )
-from spsbench.runner.energy import noted
 from spsbench.runner.execute import Outcome, Watcher, due_turns, execute, note_facts
 from spsbench.runner.finalize import Scores, finalize, score, unscored
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import announce_proof, note_proof
-from spsbench.runner.ray_pool import START_S, RayPool, ray_pool
-from spsbench.runner.schedule import Turn
-from spsbench.runner.spread import Block, Item, hand_out, measuring
-from spsbench.runner.worker import Introduction
+from spsbench.runner.stopping import Turn
+from spsbench.runner.worker import START_S, Block, Introduction, Item, RayPool, hand_out, measuring, ray_pool
 from spsbench.stats.workers import unlike
 from spsbench.store import RunStore, plain
 from spsbench.store.opening import RUN_FILE, check_identity, read_run, require_free

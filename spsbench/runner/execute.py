@@ -13,40 +13,47 @@ from typing import Any, Protocol
 
 import torch
 
-from spsbench.arms.choice import is_peer
-from spsbench.arms.engines import GRAPHED
+from spsbench.arms.choice import GRAPHED, is_peer
 from spsbench.axes import EAGER
 from spsbench.drafters.checked import DrafterFault
 from spsbench.energy import EnergyMeter
-from spsbench.engines.base import Engine
-from spsbench.engines.threads import torch_threads
+from spsbench.engines.base import Engine, torch_threads
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.models.memory import cache_bytes, cache_shared, measured_bandwidth
 from spsbench.models.pair import Pair, load_pair
 from spsbench.paths import results_dir
 from spsbench.peers.engine import PeerEngine
-from spsbench.peers.peer import PeerError
+from spsbench.peers.protocol import PeerError
 from spsbench.records import ELAPSED, Arm, Generation, Request, Sample
-from spsbench.runner.answering import Answer, answers, reason_of
 from spsbench.runner.conditions import (
     AUTO,
     conditions_of,
+    meter_of,
+    metered,
+    noted,
     recorded_threads,
     require_same_engines,
     require_unchanged,
     settle,
     with_engines,
 )
-from spsbench.runner.energy import meter_of, metered, noted
-from spsbench.runner.expectation import SPENT, duration, of_earlier_run
+from spsbench.runner.engines import Answer, answers, reason_of
 from spsbench.runner.finalize import finalize, peak_memory_bytes, score
-from spsbench.runner.follower import backends_of
 from spsbench.runner.peers import LOGS, PeerArms, require_any
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import checked, prove
-from spsbench.runner.ranks import ranks_of
-from spsbench.runner.schedule import Turn, together, turns
-from spsbench.runner.stopping import StoppingRule, note, stopping_rule
+from spsbench.runner.ranks import engine_factory, ranks_of
+from spsbench.runner.stopping import (
+    SPENT,
+    StoppingRule,
+    Turn,
+    duration,
+    note,
+    of_earlier_run,
+    stopping_rule,
+    together,
+    turns,
+)
 from spsbench.stats.anytime import EXPECTABLE
 from spsbench.store import RunStore, differences, plain
 from spsbench.store.opening import RUN_FILE, check_identity, read_run
@@ -54,7 +61,6 @@ from spsbench.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
 _MODES = {GRAPHED: "graphs"}  # others than ours run the stock model, or their own forward
-_OWN_FORWARD = "its own"
 
 
 class Watcher(Protocol):
@@ -62,31 +68,24 @@ class Watcher(Protocol):
 
     def loading(self, what: str) -> None:
         """Something slow begins, e.g. loading a model."""
-        ...
 
     def warned(self, message: str) -> None:
         """Something is not as it was asked for."""
-        ...
 
     def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
         """Measuring of all arms begins; ``done`` of ``total`` sequences are there from before."""
-        ...
 
     def expecting(self, total: int | None, sentence: str) -> None:
         """A run that may end early will take ``total`` sequences (None: unknown); ``sentence`` may be ''."""
-        ...
 
     def finished(self, sample: Sample) -> None:
         """A sequence is done and on the disk."""
-        ...
 
     def proving(self, total: int) -> None:
         """At most ``total`` sequences are drawn for the proof of losslessness alone."""
-        ...
 
     def scoring(self, total: int) -> None:
         """Scoring of ``total`` sequences begins."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +180,11 @@ def _generate(
             now = _with_peers(plan, store, peers, due, watcher, now, allow_mixed=allow_mixed)
         due -= peers.left_out.keys()
         corpus = tuple(prompt.ids for prompt in plan.prompts)
-        backends = backends_of(pair, plan.slots, corpus, peers.engine)
+        backends = engine_factory(pair, plan.slots, corpus, peers.engine)
         engines = backends.all([arm for arm in plan.arms if arm in due or not is_peer(arm)])
-        _note_engines(plan, store, engines, pair, backends.fallbacks, watcher)
+        for arm, reason in backends.fallbacks.items():
+            watcher.warned(f"{arm} runs with the engine eager: {reason}.")
+        note_facts(store, facts_of(plan, engines, pair, backends.fallbacks))
         if due:
             if rule is not None:
                 rule.leave_out(len(peers.left_out))
@@ -191,20 +192,6 @@ def _generate(
             _measure_all(plan, store, engines, measurable, pair, watcher, settle(store, now), rule)
             _note_peers(store, peers)
         prove(plan, store, pair, backends, watcher)
-
-
-def _note_engines(
-    plan: Plan,
-    store: RunStore,
-    engines: Mapping[Arm, Engine],
-    pair: Pair,
-    fallbacks: Mapping[str, str],
-    watcher: Watcher,
-) -> None:
-    """Record in run.json what computes; arms that are not built this time keep their entries."""
-    for arm, reason in fallbacks.items():
-        watcher.warned(f"{arm} runs with the engine eager: {reason}.")
-    note_facts(store, facts_of(plan, engines, pair, fallbacks))
 
 
 def facts_of(
@@ -327,30 +314,23 @@ def load(plan: Plan, *, threads: int | None = None) -> Pair:
     """Load the pair of a plan, and set the number of CPU threads."""
     asked = plan.config.threads
     threads = threads or (None if asked == AUTO else int(asked))
-    return load_pair(
-        plan.source,
-        plan.dtypes,
-        plan.device,
-        plan.backend,
-        threads,
-        placement=plan.placement,
-        ranks=ranks_of(plan.config),
-    )
+    given = (plan.source, plan.dtypes, plan.device, plan.backend, threads)
+    return load_pair(*given, placement=plan.placement, ranks=ranks_of(plan.config))
 
 
 def _modes(engines: Mapping[Arm, Engine], pair: Pair) -> dict[str, dict[str, str]]:
     """What computes the forwards of each arm."""
     target, draft = (pair.info[role]["backend"] for role in ("target", "draft"))
     ours = [arm for arm, engine in engines.items() if engine.name == EAGER]
-    stock = {arm.name: _mode(engine) for arm, engine in engines.items() if arm not in ours}
+    stock = {
+        arm.name: "its own" if isinstance(engine, PeerEngine) else _MODES.get(engine.name, "stock")
+        for arm, engine in engines.items()
+        if arm not in ours
+    }
     return {
         "target_mode": {arm.name: draft if arm.method == "draft" else target for arm in ours} | stock,
         "draft_mode": {arm.name: draft for arm in ours if arm.method == "sps"},
     }
-
-
-def _mode(engine: Engine) -> str:
-    return _OWN_FORWARD if isinstance(engine, PeerEngine) else _MODES.get(engine.name, "stock")
 
 
 def _memory(device: torch.device, threads: int) -> dict[str, Any]:
@@ -384,9 +364,13 @@ def measure(
             worker, began_s = _worker(engine), time.perf_counter()
             before = taken(worker)
             (place, answer), joules = metered(partial(next, found), counted)
-            lost = _lost(engine, worker, before) | joules | _elapsed(group[place].arm, began_s)
+            # What a restarted worker waited for belongs to its start.
+            lost = taken_since(before, worker if worker == _worker(engine) else None) | joules
+            if group[place].arm.batch > 1:  # a row is not charged with all that passed
+                lost[ELAPSED] = time.perf_counter() - began_s
             sample = _read(group[place], answer, pair)
-            sample.conditions |= lost | _since(began_s)
+            # What a sequence took as a whole is for --budget; no table of times has it.
+            sample.conditions |= lost | {SPENT: time.perf_counter() - began_s}
             yield sample
 
 
@@ -398,24 +382,9 @@ def _read(turn: Turn, answer: Answer, pair: Pair) -> Sample:
     return _sample(turn, Generation([], "", None, 0.0, 0.0, "error"), reason_of(found))
 
 
-def _elapsed(arm: Arm, began_s: float) -> dict[str, float]:
-    """What passed until an answer came, where a row is not charged with all of it."""
-    return {ELAPSED: time.perf_counter() - began_s} if arm.batch > 1 else {}
-
-
 def _worker(engine: Engine) -> int | None:
     """The process that computes in place of this one."""
     return engine.pid if isinstance(engine, PeerEngine) else None
-
-
-def _lost(engine: Engine, worker: int | None, before: dict[str, float | None]) -> dict[str, float]:
-    """What others took meanwhile; what a restarted worker waited for belongs to its start."""
-    return taken_since(before, worker if worker == _worker(engine) else None)
-
-
-def _since(began_s: float) -> dict[str, float]:
-    """What a sequence took as a whole, for ``--budget``; no table of times has it."""
-    return {SPENT: time.perf_counter() - began_s}
 
 
 def all_turns(plan: Plan) -> Iterator[Turn]:

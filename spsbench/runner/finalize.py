@@ -88,7 +88,6 @@ def score(
 
 
 def _references(store: RunStore) -> dict[str, Prompt]:
-    """The prompts by example."""
     found = {prompt.example_id: prompt for prompt in store.prompts()}
     if strangers := {example for example, _, _ in store.done()} - found.keys():
         raise UsageError(

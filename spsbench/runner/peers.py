@@ -17,13 +17,21 @@ from spsbench.axes import shown_engine
 from spsbench.environment import library_versions
 from spsbench.errors import UnavailableError
 from spsbench.models.pair import Pair
+from spsbench.models.source import ModelSource, files_of
 from spsbench.peers.engine import PeerEngine
-from spsbench.peers.folders import folder_of
-from spsbench.peers.peer import PeerGone
-from spsbench.peers.protocol import SAMPLER_ORDER, SMALLEST_SET, Described, Load, shortened
+from spsbench.peers.protocol import SAMPLER_ORDER, SMALLEST_SET, Described, Load, PeerGone, shortened
 from spsbench.peers.registry import find_peer
 from spsbench.records import Arm
 from spsbench.runner.plan import Plan
+
+
+def folder_of(source: ModelSource) -> Path:
+    """The whole Hugging Face folder of a model that was loaded: configuration, tokenizer and weights."""
+    found = files_of(source.location, source.commit)
+    if found is None:
+        raise UnavailableError(f"the files of {source.name} are in no folder that an engine could read.")
+    return found.resolve()
+
 
 LOGS = "engines"
 """Folder of the run directory that takes what external engines print."""

@@ -8,26 +8,26 @@ from typing import Any
 
 import torch
 
-from spsbench.arms.check import task_and_arms
-from spsbench.arms.choice import is_lossless, is_peer
-from spsbench.axes import EAGER, MODIFIED_REJECTION
+from spsbench.arms.choice import is_lossless, is_peer, task_and_arms
+from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
 from spsbench.config import RunConfig
-from spsbench.config.models import AUTO, TORCH, Precision
+from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.registry import drafter_kind
+from spsbench.engines.buffer import MOST_BYTES
 from spsbench.engines.hf import RULES
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.execution import sandbox_level
 from spsbench.metrics.registry import records
+from spsbench.models.causal_lm import attention_window
+from spsbench.models.memory import cache_bytes_per_token, computed_width, require_free, weight_bytes
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits, resolve_device
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
 from spsbench.models.source import ModelSource
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
-from spsbench.runner.backends import require_own_weights, require_placeable, stock_roles
-from spsbench.runner.batches import require_batchable_models, require_filled, require_room
-from spsbench.runner.beams import require_searchable
+from spsbench.runner.engines import require_own_weights, require_placeable, stock_roles
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
@@ -62,7 +62,8 @@ class Plan:
     @property
     def quantiser(self) -> str | None:
         """What quantises weights over torch, other values than ONNX Runtime's; None where nothing does."""
-        return _quantiser(self.dtypes, self.backend)
+        quantised = any(Precision.read(dtype).quantise for dtype in self.dtypes)
+        return LIBRARY if quantised and self.backend == TORCH else None
 
     @property
     def slots(self) -> int:
@@ -156,11 +157,6 @@ def _draft_identity(config: RunConfig) -> dict[str, str]:
     return {"draft_dtype": config.draft_model_dtype} if own else {}
 
 
-def _quantiser(dtypes: tuple[str, str], backend: str) -> str | None:
-    quantised = any(Precision.read(dtype).quantise for dtype in dtypes)
-    return LIBRARY if quantised and backend == TORCH else None
-
-
 def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> list[str]:
     """What the weights of target and draft went through; said once where it holds for the same model."""
     undone = [part.dequantised for part in (source.target, source.draft)]
@@ -249,13 +245,15 @@ def _verification_rule(arm: Arm) -> str | None:
 def plan(config: RunConfig) -> Plan:
     """Load the task, find the pair, read the data, build every prompt; load no weight."""
     task, arms = task_and_arms(config)
-    sandbox = _sandbox(config, task)
+    # What stands between generated programs and this machine; None if none will run.
+    sandbox = sandbox_level(config.unsafe_exec) if task.runs_code and config.score else None
     device = resolve_device(config.device)
     source = find_pair(config.pair)
     for drafter in _drafters(arms):
         drafter_kind(drafter.name).require_target(drafter, source.target)
     _require_shareable(config, source, arms)
-    _require_own_loops(source, arms)
+    if (other := next((arm.engine for arm in arms if arm.engine != EAGER), None)) is not None:
+        require_decoder(source, other)
     require_batchable_models(arms, source)
     require_split_arms(config, source, arms)
     dtypes = config.model_dtype, config.draft_model_dtype
@@ -315,13 +313,6 @@ def _uses_template(config: RunConfig, source: PairSource, task: Task) -> bool:
     return config.chat_template == "auto" and wanted
 
 
-def _require_own_loops(source: PairSource, arms: tuple[Arm, ...]) -> None:
-    """Refuse engines that read a prompt as a decoder does, for a pair that reads it with an encoder."""
-    other = next((arm.engine for arm in arms if arm.engine != EAGER), None)
-    if other is not None:
-        require_decoder(source, other)
-
-
 def require_decoder(source: PairSource, engine: str) -> None:
     """Refuse an encoder-decoder for an engine that would read its prompt as one text."""
     if source.target.is_encoder_decoder:
@@ -344,6 +335,79 @@ def _shard(prompts: tuple[Prompt, ...], config: RunConfig) -> tuple[Prompt, ...]
     return kept
 
 
-def _sandbox(config: RunConfig, task: Task) -> str | None:
-    """What stands between generated programs and this machine; None if none will run."""
-    return sandbox_level(config.unsafe_exec) if task.runs_code and config.score else None
+def require_filled(arms: Sequence[Arm], sequences: int) -> None:
+    """Refuse batches that are never full, whose rows would be charged as if they were."""
+    widest = max(arm.batch for arm in arms)
+    if widest > 1 and sequences < widest:
+        raise UsageError(
+            f"batches of {widest} are never full with {sequences} sequences an arm.",
+            flag="--batch",
+            remedy="Raise --limit or --samples, or give a smaller batch.",
+        )
+
+
+def require_batchable_models(arms: Sequence[Arm], source: PairSource) -> None:
+    """Refuse encoder-decoders, whose sources would have to be padded."""
+    widest = max(arm.batch for arm in arms)
+    if widest > 1 and source.target.is_encoder_decoder:
+        raise UsageError(
+            f"{source.target.name} is an encoder-decoder, and {widest} sequences at once are for decoders.",
+            flag="--batch",
+            remedy="Give --batch 1.",
+        )
+
+
+def require_room(
+    arms: Sequence[Arm],
+    source: PairSource,
+    dtypes: tuple[str, str],
+    device: torch.device,
+    backend: str,
+    slots: int,
+) -> None:
+    """Refuse batches that do not fit into memory: the models, their weights packed again for blocks of
+    several
+    tokens, the caches of all rows and what is kept of each until its output is done.
+    """
+    sizes = sorted({arm.batch for arm in arms if arm.batch > 1})
+    if not sizes:
+        return
+    speculates = any(arm.method == "sps" for arm in arms)
+    drafts = any(arm.method == "draft" or (arm.method == "sps" and arm.drafter.name == MODEL) for arm in arms)
+    models = [source.target, source.draft] if drafts else [source.target]
+    weights = sum(
+        weight_bytes(model, dtype, flag) or 0
+        for model, dtype, flag in zip(models, dtypes, ("--target", "--draft"), strict=False)
+    )
+    per_token = sum(
+        cache_bytes_per_token(model.config, computed_width(model, dtype))
+        for model, dtype in zip(models, dtypes, strict=False)
+    )
+    copies = 1 + (len(sizes) if speculates and backend == ONNXRUNTIME else 0)
+    needed = copies * weights + sum(sizes) * slots * per_token + MOST_BYTES
+    what = f"the models and caches of {sum(sizes)} rows, {slots} tokens each,"
+    require_free(needed, device, what, "--batch", "Give smaller or fewer batches, or --max-new-tokens.")
+
+
+def require_searchable(arms: Sequence[Arm], source: PairSource, longest: int) -> None:
+    """Refuse searches that the models cannot make."""
+    searched = [params for arm in arms if (params := arm.sampling.beam) is not None]
+    if not searched:
+        return
+    for params in searched:
+        for flag, beams in (("--beams", params.width), ("--draft-beams", params.draft_width)):
+            if beams > source.vocab_size:
+                raise UsageError(
+                    f"{beams} beams are more than the vocabulary's {source.vocab_size} tokens.",
+                    flag=flag,
+                    remedy="Give fewer.",
+                )
+    windows = [attention_window(part.config) for part in (source.target, source.draft)]
+    narrowest = min((window for window in windows if window is not None), default=longest)
+    if narrowest < longest:
+        raise UsageError(
+            f"attention over a window of {narrowest} tokens does not fit a tree of beams, and prompts with "
+            f"outputs have up to {longest}.",
+            flag="--sampling",
+            remedy="Choose another sampling, shorter outputs, or models with full attention.",
+        )

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict
 import torch
 from torch import Tensor
 
-from spsbench.arms.choice import is_peer
-from spsbench.arms.engines import GRAPHED
+from spsbench.arms.choice import GRAPHED, is_peer
 from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
 from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import build_policy
@@ -39,10 +38,9 @@ from spsbench.records import (
     Request,
     SamplingParams,
 )
-from spsbench.runner.answering import FAILURES, Answer, answers, reason_of
-from spsbench.runner.backends import Backends
+from spsbench.runner.engines import FAILURES, Answer, EngineFactory, answers, reason_of
 from spsbench.runner.plan import Plan
-from spsbench.runner.schedule import derive_seed
+from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import decisions_of, evidence_of, is_precise
 from spsbench.store import RunStore
 from spsbench.summary_types import ArmProof, Proof
@@ -66,11 +64,9 @@ class Listener(Protocol):
 
     def warned(self, message: str) -> None:
         """Something is not as it was asked for."""
-        ...
 
     def proving(self, total: int) -> None:
         """So many sequences are drawn for the proof alone."""
-        ...
 
 
 def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
@@ -85,7 +81,9 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     reading = rescore.teacher_force(target, draft, prompt.ids, generation.tokens, arm.sampling)
     judged, shown = _with_own_draft(arm, prompt, generation, target, reading)
     sums = rescore.rescored(judged, seed)
-    if _can_rederive(arm) and (drafts or arm.method != "sps" or shown is not None or judged is not reading):
+    # Whether its decisions follow from rows of target and draft.
+    follow = not is_peer(arm) and (arm.method != "sps" or arm.rule.name == MODIFIED_REJECTION)
+    if follow and (drafts or arm.method != "sps" or shown is not None or judged is not reading):
         # Its own policy, to be asked once more; other drafters are as long as they go.
         policy = build_policy(arm.policy) if drafts else None
         given = (arm.sampling, arm.k, seed, target.dtype, policy)
@@ -104,11 +102,6 @@ def _add_up_again(target: CausalLM, prompt: Prompt, generation: Generation) -> N
     reading = rescore.teacher_force(target, None, prompt.ids, generation.tokens, PROOF_SAMPLING)
     own = reading.logits.float().log_softmax(-1).gather(-1, reading.tokens.unsqueeze(-1))
     generation.losslessness = (generation.losslessness or {}) | {RESCORED_BEAM_LOG_PROB: float(own.sum())}
-
-
-def _can_rederive(arm: Arm) -> bool:
-    """Whether its decisions follow from rows of target and draft."""
-    return not is_peer(arm) and (arm.method != "sps" or arm.rule.name == MODIFIED_REJECTION)
 
 
 def _with_own_draft(
@@ -152,7 +145,7 @@ def proof_prompts(plan: Plan) -> tuple[Prompt, ...]:
     return plan.prompts[: max(math.ceil(in_all / arms), _LEAST_AN_ARM)]
 
 
-def prove(plan: Plan, store: RunStore, pair: Pair, backends: Backends, watcher: Listener) -> None:
+def prove(plan: Plan, store: RunStore, pair: Pair, backends: EngineFactory, watcher: Listener) -> None:
     """``draw_proof`` into run.json under ``proof``. Should it fail, the run is none the worse for it."""
     announce_proof(plan, watcher)
     note_proof(store, proven(plan, pair, backends), watcher)
@@ -164,7 +157,7 @@ def announce_proof(plan: Plan, watcher: Listener) -> None:
         watcher.proving(due)
 
 
-def proven(plan: Plan, pair: Pair, backends: Backends) -> Proof:
+def proven(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
     """``draw_proof``, or its failure under ``error``."""
     try:
         return draw_proof(plan, pair, backends)
@@ -190,7 +183,7 @@ class _Drawn(TypedDict):
     losslessness: dict[str, float] | None
 
 
-def draw_proof(plan: Plan, pair: Pair, backends: Backends) -> Proof:
+def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
     """Write sequences at temperature 1 and judge them.
 
     Returns:

@@ -4,23 +4,40 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from spsbench.axes import EAGER
+from spsbench.cluster import TENSOR_PARALLEL, require_alone, started
 from spsbench.config import RunConfig
 from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.drafters.kind import HIDDEN, WEIGHTS
 from spsbench.drafters.registry import drafter_kind
-from spsbench.errors import UsageError
-from spsbench.models.pair import PairSource, resolve_device
-from spsbench.models.tensor_parallel import Ranks, join, joined, require_splittable
-from spsbench.records import Arm
-from spsbench.torchrun import FLAG, require_alone, started
+from spsbench.engines.base import Engine
+from spsbench.errors import SpsbenchError, UsageError
+from spsbench.models.loading import load_torch
+from spsbench.models.memory import suitable_threads
+from spsbench.models.pair import Pair, PairSource, find_pair, resolve_device
+from spsbench.models.tensor_parallel import (
+    FIRST,
+    REPLICATED,
+    Order,
+    OutOfStep,
+    RankGone,
+    Ranks,
+    SplitLM,
+    join,
+    joined,
+    load_split,
+    require_splittable,
+)
+from spsbench.records import Arm, Generation, Request
+from spsbench.runner.engines import EngineFactory
 
 
 def split_over(config: RunConfig) -> dict[str, Any]:
@@ -36,9 +53,10 @@ def backend_asked(config: RunConfig) -> str:
         return config.backend
     if config.backend == ONNXRUNTIME:
         raise UsageError(
-            f"{ONNXRUNTIME} computes a model in one process, and {FLAG} {config.tensor_parallel} splits it.",
+            f"{ONNXRUNTIME} computes a model in one process, and {TENSOR_PARALLEL} {config.tensor_parallel} "
+            "splits it.",
             flag="--backend",
-            remedy=f"Use --backend {TORCH}, or leave {FLAG} out.",
+            remedy=f"Use --backend {TORCH}, or leave {TENSOR_PARALLEL} out.",
         )
     return TORCH
 
@@ -52,7 +70,8 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
     if config.device_map is not None:
         raise _whole("a device map places the target's layers", "--device-map")
     if Precision.read(config.model_dtype).quantise is not None:
-        raise _whole(f"{config.model_dtype} packs the target's matrices", _flag_of_quantising(config))
+        flag = "--quantise" if config.quantise is not None else "--dtype"  # int8 is a short spelling
+        raise _whole(f"{config.model_dtype} packs the target's matrices", flag)
     if source.draft.sharing is not None:
         raise _whole(f"{source.draft.name} reads its target's embedding", "--draft")
     for arm in arms:
@@ -66,14 +85,9 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
             raise _whole(f"the drafter {arm.drafter.name} reads the target's layers", "--drafter")
 
 
-def _flag_of_quantising(config: RunConfig) -> str:
-    """The flag that asked for it: ``--dtype int8`` is a short spelling."""
-    return "--quantise" if config.quantise is not None else "--dtype"
-
-
 def _whole(reason: str, flag: str) -> UsageError:
     return UsageError(
-        f"{reason}, and {FLAG} splits the target over processes.",
+        f"{reason}, and {TENSOR_PARALLEL} splits the target over processes.",
         flag=flag,
         remedy="Leave one of the two out.",
     )
@@ -87,7 +101,7 @@ def ranks_of(config: RunConfig) -> Ranks | None:
     if ranks is None:
         raise UsageError(
             f"{config.tensor_parallel} processes are asked for, and this one stands alone.",
-            flag=FLAG,
+            flag=TENSOR_PARALLEL,
             remedy="Only the commands run, sweep-k and verify can be split, started by torchrun.",
         )
     return ranks
@@ -113,11 +127,11 @@ def _require_started(count: int) -> None:
     if there == count:
         return
     if count == 1:
-        require_alone("run", f"Add {FLAG} {there}, or start spsbench without torchrun.")
+        require_alone("run", f"Add {TENSOR_PARALLEL} {there}, or start spsbench without torchrun.")
     raise UsageError(
         f"{count} processes are asked for, and "
         + ("this one was started alone." if there == 1 else f"{there} were started."),
-        flag=FLAG,
+        flag=TENSOR_PARALLEL,
         remedy=f"Type: {launch_command(count, sys.argv[1:])}",
     )
 
@@ -146,7 +160,122 @@ def _device(name: str) -> torch.device:
     if device.type == "cuda" and here > torch.cuda.device_count():
         raise UsageError(
             f"{here} processes were started on a machine with {torch.cuda.device_count()} GPUs.",
-            flag=FLAG,
+            flag=TENSOR_PARALLEL,
             remedy="Start as many as there are GPUs.",
         )
     return device
+
+
+def follow(config: RunConfig, ranks: Ranks) -> int:
+    """What a process does that does not lead: it answers to the first one until that ends.
+
+    It prints nothing but what went wrong here alone. It leaves Ctrl-C to the first process and dies of
+    SIGTERM and SIGHUP without a word: launchers send these to all processes, and the first one explains.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) != signal.SIG_IGN:
+            signal.signal(signum, signal.SIG_DFL)
+    try:
+        _answer(config, ranks)
+        return 0
+    except (OutOfStep, RankGone):
+        return 0  # the first process says it, or has exited
+    except SpsbenchError as error:
+        print(f"error: process {ranks.rank}: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+
+
+def _answer(config: RunConfig, ranks: Ranks) -> None:
+    """One order after another until there are no more."""
+    pair: Pair | None = None
+    backends: EngineFactory | None = None
+    while True:
+        with ranks.together("waiting"):
+            message = ranks.hear()
+        match message.order:
+            case Order.END:
+                return
+            case Order.LOAD:
+                pair = _load(config, ranks, message.number or None)
+            case Order.PREPARE:
+                assert pair is not None, "loaded first"
+                backends = EngineFactory(pair, 0, corpus=ranks.share())
+            case Order.GENERATE:
+                assert pair is not None, "loaded first"
+                assert backends is not None, "prepared first"
+                arm, request = ranks.share()
+                generate_alike(backends.build(arm), request, _split(pair))
+            case Order.SCORE | Order.READ:
+                assert pair is not None, "loaded first"
+                _split(pair).obey(message)
+
+
+def _load(config: RunConfig, ranks: Ranks, threads: int | None) -> Pair:
+    """This process's slices of the target, and where each process drafts the draft; as ``load_pair``."""
+    source = find_pair(config.pair)
+    target = load_split(source.target, config.model_dtype, source.vocab_size, "--target", ranks, threads)
+    if ranks.device.type == "cpu":
+        torch.set_num_threads(threads or suitable_threads(target.parameters))
+    device, size = ranks.device, source.vocab_size
+    replicated = config.draft_placement == REPLICATED
+    draft = (
+        load_torch(source.draft, config.draft_model_dtype, device, size, "--draft") if replicated else target
+    )
+    return Pair(target, draft, source.tokenizer, device, {"threads": torch.get_num_threads()})
+
+
+def _split(pair: Pair) -> SplitLM:
+    assert isinstance(pair.target, SplitLM)
+    return pair.target
+
+
+def engine_factory(
+    pair: Pair, slots: int, corpus: Sequence[Sequence[int]], peer: Callable[[Arm], Engine]
+) -> EngineFactory:
+    """What builds a run's engines; see ``EngineFactory``."""
+    if not isinstance(pair.target, SplitLM):
+        return EngineFactory(pair, slots, corpus=corpus, peer=peer)
+    ranks = pair.target.ranks
+    if ranks.placement == FIRST:
+        return EngineFactory(pair, slots, ranks.clock, corpus=corpus)
+    return AlikeEngineFactory(pair, slots, corpus)
+
+
+class AlikeEngineFactory(EngineFactory):
+    """Builds engines whose sequences every process runs, with the first one's requests."""
+
+    def __init__(self, pair: Pair, slots: int, corpus: Sequence[Sequence[int]]) -> None:
+        self._target = _split(pair)
+        super().__init__(pair, slots, self._target.ranks.clock, corpus=corpus)
+        with self._target.ranks.together("the beginning"):
+            self._target.ranks.tell(Order.PREPARE)
+            self._target.ranks.share(tuple(corpus))
+
+    def build(self, arm: Arm) -> Engine:
+        return AlikeEngine(super().build(arm), arm, self._target)
+
+
+class AlikeEngine:
+    """The leading process's side: it has the others run each sequence with it."""
+
+    def __init__(self, engine: Engine, arm: Arm, target: SplitLM) -> None:
+        self.name = engine.name
+        self._engine, self._arm, self._target = engine, arm, target
+
+    def generate(self, request: Request) -> Generation:
+        ranks = self._target.ranks
+        with ranks.together("a sequence"):
+            ranks.tell(Order.GENERATE)
+            ranks.share((self._arm, request))
+            return generate_alike(self._engine, request, self._target)
+
+
+def generate_alike(engine: Engine, request: Request, target: SplitLM) -> Generation:
+    """A sequence, checked loop by loop (``SplitLM``) and once more as a whole against the other processes."""
+    ranks = target.ranks
+    with ranks.together("a sequence"), target.alike():
+        made = engine.generate(request)
+        accepted = [loop.accepted for loop in made.loops or ()]
+        ranks.agree([*made.tokens, *accepted], "a finished sequence")
+    return made

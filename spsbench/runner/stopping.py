@@ -6,17 +6,225 @@ so the tokens of a run that ends early are the first ones of the run that does n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+import hashlib
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, product
+from pathlib import Path
+from typing import Any, Literal
 
-from spsbench.records import Sample
-from spsbench.runner.expectation import Expectation, expectation, spent
+from spsbench.config import RunConfig
+from spsbench.errors import SpsbenchError
+from spsbench.records import Arm, Prompt, Sample
 from spsbench.runner.plan import Plan
-from spsbench.runner.schedule import Turn
-from spsbench.stats.anytime import anytime_speedup, relative_half_width
+from spsbench.stats.anytime import EXPECTABLE, anytime_speedup, prompts_needed, relative_half_width
+from spsbench.stats.speedup import PairedTimes, finished
 from spsbench.stats.timings import ComparedTimes, Timing, Timings
-from spsbench.store import RunStore
+from spsbench.store import RunStore, differences, plain
 from spsbench.summary_types import StoppedArm, Stopping
+
+_FILLS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One sequence to generate.
+
+    Attributes:
+        wave: see ``Sample.wave``.
+    """
+
+    prompt: Prompt
+    sample_index: int
+    arm: Arm
+    order: int
+    seed: int
+    wave: str | None = None
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """The sample's key in the store."""
+        return self.prompt.example_id, self.sample_index, self.arm.name
+
+    @property
+    def unit(self) -> str:
+        """What is run whole or not at all: its wave, or its prompt where there are none."""
+        return self.wave or self.prompt.example_id
+
+
+def turns(prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_seed: int) -> Iterator[Turn]:
+    """Every sequence of a run, the arms of a prompt next to each other in shuffled order.
+
+    Interleaving makes a drift of the machine hit all arms alike; the shuffle keeps one arm from
+    always running on what another left in the caches. With batches the arms take turns by waves of whole
+    prompts, which fill the largest batch about ``_FILLS`` times; every arm then has the same waves, so that
+    batches can be compared, too.
+    """
+    widest = max(arm.batch for arm in arms)
+    if widest > 1:
+        size = -(-_FILLS * widest // samples)
+        yield from _by_waves(prompts, samples, arms, root_seed, size)
+        return
+    for prompt in prompts:
+        for index in range(samples):
+            for order, arm in enumerate(_shuffled(arms, root_seed, prompt, index)):
+                yield Turn(prompt, index, arm, order, _seed(root_seed, prompt, index, arm))
+
+
+def _by_waves(
+    prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_seed: int, size: int
+) -> Iterator[Turn]:
+    """``turns`` by waves of so many prompts; what is less than half a wave at the end goes with the last."""
+    starts = [
+        start for start in range(0, len(prompts), size) if not start or 2 * (len(prompts) - start) >= size
+    ]
+    for start, end in zip(starts, [*starts[1:], len(prompts)], strict=True):
+        wave = prompts[start:end]
+        for order, arm in enumerate(_shuffled(arms, root_seed, wave[0], 0)):
+            for prompt, index in product(wave, range(samples)):
+                seed = _seed(root_seed, prompt, index, arm)
+                yield Turn(prompt, index, arm, order, seed, wave[0].example_id)
+
+
+def together(turns: Iterable[Turn]) -> Iterator[list[Turn]]:
+    """Consecutive turns that an engine answers at once: of an arm with a batch a wave, else each alone."""
+    for _, found in groupby(turns, key=lambda turn: (turn.wave, turn.arm)):
+        group = list(found)
+        if group[0].arm.batch > 1:
+            yield group
+        else:
+            yield from ([turn] for turn in group)
+
+
+def _shuffled(arms: Sequence[Arm], root_seed: int, prompt: Prompt, index: int) -> list[Arm]:
+    shuffled = list(arms)
+    random.Random(derive_seed(root_seed, prompt.example_id, index, "order")).shuffle(shuffled)
+    return shuffled
+
+
+def _seed(root_seed: int, prompt: Prompt, index: int, arm: Arm) -> int:
+    return derive_seed(root_seed, prompt.example_id, index, arm.alone.name)
+
+
+def derive_seed(root_seed: int, example_id: str, sample_index: int, purpose: str) -> int:
+    """A seed of 63 bits from what it is for alone, so that sharding and resuming change nothing."""
+    text = f"{root_seed}\0{example_id}\0{sample_index}\0{purpose}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+SPENT = "spent_s"
+"""Among a sample's conditions: seconds from its start until it was read again."""
+
+_OTHERWISE = ("seed", "prompt_sha256", "shard")
+"""Keys of an identity that change tokens and not how much prompts differ; the seed also chooses the examples
+in a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a run will take, as far as it is known.
+
+    Attributes:
+        precision: half-width that was asked for; None without ``until``.
+        prompt_s: seconds of a prompt.
+    """
+
+    precision: float | None
+    needed: int | None
+    budget_s: float | None
+    affordable: int | None
+    pool: int
+    prompt_s: float
+
+    @property
+    def prompts(self) -> int:
+        """After how many the run will end."""
+        return min(self.pool, *(n for n in (self.needed, self.affordable) if n is not None))
+
+    def sentence(self) -> str:
+        """E.g. ``About 120 of 500 prompts expected for ±1%: 4 min of measuring.``"""
+        told = []
+        if self.precision is not None and self.needed is not None:
+            asked = f"±{100 * self.precision:g}%"
+            if self.needed > self.pool:
+                told.append(f"About {self.needed} prompts expected for {asked}; the run has {self.pool}.")
+            else:
+                told.append(f"About {self.needed} of {self.pool} prompts expected for {asked}.")
+        if self.affordable is not None and self.affordable <= self.prompts < self.pool:
+            told.append(
+                f"The budget of {duration(self.budget_s or 0)} is expected to end it after {self.prompts}."
+            )
+        elif told:
+            told.append(f"{duration(self.prompts * self.prompt_s)} of measuring.")
+        return " ".join(told)
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``5 min``, ``2.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 6000 else f"{seconds / 3600:.3g} h"
+
+
+def expectation(
+    config: RunConfig, times: Sequence[PairedTimes], pool: int, prompts: int, measured_s: float
+) -> Expectation | None:
+    """Expect of a run what some prompts have shown.
+
+    Args:
+        measured_s: seconds that they took.
+    """
+    if prompts < EXPECTABLE:
+        return None
+    precision, budget_s, prompt_s = config.precision, config.budget_s, measured_s / prompts
+    arms = [] if precision is None else [prompts_needed(own, precision) for own in times]
+    # An arm without an answer, e.g. one that mostly fails, may take all there are.
+    needed = max((pool if n is None else n for n in arms), default=None)
+    # A begun prompt is run whole.
+    affordable = None if budget_s is None or not prompt_s > 0 else int(budget_s / prompt_s) + 1
+    return Expectation(precision, needed, budget_s, affordable, pool, prompt_s)
+
+
+def of_earlier_run(plan: Plan, results: Path, but: Path) -> tuple[Expectation, Path] | None:
+    """What the latest run of the same task, pair and arms lets expect, and which run that is."""
+    wanted = _comparable(plain(plan.identity()))
+    for path in sorted(results.glob("*/run.json"), key=lambda path: path.parent.name, reverse=True):
+        if path.parent.resolve() == but.resolve():
+            continue
+        try:
+            with RunStore.open(path.parent) as store:
+                same = not differences(_comparable(store.run_info().get("identity") or {}), wanted)
+                found = _shown(plan, store) if same else None
+        except (SpsbenchError, OSError):
+            continue  # a run that cannot be read says nothing, and is not this one's concern
+        if found is not None:
+            return found, path.parent
+    return None
+
+
+def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in identity.items() if key not in _OTHERWISE}
+
+
+def _shown(plan: Plan, store: RunStore) -> Expectation | None:
+    """What an earlier run of the same arms lets expect."""
+    done = finished(store.frames().samples)
+    timings = Timings(due=0)
+    named = ("example_id", "sample_index", "arm", "decode_s", "new_tokens")
+    for example, index, arm, decode_s, tokens in zip(*(done[name] for name in named), strict=True):
+        timings.add(str(example), int(index), str(arm), Timing(float(decode_s), int(tokens)))
+    seconds = zip(done["conditions"], done["prefill_s"], done["decode_s"], strict=True)
+    measured_s = sum(spent(told, prefill_s, decode_s) for told, prefill_s, decode_s in seconds)
+    times = [one.times for one in timings.compared(plan.arms)]
+    return expectation(plan.config, times, len(plan.prompts), len(timings.complete), measured_s)
+
+
+def spent(conditions: Mapping[str, float] | None, prefill_s: float, decode_s: float) -> float:
+    """Seconds that a sequence took; of one that was not timed as a whole those of its forwards."""
+    told = conditions.get(SPENT) if isinstance(conditions, Mapping) else None
+    return float(prefill_s + decode_s) if told is None else float(told)
+
 
 Reason = Literal["precision", "budget", "prompts"]
 

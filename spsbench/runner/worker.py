@@ -6,32 +6,185 @@ name them, so that only keys travel to it, and finished samples back.
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
-from collections.abc import Iterator
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from spsbench.cluster import FLAG
+import psutil
+
+from spsbench import __version__
+from spsbench.cluster import FLAG, LOCAL
 from spsbench.config import RunConfig
 from spsbench.engines.base import Engine
 from spsbench.environment import describe_environment
-from spsbench.errors import SpsbenchError, UsageError
+from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models.pair import Pair
 from spsbench.records import Arm
-from spsbench.runner.backends import Backends
 from spsbench.runner.conditions import conditions_of
+from spsbench.runner.engines import EngineFactory
 from spsbench.runner.execute import all_turns, facts_of, load, measure, warm_up
 from spsbench.runner.finalize import peak_memory_bytes
 from spsbench.runner.plan import Plan, plan
 from spsbench.runner.proof import proven
-from spsbench.runner.schedule import Turn, together
-from spsbench.runner.spread import Block, Item
+from spsbench.runner.stopping import Turn, together
 from spsbench.store import Key, differences, plain
 from spsbench.summary_types import Conditions
+
+Work = Literal["measure", "score", "prove"]
+
+MOST_LOST = 3
+"""So many workers may be lost over one item: it is then the item that ends them."""
+
+
+_KEPT = "What was finished is on the disk;"
+
+
+class Item(NamedTuple):
+    """A part of a block that is answered by itself."""
+
+    key: Key
+    given: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What one worker does in one go, item by item."""
+
+    work: Work
+    items: tuple[Item, ...]
+
+
+class Answer(NamedTuple):
+    """A worker finished an item."""
+
+    worker: int
+    key: Key
+    value: Any
+
+
+class Free(NamedTuple):
+    """A worker finished its block."""
+
+    worker: int
+
+
+class Lost(NamedTuple):
+    """A worker is gone, with its machine or without it."""
+
+    worker: int
+    reason: str
+
+
+class Pool(Protocol):
+    """Workers that can be given blocks, by their numbers."""
+
+    def give(self, worker: int, block: Block) -> None:
+        """Have a free worker begin with a block; returns at once."""
+
+    def wait(self) -> Answer | Free | Lost:
+        """The next thing that happens; a worker begins its next item once it is asked for more."""
+
+
+def measuring(turns: Iterable[Turn]) -> list[Block]:
+    """A block for every prompt, or wave of them: all of its samples and arms, in the order of the turns.
+
+    They are compared with each other, so one worker measures them. Larger blocks would gain nothing, since a
+    block costs a message, and would leave workers idle at the end.
+    """
+    units = groupby(turns, key=lambda turn: turn.unit)
+    return [Block("measure", tuple(Item(turn.key) for turn in unit)) for _, unit in units]
+
+
+def hand_out(
+    blocks: Iterable[Block], pool: Pool, workers: Sequence[int], lost: Callable[[int, str], None]
+) -> Iterator[Answer]:
+    """Have all blocks done, and yield each item's answer once, as they come.
+
+    A lost worker's items that were not answered go to the next free worker, before all others. Answers that
+    come twice, from a worker that was thought lost, count once.
+    """
+    hands = _Hands(blocks, pool, workers)
+    while hands.busy():
+        event = pool.wait()
+        if isinstance(event, Answer):
+            if hands.answered(event):
+                yield event
+        elif isinstance(event, Free):
+            hands.freed(event.worker)
+        else:
+            lost(event.worker, event.reason)
+            hands.lost(event)
+
+
+class _Hands:
+    """Which worker has which block."""
+
+    def __init__(self, blocks: Iterable[Block], pool: Pool, workers: Sequence[int]) -> None:
+        self._waiting, self._free, self._pool = deque(blocks), deque(workers), pool
+        self._at_work: dict[int, Block] = {}
+        self._done: set[Key] = set()
+        self._losses: Counter[Key] = Counter()
+
+    def busy(self) -> bool:
+        """Give blocks to free workers; whether there is anything to wait for."""
+        while self._waiting and self._free:
+            if due := self._due(self._waiting.popleft()):
+                worker = self._free.popleft()
+                self._at_work[worker] = due
+                self._pool.give(worker, due)
+        if self._waiting and not self._at_work:
+            raise SpsbenchError(
+                "every worker was lost.", flag=FLAG, remedy=f"{_KEPT} continue it with --resume."
+            )
+        return bool(self._at_work)
+
+    def answered(self, answer: Answer) -> bool:
+        """Note an answer; whether it is the item's first."""
+        new = answer.key not in self._done
+        self._done.add(answer.key)
+        return new
+
+    def freed(self, worker: int) -> None:
+        """A worker has done its block; what it left out, if anything, waits again."""
+        self._put_back(self._at_work.pop(worker, None))
+        self._free.append(worker)
+
+    def lost(self, event: Lost) -> None:
+        """A worker is gone, and somebody else finishes its block."""
+        if event.worker in self._free:
+            self._free.remove(event.worker)
+        left = self._put_back(self._at_work.pop(event.worker, None))
+        if left is None:
+            return
+        at = left.items[0].key
+        self._losses[at] += 1
+        if self._losses[at] >= MOST_LOST:
+            raise SpsbenchError(
+                f"{MOST_LOST} workers were lost over {' '.join(map(str, at))}. The last one: {event.reason}",
+                flag=FLAG,
+                remedy=f"Too little memory ends them like this. {_KEPT} continue it with --resume.",
+            )
+
+    def _put_back(self, block: Block | None) -> Block | None:
+        """Have what was not answered of a block done next; it, or None if all of it was."""
+        left = None if block is None else self._due(block)
+        if left is not None:
+            self._waiting.appendleft(left)
+        return left
+
+    def _due(self, block: Block) -> Block | None:
+        left = tuple(item for item in block.items if item.key not in self._done)
+        return Block(block.work, left) if left else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +240,6 @@ class Worker:
         return next(self._answers, None)
 
     def peak_memory_bytes(self) -> int:
-        """See ``finalize.peak_memory_bytes``."""
         return peak_memory_bytes()
 
     @cached_property
@@ -99,8 +251,8 @@ class Worker:
         return load(self._plan)
 
     @cached_property
-    def _backends(self) -> Backends:
-        return Backends(self._pair, self._plan.slots, corpus=tuple(p.ids for p in self._plan.prompts))
+    def _backends(self) -> EngineFactory:
+        return EngineFactory(self._pair, self._plan.slots, corpus=tuple(p.ids for p in self._plan.prompts))
 
     @cached_property
     def _engines(self) -> dict[Arm, Engine]:
@@ -129,3 +281,190 @@ def _saying_where() -> Iterator[None]:
     except SpsbenchError as error:
         error.message = f"on {platform.node()}: {error.message}"
         raise
+
+
+Told = TypeVar("Told")
+
+START_S = 120.0
+"""How long workers may take to begin: Ray starts a process for each where CPUs are free."""
+
+_OBJECT_STORE_BYTES = 100 * 2**20
+"""Of a cluster started here; what travels are keys and single samples."""
+
+
+class RayPool:
+    """A ``Pool`` of actors that all measure the same run. Made by ``ray_pool``."""
+
+    def __init__(self, actors: Sequence[Any]) -> None:
+        self._actors = dict(enumerate(actors))
+        self._pending: dict[Any, int] = {}  # what was asked and not answered, with its worker
+        self._to_ask: int | None = None  # whose last answer was taken, and is kept once it asks for more
+
+    @property
+    def workers(self) -> list[int]:
+        """The numbers of those that are there."""
+        return list(self._actors)
+
+    def give(self, worker: int, block: Block) -> None:
+        self._pending[self._actors[worker].work.remote(block)] = worker
+
+    def wait(self) -> Answer | Free | Lost:
+        if self._to_ask is not None:
+            self._pending[self._actors[self._to_ask].work.remote()] = self._to_ask
+            self._to_ask = None
+        (answer,) = _first(list(self._pending))
+        worker = self._pending.pop(answer)
+        try:
+            found = _got(answer)
+        except _Gone as gone:
+            self._drop(worker)
+            return Lost(worker, str(gone))
+        if found is None:
+            return Free(worker)
+        self._to_ask = worker
+        return Answer(worker, *found)
+
+    def ask(self, method: str, *given: Any, within_s: float | None = None) -> dict[int, Any]:
+        """What each worker answers to a call; those that are gone are left out."""
+        asked = {getattr(actor, method).remote(*given): worker for worker, actor in self._actors.items()}
+        ready = _all_of(list(asked), within_s)
+        found: dict[int, Any] = {}
+        reasons = []
+        for answer, worker in asked.items():
+            if answer not in ready:
+                self._drop(worker)
+                reasons.append(f"it did not answer within {within_s:g} s.")
+                continue
+            try:
+                found[worker] = _got(answer)
+            except _Gone as gone:
+                self._drop(worker)
+                reasons.append(str(gone))
+        if not found:
+            raise UnavailableError(
+                f"no worker of {len(asked)} is there: {reasons[0]}",
+                flag=FLAG,
+                remedy=f"Each machine needs spsbench {__version__} with its libraries, free CPUs and memory.",
+            )
+        return found
+
+    def close(self) -> None:
+        """End all workers."""
+        import ray
+
+        for actor in self._actors.values():
+            ray.kill(actor)
+
+    def _drop(self, worker: int) -> None:
+        """Have nothing more to do with a worker; one that is only cut off must not compute on."""
+        import ray
+
+        ray.kill(self._actors.pop(worker))
+
+
+@contextmanager
+def ray_pool(address: str, config: RunConfig, threads: int, most: int, *, gpu: bool) -> Iterator[RayPool]:
+    """Workers for a run, as many as there is room for; they end with the block."""
+    import ray
+
+    ours = not ray.is_initialized()
+    if ours:
+        _connect(address)
+    try:
+        pool = RayPool(_start_actors(config, threads, most, gpu=gpu))
+        try:
+            yield pool
+        finally:
+            pool.close()
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _connect(address: str) -> None:
+    import ray
+
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == LOCAL:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # disable Ray's usage statistics
+        cores = len(psutil.Process().cpu_affinity() or ()) or os.cpu_count()
+        quiet |= {"num_cpus": cores, "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address, **quiet)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray's own would exit without a word
+    except (OSError, RuntimeError, ValueError, ImportError) as error:
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UnavailableError(
+            f"Ray cannot be used at {address}: {reason.rstrip('.')}.",
+            flag=FLAG,
+            remedy="Versions of Ray and Python must be the cluster's, and its token must be known here; "
+            "see docs/clusters.md.",
+        ) from error
+
+
+def _start_actors(config: RunConfig, threads: int, most: int, *, gpu: bool) -> list[Any]:
+    """Start an actor for each place that the cluster's machines have."""
+    import ray
+
+    places = sum(_places(node.get("Resources", {}), threads, gpu) for node in ray.nodes() if node["Alive"])
+    if not places:
+        wanted = f"{threads} CPUs" + (" and a GPU" if gpu else "")
+        raise UsageError(
+            f"no machine has the {wanted} that a worker takes.",
+            flag="--threads",
+            remedy="Give fewer, or add machines.",
+        )
+    actor = ray.remote(Worker).options(num_cpus=threads, num_gpus=int(gpu), max_restarts=0)
+    return [actor.remote(config, Path.cwd()) for _ in range(min(places, most))]
+
+
+def _places(resources: dict[str, float], threads: int, gpu: bool) -> int:
+    """How many workers fit on a machine."""
+    by_cpu = int(resources.get("CPU", 0) // threads)
+    return min(by_cpu, int(resources.get("GPU", 0))) if gpu else by_cpu
+
+
+class _Gone(Exception):
+    """A worker's process or machine is not there any more."""
+
+
+def _first(pending: list[Any]) -> list[Any]:
+    import ray
+
+    try:
+        return list(ray.wait(pending, num_returns=1)[0])
+    except ConnectionError as error:
+        raise _cut_off(error) from error
+
+
+def _all_of(pending: list[Any], within_s: float | None) -> list[Any]:
+    import ray
+
+    try:
+        return list(ray.wait(pending, num_returns=len(pending), timeout=within_s)[0])
+    except ConnectionError as error:
+        raise _cut_off(error) from error
+
+
+def _got(answer: Any) -> Any:
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        return ray.get(answer)
+    except RayTaskError as error:
+        raise error.cause from None
+    except RayError as error:
+        raise _Gone(next(iter(str(error).splitlines()), type(error).__name__)) from error
+    except ConnectionError as error:
+        raise _cut_off(error) from error
+
+
+def _cut_off(error: ConnectionError) -> SpsbenchError:
+    return SpsbenchError(
+        f"the connection to the cluster was lost: {error}.",
+        flag=FLAG,
+        remedy="What was finished is on the disk; continue it with --resume.",
+    )

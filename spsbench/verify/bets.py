@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.engines.rescore import Reading
-from spsbench.peers.loops import add_up
+from spsbench.peers.engine import add_up
 from spsbench.report.engine_audits import EVERY
 
 Floats = npt.NDArray[Any]

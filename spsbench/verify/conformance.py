@@ -10,8 +10,18 @@ from dataclasses import dataclass, replace
 
 from spsbench.engines.rescore import teacher_force
 from spsbench.models.causal_lm import CausalLM
-from spsbench.peers.peer import Peer, PeerError, PeerGone, checked
-from spsbench.peers.protocol import SETTINGS, STOP, Answer, Ask, Described, Sampling
+from spsbench.peers.protocol import (
+    SETTINGS,
+    STOP,
+    Answer,
+    Ask,
+    Described,
+    Peer,
+    PeerError,
+    PeerGone,
+    Sampling,
+    checked,
+)
 from spsbench.records import SamplingParams
 from spsbench.verify.finding import Finding, skipped
 

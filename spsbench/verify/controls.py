@@ -29,7 +29,7 @@ from spsbench.decode.sampling import UniformStream, draw, warp
 from spsbench.drafters.model import ModelDrafter
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
-from spsbench.runner import schedule
+from spsbench.runner import stopping as schedule
 
 Swap = tuple[Any, str, Any]
 

@@ -16,11 +16,10 @@ from typing import Any, Literal
 
 from spsbench.engines.rescore import Reading, teacher_force
 from spsbench.models.causal_lm import CausalLM
-from spsbench.peers.asking import request_seed, sampling_of
-from spsbench.peers.peer import Peer, PeerError, PeerGone, checked
-from spsbench.peers.protocol import Answer, Ask
+from spsbench.peers.engine import sampling_of
+from spsbench.peers.protocol import Answer, Ask, Peer, PeerError, PeerGone, checked, request_seed
 from spsbench.records import SamplingParams
-from spsbench.runner.schedule import derive_seed
+from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
 from spsbench.summary_types import Evidence
 from spsbench.verify.audit import Audit, Foreign

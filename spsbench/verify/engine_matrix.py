@@ -16,8 +16,7 @@ import torch
 
 from spsbench.files import ordinary, write_text
 from spsbench.models.causal_lm import CausalLM
-from spsbench.peers.peer import PeerGone
-from spsbench.peers.protocol import Described, Load
+from spsbench.peers.protocol import Described, Load, PeerGone
 from spsbench.peers.registry import PeerKind
 from spsbench.peers.server import require_same_model
 from spsbench.records import SamplingParams

@@ -21,11 +21,10 @@ from spsbench.decode.sampling import warp
 from spsbench.engines.rescore import Reading, own_entries, teacher_force
 from spsbench.files import write_text
 from spsbench.models.causal_lm import CausalLM
-from spsbench.peers.asking import request_seed, sampling_of
-from spsbench.peers.peer import Peer, PeerError, PeerGone, checked
-from spsbench.peers.protocol import Ask
+from spsbench.peers.engine import sampling_of
+from spsbench.peers.protocol import Ask, Peer, PeerError, PeerGone, checked, request_seed
 from spsbench.records import SamplingParams
-from spsbench.runner.schedule import derive_seed
+from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E
 from spsbench.summary_types import ReproFacts
 from spsbench.verify.engine_audit import reading_of

@@ -11,8 +11,7 @@ from typing import Any
 
 import spsbench
 from spsbench.errors import UsageError
-from spsbench.peers.named import NAMED
-from spsbench.peers.registry import OPENAI, WORKER
+from spsbench.peers.registry import NAMED, OPENAI, WORKER
 from spsbench.records import Spec
 from spsbench.verify import repro_scripts
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from spsbench.axes import EAGER
 from spsbench.decode.sampling import UniformStream
 from spsbench.records import Arm, Prompt
-from spsbench.runner.schedule import turns
+from spsbench.runner.stopping import turns
 from spsbench.verify.finding import Finding
 from spsbench.verify.subject import SamplerUnderTest
 

@@ -13,8 +13,7 @@ from benchmarks.engines import __main__ as command
 from benchmarks.engines.contenders import from_here, theirs
 from benchmarks.engines.rounds import ARS, SPS, Measured, Plan, Turn, measure
 from benchmarks.engines.table import same_text, table
-from spsbench.peers.peer import PeerError
-from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Load, Sampling
+from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Load, PeerError, Sampling
 from spsbench.peers.registry import PeerKind
 from spsbench.peers.worker import Worker
 

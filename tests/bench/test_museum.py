@@ -19,7 +19,7 @@ from benchmarks.museum.head import trained_head
 from benchmarks.museum.pages import read_rows, write_rows
 from benchmarks.museum.visit import Room, Visited, kind_in, visit
 from spsbench.errors import UnavailableError
-from spsbench.peers.environment import Environment
+from spsbench.peers.install import Environment
 from spsbench.peers.protocol import Ask, Load, Sampling
 from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams

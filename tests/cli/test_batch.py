@@ -37,7 +37,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """A run of two waves by a fake clock; not to be changed."""
     directory = tmp_path_factory.mktemp("batches") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spsbench.runner.backends.SystemClock", FakeClock)
+        patch.setattr("spsbench.runner.engines.SystemClock", FakeClock)
         result = call(*RUN, "--limit", "12", "--out", directory)
     assert result.code == 0, result.err
     return directory, result

@@ -238,7 +238,7 @@ def test_handlers_are_restored_and_forked_children_have_those_of_before() -> Non
 
 
 def test_ray_does_not_keep_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spsbench.runner import ray_pool
+    from spsbench.runner import worker as ray_pool
 
     def init(**settings: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -250,7 +250,7 @@ def test_ray_does_not_keep_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_follower_of_a_split_target_dies_silently(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spsbench.runner import follower
+    from spsbench.runner import ranks as follower
 
     heard = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, *SIGNALS)}
     monkeypatch.setattr(follower, "_answer", lambda config, ranks: None)

@@ -20,7 +20,7 @@ from spsbench.paths import mini_dir
 from spsbench.replay import replaying
 from spsbench.replay.texts import texts_of
 
-pytestmark = [pytest.mark.usefixtures('quick_rehearsals'), pytest.mark.thorough]
+pytestmark = [pytest.mark.usefixtures("quick_rehearsals"), pytest.mark.thorough]
 
 DRAFTERS = "model,lookup,union,bigram"
 SHORT = ("--max-new-tokens", "42")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from commandline import Cli, sampled_run
 
-pytestmark = [pytest.mark.usefixtures('quick_rehearsals'), pytest.mark.thorough]
+pytestmark = [pytest.mark.usefixtures("quick_rehearsals"), pytest.mark.thorough]
 
 POLICIES = "stop-below:tau=0.5,entropy:h=1,momentum"
 

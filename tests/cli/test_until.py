@@ -18,7 +18,7 @@ from commandline import BRIEF, Cli, Result, call
 
 import spsbench.runner  # noqa: F401  (fills sys.modules)
 from spsbench.records import Sample
-from spsbench.runner.expectation import SPENT
+from spsbench.runner.stopping import SPENT
 from spsbench.stats.anytime import FEWEST
 from spsbench.testing import FakeClock
 
@@ -47,7 +47,7 @@ def stopping(directory: Path) -> Any:
 
 
 def deterministic(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("spsbench.runner.backends.SystemClock", FakeClock)
+    patch.setattr("spsbench.runner.engines.SystemClock", FakeClock)
 
 
 @pytest.fixture(autouse=True)

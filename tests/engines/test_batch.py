@@ -32,16 +32,14 @@ from spsbench.decode.rejection import Draft, accept_draft, accept_drafts
 from spsbench.decode.rules import build_rule
 from spsbench.decode.sampling import draw
 from spsbench.drafters.lookup import LookupDrafter
-from spsbench.engines.batch import BatchedEngine
-from spsbench.engines.batch_stages import StageBatchArS, StageBatchSpS
-from spsbench.engines.cuda_graph import Capture, uncaptured
-from spsbench.engines.local import EagerEngine
+from spsbench.engines.cuda_graph import Capture, StageBatchArS, StageBatchSpS, uncaptured
+from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.models.batched import batched
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.static import StaticBatchLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request, SamplingParams, Spec
-from spsbench.runner.answering import answers
+from spsbench.runner.engines import answers
 
 Pair = tuple[CausalLM, CausalLM]
 BACKENDS: dict[str, Callable[[Any], CausalLM]] = {"torch": TorchLM, "onnxruntime": over_onnx}

@@ -12,7 +12,7 @@ from table_tree import EOS, PROMPT, TableTree, near
 
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.enumeration import random_rows
-from spsbench.engines.beam import BeamEngine
+from spsbench.engines.local import BeamEngine
 from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, BeamParams, Request, SamplingParams
 
 ROWS = random_rows(7, 1, sharpness=2.0)

@@ -20,7 +20,7 @@ from spsbench.decode.rows import HostRow
 from spsbench.engines.local import EagerEngine
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Prompt, Request, SamplingParams, Spec
-from spsbench.runner.backends import Backends
+from spsbench.runner.engines import EngineFactory
 from spsbench.runner.proof import read_again
 from spsbench.testing import Letters
 from spsbench.verify.controls import planted
@@ -99,7 +99,7 @@ def pair() -> Pair:
 def decided(spec: Spec, sampling: SamplingParams, sequences: int, fault: str = "") -> Sums:
     """The sums over some outputs, up to the first contradiction, of prompts that repeat themselves."""
     prompts = [tuple((7 * i * (seed + 1)) % 5 + 10 for i in range(16)) for seed in range(sequences)]
-    backends = Backends(pair(), 64, FakeClock(0.001), corpus=prompts)
+    backends = EngineFactory(pair(), 64, FakeClock(0.001), corpus=prompts)
     arm = Arm("sps", K, "eager", "tried", sampling, spec)
     engine, total = backends.build(arm), Sums()
     assert isinstance(engine, EagerEngine)

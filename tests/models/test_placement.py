@@ -20,7 +20,7 @@ from spsbench.models.memory import weight_bytes
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.placement import PlacedLM, Placement, _disjoint, _less, _usable
 from spsbench.records import Arm, Request, SamplingParams
-from spsbench.runner.backends import Backends, require_placeable
+from spsbench.runner.engines import EngineFactory, require_placeable
 from spsbench.testing import FakeClock
 
 CPU = torch.device("cpu")
@@ -96,7 +96,7 @@ def test_every_engine_writes_the_same_text(checkpoint: Path, draft: Path, tmp_pa
     arms = [Arm("ars", 0, engine, "greedy", GREEDY) for engine in ("eager", "hf-generate", "graphed")]
     arms.append(Arm("sps", 3, "eager", "greedy", GREEDY))
     asked = Request(tuple(range(10, 30)), 12, (), GREEDY, seed=1, fixed_length=True)
-    backends = [Backends(pair, 64, FakeClock(), uncaptured) for pair in pairs]
+    backends = [EngineFactory(pair, 64, FakeClock(), uncaptured) for pair in pairs]
     texts = [found.build(arm).generate(asked).tokens for found in backends for arm in arms]
     assert all(text == texts[0] for text in texts)
     assert [*backends[0].fallbacks.values(), *backends[1].fallbacks.values()] == [

@@ -26,7 +26,7 @@ from spsbench.models.selftest import self_test
 from spsbench.models.static import StaticLM, require_same_answers
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Arm, Request, SamplingParams
-from spsbench.runner.backends import Backends, require_own_weights
+from spsbench.runner.engines import EngineFactory, require_own_weights
 from spsbench.testing import FakeClock
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -175,7 +175,7 @@ def test_every_engine_writes_the_quantised_targets_text(checkpoint: Path, dtypes
     engines = ("eager", "graphed", "hf-generate", "hf-assisted")
     arms = [Arm("sps" if e == "hf-assisted" else "ars", 3, e, "greedy", GREEDY) for e in engines]
     arms.append(Arm("sps", 3, "eager", "greedy", GREEDY))
-    backends = Backends(pair, 64, FakeClock(), uncaptured)
+    backends = EngineFactory(pair, 64, FakeClock(), uncaptured)
     asked = Request(tuple(range(10, 30)), 20, (), GREEDY, seed=1, fixed_length=True)
     texts = [backends.build(arm).generate(asked).tokens for arm in arms]
     assert not backends.fallbacks

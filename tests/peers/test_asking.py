@@ -9,10 +9,10 @@ import pytest
 import tiny_models
 
 from spsbench.errors import UnavailableError
-from spsbench.peers.asking import request_seed, sampling_of
-from spsbench.peers.folders import folder_of
-from spsbench.peers.protocol import Sampling
+from spsbench.peers.engine import sampling_of
+from spsbench.peers.protocol import Sampling, request_seed
 from spsbench.records import SamplingParams
+from spsbench.runner.peers import folder_of
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.peers import conversion
-from spsbench.peers.environment import Environment
-from spsbench.peers.openvino_model import _key, restored
+from spsbench.peers.install import Environment
+from spsbench.peers.workers.openvino import _key, restored
 
 
 @pytest.fixture(autouse=True)

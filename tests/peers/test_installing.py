@@ -20,10 +20,8 @@ from commandline import call as cli
 from fake_engine import FakeRun, write_catalogue
 
 from spsbench.errors import UnavailableError
-from spsbench.peers.catalogue import Entry, list_entries, load_entry
-from spsbench.peers.commands import run
-from spsbench.peers.install import install, uninstall
-from spsbench.peers.named import NAMED
+from spsbench.peers.install import Entry, install, list_entries, load_entry, run, uninstall
+from spsbench.peers.registry import NAMED
 
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 PINNED = re.compile(r"^[A-Za-z0-9._-]+==[A-Za-z0-9.+]+$")

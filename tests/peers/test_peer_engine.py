@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from spsbench.peers.engine import PeerEngine, spent
-from spsbench.peers.loops import loops_of
-from spsbench.peers.peer import PeerError, PeerGone
-from spsbench.peers.protocol import Answer, Ask, Described
+from spsbench.peers.engine import PeerEngine, loops_of, spent
+from spsbench.peers.protocol import Answer, Ask, Described, PeerError, PeerGone
 from spsbench.records import Request, SamplingParams
 
 EOS, NEWLINE, LONGER = 0, 5, 6

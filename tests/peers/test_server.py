@@ -11,11 +11,10 @@ from fake_server import VOCAB, Fake, Letters, following, serving, written
 
 import spsbench
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.peers.peer import PeerError, PeerGone, checked
-from spsbench.peers.protocol import LENGTH, STOP, Ask, Load, Sampling
+from spsbench.peers.dialects import texts_in
+from spsbench.peers.protocol import LENGTH, STOP, Ask, Load, PeerError, PeerGone, Sampling, checked
 from spsbench.peers.registry import find_peer
 from spsbench.peers.server import Server, require_same_model
-from spsbench.peers.texts import texts_in
 
 GREEDY = Sampling(greedy=True)
 PROMPT = [5, 9, 1]

@@ -13,10 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spsbench.peers.lines import Lines, NoLine
-from spsbench.peers.peer import PeerError, PeerGone, checked
-from spsbench.peers.protocol import Answer, Ask, Load
-from spsbench.peers.worker import MOST_FAILURES, Command, Worker
+from spsbench.peers.protocol import Answer, Ask, Load, PeerError, PeerGone, checked
+from spsbench.peers.worker import MOST_FAILURES, Command, Lines, NoLine, Worker
 
 WRONG = Path(__file__).resolve().parents[1] / "wrong_worker.py"
 ASK = Ask([5, 6, 7], 4, stop_ids=[50])

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.peers.peer import PeerError, PeerGone
-from spsbench.peers.protocol import Ask, Load
+from spsbench.peers.protocol import Ask, Load, PeerError, PeerGone
 from spsbench.peers.worker import MOST_FAILURES, Command, Worker
 
 FAKE = Path(__file__).parents[1] / "reading_engine.py"
@@ -61,7 +60,11 @@ def test_a_worker_is_stopped_while_another_answers(tmp_path: Path) -> None:
 
 
 def test_what_it_does_wrong_costs_one_request_and_three_in_a_row_cost_the_engine(tmp_path: Path) -> None:
-    for way, told in (("dies=2", "it ended"), ("raves=2", "no JSON"), ("hangs=2", "no answer after")):
+    for way, told in (
+        ("dies=2", "it ended"),
+        ("raves=2", "no JSON|more than one line"),
+        ("hangs=2", "no answer after"),
+    ):
         with worker(tmp_path, way, k=2, answer_s=0.5) as tested:
             tested.generate(ASK)
             first = tested.pid

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.peers.environment import Environment
-from spsbench.peers.peer import PeerGone, checked
-from spsbench.peers.protocol import Ask, Load, Sampling
+from spsbench.peers.install import Environment
+from spsbench.peers.protocol import Ask, Load, PeerGone, Sampling, checked
 from spsbench.peers.registry import find_peer, peer_in
 from spsbench.peers.workers import onnxruntime_genai, openvino, vllm
 from spsbench.records import Spec
@@ -373,7 +372,7 @@ def test_a_wrong_name_or_option_is_refused(text: str, words: str) -> None:
 
 
 def test_vllm_gets_the_library_that_it_asks_for_and_none_of_our_packages(tmp_path: Path) -> None:
-    from spsbench.peers.named import NAMED
+    from spsbench.peers.registry import NAMED
 
     library = tmp_path / "lib/libiomp5.so"
     library.parent.mkdir()

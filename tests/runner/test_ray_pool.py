@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spsbench.errors import SpsbenchError, UnavailableError
-from spsbench.runner.ray_pool import RayPool, _places
-from spsbench.runner.spread import Answer, Block, Free, Item, Lost
+from spsbench.runner.worker import Answer, Block, Free, Item, Lost, RayPool, _places
 
 ray = pytest.importorskip("ray")
 

@@ -12,14 +12,14 @@ import torch
 from tiny_models import config_of, make, pair_of, save, save_seq2seq
 from torch.distributed import DistStoreError
 
+from spsbench.cluster import started
 from spsbench.config import resolve
 from spsbench.errors import UsageError
 from spsbench.models import tensor_parallel as ranks
 from spsbench.models.tensor_parallel import Meter, Ranks, checksum, require_splittable
 from spsbench.runner import plan
-from spsbench.runner.energy import meter_of
+from spsbench.runner.conditions import meter_of
 from spsbench.runner.ranks import among_ranks
-from spsbench.torchrun import started
 
 
 @pytest.fixture

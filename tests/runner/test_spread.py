@@ -10,8 +10,8 @@ import pytest
 
 from spsbench.errors import SpsbenchError
 from spsbench.records import Arm, Prompt, SamplingParams
-from spsbench.runner.schedule import derive_seed, turns
-from spsbench.runner.spread import MOST_LOST, Answer, Block, Free, Item, Lost, hand_out, measuring
+from spsbench.runner.stopping import derive_seed, turns
+from spsbench.runner.worker import MOST_LOST, Answer, Block, Free, Item, Lost, hand_out, measuring
 from spsbench.store import Key
 
 SAMPLING = SamplingParams()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spsbench.arms.check import task_and_arms
+from spsbench.arms.choice import task_and_arms
 from spsbench.cli.measure import _as_before
 from spsbench.config import resolve
 from spsbench.errors import UnavailableError, UsageError

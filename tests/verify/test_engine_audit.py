@@ -15,8 +15,7 @@ from benchmarks.audit_power import Engine, Tables
 from spsbench.decode.evidence import Sums, added, evidence
 from spsbench.engines import rescore
 from spsbench.errors import UnavailableError
-from spsbench.peers.peer import PeerError, PeerGone, checked
-from spsbench.peers.protocol import Answer, Ask
+from spsbench.peers.protocol import Answer, Ask, PeerError, PeerGone, checked
 from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
 from spsbench.report.engine_audits import audit_sentences

@@ -21,7 +21,7 @@ from tiny_engine import Folders, Models, in_process, kind_with, loaded_pair, sav
 
 from spsbench.decode.sampling import warp
 from spsbench.errors import UsageError
-from spsbench.peers.named import NAMED
+from spsbench.peers.registry import NAMED
 from spsbench.records import SamplingParams
 from spsbench.summary_types import ReproFacts
 from spsbench.verify import engine_audit, repro

@@ -11,7 +11,7 @@ import torch
 
 from spsbench.decode.sampling import UniformStream
 from spsbench.records import SamplingParams
-from spsbench.runner import schedule
+from spsbench.runner import stopping as schedule
 from spsbench.verify.controls import planted_everywhere
 from spsbench.verify.streams import (
     LONG,

@@ -16,7 +16,7 @@ class Ours:
     def __init__(self, load: Load) -> None:
         from spsbench.config import resolve
         from spsbench.runner import plan
-        from spsbench.runner.backends import Backends
+        from spsbench.runner.engines import EngineFactory
         from spsbench.runner.execute import load as load_pair
 
         method = "sps" if load.speculative else "ars"
@@ -26,7 +26,7 @@ class Ours:
         pair = load_pair(ready)
         corpus = tuple(prompt.ids for prompt in ready.prompts)
         self._backend = pair.target.backend
-        backends = Backends(pair, ready.slots, corpus=corpus)
+        backends = EngineFactory(pair, ready.slots, corpus=corpus)
         self._engine = backends.build(self._arm)
         if backends.fallbacks:
             raise RuntimeError(next(iter(backends.fallbacks.values())))

@@ -1,13 +1,21 @@
-"""OpenVINO GenAI; float32 has to be asked for. Models are folders in its own format
-(``conversion.openvino``)."""
+"""OpenVINO GenAI; float32 has to be asked for.
+
+Models are folders in its own format. With arguments FOLDER EXACT.npz the module makes one exact instead
+(``conversion.openvino``).
+"""
 
 from __future__ import annotations
 
 import importlib
+import sys
 import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from spsbench.peers.protocol import SAMPLER_ORDER, Answer, Ask, Described, Load, Sampling
 from spsbench.peers.serving import serve, until_stop
@@ -66,8 +74,6 @@ class OpenVino:
 
     def generate(self, ask: Ask) -> Answer:
         """One duration a target call, the first of them the prefill."""
-        import numpy as np
-
         prompt = self._openvino.Tensor(np.array([ask.prompt_ids], dtype=np.int64))
         config = self._config(ask)
         started = time.perf_counter()
@@ -112,5 +118,57 @@ def _sample(config: Any, sampling: Sampling, seed: int) -> None:
     config.rng_seed = seed
 
 
+_XML = Path("openvino_model.xml")
+
+Array = NDArray[Any]
+
+
+def restore(folder: Path, exact: Mapping[str, Array]) -> None:
+    """Put the float32 weights back into a model that OpenVINO saved in float16.
+
+    Its reader of GGUF takes no float32, and what it saves has every constant in float16, the rotation's
+    frequencies too. Each is replaced by the float32 array that it is the rounding of.
+    """
+    openvino: Any = importlib.import_module("openvino")
+    known = {_key(array): array.astype(np.float32) for array in exact.values()}
+    model = openvino.Core().read_model(folder / _XML)
+    for convert in model.get_ordered_ops():
+        rounded = _rounded(convert)
+        if rounded is None:
+            continue
+        constant = openvino.opset13.constant(restored(rounded, known))
+        for reader in convert.output(0).get_target_inputs():
+            reader.replace_source_output(constant.output(0))
+    part = Path("exact.xml")
+    openvino.save_model(model, folder / part, compress_to_fp16=False)
+    for suffix in (".xml", ".bin"):
+        (folder / part.with_suffix(suffix)).replace(folder / _XML.with_suffix(suffix))
+
+
+def restored(rounded: Array, known: Mapping[tuple[Any, ...], Array]) -> Array:
+    """The array in float32, in the same shape. Single numbers (1, 2, masks) are what they were."""
+    if rounded.size == 1:
+        return rounded.astype(np.float32)
+    if _key(rounded) not in known:
+        raise ValueError(f"a constant of shape {rounded.shape} is none of the model's weights")
+    return known[_key(rounded)].reshape(rounded.shape)
+
+
+def _rounded(node: Any) -> Array | None:
+    """The float16 constant that a node converts; None if it does anything else."""
+    if node.get_type_name() != "Convert" or node.input_value(0).get_node().get_type_name() != "Constant":
+        return None
+    data: Array = node.input_value(0).get_node().data
+    return data if data.dtype == np.float16 else None
+
+
+def _key(array: Array) -> tuple[Any, ...]:
+    """Shape without ones, and the content in float16."""
+    return tuple(n for n in array.shape if n > 1), hash(array.astype(np.float16).tobytes())
+
+
 if __name__ == "__main__":
-    serve(OpenVino)
+    if sys.argv[1:]:
+        restore(Path(sys.argv[1]), np.load(sys.argv[2]))
+    else:
+        serve(OpenVino)

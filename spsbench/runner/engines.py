@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal
 
 import torch
 
-from spsbench.arms.choice import is_peer
-from spsbench.arms.engines import GRAPHED
+from spsbench.arms.choice import GRAPHED, is_peer
 from spsbench.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION
 from spsbench.config.models import TORCH, Precision
 from spsbench.decode.batch import (
@@ -27,14 +26,17 @@ from spsbench.decode.rules import Rule, build_rule
 from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import build_drafter, drafter_kind
-from spsbench.engines.base import Engine
-from spsbench.engines.batch import BatchedEngine
-from spsbench.engines.batch_stages import StageBatchArS, StageBatchSpS
-from spsbench.engines.beam import BeamEngine
-from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs
+from spsbench.engines.base import Engine, ThreadedEngine
+from spsbench.engines.cuda_graph import (
+    Capture,
+    CaptureFailed,
+    GraphedEngine,
+    Graphs,
+    StageBatchArS,
+    StageBatchSpS,
+)
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
-from spsbench.engines.local import EagerEngine
-from spsbench.engines.threads import ThreadedEngine
+from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine
 from spsbench.errors import UsageError
 from spsbench.models.batched import batched
 from spsbench.models.beam_lm import BeamLM, require_exact_tree
@@ -43,14 +45,50 @@ from spsbench.models.pair import Pair
 from spsbench.models.placement import PlacedLM
 from spsbench.models.static import NotStatic, StaticBatchLM, StaticLM, require_same_answers
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Arm, SamplingParams
+from spsbench.peers.protocol import PeerError
+from spsbench.records import Arm, Generation, Request, SamplingParams
+
+FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError, PeerError)
+"""What fails a sequence, and not the run."""
+
+Answer = Generation | Exception
+
+
+def answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, Answer]]:
+    """The answer to each request with its place, as they come; a batch that fails fails all the rest."""
+    waiting = dict.fromkeys(range(len(requests)))
+    try:
+        for place, answer in _asked(engine, requests):
+            del waiting[place]
+            yield place, answer
+    except FAILURES as error:
+        for place in waiting:
+            yield place, error
+
+
+def _asked(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, Answer]]:
+    if isinstance(engine, BatchedEngine):
+        yield from engine.generate_all(requests)
+        return
+    for place, request in enumerate(requests):
+        try:
+            answer: Answer = engine.generate(request)
+        except FAILURES as error:
+            answer = error
+        yield place, answer
+
+
+def reason_of(error: Exception) -> str:
+    """An error as a sample records it, in one line."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
 
 NO_GRAPHS = "CUDA graphs need a CUDA device"
 _HF = (GENERATE, ASSISTED, LOOKUP)
 
 
 def stock_roles(arms: Sequence[Arm]) -> set[Literal["target", "draft"]]:
-    """Which models of a pair its arms run by transformers' own forward; see ``Backends.build``."""
+    """Which models of a pair its arms run by transformers' own forward; see ``EngineFactory.build``."""
     roles: set[Literal["target", "draft"]] = set()
     for arm in arms:
         searches = arm.sampling.beam is not None
@@ -97,7 +135,7 @@ def require_placeable(arms: Sequence[Arm]) -> None:
             )
 
 
-class Backends:
+class EngineFactory:
     """Builds engines over one pair; models and caches are shared between arms, which take turns.
 
     Args:
@@ -132,7 +170,9 @@ class Backends:
         target = self._writer(arm)
         draft = self._pair.draft if arm.method == "sps" else None
         if arm.sampling.beam is not None:
-            return self._beam(arm, target, draft)
+            searching = self._tree(target), None if draft is None else self._tree(draft)
+            tokenizer, device = self._pair.tokenizer, self._pair.device
+            return self._threaded(BeamEngine(*searching, arm.k, tokenizer, device, self._clock))
         if arm.engine in _HF:
             assistant = self._pair.draft if arm.engine == ASSISTED else None
             stock = None if assistant is None else self._reference(assistant)
@@ -172,11 +212,6 @@ class Backends:
         if key not in self._several:
             self._several[key] = batched(model, batch, self._slots, blocks=self._blocks)
         return self._several[key]
-
-    def _beam(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> ThreadedEngine:
-        searching = self._tree(target), None if draft is None else self._tree(draft)
-        tokenizer, device = self._pair.tokenizer, self._pair.device
-        return self._threaded(BeamEngine(*searching, arm.k, tokenizer, device, self._clock))
 
     def _threaded(self, engine: Engine) -> ThreadedEngine:
         """With the run's threads for torch: on fewer of them a peer would flatter our own arms."""

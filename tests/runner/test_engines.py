@@ -16,7 +16,7 @@ from spsbench.errors import UsageError
 from spsbench.models import memory as weights
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import Arm, BeamParams, Request, SamplingParams
-from spsbench.runner.backends import NO_GRAPHS, Backends, stock_roles
+from spsbench.runner.engines import NO_GRAPHS, EngineFactory, stock_roles
 from spsbench.runner.plan import plan
 
 GREEDY = SamplingParams(greedy=True)
@@ -39,7 +39,7 @@ def test_graphed_arms_share_their_static_models(pair: Pair) -> None:
         captured.append(stage)
         return uncaptured(stage)
 
-    backends = Backends(pair, 64, FakeClock(), capture)
+    backends = EngineFactory(pair, 64, FakeClock(), capture)
     engines = backends.all(ARMS)
     assert {engine.name for engine in engines.values()} == {"graphed"}
     assert len(captured) == 1 + 3 + 1
@@ -53,13 +53,13 @@ def test_a_stage_that_cannot_be_captured_leaves_the_arm_eager(pair: Pair) -> Non
     def refuse(stage: Callable[[], object]) -> Callable[[], object]:
         raise CaptureFailed("a CUDA graph could not be captured: operation not permitted")
 
-    backends = Backends(pair, 64, FakeClock(), refuse)
+    backends = EngineFactory(pair, 64, FakeClock(), refuse)
     assert backends.build(ARMS[1]).name == "eager"
     assert "not permitted" in backends.fallbacks[ARMS[1].name]
 
 
 def test_without_cuda_there_are_no_graphs(pair: Pair) -> None:
-    backends = Backends(pair, 64)
+    backends = EngineFactory(pair, 64)
     assert {engine.name for engine in backends.all(ARMS).values()} == {"eager"}
     assert set(backends.fallbacks.values()) == {NO_GRAPHS}
 
@@ -88,7 +88,7 @@ BEAM = SamplingParams(beam=BeamParams(2, 2))
 )
 def test_torch_has_the_runs_threads_in_the_sequences_of_its_own_arms_alone(over_onnx: Pair, arm: Arm) -> None:
     """On one thread a peer would flatter us; two during the other arms would slow those."""
-    engine = Backends(over_onnx, 64).build(arm)
+    engine = EngineFactory(over_onnx, 64).build(arm)
     assert torch.get_num_threads() == 1
     seen: set[int] = set()
     hook = register_module_forward_pre_hook(lambda module, inputs: seen.add(torch.get_num_threads()))

@@ -1,0 +1,449 @@
+"""What one kind of server is asked, and how its answers are read."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from spsbench.peers.protocol import (
+    LARGEST,
+    LENGTH,
+    SAMPLER_ORDER,
+    STOP,
+    Answer,
+    Ask,
+    Described,
+    PeerError,
+    Sampling,
+    request_seed,
+    shortened,
+)
+from spsbench.peers.serving import until_stop
+
+
+class Texts(Protocol):
+    """A tokenizer, as far as a server of text needs it."""
+
+    def text(self, ids: list[int]) -> str:
+        """Text of token ids, without special tokens."""
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text, without those that begin a prompt."""
+
+
+class FileTexts:
+    """The ``tokenizer.json`` of a model's folder; read when it is first needed."""
+
+    def __init__(self, file: Path) -> None:
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(file))
+
+    def text(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+    def ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def texts_in(folder: str) -> Texts | None:
+    """The tokenizer of a Hugging Face folder; None where it has none of that form."""
+    file = Path(folder) / "tokenizer.json"
+    return FileTexts(file) if folder and file.is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one event of a stream says. None wherever it does not."""
+
+    text: bool
+    tokens: int | None = None
+    added: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Names in ``/metrics`` of what a server counts over all of its requests."""
+
+    written: str
+    drafted: str
+    accepted: str
+
+
+class Dialect(Protocol):
+    """One kind of server, for one model that it serves."""
+
+    @property
+    def described(self) -> Described:
+        """What it is and runs with."""
+
+    @property
+    def path(self) -> str:
+        """Of generation."""
+
+    @property
+    def counters(self) -> Counters | None:
+        """What ``/metrics`` counts; None where it is not known."""
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        """The request; everything that would bend the distribution is set, and off."""
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        """The answer in a response."""
+
+    def heard(self, event: dict[str, Any]) -> Heard:
+        """What an event of a stream says."""
+
+
+def sampler_fields(sampling: Sampling) -> dict[str, float]:
+    """Of a request, as vLLM and SGLang name them: greedy is temperature 0, and everything else is off."""
+    drawn = Sampling(temperature=0.0) if sampling.greedy else sampling
+    return {
+        "temperature": drawn.temperature,
+        "top_p": drawn.top_p,
+        "top_k": drawn.top_k or -1,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+    }
+
+
+def part(found: Any, *names: str | int) -> Any:
+    """The value at a path of names and places; None where it ends early."""
+    value: Any = found
+    for name in names:
+        if isinstance(name, str):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        else:
+            value = value[name] if isinstance(value, list) and len(value) > name else None
+    return value
+
+
+def whole(value: Any) -> int | None:
+    """A count, or None for anything else."""
+    return value if type(value) is int and 0 <= value < LARGEST else None
+
+
+def decimal(value: Any) -> float | None:
+    """A number, or None for anything else."""
+    return float(value) if type(value) in (int, float) and abs(value) < LARGEST else None
+
+
+def token_ids(value: Any, where: str) -> list[int]:
+    """A list of token ids."""
+    if isinstance(value, list) and all(type(each) is int for each in value):
+        return value
+    raise PeerError(f"{where} is {shortened(repr(value))} and no list of token ids")
+
+
+_SEEDS = 2**32 - 1  # the last one stands for a random seed
+
+
+class LlamaCpp:
+    """``/completion`` with token ids in and out, times and counts with every answer."""
+
+    path = "/completion"
+    counters = Counters(
+        "llamacpp:tokens_predicted_total",
+        "llamacpp:spec_decode_num_draft_tokens_total",
+        "llamacpp:spec_decode_num_accepted_tokens_total",
+    )
+
+    def __init__(self, props: dict[str, Any], vocab_size: int | None) -> None:
+        self.described = Described(
+            engine="llama.cpp",
+            version=str(props.get("build_info", "unknown")),
+            vocab_size=vocab_size,
+            settings={"prefix_cache": False, "sampler_order": SAMPLER_ORDER},
+            limits=[
+                "It does not say by which rule it keeps drafted tokens, nor in what precision its keys and "
+                "values are.",
+                "Its own EOS always ends an output, unless there are no stop tokens at all: then EOS is made "
+                "impossible, which is another distribution.",
+            ],
+        )
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        """See ``Dialect.body``. Samplers that are not listed do not run, and they run in this order."""
+        drawn = ask.sampling
+        chain: dict[str, Any] = {"samplers": ["top_k"], "top_k": 1, "temperature": 0.0}
+        if not drawn.greedy:
+            chain = {
+                "samplers": ["temperature", "top_k", "top_p"],
+                "temperature": drawn.temperature,
+                "top_k": drawn.top_k,
+                "top_p": drawn.top_p,
+            }
+        return {
+            **chain,
+            "prompt": ask.prompt_ids,
+            "n_predict": ask.max_new_tokens,
+            "stop": ask.stop,
+            "ignore_eos": not ask.stop_ids,
+            "seed": ask.seed % _SEEDS,
+            "min_p": 0.0,
+            "typical_p": 1.0,
+            "xtc_probability": 0.0,
+            "dynatemp_range": 0.0,
+            "mirostat": 0,
+            "repeat_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "dry_multiplier": 0.0,
+            "min_keep": 0,
+            "return_tokens": True,
+            "cache_prompt": False,
+            "stream": stream,
+        }
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        """See ``Dialect.answer``. The token that ended the output is among ``tokens``, or counted alone."""
+        written = token_ids(found.get("tokens"), "tokens")
+        if found.get("truncated"):
+            raise PeerError("its context is too short for the request: start it with a larger -c")
+        ids, finish = until_stop(written, ask)
+        timings = found.get("timings")
+        predicted = whole(part(timings, "predicted_n"))
+        ended = found.get("stop_type") in ("eos", "word")
+        hidden = finish == LENGTH and ended and predicted is not None and predicted > len(written)
+        return Answer(
+            ids,
+            STOP if hidden else finish,
+            hidden_stop=hidden,
+            prefill_ms=decimal(part(timings, "prompt_ms")),
+            decode_ms=decimal(part(timings, "predicted_ms")),
+            decoded=None if predicted is None else predicted - 1,  # the prefill gives the first
+            drafted=whole(part(timings, "draft_n")),
+            accepted=whole(part(timings, "draft_n_accepted")),
+        )
+
+    def heard(self, event: dict[str, Any]) -> Heard:
+        """See ``Dialect.heard``. Tokens that end within a character bring no separate event, so the
+        count of all is what holds."""
+        timings = event.get("timings")
+        return Heard(
+            text=not event.get("stop") and bool(event.get("tokens")),
+            tokens=whole(event.get("tokens_predicted")),
+            drafted=whole(part(timings, "draft_n")),
+            accepted=whole(part(timings, "draft_n_accepted")),
+        )
+
+
+class OpenAi:
+    """What the OpenAI API has, and nothing else: top-k, min-p and most penalties cannot be set."""
+
+    path = "/v1/completions"
+    counters: Counters | None = None
+
+    def __init__(self, model: str, engine: str, version: str, texts: Texts | None, *, ids_in: bool) -> None:
+        self._model, self._texts, self._ids_in = model, texts, ids_in
+        self.described = Described(
+            engine=engine,
+            version=version,
+            limits=[
+                "It answers with text, which is tokenized again: its ids may differ from those drawn.",
+                *([] if ids_in else ["It takes text, and reads a prompt with its own tokenizer."]),
+                "Its own EOS always ends an output; top-k, min-p and repetition penalties are its defaults.",
+                "It does not say by which rule it keeps drafted tokens, nor in what precision it runs.",
+            ],
+        )
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        drawn = ask.sampling
+        if drawn.top_k and not drawn.greedy:
+            raise PeerError(f"its API has no top-k, and top-k {drawn.top_k} is asked for")
+        prompt: str | list[int] = ask.prompt_ids
+        if not self._ids_in:
+            prompt = self._tokenizer.text(ask.prompt_ids)
+        return {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": ask.max_new_tokens,
+            "temperature": 0.0 if drawn.greedy else drawn.temperature,
+            **({} if drawn.greedy or drawn.top_p == 1.0 else {"top_p": drawn.top_p}),
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "seed": request_seed(ask.seed),
+            **({"stop": ask.stop} if ask.stop else {}),
+            "stream": stream,
+            **({"stream_options": {"include_usage": True}} if stream else {}),
+        }
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        """See ``Dialect.answer``. Where it counts the prompt's tokens, that must be as many as were meant."""
+        text = part(found, "choices", 0, "text")
+        if not isinstance(text, str):
+            raise PeerError("its answer holds no choices[0].text")
+        read = whole(part(found, "usage", "prompt_tokens"))
+        if read not in (None, len(ask.prompt_ids)):
+            raise PeerError(f"it read a prompt of {read} tokens where {len(ask.prompt_ids)} were sent")
+        stopped = part(found, "choices", 0, "finish_reason") == STOP
+        return Answer(
+            self._tokenizer.ids(text), STOP if stopped else LENGTH, hidden_stop=stopped, retokenised=True
+        )
+
+    def heard(self, event: dict[str, Any]) -> Heard:
+        return Heard(
+            text=bool(part(event, "choices", 0, "text")),
+            tokens=whole(part(event, "usage", "completion_tokens")),
+        )
+
+    @property
+    def _tokenizer(self) -> Texts:
+        if self._texts is None:
+            raise PeerError("it answers with text, and there is no tokenizer to make ids of it")
+        return self._texts
+
+
+class Sglang:
+    """``/generate`` with token ids in and out."""
+
+    path = "/generate"
+    counters: Counters | None = None
+
+    def __init__(self, info: dict[str, Any]) -> None:
+        disabled = info.get("disable_radix_cache")
+        prefix_cache = None if disabled is None else not disabled
+        self.described = Described(
+            engine="SGLang",
+            version=str(info.get("version", "unknown")),
+            settings={
+                "dtype": info.get("dtype"),
+                "kv_dtype": info.get("kv_cache_dtype"),
+                "prefix_cache": prefix_cache,
+                "speculative_algorithm": info.get("speculative_algorithm"),
+            },
+            limits=[
+                "It does not say by which rule it keeps drafted tokens.",
+                "It uses a request's seed only if it was started with --enable-deterministic-inference.",
+                *(["A prompt that was seen before is not read again."] if prefix_cache else []),
+            ],
+        )
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        """See ``Dialect.body``. With ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
+        return {
+            "input_ids": ask.prompt_ids,
+            "sampling_params": {
+                "max_new_tokens": ask.max_new_tokens,
+                **sampler_fields(ask.sampling),
+                "sampling_seed": request_seed(ask.seed),
+                "stop_token_ids": ask.stop_ids,
+                "ignore_eos": True,
+                "no_stop_trim": True,
+                "skip_special_tokens": False,
+            },
+            "stream": stream,
+        }
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        reason = part(found, "meta_info", "finish_reason")
+        if part(found, "meta_info", "finish_reason", "type") == "abort":
+            raise PeerError(f"it aborted the request: {shortened(str(reason.get('message')), 200)}")
+        ids = token_ids(found.get("output_ids"), "output_ids")
+        matched = whole(part(found, "meta_info", "finish_reason", "matched"))
+        if matched is not None and ids[-1:] != [matched]:
+            ids = [*ids, matched]
+        ids, finish = until_stop(ids, ask)
+        meta = found.get("meta_info")
+        return Answer(
+            ids,
+            finish,
+            loops=whole(part(meta, "spec_verify_ct")) or None,
+            drafted=whole(part(meta, "spec_num_proposed_drafts")),
+            accepted=whole(part(meta, "spec_num_correct_drafts")),
+        )
+
+    def heard(self, event: dict[str, Any]) -> Heard:
+        meta = event.get("meta_info")
+        tokens = whole(part(meta, "completion_tokens"))
+        return Heard(
+            text=bool(tokens),
+            tokens=tokens,
+            drafted=whole(part(meta, "spec_num_proposed_drafts")),
+            accepted=whole(part(meta, "spec_num_correct_drafts")),
+        )
+
+
+_MOST_SEED = 2**63
+
+
+class Vllm:
+    """``/v1/completions`` with token ids in and out."""
+
+    path = "/v1/completions"
+    counters = Counters(
+        "vllm:generation_tokens_total",
+        "vllm:spec_decode_num_draft_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens_total",
+    )
+
+    def __init__(self, model: str, version: str) -> None:
+        self._model = model
+        self.described = Described(
+            engine="vLLM",
+            version=version,
+            settings={"prefix_cache": False, "sampler_order": SAMPLER_ORDER},
+            limits=["It does not say by which rule it keeps drafted tokens, nor in what precision it runs."],
+        )
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        """See ``Dialect.body``. Its own salt keeps each request out of the prefix cache; with
+        ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
+        return {
+            "model": self._model,
+            "prompt": ask.prompt_ids,
+            "max_tokens": ask.max_new_tokens,
+            **sampler_fields(ask.sampling),
+            "seed": ask.seed % _MOST_SEED,
+            "stop_token_ids": ask.stop_ids,
+            "ignore_eos": True,
+            "skip_special_tokens": False,
+            "add_special_tokens": False,
+            "return_token_ids": True,
+            "cache_salt": uuid.uuid4().hex,
+            "stream": stream,
+            **({"stream_options": {"include_usage": True}} if stream else {}),
+        }
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        """See ``Dialect.answer``. Times are there with ``--enable-per-request-metrics``."""
+        ids = token_ids(part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
+        stopped_by = whole(part(found, "choices", 0, "stop_reason"))
+        if stopped_by is not None and ids[-1:] != [stopped_by]:
+            ids = [*ids, stopped_by]
+        ids, finish = until_stop(ids, ask)
+        metrics = found.get("metrics")
+        counts = part(metrics, "speculative_decoding")
+        told = part(counts, "per_step_accepted")
+        steps = None if told is None else token_ids(told, "per_step_accepted")
+        decode_ms = decimal(part(metrics, "generation_time_ms"))
+        return Answer(
+            ids,
+            finish,
+            prefill_ms=decimal(part(metrics, "time_to_first_token_ms")),
+            decode_ms=decode_ms,
+            decoded=None if decode_ms is None else len(ids) - 1,
+            drafted=whole(part(counts, "num_draft_tokens")),
+            accepted=whole(part(counts, "num_accepted_draft_tokens")),
+            loops=None if steps is None else len(steps),
+            accepted_per_loop=steps,
+        )
+
+    def heard(self, event: dict[str, Any]) -> Heard:
+        """See ``Dialect.heard``. The ids of an event are those that it adds."""
+        ids = part(event, "choices", 0, "token_ids")
+        counts = part(event, "metrics", "speculative_decoding")
+        return Heard(
+            text=bool(ids) or bool(part(event, "choices", 0, "text")),
+            tokens=whole(part(event, "usage", "completion_tokens")),
+            added=len(ids) if isinstance(ids, list) else None,
+            drafted=whole(part(counts, "num_draft_tokens")),
+            accepted=whole(part(counts, "num_accepted_draft_tokens")),
+        )

@@ -1,1 +1,0 @@
-"""How servers differ: what each wants to be asked, and where its answers hold what."""
