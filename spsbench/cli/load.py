@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import present, say
+from spsbench.config.together import refuse_together
 from spsbench.errors import IncompleteError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def measure_load(params: Mapping[str, Any]) -> None:
     from spsbench.load.plan import server_names
 
     concurrencies = _concurrencies(params["concurrency"])
+    refuse_together("run", params)  # the K that sweep-k adds was not typed
     names = server_names(params["engine"] or "")
     config = _config(params)
     quiet: bool = params["quiet"]

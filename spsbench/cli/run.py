@@ -11,7 +11,6 @@ import typer
 
 from spsbench.cli import completion, options
 from spsbench.cluster import require_alone
-from spsbench.config.together import refuse_together
 
 _PASSED_ON = ("processes", "concurrency")
 """Options that decide who measures."""
@@ -91,7 +90,6 @@ def run(
 
 def start(params: Mapping[str, Any]) -> None:
     """Measure as the options of ``run`` or ``sweep-k`` say, in this process or in several, or servers."""
-    refuse_together("run", params)  # what sweep-k adds is no typed option
     if any(params[name] is not None for name in _PASSED_ON):
         require_alone("measurement")
     if params["concurrency"] is not None:

@@ -38,6 +38,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_it_is_audited(engine: str, cli: Cli, tmp_path: Path) -> None:
     """Quiet at top-p 1, plain and speculating; few texts, so the bound is wide."""
     asked = ("--bound", "60%", "--texts", "20", "--limit", "20", "--max-new-tokens", "32", "--json")
+    asked += ("--temperature", "1", "--top-p", "1")
     done = cli("audit", "--engine", engine, *asked, "--out", tmp_path / "audit")
     rows = json.loads(done.out)["rows"]
     assert [row["setting"] for row in rows] == ["plain, T=1", "K=4, T=1"]

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commandline import call
 
 from spsbench.cli.measure import gates_of, read_settings
 from spsbench.cli.run import run
@@ -65,8 +67,9 @@ def test_a_continued_run_has_its_own_settings_and_may_grow(earlier: Path) -> Non
 
 @pytest.mark.parametrize("other", ["out", "config"])
 def test_a_continued_run_takes_no_other_directory_or_file(earlier: Path, other: str) -> None:
-    with pytest.raises(UsageError, match=f"--{other}.*--resume"):
-        read_settings(typed(resume=earlier, **{other: Path("x")}))
+    refused = call("run", "--resume", earlier, f"--{other}", "x")
+    assert refused.code == 2
+    assert re.search(f"--{other}.*--resume", refused.err)
 
 
 def test_gates_are_known_by_name() -> None:

@@ -13,6 +13,7 @@ from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.models.memory import weight_bytes
 from spsbench.records import Generation, Prompt, Sample
+from spsbench.report import facts
 from spsbench.runner.conditions import software_of, with_sharing
 from spsbench.runner.distributed import (
     WorkerSet,
@@ -165,4 +166,4 @@ def test_a_worker_is_noted_with_its_first_sample(planned: Plan, tmp_path: Path) 
         assert _Places(store, workers, {0: 0, 1: 0, 2: 0}).of(1) == 2
         told = store.run_info()
         assert [entry["session"] for entry in told["workers"]] == [1, 1, 2]
-        assert workers(cast(Summary, {}), told)[-1].endswith("| 2 |"), "the most at once, not all"
+        assert facts.workers(cast(Summary, {}), told)[-1].endswith("| 2 |"), "the most at once, not all"
