@@ -370,7 +370,7 @@ def measure(
                 lost[ELAPSED] = time.perf_counter() - began_s
             sample = _read(group[place], answer, pair)
             # What a sequence took as a whole is for --budget; no table of times has it.
-            sample.conditions |= lost | {SPENT: time.perf_counter() - began_s}
+            sample.conditions |= lost | _since(began_s)
             yield sample
 
 
@@ -385,6 +385,11 @@ def _read(turn: Turn, answer: Answer, pair: Pair) -> Sample:
 def _worker(engine: Engine) -> int | None:
     """The process that computes in place of this one."""
     return engine.pid if isinstance(engine, PeerEngine) else None
+
+
+def _since(began_s: float) -> dict[str, float]:
+    """Time a sequence as a whole, for ``--budget``; no table of times has it."""
+    return {SPENT: time.perf_counter() - began_s}
 
 
 def all_turns(plan: Plan) -> Iterator[Turn]:
