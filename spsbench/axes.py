@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar
 
 Method = Literal["ars", "sps", "draft"]
 
@@ -36,7 +36,11 @@ _USUAL = {"drafter": MODEL, "rule": MODIFIED_REJECTION, "policy": FIXED}
 
 
 class SeriesAxes(TypedDict):
-    """The axes but K: what arms have in common that differ in K alone."""
+    """The axes but K: what arms have in common that differ in K alone.
+
+    Attributes:
+        called: how an arm drafts and accepts, by the names that kinds from files declare; no axis.
+    """
 
     method: Method
     sampling: str
@@ -45,6 +49,7 @@ class SeriesAxes(TypedDict):
     rule: str | None
     policy: str | None
     batch: int
+    called: NotRequired[str]
 
 
 class Axes(SeriesAxes):
@@ -70,7 +75,7 @@ def _usual(row: Row) -> Mapping[str, str | None]:
 def series_axes(row: Row) -> SeriesAxes:
     """The arm's place on every axis but K; rows from before an axis existed are at its usual place."""
     usual = _usual(row)
-    return {
+    found: SeriesAxes = {
         "method": row["method"],
         "sampling": row["sampling"],
         "engine": row["engine"],
@@ -79,6 +84,9 @@ def series_axes(row: Row) -> SeriesAxes:
         "policy": row.get("policy", usual["policy"]),
         "batch": row.get("batch", 1),
     }
+    if "called" in row:
+        found["called"] = row["called"]
+    return found
 
 
 def axes(row: Row) -> Axes:
@@ -93,7 +101,7 @@ def identity(row: Row) -> ArmIdentity:
 
 def place(row: Row, *without: str) -> tuple[Any, ...]:
     """The axes as a key, some left out."""
-    return tuple(value for name, value in axes(row).items() if name not in without)
+    return tuple(value for name, value in axes(row).items() if name in AXES and name not in without)
 
 
 def series(rows: Sequence[AnyRow], along: str = "k") -> list[list[AnyRow]]:
@@ -148,9 +156,11 @@ _FROM_FILE = re.compile(r"[^+]*?([^/+]+)\.py(?::KIND\b)?(?=:|\+|$)")
 
 def unusual(row: Row) -> list[str]:
     """How a speculative arm drafts and accepts, as far as it is not as in Chen et al. 2023."""
+    if "called" in row:
+        return [str(row["called"])]
     given = {name: row.get(name, usual) for name, usual in _usual(row).items()}
     kinds = [str(value) for name, value in given.items() if value not in (None, _USUAL[name])]
-    # A kind from a file is called by the file: its own name is in code, which no report imports.
+    # A run from before kinds from files were called by their declared name: no report imports the file.
     return [_FROM_FILE.sub(r"\1", kind) for kind in kinds]
 
 

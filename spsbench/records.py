@@ -88,13 +88,25 @@ class Spec:
     """A drafter, rule or policy by name, with the options that differ from its defaults.
 
     Written ``name`` or ``name:option=value:option=value``, e.g. ``lookup:max_n=4``.
+
+    Attributes:
+        called: the name that a kind from a file declares, to be shown in the place of the file's.
     """
 
     name: str
     options: tuple[tuple[str, OptionValue], ...] = ()
+    called: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
-        return ":".join([self.name, *(f"{key}={_written(value)}" for key, value in self.options)])
+        return self._written(self.name)
+
+    @property
+    def shown(self) -> str:
+        """What people read."""
+        return self._written(self.called or self.name)
+
+    def _written(self, name: str) -> str:
+        return ":".join([name, *(f"{key}={_written(value)}" for key, value in self.options)])
 
     @classmethod
     def parse(cls, text: str) -> Spec:
@@ -163,7 +175,7 @@ class Arm:
     def axes(self) -> Axes:
         """The place on each axis, see ``spsbench.axes``."""
         speculative = self.method == "sps"
-        return {
+        found: Axes = {
             "method": self.method,
             "sampling": self.sampling_name,
             "engine": self.engine,
@@ -173,6 +185,9 @@ class Arm:
             "batch": self.batch,
             "k": self.k,
         }
+        if any(getattr(self, name).called for name in self._unusual()):
+            found["called"] = ", ".join(getattr(self, name).shown for name in self._unusual())
+        return found
 
     def record(self) -> dict[str, Any]:
         """What makes two arms of one name the same: all fields, without axes at their usual place, so that

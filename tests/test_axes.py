@@ -49,6 +49,8 @@ def test_an_arms_own_ars_is_that_of_its_engine_and_sampling() -> None:
         ("union:of=lookup+model", "union:of=lookup+model"),
     ],
 )
-def test_a_drafter_from_a_file_is_called_by_the_file(drafter: str, shown: str) -> None:
+def test_a_drafter_from_a_file_is_called_by_the_file_in_runs_without_its_declared_name(
+    drafter: str, shown: str
+) -> None:
     row = {"method": "sps", "drafter": drafter, "rule": "modified-rejection", "policy": "fixed"}
     assert unusual(row) == [shown]

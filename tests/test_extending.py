@@ -13,6 +13,9 @@ import pytest
 from commandline import call
 
 import spsbench
+from spsbench.arms.choice import arms_of
+from spsbench.axes import identity, label
+from spsbench.config.resolve import resolve
 from spsbench.decode.protocols import Drafter
 from spsbench.drafters import registry
 from spsbench.drafters.checked import DrafterFault
@@ -75,6 +78,22 @@ def test_the_commands_of_the_page_run_the_example(tmp_path: Path, monkeypatch: p
         assert result.code == 0, result.err
         arms = [row["drafter"] for row in json.loads((out / "summary.json").read_text())["rows"]]
         assert any("echo_drafter.py:KIND" in str(drafter) for drafter in arms)
+
+
+def test_a_drafter_from_a_file_is_shown_by_the_name_that_it_declares(tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(EXAMPLE.read_text())
+
+    def labels(*drafters: str) -> list[str]:
+        config = resolve({"target": "t", "draft": "d", "drafters": drafters, "ks": (4,), "methods": ("sps",)})
+        arms = arms_of(config, {"nucleus": SamplingParams()}, "nucleus")
+        rows = [identity({"arm": arm.name, **arm.axes()}) for arm in arms]
+        assert [row["drafter"] for row in rows] == list(drafters)
+        return [label(row) for row in rows]
+
+    echo = f"{EXAMPLE}:KIND"
+    assert labels("model", f"{echo}:most=2") == ["SpS (K=4)", "SpS (K=4, echo:most=2)"]
+    assert labels(echo, f"{other}:KIND") == ["SpS (K=4, echo_drafter)", "SpS (K=4, other)"]
 
 
 def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -150,9 +151,9 @@ Drafting = tuple[Spec, Spec, Spec, int]
 
 def _drafting(config: RunConfig) -> Iterator[Drafting]:
     """Every way of drafting and accepting that a configuration asks for; each name and option checked."""
-    drafters = [_checked(text, drafter_kind, "--drafter") for text in config.drafters]
-    rules = [_checked(text, rule_kind, "--rule") for text in config.rules]
-    policies = [_checked(text, policy_kind, "--policy") for text in config.policies]
+    drafters = _checked(config.drafters, drafter_kind, "--drafter")
+    rules = _checked(config.rules, rule_kind, "--rule")
+    policies = _checked(config.policies, policy_kind, "--policy")
     ks = sorted(k for k in config.ks if k > 0)
     for drafter, rule, policy in product(drafters, rules, policies):
         if policy.name != FIXED and not drafter_kind(drafter.name).adaptive:
@@ -161,10 +162,19 @@ def _drafting(config: RunConfig) -> Iterator[Drafting]:
             yield drafter, rule, policy, k
 
 
-def _checked(text: str, kind_of: Callable[[str, str], Any], flag: str) -> Spec:
-    spec = Spec.parse(text)
-    kind_of(spec.name, flag).settled(spec, flag)
-    return spec
+def _checked(texts: Sequence[str], kind_of: Callable[[str, str], Any], flag: str) -> list[Spec]:
+    found = [Spec.parse(text) for text in texts]
+    kinds = [kind_of(spec.name, flag) for spec in found]
+    for kind, spec in zip(kinds, found, strict=True):
+        kind.settled(spec, flag)
+    named = {spec.name: kind.name for kind, spec in zip(kinds, found, strict=True)}
+    declared = Counter(named.values())
+    return [  # two files that declare one name are told apart by the files
+        replace(spec, called=named[spec.name])
+        if ".py:" in spec.name and declared[named[spec.name]] == 1
+        else spec
+        for spec in found
+    ]
 
 
 def _under(
