@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from collections import namedtuple
 from pathlib import Path
 
@@ -137,6 +138,14 @@ def test_bad_files_are_refused_by_name_and_leave_nothing(
     assert str(path) in caught.value.message
     assert caught.value.remedy
     assert not _litter(cache)
+
+
+def test_a_header_that_claims_more_than_the_file_holds_is_refused_at_its_end(tmp_path: Path) -> None:
+    array, uint8 = 9, 0
+    head = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q1sIIQ", 1, b"a", array, uint8, 100_000)
+    (tmp_path / "m.gguf").write_bytes(head)
+    with pytest.raises(UnavailableError, match="it ends in its header"):
+        read_header(tmp_path / "m.gguf", "m.gguf", "--target")
 
 
 def test_a_missing_file_is_called_one(tmp_path: Path) -> None:
