@@ -22,9 +22,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from spsbench.decode.evidence import Sums, added
 from spsbench.decode.sampling import warp
 from spsbench.engines.rescore import Reading, score_stats
+from spsbench.law.evidence import Sums, added
 from spsbench.records import SamplingParams
 from spsbench.stats.evidence_stats import e_values
 from spsbench.stats.losslessness import ALARM_LOG10_E

@@ -25,8 +25,8 @@ import numpy.typing as npt
 import torch
 from scipy.special import gammaln, logsumexp
 
-from spsbench.decode.evidence import BINS, DRAFTED_SHARE, MIXTURES, POWERS, Sums, evidence
 from spsbench.decode.sampling import warp
+from spsbench.law.evidence import BINS, DRAFTED_SHARE, MIXTURES, POWERS, Sums, evidence
 from spsbench.records import SamplingParams
 from spsbench.stats.evidence_stats import SLOPES
 
@@ -116,7 +116,7 @@ def increments(s: Setting) -> dict[str, Floats]:
 
 
 def require_same(s: Setting) -> None:
-    """What a token adds here is what ``spsbench.decode.evidence`` sums up; else SystemExit."""
+    """What a token adds here is what ``spsbench.law.evidence`` sums up; else SystemExit."""
     tokens = np.asarray(s.q.argmax(-1))
     real: Sums = evidence(torch.tensor(tokens), torch.tensor(s.q), torch.tensor(s.p), torch.rand(ROWS))
     mine = {name: float(table[np.arange(ROWS), tokens].sum()) for name, table in increments(s).items()}

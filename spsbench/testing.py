@@ -16,7 +16,15 @@ from torch import Tensor
 
 from spsbench.axes import FIXED
 from spsbench.decode.clock import FakeClock
-from spsbench.decode.enumeration import (
+from spsbench.decode.protocols import Drafter, LanguageModel
+from spsbench.decode.rejection import Accept
+from spsbench.decode.rules import RuleKind, rule_kind
+from spsbench.drafters.kind import HIDDEN, WEIGHTS, Context, DrafterKind
+from spsbench.drafters.policy import build_policy
+from spsbench.drafters.registry import built, drafter_kind
+from spsbench.engines.base import Engine
+from spsbench.engines.local import EagerEngine
+from spsbench.law.enumeration import (
     EXACT,
     Difference,
     Law,
@@ -29,14 +37,6 @@ from spsbench.decode.enumeration import (
     random_rows,
     worst_difference,
 )
-from spsbench.decode.protocols import Drafter, LanguageModel
-from spsbench.decode.rejection import Accept
-from spsbench.decode.rules import RuleKind, rule_kind
-from spsbench.drafters.kind import HIDDEN, WEIGHTS, Context, DrafterKind
-from spsbench.drafters.policy import build_policy
-from spsbench.drafters.registry import built, drafter_kind
-from spsbench.engines.base import Engine
-from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM, HiddenStates
 from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.onnx_lm import OnnxLM

@@ -9,9 +9,9 @@ from tiny_models import make_pair
 
 from spsbench.config import resolve
 from spsbench.config.models import TORCH
-from spsbench.decode.evidence import Sums
 from spsbench.drafters.policy import Policy
 from spsbench.engines.rescore import decided_again, teacher_force
+from spsbench.law.evidence import Sums
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import find_pair, load_pair
 from spsbench.models.tokenizer import Tokenizer

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 import torch
 
-from spsbench.decode.evidence import evidence
 from spsbench.decode.sampling import draw
+from spsbench.law.evidence import evidence
 
 VOCABULARY = 12
 

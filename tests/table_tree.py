@@ -20,7 +20,7 @@ from spsbench.decode.beam import (
     beam_speculative,
 )
 from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.enumeration import RowFunction
+from spsbench.law.enumeration import RowFunction
 from spsbench.records import BeamParams, FinishReason, Hypothesis
 
 PROMPT = (3, 1)

@@ -27,6 +27,7 @@ FLOORS: dict[str, float] = {
     "cluster": 1,  # whose machines and processes measure
     "fetch": 1.5,
     "decode": 1,
+    "law": 1.5,  # what must be true of the loops and their texts
     "models": 2,
     "metrics": 2,
     "execution": 2,
@@ -57,7 +58,7 @@ HEAVY = ("torch", "transformers", "pandas", "scipy", "datasets")
 
 
 def room(module: str) -> str:
-    """``spsbench.decode.sampling`` is in the room ``core``; the package itself in the room ``""``."""
+    """``spsbench.decode.sampling`` is in the room ``decode``; the package itself in the room ``""``."""
     return module.split(".")[1] if "." in module else ""
 
 

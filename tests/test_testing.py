@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from spsbench.decode import rejection, rules
-from spsbench.decode.enumeration import TableModel
 from spsbench.decode.rejection import Accept, Draft, Verdict
 from spsbench.decode.rules import RULES, Rule, RuleKind
 from spsbench.decode.sampling import draw, warp
@@ -20,6 +19,7 @@ from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import DRAFTERS
 from spsbench.errors import UsageError
+from spsbench.law.enumeration import TableModel
 from spsbench.records import Request, SamplingParams
 from spsbench.testing import Scene, assert_lossless, fake_engine, law_of_loop
 from spsbench.verify import controls

@@ -194,7 +194,7 @@ def show_formula(alpha: float, c: float, k: str | None, *, json: bool, quiet: bo
 
 def predict(alpha: float, c: float, ks: Sequence[int]) -> dict[str, Any]:
     """Expected tokens per loop and speedup for every K, and the best K."""
-    from spsbench.decode.theory import expected_tokens, minimum_gain, walltime_factor
+    from spsbench.law.theory import expected_tokens, minimum_gain, walltime_factor
     from spsbench.predict.whatif import KS, leviathan
 
     gain = minimum_gain(alpha, c)  # checks both

@@ -1,1 +1,1 @@
-"""The papers' algorithms: sampling, rules, ArS and SpS and their laws; no tokenizer or file."""
+"""The papers' algorithms as they run: sampling, rules, ArS and SpS; no tokenizer or file."""

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from spsbench.decode import rows
 from spsbench.decode.protocols import Drafter, LanguageModel
-from spsbench.decode.text_loops import Floats, accepted_by_token, anchored
 from spsbench.errors import UsageError
+from spsbench.law.text_loops import Floats, accepted_by_token, anchored
 from spsbench.models.causal_lm import HiddenStates
 from spsbench.records import SamplingParams
 
@@ -75,7 +75,7 @@ class Forced(NamedTuple):
     """The drafts of loops that begin before each token of a text.
 
     Attributes:
-        chances: [n, K] see ``decode.text_loops.loops_over``.
+        chances: [n, K] see ``law.text_loops.loops_over``.
         drafted: [n] how many tokens are proposed there, as long as they are those of the text.
     """
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from spsbench.decode import rows
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rows import Rows
-from spsbench.decode.text_loops import Booleans, Floats, Integers, Rollouts, anchored
 from spsbench.drafters.forced import Forced, ForcedText, accepted_of
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import Entropy, policy_kind
+from spsbench.law.text_loops import Booleans, Floats, Integers, Rollouts, anchored
 from spsbench.records import SamplingParams, Spec
 
 STOP_BELOW, ENTROPY = "stop-below", "entropy"

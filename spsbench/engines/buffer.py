@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.algorithms import DecodedLoop
-from spsbench.decode.evidence import Sums, added, evidence
 from spsbench.decode.rejection import Draft
 from spsbench.decode.rows import HostRows, Rows
 from spsbench.decode.rules import Expected, expected_acceptance
+from spsbench.law.evidence import Sums, added, evidence
 from spsbench.records import FinishReason, Generation, Loop, TracedToken
 
 

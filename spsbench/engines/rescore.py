@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from spsbench.decode.evidence import DECIDED, Sums, added, evidence
-from spsbench.decode.rederive import decisions_of, lengths_rederived, rederive, rounding_slack
 from spsbench.decode.sampling import warp
 from spsbench.drafters.policy import Policy, lookaheads
 from spsbench.engines.buffer import transform_numbers
+from spsbench.law.evidence import DECIDED, Sums, added, evidence
+from spsbench.law.rederive import decisions_of, lengths_rederived, rederive, rounding_slack
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import RESCORED, UNRANKED, Generation, SamplingParams, TokenEvidence
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from spsbench.config.models import ONNXRUNTIME, Precision
 from spsbench.decode.clock import device_now
-from spsbench.decode.theory import union_share
 from spsbench.environment import is_virtual
 from spsbench.errors import UsageError
+from spsbench.law.theory import union_share
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors

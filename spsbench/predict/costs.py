@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.axes import MODEL, identity, series, series_axes
-from spsbench.decode import theory
+from spsbench.law import theory
 from spsbench.predict.whatif import KS, leviathan
 from spsbench.summary_types import (
     Acceptance,

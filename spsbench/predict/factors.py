@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spsbench.axes import identity, label, series
-from spsbench.decode.theory import expected_tokens
+from spsbench.law.theory import expected_tokens
 from spsbench.predict.costs import loop_cost
 from spsbench.predict.whatif import KS, MOST_K, AgainstK, WhatIf, alpha_needed, c_allowed, independent
 from spsbench.stats.speedup import ArmSums, arm_sums, in_both, loops_of

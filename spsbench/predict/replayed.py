@@ -1,7 +1,7 @@
 """Tokens per loop against K from ArS texts alone: the law of replay, fed by what a run recorded of them.
 
 Of every ArS token the run knows log q and log p, by teacher forcing. That is all that the law needs, for
-every K at once, without independence of tests and without a constant alpha (``spsbench.decode.text_loops``).
+every K at once, without independence of tests and without a constant alpha (``spsbench.law.text_loops``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spsbench.axes import unusual
-from spsbench.decode.text_loops import Floats, accepted_by_token, anchored, loops_over
+from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over
 from spsbench.stats.bootstrap import pooled_ratio
 from spsbench.summary_types import ArmRow, Estimate
 

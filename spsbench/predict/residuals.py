@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from spsbench.decode.theory import expected_tokens
+from spsbench.law.theory import expected_tokens
 from spsbench.predict.factors import (
     ACCEPTANCE,
     CORRELATION,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spsbench.axes import identity, series
-from spsbench.decode.theory import union_share
+from spsbench.law.theory import union_share
 from spsbench.stats.bootstrap import ratio
 from spsbench.stats.speedup import finished
 from spsbench.summary_types import ArmCeiling, ArmRow, CacheBytes, Ceiling, ModelBytes, Regime

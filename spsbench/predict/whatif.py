@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from spsbench.decode.theory import alpha_iid, expected_tokens
+from spsbench.law.theory import alpha_iid, expected_tokens
 
 MOST_K = 64
 """Larger lookaheads are not considered."""

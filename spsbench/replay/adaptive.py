@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spsbench.decode.text_loops import (
+from spsbench.drafters.policy import Momentum
+from spsbench.drafters.stopping import DraftedText, StopReader, StopRule
+from spsbench.law.text_loops import (
     DraftedLoops,
     Floats,
     StateLoops,
@@ -18,8 +20,6 @@ from spsbench.decode.text_loops import (
     oracle_loops,
     stopped_loops,
 )
-from spsbench.drafters.policy import Momentum
-from spsbench.drafters.stopping import DraftedText, StopReader, StopRule
 from spsbench.predict.halves import FEWEST_PROMPTS, halves
 from spsbench.records import Interval, Spec
 from spsbench.replay.costs import DraftedWork, LoopCosts, drafted_work, interval_of, loop_costs

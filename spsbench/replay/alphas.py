@@ -16,10 +16,10 @@ from torch import Tensor
 
 from spsbench.config import NGRAMS
 from spsbench.decode.protocols import Drafter
-from spsbench.decode.text_loops import Floats
 from spsbench.drafters.kind import Context
 from spsbench.drafters.registry import build_drafter
 from spsbench.engines.rescore import teacher_force
+from spsbench.law.text_loops import Floats
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.records import Interval, SamplingParams, Spec

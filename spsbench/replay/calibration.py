@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from spsbench.decode.text_loops import Floats
 from spsbench.drafters.kind import DRAFT
 from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.law.text_loops import Floats
 from spsbench.records import Spec
 from spsbench.replay.rehearsal import COLD, LoopTimes
 

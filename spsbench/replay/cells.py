@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spsbench.decode.text_loops import Floats, TextLoops
+from spsbench.law.text_loops import Floats, TextLoops
 from spsbench.records import Interval, Spec
 from spsbench.replay.texts import TargetText
 from spsbench.stats.bootstrap import pooled_ratio

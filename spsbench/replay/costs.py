@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spsbench.decode.text_loops import DraftedLoops, Floats
+from spsbench.law.text_loops import DraftedLoops, Floats
 from spsbench.records import Interval
 from spsbench.replay.rehearsal import COLD, LoopTimes
 from spsbench.replay.texts import TargetText

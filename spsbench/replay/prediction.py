@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spsbench.decode.text_loops import Floats, TextLoops
+from spsbench.law.text_loops import Floats, TextLoops
 from spsbench.predict.whatif import alpha_needed, c_allowed
 from spsbench.records import Interval
 from spsbench.replay.costs import interval_of

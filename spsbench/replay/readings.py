@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from spsbench.decode.text_loops import Floats
 from spsbench.drafters.forced import Forced
 from spsbench.drafters.kind import DRAFT
 from spsbench.drafters.registry import drafter_kind
+from spsbench.law.text_loops import Floats
 from spsbench.predict.halves import FEWEST_PROMPTS
 from spsbench.records import SamplingParams, Spec
 from spsbench.replay.rehearsal import LoopTimes

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from spsbench.decode.text_loops import Floats
 from spsbench.engines.base import Engine
+from spsbench.law.text_loops import Floats
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.replay.texts import TargetText
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from spsbench.decode.protocols import Drafter
-from spsbench.decode.text_loops import Floats, TextLoops, loops_over, stopped
 from spsbench.drafters.forced import Forced, ForcedText, Integers, StatesUpTo, forced
 from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.model import ModelDrafter
@@ -19,6 +18,7 @@ from spsbench.drafters.stopping import StopReader
 from spsbench.drafters.union import united
 from spsbench.engines.rescore import own_entries, teacher_force
 from spsbench.errors import UsageError
+from spsbench.law.text_loops import Floats, TextLoops, loops_over, stopped
 from spsbench.models.pair import Pair
 from spsbench.records import SamplingParams, Spec
 from spsbench.replay.memory import drafter_bytes

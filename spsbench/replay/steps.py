@@ -16,7 +16,7 @@ from spsbench.decode.clock import Stopwatch, SystemClock, device_now
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.decode.sampling import UniformStream
-from spsbench.decode.text_loops import Floats
+from spsbench.law.text_loops import Floats
 from spsbench.records import Spec
 from spsbench.replay.rehearsal import COLD, LoopTimes
 from spsbench.replay.replaying import TextReader

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spsbench.axes import EAGER, FIXED
-from spsbench.decode.text_loops import Floats, TextLoops
 from spsbench.drafters.kind import DRAFT
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines.base import Engine
 from spsbench.engines.rescore import teacher_force
+from spsbench.law.text_loops import Floats, TextLoops
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Generation, Request, Spec
 from spsbench.replay.calibration import Calibration

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from rich.console import Group
 from rich.text import Text
 
-from spsbench.decode import theory
+from spsbench.law import theory
 from spsbench.predict.residuals import residual_cause, residual_factors
 from spsbench.records import Interval
 from spsbench.report import facts, judgement, wording

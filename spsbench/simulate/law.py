@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from spsbench.decode.evidence import Sums, evidence
+from spsbench.law.evidence import Sums, evidence
 from spsbench.simulate.loops import Text
 from spsbench.simulate.tables import Integers, Tables
 from spsbench.stats.g_test import FALSE_ALARM, g_statistic, survival

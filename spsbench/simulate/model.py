@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from spsbench.decode.enumeration import TableModel
 from spsbench.decode.sampling import warp
+from spsbench.law.enumeration import TableModel
 from spsbench.records import SamplingParams
 from spsbench.simulate.tables import Contexts, Floats
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.decode.theory import alpha_iid
 from spsbench.errors import SpsbenchError
+from spsbench.law.theory import alpha_iid
 from spsbench.records import Interval
 from spsbench.stats.bootstrap import plain, pooled_ratio
 from spsbench.summary_types import Acceptance, AcceptanceNames

@@ -1,6 +1,6 @@
 """What sums of evidence say: leakage, log-score, integral transform, e-values.
 
-The sums are those of ``spsbench.decode.evidence``, one dictionary a sequence. All samples of a prompt
+The sums are those of ``spsbench.law.evidence``, one dictionary a sequence. All samples of a prompt
 are added up first: prompts are independent, sequences of one prompt need not be.
 
 Leakage is the headline, a number with a bound that a reader can weigh. The tests behind it are of

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spsbench.decode.evidence import Sums, added
 from spsbench.engines.rescore import Reading, score_stats, teacher_force
 from spsbench.errors import UsageError
 from spsbench.execution.samples import rows
+from spsbench.law.evidence import Sums, added
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.records import SamplingParams

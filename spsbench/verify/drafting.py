@@ -13,12 +13,12 @@ from itertools import chain, islice
 import torch
 from torch import Tensor
 
-from spsbench.decode.enumeration import EXACT, Difference, NotAFunction, Scene, worst_difference
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.decode.rules import build_rule
 from spsbench.drafters.checked import CheckedDrafter, DrafterFault
 from spsbench.errors import UsageError
+from spsbench.law.enumeration import EXACT, Difference, NotAFunction, Scene, worst_difference
 from spsbench.records import SamplingParams
 from spsbench.testing import described, scenes
 from spsbench.verify.effort import Sizes

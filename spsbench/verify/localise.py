@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from spsbench.decode.evidence import Sums, added, evidence
 from spsbench.engines.rescore import Reading, own_entries
+from spsbench.law.evidence import Sums, added, evidence
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.summary_types import LocatedFacts

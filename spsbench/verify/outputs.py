@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from spsbench.decode.clock import SystemClock
-from spsbench.decode.evidence import MIXTURES, POWERS, Sums
 from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.local import EagerEngine
 from spsbench.engines.rescore import rescore
+from spsbench.law.evidence import MIXTURES, POWERS, Sums
 from spsbench.records import RESCORED, Request
 from spsbench.verify.controls import planted
 from spsbench.verify.finding import Finding

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.clock import FakeClock
-from spsbench.decode.enumeration import TableModel, random_rows
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.decode.rules import Rule
 from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.local import EagerEngine
+from spsbench.law.enumeration import TableModel, random_rows
 from spsbench.records import Generation, Loop, Request, SamplingParams
 from spsbench.verify.finding import Finding
 

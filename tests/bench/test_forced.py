@@ -7,11 +7,11 @@ import torch
 
 from spsbench.bench.forced import SyntheticAcceptance, measure_forced
 from spsbench.decode.clock import FakeClock
-from spsbench.decode.enumeration import TableModel, random_rows
 from spsbench.decode.rejection import Draft
-from spsbench.decode.theory import expected_tokens
 from spsbench.engines.base import Engine
 from spsbench.engines.local import EagerEngine
+from spsbench.law.enumeration import TableModel, random_rows
+from spsbench.law.theory import expected_tokens
 from spsbench.records import SamplingParams
 from spsbench.testing import Letters
 

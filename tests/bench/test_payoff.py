@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spsbench.bench.forwards import Forwards, bench_loop_cost, payoff, verdict
-from spsbench.decode.theory import expected_tokens
+from spsbench.law.theory import expected_tokens
 
 
 def times(*ms: float) -> Forwards:

@@ -18,8 +18,8 @@ from spsbench.cli import paper_parts as leviathan_drafts
 from spsbench.cli import paper_parts as leviathan_setup
 from spsbench.cli.paper_parts import chosen_k, options_of, setup_of
 from spsbench.config import load_paper, resolve
-from spsbench.decode.theory import walltime_factor
 from spsbench.errors import UsageError
+from spsbench.law.theory import walltime_factor
 from spsbench.replay import draft_cost
 
 PAPER = ("paper", "--of", "leviathan")

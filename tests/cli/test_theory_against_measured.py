@@ -10,7 +10,7 @@ from commandline import ALONE, Cli
 from tiny_models import make_pair, make_tokenizer, save
 
 from spsbench.config import load_pair
-from spsbench.decode.theory import chen_speedup
+from spsbench.law.theory import chen_speedup
 
 
 def test_the_pair_gpt2_is_toyllms() -> None:

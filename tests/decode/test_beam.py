@@ -13,7 +13,7 @@ from table_tree import EOS, PROMPT, TableTree, ends_at, every_hypothesis, near, 
 from spsbench.decode import beam
 from spsbench.decode.beam import Beam, BeamLoop, BeamSearch, Node, best_candidates
 from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.enumeration import RowFunction, random_rows
+from spsbench.law.enumeration import RowFunction, random_rows
 from spsbench.records import BeamParams
 
 EARLY: tuple[object, ...] = (False, True, "never")

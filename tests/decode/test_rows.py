@@ -271,9 +271,9 @@ def test_rows_are_held_as_their_device_suits_and_made_dense_for_who_knows_tensor
 def test_nothing_dense_is_made_while_a_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     from spsbench.decode.algorithms import start
     from spsbench.decode.clock import FakeClock, Stopwatch
-    from spsbench.decode.enumeration import TableModel, random_rows
     from spsbench.decode.sampling import UniformStream
     from spsbench.drafters.model import ModelDrafter
+    from spsbench.law.enumeration import TableModel, random_rows
 
     monkeypatch.setattr(HostRows, "dense", lambda self: pytest.fail("a dense row in a loop"))
     monkeypatch.setattr(loop_rows.law, "warp", lambda *given: pytest.fail("a dense row in a loop"))

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from spsbench.decode import rejection
-from spsbench.decode.enumeration import Scene, TableModel, law_of_loop
 from spsbench.decode.rejection import Draft
 from spsbench.decode.rules import RULES, Rule, build_rule, rule_kind, threshold
 from spsbench.errors import UsageError
+from spsbench.law.enumeration import Scene, TableModel, law_of_loop
 from spsbench.records import SamplingParams, Spec
 
 F64 = torch.float64

@@ -19,13 +19,13 @@ from transformers import LlamaModel
 
 from spsbench.decode.algorithms import DecodedLoop, start
 from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.enumeration import TableModel, worst_difference
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft, accept_draft
 from spsbench.decode.sampling import UniformStream, warp
 from spsbench.drafters.kind import Context
 from spsbench.drafters.registry import DRAFTERS, build_drafter
 from spsbench.errors import UsageError
+from spsbench.law.enumeration import TableModel, worst_difference
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams, Spec

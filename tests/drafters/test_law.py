@@ -10,7 +10,6 @@ from torch import Tensor
 
 from spsbench.decode.algorithms import DecodedLoop, start
 from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.enumeration import Point, Scene, TableModel, random_rows, worst_difference
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft, accept_draft
 from spsbench.decode.sampling import ScriptedUniforms, warp
@@ -21,6 +20,7 @@ from spsbench.drafters.ngram import NgramDrafter
 from spsbench.drafters.registry import build_drafter
 from spsbench.drafters.suffix import SuffixDrafter
 from spsbench.drafters.union import UnionDrafter
+from spsbench.law.enumeration import Point, Scene, TableModel, random_rows, worst_difference
 from spsbench.records import SamplingParams, Spec
 
 EXACT = 1e-12

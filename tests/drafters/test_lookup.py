@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.decode.enumeration import TableModel
 from spsbench.drafters.kind import Context
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.registry import build_drafter
 from spsbench.errors import UsageError
+from spsbench.law.enumeration import TableModel
 from spsbench.records import SamplingParams, Spec
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.decode.enumeration import TableModel
 from spsbench.drafters.kind import Context
 from spsbench.drafters.ngram import CorpusCounts, NgramDrafter
 from spsbench.drafters.registry import DRAFTERS, build_drafter
 from spsbench.errors import UsageError
+from spsbench.law.enumeration import TableModel
 from spsbench.records import SamplingParams, Spec
 
 V = 4

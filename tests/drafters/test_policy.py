@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from spsbench.decode.enumeration import TableModel
 from spsbench.drafters import registry
 from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import POLICIES, Policy, build_policy, lookahead_of, lookaheads, policy_kind
 from spsbench.errors import UsageError
+from spsbench.law.enumeration import TableModel
 from spsbench.records import SamplingParams, Spec
 
 CPU = torch.device("cpu")

@@ -8,10 +8,10 @@ import pytest
 import torch
 from withdrawing import Withdrawing
 
-from spsbench.decode.enumeration import Scene, TableModel, paths, random_rows, worst_difference
 from spsbench.decode.rejection import accept_draft
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy
+from spsbench.law.enumeration import Scene, TableModel, paths, random_rows, worst_difference
 from spsbench.records import SamplingParams, Spec
 
 CPU = torch.device("cpu")

@@ -20,7 +20,6 @@ from torch import Tensor
 from spsbench.config.models import TORCH
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.protocols import Drafter, LanguageModel
-from spsbench.decode.rederive import own_law, rounding_slack
 from spsbench.decode.rows import warped
 from spsbench.decode.sampling import draw, warp
 from spsbench.drafters.kind import WEIGHTS, Context
@@ -29,6 +28,7 @@ from spsbench.engines.cuda_graph import GraphedEngine, uncaptured
 from spsbench.engines.hf import ASSISTED, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.engines.rescore import rescored, teacher_force, token_evidence
+from spsbench.law.rederive import own_law, rounding_slack
 from spsbench.models.loading import onnx_under, torch_under
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.pair import load_pair

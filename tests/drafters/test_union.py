@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.decode.enumeration import TableModel
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.kind import DRAFT, Context
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.registry import DRAFTERS, build_drafter
 from spsbench.drafters.union import UnionDrafter
 from spsbench.errors import UsageError
+from spsbench.law.enumeration import TableModel
 from spsbench.records import SamplingParams, Spec
 
 U = torch.full((2,), 0.5)

@@ -11,11 +11,11 @@ from tiny_models import TOKENS
 from withdrawing import Withdrawing
 
 from spsbench.decode.clock import FakeClock
-from spsbench.decode.evidence import Sums, added
 from spsbench.decode.stopping import TextDecoder
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import build_policy
 from spsbench.engines.local import EagerEngine
+from spsbench.law.evidence import Sums, added
 from spsbench.records import Generation, Request, SamplingParams, Spec
 from spsbench.testing import Letters
 

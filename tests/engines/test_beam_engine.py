@@ -11,8 +11,8 @@ import torch
 from table_tree import EOS, PROMPT, TableTree, near
 
 from spsbench.decode.clock import FakeClock
-from spsbench.decode.enumeration import random_rows
 from spsbench.engines.local import BeamEngine
+from spsbench.law.enumeration import random_rows
 from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, BeamParams, Request, SamplingParams
 
 ROWS = random_rows(7, 1, sharpness=2.0)

@@ -10,8 +10,8 @@ import torch
 from scipy.stats import power_divergence
 
 from spsbench.decode.clock import FakeClock, Phase, Stopwatch
-from spsbench.decode.enumeration import TableModel, random_rows
 from spsbench.engines.local import EagerEngine
+from spsbench.law.enumeration import TableModel, random_rows
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.testing import Letters
 

@@ -12,11 +12,11 @@ from rederived import Models, decisions, mini, tiny
 from tiny_models import ARCHITECTURES, TOKENS
 
 from spsbench.decode.clock import FakeClock
-from spsbench.decode.evidence import Sums, added
 from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.base import Engine
 from spsbench.engines.cuda_graph import GraphedEngine, uncaptured
 from spsbench.engines.local import EagerEngine
+from spsbench.law.evidence import Sums, added
 from spsbench.models.static import StaticLM
 from spsbench.records import Request, SamplingParams
 from spsbench.testing import Letters

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from spsbench.decode import algorithms, rejection
 from spsbench.decode.clock import FakeClock
-from spsbench.decode.evidence import Sums, added
 from spsbench.decode.rows import HostRow
 from spsbench.engines.local import EagerEngine
+from spsbench.law.evidence import Sums, added
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Prompt, Request, SamplingParams, Spec
 from spsbench.runner.engines import EngineFactory

@@ -14,12 +14,12 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from spsbench.decode.algorithms import start
 from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.enumeration import EXACT, Scene, worst_difference
 from spsbench.decode.rejection import accept_draft
 from spsbench.decode.sampling import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import DRAFTERS
 from spsbench.errors import UsageError
+from spsbench.law.enumeration import EXACT, Scene, worst_difference
 from spsbench.models.causal_lm import CausalLM, context_window
 from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.loading import load, load_torch, model_not_covered

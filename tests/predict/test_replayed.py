@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spsbench.decode.text_loops import anchored, loops_over
+from spsbench.law.text_loops import anchored, loops_over
 from spsbench.predict.replayed import replayed
 from spsbench.summary_types import ArmRow
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.decode import theory
+from spsbench.law import theory
 from spsbench.predict.whatif import WhatIf, alpha_needed, c_allowed, independent, leviathan
 
 alphas = st.floats(0.0, 1.0)

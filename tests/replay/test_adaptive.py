@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.decode.enumeration import TableModel, random_rows
 from spsbench.decode.sampling import warp
-from spsbench.decode.text_loops import anchored, drafted_loops, fixed_loops, loops_over
 from spsbench.drafters.forced import ForcedText
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.stopping import StopReader
 from spsbench.errors import UsageError
+from spsbench.law.enumeration import TableModel, random_rows
+from spsbench.law.text_loops import anchored, drafted_loops, fixed_loops, loops_over
 from spsbench.records import SamplingParams, Spec
 from spsbench.replay.adaptive import Curve, curve
 from spsbench.replay.costs import drafted_work, loop_costs

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from spsbench.decode.text_loops import loops_over
-from spsbench.decode.theory import expected_tokens
+from spsbench.law.text_loops import loops_over
+from spsbench.law.theory import expected_tokens
 from spsbench.records import SamplingParams
 from spsbench.replay.prediction import Timed, break_even, predict, work_of
 from spsbench.replay.rehearsal import COLD, LoopTimes, rehearse

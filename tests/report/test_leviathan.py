@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from spsbench.decode.theory import expected_tokens, walltime_factor
+from spsbench.law.theory import expected_tokens, walltime_factor
 from spsbench.records import Interval
 from spsbench.report import leviathan
 from spsbench.report.figures import leviathan as drawings

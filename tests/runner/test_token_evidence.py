@@ -14,7 +14,7 @@ from commandline import SMALL, call
 
 from spsbench.config import resolve
 from spsbench.config.models import TORCH
-from spsbench.decode.rederive import own_law
+from spsbench.law.rederive import own_law
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import Arm, SamplingParams
 from spsbench.runner import proof

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.decode.enumeration import Scene, law_of_loop
 from spsbench.decode.rejection import accept_draft
-from spsbench.decode.theory import expected_tokens
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
+from spsbench.law.enumeration import Scene, law_of_loop
+from spsbench.law.theory import expected_tokens
 from spsbench.records import SamplingParams
 from spsbench.simulate.chain import Chain, limit_matrix
 from spsbench.simulate.closeness import distance_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 from simulated_evidence import rescored, run, samples
 
-from spsbench.decode.evidence import evidence
+from spsbench.law.evidence import evidence
 from spsbench.stats.losslessness import _verdict_of_kind, alpha_leviathan, evidence_of, losslessness
 
 ARM = "sps-k4-nucleus"

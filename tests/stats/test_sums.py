@@ -10,9 +10,9 @@ import pytest
 import torch
 from simulated_evidence import rescored, run, samples, sequence
 
-from spsbench.decode.evidence import BINS, MIXTURES, POWERS, evidence
 from spsbench.decode.sampling import draw, warp
 from spsbench.errors import SpsbenchError
+from spsbench.law.evidence import BINS, MIXTURES, POWERS, evidence
 from spsbench.records import SamplingParams
 from spsbench.stats import evidence_stats
 

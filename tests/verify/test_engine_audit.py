@@ -12,9 +12,9 @@ import torch
 from tiny_engine import Folders, InProcess, Models, loaded_pair, saved_pair, served
 
 from benchmarks.audit_power import Engine, Tables
-from spsbench.decode.evidence import Sums, added, evidence
 from spsbench.engines import rescore
 from spsbench.errors import UnavailableError
+from spsbench.law.evidence import Sums, added, evidence
 from spsbench.peers.protocol import Answer, Ask, PeerError, PeerGone, checked
 from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.decode import theory
+from spsbench.law import theory
 from spsbench.predict.whatif import leviathan
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, Plate, printed, quiet

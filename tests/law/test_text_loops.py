@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.decode.enumeration import Scene, TableModel, paths, random_rows
 from spsbench.decode.rejection import accept_draft
 from spsbench.decode.sampling import warp
-from spsbench.decode.text_loops import (
+from spsbench.drafters.forced import ForcedText
+from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.policy import Momentum, build_policy
+from spsbench.drafters.stopping import DraftedText, StopReader, StopRule
+from spsbench.law.enumeration import Scene, TableModel, paths, random_rows
+from spsbench.law.text_loops import (
     Booleans,
     Floats,
     StoppedLoops,
@@ -30,10 +34,6 @@ from spsbench.decode.text_loops import (
     oracle_loops,
     stopped_loops,
 )
-from spsbench.drafters.forced import ForcedText
-from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.policy import Momentum, build_policy
-from spsbench.drafters.stopping import DraftedText, StopReader, StopRule
 from spsbench.records import SamplingParams, Spec
 
 CPU = torch.device("cpu")

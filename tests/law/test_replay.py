@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from spsbench.decode.enumeration import Scene, TableModel, paths
 from spsbench.decode.sampling import warp
-from spsbench.decode.text_loops import Floats, accepted_by_token, anchored, loops_over, stopped
-from spsbench.decode.theory import expected_tokens
 from spsbench.drafters.forced import ForcedText, forced
+from spsbench.law.enumeration import Scene, TableModel, paths
+from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over, stopped
+from spsbench.law.theory import expected_tokens
 from spsbench.records import SamplingParams
 from spsbench.testing import scenes
 

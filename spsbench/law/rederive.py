@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.decode.evidence import CLOSEST, DECIDED, Sums, added
+from spsbench.law.evidence import CLOSEST, DECIDED, Sums, added
 from spsbench.records import Loop, SamplingParams
 
 _SLACK = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}

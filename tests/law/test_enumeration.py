@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from spsbench.decode import algorithms, rejection
-from spsbench.decode.enumeration import (
+from spsbench.decode.rejection import Draft, Verdict, judged
+from spsbench.decode.rows import Rows, takes_rows
+from spsbench.drafters.model import ModelDrafter
+from spsbench.law.enumeration import (
     NotAFunction,
     Point,
     Scene,
@@ -20,9 +23,6 @@ from spsbench.decode.enumeration import (
     random_rows,
     worst_difference,
 )
-from spsbench.decode.rejection import Draft, Verdict, judged
-from spsbench.decode.rows import Rows, takes_rows
-from spsbench.drafters.model import ModelDrafter
 from spsbench.records import SamplingParams
 
 EXACT = 1e-12

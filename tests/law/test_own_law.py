@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.decode.rederive import own_law
 from spsbench.decode.sampling import warp
+from spsbench.law.rederive import own_law
 from spsbench.records import SamplingParams
 
 SAMPLINGS = [

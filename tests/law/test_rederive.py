@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from spsbench.decode import rederive as rederiving
-from spsbench.decode.evidence import added
-from spsbench.decode.rederive import Decided, decisions_of, lengths_rederived, rederive
 from spsbench.decode.sampling import UniformStream
+from spsbench.law import rederive as rederiving
+from spsbench.law.evidence import added
+from spsbench.law.rederive import Decided, decisions_of, lengths_rederived, rederive
 from spsbench.records import Loop, SamplingParams
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.decode import theory
 from spsbench.errors import UsageError
+from spsbench.law import theory
 
 # Leviathan et al. 2022, Table 2: (K, alpha) of the twelve measured pairs and the expected tokens
 # per loop that their equation 1 gives for them.
