@@ -142,7 +142,13 @@ def run(
         try:
             code = _ended(process, tick)
         finally:
-            _end_group(process)
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     if code:
         raise UnavailableError(
             f"`{' '.join(Path(part).name for part in argv[:4])} ...` failed: {_reason(log, before, code)}.",
@@ -160,17 +166,6 @@ def _ended(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> int:
         with suppress(subprocess.TimeoutExpired):
             return process.wait(_TICK_S)
         tick()
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End it with its children; nothing happens where all have ended."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_END_S)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def _reason(log: Path, start: int, code: int) -> str:
@@ -265,7 +260,12 @@ def uninstall(entry: Entry) -> int:
 
 def _install(entry: Entry, execute: Run) -> None:
     if entry.source is not None:
-        _require_compiler(entry)
+        named = os.environ.get("CXX")
+        if not any(shutil.which(name) for name in ((named,) if named else _COMPILERS)):
+            what = f"CXX={named} is not there" if named else "there is no C++ compiler on this machine"
+            raise UnavailableError(
+                f"{entry.title} is compiled here, and {what}.", remedy="Install g++ or clang++, or set CXX."
+            )
     fetched, kept = megabytes(entry.fetch_bytes), megabytes(entry.kept_bytes)
     watcher().said(
         f"{entry.title} {entry.version}: {fetched} to fetch, {kept} to keep, about {entry.duration}"
@@ -287,15 +287,6 @@ def _install(entry: Entry, execute: Run) -> None:
         shutil.rmtree(work.scratch)
         if not work.environment.is_here:
             raise UnavailableError(f"{entry.title} was not installed.", remedy=f"See {_log(entry)}.")
-
-
-def _require_compiler(entry: Entry) -> None:
-    named = os.environ.get("CXX")
-    if not any(shutil.which(name) for name in ((named,) if named else _COMPILERS)):
-        what = f"CXX={named} is not there" if named else "there is no C++ compiler on this machine"
-        raise UnavailableError(
-            f"{entry.title} is compiled here, and {what}.", remedy="Install g++ or clang++, or set CXX."
-        )
 
 
 def _log(entry: Entry) -> Path:

@@ -52,14 +52,11 @@ class Named:
         """A peer with one setting; see ``registry.PeerKind``."""
         argv = [str(self.python(environment)), str(LAUNCH), f"spsbench.peers.workers.{self.module}"]
         given = dict(options) | dict(self.placed(environment)) | load.options
-        variables = _common(load) | self.variables(environment, load)
+        told = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"}
+        variables = (
+            told if load.threads is None else told | {"OMP_NUM_THREADS": str(load.threads)}
+        ) | self.variables(environment, load)
         return Worker(Command(argv, log, variables), replace(load, options=given), paused=paused)
-
-
-def _common(load: Load) -> Variables:
-    """For every engine: none of our packages, nothing fetched, and as many threads as are asked for."""
-    told = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"}
-    return told if load.threads is None else told | {"OMP_NUM_THREADS": str(load.threads)}
 
 
 def _vllm_variables(environment: Environment, load: Load) -> Variables:

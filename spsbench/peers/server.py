@@ -223,7 +223,10 @@ def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int)
 def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:
     """The dialect of a server and of one model that it serves."""
     props = http.find("/props")
-    cards = _cards(http)
+    found = http.get("/v1/models")
+    cards = found.get("data") if isinstance(found, dict) else None
+    if not (isinstance(cards, list) and cards and all(isinstance(each, dict) for each in cards)):
+        raise PeerError(f"{http.root}/v1/models lists no model: {shortened(repr(found))}")
     if props is not None and "default_generation_settings" in props:
         return LlamaCpp(props, whole(part(cards[0], "meta", "n_vocab")))
     info = http.find("/get_server_info") or http.find("/server_info")
@@ -234,15 +237,6 @@ def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:
     if cards[0].get("owned_by") == "vllm":
         return Vllm(name, version)
     return _openai(http, name, version, texts)
-
-
-def _cards(http: Http) -> list[dict[str, Any]]:
-    """What ``/v1/models`` lists."""
-    found = http.get("/v1/models")
-    cards = found.get("data") if isinstance(found, dict) else None
-    if not (isinstance(cards, list) and cards and all(isinstance(each, dict) for each in cards)):
-        raise PeerError(f"{http.root}/v1/models lists no model: {shortened(repr(found))}")
-    return cards
 
 
 def _chosen(cards: list[dict[str, Any]], model: str | None) -> str:

@@ -196,7 +196,13 @@ class Worker:
             raise PeerGone(f"it does not start: {error.strerror or error}") from error
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._guard = _guarding(self._process.pid)
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD, str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self._lines = Lines(self._process.stdin.fileno(), self._process.stdout.fileno())
         try:
             found = self._answer(DESCRIBE, self._load, Described, self._command.load_s)
@@ -262,14 +268,3 @@ class Worker:
         assert self._process is not None
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-
-
-def _guarding(group: int) -> subprocess.Popen[bytes]:
-    """A process that ends a group of processes should this one end without doing so."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _GUARD, str(group)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from spsbench.decode import rows as loop_rows
 from spsbench.decode.sampling import warp
-from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.verify.audit import described
 from spsbench.verify.finding import Finding
@@ -45,19 +44,14 @@ def brute_force(logits: Sequence[float] | Row, params: SamplingParams) -> Row:
     probs: Row = np.exp(scores - scores.max())
     probs /= probs.sum()
     if params.top_p < 1.0:
-        probs[probs < _edge(probs, params.top_p)] = 0.0
+        mass = 0.0
+        for probability in np.sort(probs)[::-1].tolist():
+            mass += probability
+            if mass >= params.top_p:
+                break
+        probs[probs < float(probability)] = 0.0
         probs /= probs.sum()
     return probs
-
-
-def _edge(probs: Row, top_p: float) -> float:
-    """Probability of the token with which the most probable ones together reach ``top_p``."""
-    mass = 0.0
-    for probability in np.sort(probs)[::-1].tolist():
-        mass += probability
-        if mass >= top_p:
-            break
-    return float(probability)
 
 
 def is_clear(logits: Sequence[float] | Row, params: SamplingParams, slack: float) -> bool:
@@ -143,13 +137,9 @@ def _flat_rows(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> I
     for prompt in prompts:
         tokens = torch.tensor(written(subject, prompt, subject.seed), device=subject.device)
         for model in (subject.target, subject.draft):
-            yield _flattest(model, tokens)
-
-
-def _flattest(model: CausalLM, tokens: Tensor) -> Tensor:
-    logits = model.score_uncached(tokens)
-    entropy = torch.special.entr(logits.float().softmax(-1)).sum(-1)
-    return logits[entropy.topk(min(_ROWS, len(logits))).indices]
+            logits = model.score_uncached(tokens)
+            entropy = torch.special.entr(logits.float().softmax(-1)).sum(-1)
+            yield logits[entropy.topk(min(_ROWS, len(logits))).indices]
 
 
 def _compare(rows: Tensor, sampling: SamplingParams, worst: _Worst) -> None:
