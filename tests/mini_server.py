@@ -17,7 +17,7 @@ class MiniServer(Fake):
     """A server whose texts are drawn by the production's loops with K = 4.
 
     Attributes:
-        planted: one of ``spsbench.verify.engine_faults.FAULTS``, or None.
+        planted: one of ``spsbench.verify.controls.ENGINE_FAULTS``, or None.
     """
 
     planted: str | None = None

@@ -26,7 +26,7 @@ from spsbench.records import SamplingParams, Spec
 from spsbench.tasks.catalogue import task_kind
 from spsbench.testing import assert_lossless, context_of
 from spsbench.verify import effort
-from spsbench.verify.drafting import Sizes
+from spsbench.verify.effort import Sizes
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples/echo_drafter.py"

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from spsbench.records import SamplingParams
     from spsbench.runner import Plan
     from spsbench.summary_types import Evidence, ReproFacts
+    from spsbench.verify.effort import Finding
     from spsbench.verify.engine_audit import Effort
     from spsbench.verify.engine_matrix import Row, Setting, Subject, Watch
-    from spsbench.verify.finding import Finding
 
 
 _CONFORMANCE_PROMPTS = 4

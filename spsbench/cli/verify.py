@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from spsbench.config import RunConfig
     from spsbench.decode.stopping import TextDecoder
     from spsbench.report.tables import Cell
-    from spsbench.verify.effort import Effort
-    from spsbench.verify.finding import Finding
+    from spsbench.verify.effort import Effort, Finding
     from spsbench.verify.subject import SamplerUnderTest
 
 
@@ -195,7 +194,7 @@ def _judge(params: Mapping[str, Any], results: Mapping[str, _Result]) -> None:
 
 def _closing(results: Mapping[str, _Result]) -> Iterator[str]:
     """What may be said where nothing failed."""
-    from spsbench.verify.finding import LOSSY
+    from spsbench.verify.effort import LOSSY
 
     if any(result.is_lossless for result in results.values()):
         yield "No test found a difference from the target's distribution."
@@ -344,7 +343,7 @@ _STYLES = {"ok": "green", "FAILED": "bold red"}
 
 
 def _title(result: _Result) -> str:
-    from spsbench.verify.finding import LOSSY
+    from spsbench.verify.effort import LOSSY
     from spsbench.verify.subject import PAPERS
 
     arm = result.arm

@@ -24,7 +24,7 @@ from spsbench.decode import sampling as law
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.rejection import Accept, Draft, judged
 from spsbench.decode.rows import HostRows, as_in_a_loop
-from spsbench.verify.finding import Finding, skipped
+from spsbench.verify.effort import Finding, skipped
 from spsbench.verify.subject import SamplerUnderTest
 
 _STEP = 2.0**-18

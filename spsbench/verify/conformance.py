@@ -23,7 +23,7 @@ from spsbench.peers.protocol import (
     checked,
 )
 from spsbench.records import SamplingParams
-from spsbench.verify.finding import Finding, skipped
+from spsbench.verify.effort import Finding, skipped
 
 _TOKENS = 24
 _GREEDY = Sampling(greedy=True)

@@ -3,8 +3,8 @@
 A wrong warper bends the sampler and the law that it is held against alike; a wrong stream or clock
 bends what is measured. So these are planted for the whole of a test, not for the sampler alone.
 
-Most are as fast as the real one or faster, and several have shipped in well-known code. Who trusts
-the tests should see them fail.
+Most are as fast as the real one or faster, and several have shipped in well-known code. A served engine can
+be given faults around its sampler, too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,12 +25,13 @@ from spsbench.decode import algorithms, rejection, rows
 from spsbench.decode import sampling as law
 from spsbench.decode.clock import Phase, Stopwatch
 from spsbench.decode.protocols import LanguageModel
-from spsbench.decode.rejection import Draft, Verdict
+from spsbench.decode.rejection import Draft, Verdict, Weights
 from spsbench.decode.sampling import UniformStream, draw, warp
 from spsbench.drafters.model import ModelDrafter
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.runner import stopping as schedule
+from spsbench.verify.effort import FAULTS
 
 Swap = tuple[Any, str, Any]
 
@@ -134,11 +136,7 @@ def _bonus_from_draft(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     verdict = _verify(q, draft, u)
     if int(verdict.accepted) < len(draft.tokens):
         return verdict
-    return Verdict(verdict.accepted, draw(_rows(q, draft)[-1], u[-1]))
-
-
-def _rows(q: Tensor, draft: Draft) -> Tensor:
-    return draft.rows(q.shape[-1], q.dtype)
+    return Verdict(verdict.accepted, draw(draft.rows(q.shape[-1], q.dtype)[-1], u[-1]))
 
 
 def _row_off_by_one(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
@@ -152,7 +150,8 @@ def _residual_row(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     n = int(verdict.accepted)
     if n == len(draft.tokens):
         return verdict
-    return Verdict(verdict.accepted, draw(rejection.residual(q[n + 1], _rows(q, draft)[n]), u[-1]))
+    p = draft.rows(q.shape[-1], q.dtype)[n]
+    return Verdict(verdict.accepted, draw(rejection.residual(q[n + 1], p), u[-1]))
 
 
 def _one_uniform(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
@@ -166,7 +165,7 @@ def _unscaled_residual(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     n = int(verdict.accepted)
     if n == len(draft.tokens):
         return verdict
-    weights = rejection.residual(q[n], _rows(q, draft)[n])
+    weights = rejection.residual(q[n], draft.rows(q.shape[-1], q.dtype)[n])
     token = torch.searchsorted(weights.cumsum(-1), u[-1:], right=True).squeeze(0)
     return Verdict(verdict.accepted, token.clamp(max=int(weights.nonzero().max())))
 
@@ -201,38 +200,31 @@ def _shifted(score: Callable[[Tensor, int], Tensor], tokens: Tensor, last: int) 
     return score(tokens, last)
 
 
-def _everywhere(*swaps: Swap) -> Callable[[LanguageModel], Iterable[Swap]]:
-    return lambda target: swaps
-
-
-CONTROLS: dict[str, Callable[[LanguageModel], Iterable[Swap]]] = {
-    "inverted-ratio": _everywhere((rejection, "acceptance_probability", _inverted_ratio)),
-    "lecture-test": _everywhere((rejection, "acceptance_probability", _lecture_test)),
-    "constant-uniform": _everywhere((UniformStream, "__call__", _constant)),
-    "no-residual": _everywhere((rejection, "residual", _no_residual)),
-    "raw-draft": _everywhere((ModelDrafter, "draft", _raw_draft)),
-    "bonus-from-draft": _everywhere((algorithms, "accept_draft", _bonus_from_draft)),
-    "row-off-by-one": _everywhere((algorithms, "accept_draft", _row_off_by_one)),
-    "residual-row": _everywhere((algorithms, "accept_draft", _residual_row)),
-    "one-uniform": _everywhere((algorithms, "accept_draft", _one_uniform)),
-    "unscaled-residual": _everywhere((algorithms, "accept_draft", _unscaled_residual)),
+CONTROLS: dict[str, Swap | Callable[[LanguageModel], Iterable[Swap]]] = {
+    "inverted-ratio": (rejection, "acceptance_probability", _inverted_ratio),
+    "lecture-test": (rejection, "acceptance_probability", _lecture_test),
+    "constant-uniform": (UniformStream, "__call__", _constant),
+    "no-residual": (rejection, "residual", _no_residual),
+    "raw-draft": (ModelDrafter, "draft", _raw_draft),
+    "bonus-from-draft": (algorithms, "accept_draft", _bonus_from_draft),
+    "row-off-by-one": (algorithms, "accept_draft", _row_off_by_one),
+    "residual-row": (algorithms, "accept_draft", _residual_row),
+    "one-uniform": (algorithms, "accept_draft", _one_uniform),
+    "unscaled-residual": (algorithms, "accept_draft", _unscaled_residual),
     "stale-cache": lambda target: [(target, "rollback", _stale(target.rollback))],
     "wrong-position": lambda target: (
         [(target, "score", partial(_shifted, target.score))] if isinstance(target, CausalLM) else []
     ),
-    "lenience": _everywhere((rejection, "acceptance_probability", _lenient)),
+    "lenience": (rejection, "acceptance_probability", _lenient),
 }
 """Name of each wrong sampler and what it replaces, given the target model that is sampled."""
-
-NAMES = (*CONTROLS, *SHARED)
-"""Everything that can be planted."""
 
 
 @contextmanager
 def planted(name: str | None, target: LanguageModel) -> Iterator[None]:
     """Run with a wrong sampler in place; None or a fault outside of the sampler plants nothing."""
-    swaps = () if name is None or name in SHARED else CONTROLS[name](target)
-    with _swapped(swaps):
+    fault = None if name is None or name in SHARED else CONTROLS[name]
+    with _swapped([] if fault is None else fault(target) if callable(fault) else [fault]):
         yield
 
 
@@ -249,3 +241,54 @@ def _swapped(swaps: Iterable[Swap]) -> Iterator[None]:
         for place, attribute, wrong in list(swaps):
             stack.enter_context(patch.object(place, attribute, wrong))
         yield
+
+
+# --- an engine around its sampler ---
+
+_sps, _right_residual = algorithms.sps, rejection.residual
+
+
+def _at_temperature_1(
+    target: Any, drafter: Any, prompt: Any, k: int, sampling: SamplingParams, *rest: Any
+) -> Any:
+    """Verifies with the target's rows at temperature 1, while the draft keeps what was asked for."""
+    return _sps(target, drafter, prompt, k, replace(sampling, temperature=1.0), *rest)
+
+
+def _half_residual(q: Weights, p: Weights) -> Weights:
+    """Subtracts in float16."""
+    if isinstance(q, np.ndarray):
+        return _right_residual(q.astype(np.float16), p.astype(np.float16)).astype(q.dtype)
+    return _right_residual(q.half(), p.half()).to(q.dtype)
+
+
+def _deaf(target: CausalLM, stop_ids: frozenset[int]) -> Callable[[Tensor, int], Tensor]:
+    """Scores as the target does, without the tokens that end an output."""
+    score = target.score
+    return lambda tokens, last: score(tokens, last).index_fill(
+        -1, tokens.new_tensor(sorted(stop_ids)), float("-inf")
+    )
+
+
+_AROUND: dict[str, Callable[[CausalLM, frozenset[int]], Swap | None]] = {
+    "verification-at-temperature-1": lambda target, stop_ids: (algorithms, "sps", _at_temperature_1),
+    "float16-residual": lambda target, stop_ids: (rejection, "residual", _half_residual),
+    "swallowed-stop": lambda target, stop_ids: (target, "score", _deaf(target, stop_ids)),
+    # These change requests: see ``served``.
+    "leaked-prompt": lambda target, stop_ids: None,
+    "reused-seed": lambda target, stop_ids: None,
+}
+ENGINE_FAULTS = (*FAULTS, *_AROUND)
+"""Everything that a served engine can be given."""
+
+
+@contextmanager
+def faulty(name: str | None, target: CausalLM, stop_ids: frozenset[int]) -> Iterator[None]:
+    """Run an engine with a fault in place."""
+    if name in _AROUND:
+        swap = _AROUND[name](target, stop_ids)
+        with _swapped([] if swap is None else [swap]):
+            yield
+    else:
+        with planted(name, target), planted_everywhere(name):
+            yield

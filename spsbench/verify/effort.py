@@ -1,8 +1,8 @@
-"""How much the tests of a sampler draw, and the names of the faults that can be planted in it."""
+"""How much the tests of a sampler draw, what each of them finds, and which faults can be planted."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Sizes = tuple[tuple[int, int], ...]
 """(V, K) of tables."""
@@ -12,16 +12,12 @@ FAULTS = (
     *("row-off-by-one", "residual-row", "one-uniform", "unscaled-residual", "stale-cache", "wrong-position"),
     *("lenience", "nucleus-at-one", "nucleus-before-top-k", "repeated-block", "one-seed", "untimed-draft"),
 )
-"""``controls.NAMES``, known without the code of the faults."""
+"""The names in ``controls``, known before torch is imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is drawn and read.
-
-    Attributes:
-        tables, wide_tables: (V, K) of the enumeration, see ``enumerated``.
-    """
+    """How much is drawn and read; ``tables`` and ``wide_tables`` are the (V, K) of the enumeration."""
 
     draws: int = 20_000
     end_to_end: int = 2_000
@@ -31,16 +27,40 @@ class Effort:
     tables: Sizes = ((2, 4), (3, 3), (4, 2), (5, 2))
     wide_tables: Sizes = ((5, 4),)
 
-    @classmethod
-    def reduced(cls) -> Effort:
-        """Enough to catch every control, in seconds each."""
-        tables: dict[str, Sizes] = {"tables": ((2, 2), (3, 2)), "wide_tables": ((4, 3),)}
-        return cls(draws=200, end_to_end=300, contexts=10, prompts=4, outputs=10, **tables)
-
     @property
     def needed(self) -> int:
         """How many prompts the tests want; each gives one context at most."""
         return max(self.prompts, self.contexts, self.outputs)
 
 
-EFFORTS = {"full": Effort(), "reduced": Effort.reduced()}
+# The reduced one is enough to catch every control, in seconds each.
+EFFORTS = {"full": Effort(), "reduced": Effort(200, 300, 10, 4, 10, ((2, 2), (3, 2)), ((4, 3),))}
+
+SKIPPED, LOSSY = "skipped", "lossy by design"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The verdict of one test, with what it rests on.
+
+    Attributes:
+        unjudged: why there is no judgement, ``SKIPPED`` or ``LOSSY``; empty where there is one.
+    """
+
+    test: str
+    passed: bool
+    found: str
+    bounds: str
+    numbers: dict[str, float | int | str | None] = field(default_factory=dict)
+    unjudged: str = ""
+    fault: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """In a word or three."""
+        return self.unjudged or ("ok" if self.passed else "FAILED")
+
+
+def skipped(test: str, reason: str) -> Finding:
+    """A test that does not apply, and why."""
+    return Finding(test, True, reason, "nothing", unjudged=SKIPPED)

@@ -1,9 +1,10 @@
-"""A model that computes the logits after each context once."""
+"""Many loops over few contexts, counted and tested; a model that computes the logits of a context once."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from spsbench.decode.protocols import Drafter, LanguageModel, read_prompt
 from spsbench.decode.sampling import warp
 from spsbench.models.causal_lm import CausalLM
 from spsbench.stats.g_test import FALSE_ALARM, g_statistic, survival
-from spsbench.verify.finding import Finding
+from spsbench.verify.effort import Finding
 from spsbench.verify.subject import SamplerUnderTest
 
 
@@ -101,11 +102,8 @@ class MemoizedModel:
         """Compute the rows from the first missing one on, in one forward of the wrapped model."""
         wanted = len(nodes) - missing
         known = len(self._fed) - wanted
-        shared = 0
-        for ours, theirs in zip(self._read, self._fed[:known], strict=False):
-            if ours != theirs:
-                break
-            shared += 1
+        same = (ours == theirs for ours, theirs in zip(self._read, self._fed[:known], strict=False))
+        shared = sum(takewhile(bool, same))
         if shared < len(self._prompt) - 1:
             self._begin(self._prompt)
             shared = len(self._prompt) - 1
@@ -154,18 +152,22 @@ def _test(
     drafter: Drafter,
     witness: MemoizedModel,
 ) -> Finding:
+    """Count the next tokens by the tokens before them in the loop, and hold them against the target's rows.
+
+    A loop that goes on after a prefix has accepted it, and whether it did so does not depend on
+    what comes next: after each prefix the next token follows the target's row there.
+    """
     g, freedom, cells, impossible = 0.0, 0, 0, 0
     for index, context in enumerate(contexts):
-        counts = _counts(subject, target, drafter, context, draws, index)
-        for prefix, seen in _by_prefix(counts):
+        seen: dict[Path, Counter[int]] = {}
+        for path in _paths(subject, target, drafter, context, draws, index):
+            for i, token in enumerate(path):
+                seen.setdefault(path[:i], Counter())[token] += 1
+        for prefix, counts in seen.items():
             row = warp(witness.row([*context, *prefix]), subject.sampling)[0].tolist()
-            statistic, df, outside = g_statistic(seen, row)
-            g, freedom, cells, impossible = (
-                g + statistic,
-                freedom + df,
-                cells + (df > 0),
-                impossible + outside,
-            )
+            statistic, df, outside = g_statistic(counts, row)
+            g, freedom = g + statistic, freedom + df
+            cells, impossible = cells + (df > 0), impossible + outside
     p_value = survival(g, freedom)
     # A token that the law rules out needs no statistics, but rounding may put one at a nucleus' edge.
     passed = p_value >= FALSE_ALARM and impossible <= draws * len(contexts) // 1000
@@ -186,32 +188,17 @@ def _test(
     )
 
 
-def _counts(
+def _paths(
     subject: SamplerUnderTest,
     target: LanguageModel,
     drafter: Drafter,
     context: Sequence[int],
     draws: int,
     index: int,
-) -> Counter[Path]:
-    """How often one loop after a context emitted each tuple of tokens."""
-    counts: Counter[Path] = Counter()
+) -> Iterator[Path]:
+    """The tokens of one loop after a context, again and again."""
     for start in range(0, draws, _ANEW):
         seed = (subject.seed * 1_000_003 + index) * 10_000_019 + start
         with subject.loops(target, drafter, context, seed) as begin:
             for _ in range(min(_ANEW, draws - start)):
-                counts[tuple(next(begin()).tokens)] += 1
-    return counts
-
-
-def _by_prefix(counts: Counter[Path]) -> Iterator[tuple[Path, Counter[int]]]:
-    """Next tokens by the tokens before them in the loop.
-
-    A loop that goes on after a prefix has accepted it, and whether it did so does not depend on
-    what comes next: after each prefix the next token follows the target's row there.
-    """
-    seen: dict[Path, Counter[int]] = {}
-    for path, count in counts.items():
-        for i, token in enumerate(path):
-            seen.setdefault(path[:i], Counter())[token] += count
-    yield from seen.items()
+                yield tuple(next(begin()).tokens)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
@@ -27,7 +27,7 @@ from spsbench.models.source import find
 from spsbench.peers.protocol import LENGTH, SAMPLER_ORDER, SMALLEST_SET, STOP, Answer, Ask, Described, Load
 from spsbench.peers.serving import serve
 from spsbench.records import VERIFICATION_RULE, Request, SamplingParams
-from spsbench.verify.engine_faults import FAULTS, Requests, faulty
+from spsbench.verify.controls import ENGINE_FAULTS, faulty
 
 _CPU = torch.device("cpu")
 
@@ -48,7 +48,7 @@ class Served:
     def __init__(self, asked: Load, fault: str | None) -> None:
         self._asked, self._fault = asked, fault
         self._models = _loaded(asked)
-        self._requests = Requests(fault)
+        self._last: list[int] = []
 
     def describe(self) -> Described:
         """All of it is known."""
@@ -72,7 +72,7 @@ class Served:
         ids = frozenset(ask.stop_ids)
         engine = EagerEngine(target, rest[0] if rest else None, self._asked.k, _Ids(ids), _CPU, SystemClock())
         with faulty(self._fault, target, ids):
-            found = engine.generate(_request(self._requests(ask)))
+            found = engine.generate(self._request(ask))
         assert found.loops is not None
         accepted = [loop.accepted for loop in found.loops]
         return Answer(
@@ -89,11 +89,16 @@ class Served:
             drafted_ids=None if found.proposed is None or not rest else [list(ids) for ids in found.proposed],
         )
 
-
-def _request(ask: Ask) -> Request:
-    wish = ask.sampling
-    sampling = SamplingParams(wish.temperature, wish.top_k, wish.top_p, wish.greedy)
-    return Request(tuple(ask.prompt_ids), ask.max_new_tokens, (), sampling, ask.seed)
+    def _request(self, ask: Ask) -> Request:
+        """The request as the sampler sees it: some faults outlive a request."""
+        prompt, seed = ask.prompt_ids, ask.seed
+        if self._fault == "leaked-prompt":
+            leaked, self._last = self._last[-len(prompt) // 2 :], prompt
+            prompt = [*leaked, *prompt[len(leaked) :]]
+        elif self._fault == "reused-seed":
+            seed = 0
+        sampling = SamplingParams(**asdict(ask.sampling))
+        return Request(tuple(prompt), ask.max_new_tokens, (), sampling, seed)
 
 
 def _loaded(asked: Load) -> list[CausalLM]:
@@ -118,6 +123,6 @@ def _loaded(asked: Load) -> list[CausalLM]:
 
 if __name__ == "__main__":
     planned = next(iter(sys.argv[1:]), None)
-    if planned not in (None, *FAULTS):
-        sys.exit(f"{planned!r} is not a fault: choose from {', '.join(FAULTS)}")
+    if planned not in (None, *ENGINE_FAULTS):
+        sys.exit(f"{planned!r} is not a fault: choose from {', '.join(ENGINE_FAULTS)}")
     serve(partial(Served, fault=planned))

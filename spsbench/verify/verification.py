@@ -1,9 +1,11 @@
-"""All tests of the sampler together, for one sampling or as a matrix of controls."""
+"""All tests of the sampler together, for one sampling or as a matrix of planted faults."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+
+import torch
 
 from spsbench.axes import FIXED, MODEL
 from spsbench.decode.stopping import TextDecoder
@@ -13,16 +15,12 @@ from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 from spsbench.testing import context_of
 from spsbench.verify.analytic import analytic
-from spsbench.verify.controls import NAMES, SHARED, planted, planted_everywhere
-from spsbench.verify.drafting import enumerated, kept_contract
-from spsbench.verify.effort import Effort
-from spsbench.verify.finding import LOSSY, Finding, row_difference, skipped
-from spsbench.verify.greedy import greedy_identity
-from spsbench.verify.outputs import rescored_outputs
+from spsbench.verify.controls import SHARED, planted, planted_everywhere
+from spsbench.verify.effort import FAULTS, LOSSY, Effort, Finding, skipped
+from spsbench.verify.outputs import greedy_identity, rescored_outputs
+from spsbench.verify.parts import SIZE, booked_time, enumerated, independent_uniforms, kept_contract
 from spsbench.verify.sampling import end_to_end_draws, remembered_draws
-from spsbench.verify.streams import independent_uniforms
-from spsbench.verify.subject import SamplerUnderTest, telling_contexts
-from spsbench.verify.timing import SIZE, booked_time
+from spsbench.verify.subject import SamplerUnderTest, telling_contexts, written
 from spsbench.verify.warping import same_warp
 
 TESTS = ("rows", "warp", "uniforms", "clock", "analytic", "greedy", "sampling", "end to end", "outputs")
@@ -30,7 +28,6 @@ TESTS = ("rows", "warp", "uniforms", "clock", "analytic", "greedy", "sampling", 
 
 OF_THE_LAW = frozenset({"enumeration", "analytic", "greedy", "sampling", "end to end", "outputs"})
 """What a rule that is lossy by design need not pass."""
-
 
 Contexts = list[tuple[int, ...]]
 
@@ -42,36 +39,80 @@ def findings(
     effort: Effort,
     contexts: Contexts | None = None,
 ) -> Iterator[Finding]:
-    """Run every test that says something about the subject's sampling."""
+    """Run every test that says something about the subject's sampling.
+
+    A drafter's fault is a finding, and what a rule does that is lossy by design is not a failure.
+    """
     with planted_everywhere(subject.control):
-        yield from _of_parts(subject, prompts[: effort.prompts], decoder, effort)
-        yield from _of_whole(subject, prompts, decoder, effort, contexts)
+        for test, run in _tests(subject, prompts, decoder, effort, contexts):
+            try:
+                found = run()
+            except DrafterFault as fault:
+                found = Finding(test, False, str(fault), "nothing", fault=str(fault))
+            else:
+                if test in OF_THE_LAW and not (subject.is_lossless or found.unjudged):
+                    found = replace(found, passed=True, bounds="nothing", unjudged=LOSSY)
+            yield found
 
 
-def _judged(subject: SamplerUnderTest, test: str, run: Callable[[], Finding]) -> Finding:
-    """What a test found; a drafter's fault is a finding, and what a lossy rule does is not a failure."""
-    try:
-        found = run()
-    except DrafterFault as fault:
-        return Finding(test, False, str(fault), "nothing", fault=str(fault))
-    if subject.is_lossless or found.unjudged or test not in OF_THE_LAW:
-        return found
-    return replace(found, passed=True, bounds="nothing", unjudged=LOSSY)
-
-
-def _of_parts(
-    subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], decoder: TextDecoder, effort: Effort
-) -> Iterator[Finding]:
-    """What the sampler is made of: drafter, rule, rows, warper, uniform numbers, clock."""
+def _tests(
+    subject: SamplerUnderTest,
+    prompts: Sequence[Sequence[int]],
+    decoder: TextDecoder,
+    effort: Effort,
+    contexts: Contexts | None,
+) -> Iterator[tuple[str, Callable[[], Finding]]]:
+    """The table of tests: first what the sampler is made of, then what it writes."""
+    few, with_fault = prompts[: effort.prompts], planted(subject.control, subject.target)
     if subject.control is None:
-        yield _judged(subject, "contract", lambda: kept_contract(subject, prompts))
-        tables = effort.tables, effort.wide_tables
-        yield _judged(subject, "enumeration", lambda: enumerated(subject, *tables))
-    yield row_difference(replace(subject, control=None), prompts[:2])
-    with planted(subject.control, subject.target):
-        yield same_warp(subject, prompts)
-        yield independent_uniforms(subject)
-        yield _judged(subject, "clock", lambda: _clock(subject, decoder))
+        yield "contract", lambda: kept_contract(subject, few)
+        yield "enumeration", lambda: enumerated(subject, effort.tables, effort.wide_tables)
+    yield "rows", lambda: row_difference(subject, few[:2])
+    yield "warp", with_fault(lambda: same_warp(subject, few))
+    yield "uniforms", with_fault(lambda: independent_uniforms(subject))
+    yield "clock", with_fault(lambda: _clock(subject, decoder))
+    yield "analytic", lambda: analytic(subject, few)
+    if subject.sampling.greedy:
+        difference = row_difference(subject, prompts[:2]).numbers["difference"]
+        yield "greedy", lambda: greedy_identity(subject, few, float(difference or 0))
+    else:
+        where = contexts or _contexts(subject, prompts, effort)
+        yield "sampling", lambda: remembered_draws(subject, where, effort.draws)
+        yield "end to end", lambda: end_to_end_draws(subject, where[:1], effort.end_to_end)
+    yield "outputs", lambda: rescored_outputs(subject, prompts[: effort.outputs], decoder)
+
+
+_TOKENS = 24
+_LIMIT = {torch.float32: 1e-3, torch.float64: 1e-9}
+_COARSE_LIMIT = 1e-1
+
+
+@torch.inference_mode()
+def row_difference(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Finding:
+    """Largest difference between logits of the target's text scored one row and K+1 rows at a time.
+
+    Kernels differ by row count, so it is not 0; twice this is how close two best logits must be for
+    greedy SpS and greedy ArS to differ without a bug.
+    """
+    worst, scale = 0.0, 0.0
+    for prompt in prompts:
+        text = written(subject, prompt, subject.seed)
+        tail = torch.tensor(text[-_TOKENS:], device=subject.device)
+        rows: list[torch.Tensor] = []
+        for size in (1, subject.k + 1):
+            subject.target.begin(text[: 1 - _TOKENS])
+            blocks = torch.split(tail, size)
+            rows.append(torch.cat([subject.target.score(block, last=len(block)).clone() for block in blocks]))
+        worst = max(worst, float((rows[0].double() - rows[1].double()).abs().max()))
+        scale = max(scale, float(rows[0].abs().max()))
+    limit = _LIMIT.get(subject.target.dtype, _COARSE_LIMIT)
+    return Finding(
+        "rows",
+        worst <= limit * scale,
+        f"logits differ by at most {worst:.1e} between 1 and {subject.k + 1} rows (largest {scale:.3g})",
+        f"a difference above {limit:g} of the largest logit",
+        {"difference": worst, "largest_logit": scale, "limit": limit},
+    )
 
 
 def _clock(subject: SamplerUnderTest, decoder: TextDecoder) -> Finding:
@@ -87,34 +128,9 @@ def _clock(subject: SamplerUnderTest, decoder: TextDecoder) -> Finding:
     return booked_time(subject.k, decoder, lambda: drafter, subject.build_rule())
 
 
-def _of_whole(
-    subject: SamplerUnderTest,
-    prompts: Sequence[Sequence[int]],
-    decoder: TextDecoder,
-    effort: Effort,
-    contexts: Contexts | None,
-) -> Iterator[Finding]:
-    """What the sampler writes."""
-    few = prompts[: effort.prompts]
-    tests: dict[str, Callable[[], Finding]] = {"analytic": lambda: analytic(subject, few)}
-    if subject.sampling.greedy:
-        difference = row_difference(replace(subject, control=None), prompts[:2]).numbers["difference"]
-        tests["greedy"] = lambda: greedy_identity(subject, few, float(difference or 0))
-    else:
-        where = contexts or _contexts(subject, prompts, effort)
-        tests["sampling"] = lambda: remembered_draws(subject, where, effort.draws)
-        tests["end to end"] = lambda: end_to_end_draws(subject, where[:1], effort.end_to_end)
-    tests["outputs"] = lambda: rescored_outputs(subject, prompts[: effort.outputs], decoder)
-    for test, run in tests.items():
-        yield _judged(subject, test, run)
-
-
 def _contexts(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], effort: Effort) -> Contexts:
     """Where draws are made: chosen without the sampler, so with any sampler in place."""
     return telling_contexts(subject, prompts[: max(effort.prompts, effort.contexts)], effort.contexts)
-
-
-Row = dict[str, bool]
 
 
 def control_matrix(
@@ -123,12 +139,12 @@ def control_matrix(
     decoder: TextDecoder,
     effort: Effort,
     done: Callable[[str, list[Finding]], None],
-) -> dict[str, Row]:
+) -> dict[str, dict[str, bool]]:
     """Every control against every test; True where the test found it out."""
-    matrix: dict[str, Row] = {}
+    matrix: dict[str, dict[str, bool]] = {}
     # A wrong sampler does not change them; a fault that is shared does, and chooses its own.
     contexts = None if subject.sampling.greedy else _contexts(subject, prompts, effort)
-    for name in NAMES:
+    for name in FAULTS:
         shared = None if name in SHARED else contexts
         found = list(findings(replace(subject, control=name), prompts, decoder, effort, shared))
         matrix[name] = {finding.test: not finding.passed for finding in found}

@@ -8,7 +8,7 @@ This one shares nothing with it: numpy, float64, one row, a full sort.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from spsbench.decode import rows as loop_rows
 from spsbench.decode.sampling import warp
 from spsbench.records import SamplingParams
 from spsbench.verify.audit import described
-from spsbench.verify.finding import Finding
+from spsbench.verify.effort import Finding
 from spsbench.verify.subject import SamplerUnderTest, written
 
 Row = NDArray[np.float64]
@@ -91,41 +91,36 @@ _SLACK = 1e-4
 _LIMIT = 1e-4
 
 
-@dataclass(slots=True)
-class _Worst:
-    """The comparison so far; ``distance`` is a total variation."""
-
-    distance: float = 0.0
-    sampling: SamplingParams | None = None
-    compared: int = 0
-    skipped: int = 0
-
-    def add(self, distance: float, sampling: SamplingParams) -> None:
-        self.compared += 1
-        if distance > self.distance or self.sampling is None:
-            self.distance, self.sampling = distance, sampling
-
-
 @torch.inference_mode()
 def same_warp(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Finding:
     """Compare both warpers on rows of target and draft, under the subject's sampling and others.
 
     Each row is warped alone, as a draft's are, and among others, as the target's are.
     """
-    worst = _Worst()
+    distances: list[tuple[float, SamplingParams]] = []
+    skipped = 0
     for rows in _flat_rows(subject, prompts):
         for sampling in dict.fromkeys((subject.sampling, *_OTHERS)):
-            _compare(rows, sampling, worst)
-    said = "-" if worst.sampling is None else described(worst.sampling)
+            together = _warped(rows, sampling)
+            for index, row in enumerate(rows.double().cpu().numpy()):
+                if not is_clear(row, sampling, _SLACK):
+                    skipped += 1
+                    continue
+                truth = torch.from_numpy(brute_force(row, sampling))
+                for found in (together[:, index], _warped(rows[index : index + 1], sampling)[:, 0]):
+                    distance = float((found.double().cpu() - truth).abs().sum(-1).max()) / 2
+                    distances.append((distance, sampling))
+    worst, where = max(distances, key=lambda each: each[0], default=(0.0, None))
+    said = "-" if where is None else described(where)
     return Finding(
         "warp",
-        worst.compared > 0 and worst.distance <= _LIMIT,
-        f"total variation at most {worst.distance:.1e} ({said}) over {worst.compared} rows",
+        len(distances) > 0 and all(distance <= _LIMIT for distance, _ in distances),
+        f"total variation at most {worst:.1e} ({said}) over {len(distances)} rows",
         f"a total variation above {_LIMIT:g} from a brute-force warper, in any row whose edge is clear",
         {
-            "compared": worst.compared,
-            "skipped_at_an_edge": worst.skipped,
-            "worst": worst.distance,
+            "compared": len(distances),
+            "skipped_at_an_edge": skipped,
+            "worst": worst,
             "worst_sampling": said,
             "limit": _LIMIT,
         },
@@ -140,18 +135,6 @@ def _flat_rows(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> I
             logits = model.score_uncached(tokens)
             entropy = torch.special.entr(logits.float().softmax(-1)).sum(-1)
             yield logits[entropy.topk(min(_ROWS, len(logits))).indices]
-
-
-def _compare(rows: Tensor, sampling: SamplingParams, worst: _Worst) -> None:
-    together = _warped(rows, sampling)
-    for index, row in enumerate(rows.double().cpu().numpy()):
-        if not is_clear(row, sampling, _SLACK):
-            worst.skipped += 1
-            continue
-        truth = torch.from_numpy(brute_force(row, sampling))
-        alone = _warped(rows[index : index + 1], sampling)
-        for found in (together[:, index], alone[:, 0]):
-            worst.add(float((found.double().cpu() - truth).abs().sum(-1).max()) / 2, sampling)
 
 
 def _warped(rows: Tensor, sampling: SamplingParams) -> Tensor:

@@ -15,7 +15,7 @@ from commandline import BRIEF, SMALL, Result, call
 from spsbench.cli import paper
 from spsbench.cli.main import PANELS
 from spsbench.cli.paper_parts import keep_page
-from spsbench.verify.finding import Finding
+from spsbench.verify.effort import Finding
 
 SAMPLE = {"task_id": "MiniEval/0", "completion": "    return 1\n"}
 ELSEWHERE = {"advise": "test_advise", "get": "test_get", "merge": "test_merge", "replay": "test_replay"}

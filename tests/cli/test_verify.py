@@ -10,10 +10,8 @@ from commandline import BRIEF, Cli
 from rich.console import Console
 
 from spsbench.cli import verify
-from spsbench.verify import analytic, streams
-from spsbench.verify.controls import NAMES
-from spsbench.verify.drafting import Sizes
-from spsbench.verify.effort import EFFORTS, Effort
+from spsbench.verify import analytic, parts
+from spsbench.verify.effort import EFFORTS, FAULTS, Effort, Sizes
 from spsbench.verify.verification import TESTS
 
 TABLES: dict[str, Sizes] = {"tables": ((2, 2), (3, 2)), "wide_tables": ((3, 2),)}
@@ -25,7 +23,7 @@ FLAGS = ("xsum", *BRIEF, "--effort", "full", "--threads", "1", "--sampling", "nu
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EFFORTS, "full", TINY)
     monkeypatch.setattr(analytic, "TOKENS", 16)
-    monkeypatch.setattr(streams, "LONG", streams.LONG // 4)
+    monkeypatch.setattr(parts, "LONG", parts.LONG // 4)
 
 
 def test_the_real_sampler_passes_and_tells_what_was_tested(cli: Cli) -> None:
@@ -83,7 +81,7 @@ def test_the_table_of_controls_fits_a_narrow_screen() -> None:
     """Every test but greedy, which has no controls, against the longest name."""
     row = {test: test == "warp" for test in TESTS if test != "greedy"}
     file = io.StringIO()
-    Console(file=file, width=80).print(verify._matrix("nucleus", {max(NAMES, key=len): row}))
+    Console(file=file, width=80).print(verify._matrix("nucleus", {max(FAULTS, key=len): row}))
     lines = file.getvalue().splitlines()
     assert "…" not in file.getvalue()
-    assert lines[-1].split() == [max(NAMES, key=len), *("x" if row[test] else "-" for test in row)]
+    assert lines[-1].split() == [max(FAULTS, key=len), *("x" if row[test] else "-" for test in row)]

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from commandline import BRIEF, Cli, Result
 
-from spsbench.verify import analytic, effort, streams
-from spsbench.verify.drafting import Sizes
-from spsbench.verify.effort import Effort
+from spsbench.verify import analytic, effort, parts
+from spsbench.verify.effort import Effort, Sizes
 
 pytestmark = pytest.mark.thorough_but("passes[early-exit]", "MISREPORTING", "lossy_by_design")
 
@@ -107,7 +106,7 @@ CLAIMED = RuleKind("claimed", "Says that it is lossless.", True, LENIENCE.build,
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(effort.EFFORTS, "full", TINY)
     monkeypatch.setattr(analytic, "TOKENS", 16)
-    monkeypatch.setattr(streams, "LONG", streams.LONG // 4)
+    monkeypatch.setattr(parts, "LONG", parts.LONG // 4)
 
 
 @pytest.fixture

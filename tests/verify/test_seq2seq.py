@@ -12,9 +12,8 @@ from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.tokenizer import Border
 from spsbench.records import SamplingParams
 from spsbench.testing import Letters
-from spsbench.verify import analytic, streams
-from spsbench.verify.drafting import Sizes
-from spsbench.verify.effort import Effort
+from spsbench.verify import analytic, parts
+from spsbench.verify.effort import Effort, Sizes
 from spsbench.verify.subject import SamplerUnderTest
 from spsbench.verify.verification import findings
 from tests.tiny_models import make_seq2seq
@@ -30,7 +29,7 @@ PROMPTS = [BORDER.opened([*range(first, first + 8), END]) for first in range(4)]
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less is looked at than in a verification: what is caught by less is caught by more."""
     monkeypatch.setattr(analytic, "TOKENS", 16)
-    monkeypatch.setattr(streams, "LONG", streams.LONG // 4)
+    monkeypatch.setattr(parts, "LONG", parts.LONG // 4)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from spsbench.decode.sampling import UniformStream
 from spsbench.records import SamplingParams
 from spsbench.runner import stopping as schedule
 from spsbench.verify.controls import planted_everywhere
-from spsbench.verify.streams import (
+from spsbench.verify.parts import (
     LONG,
     SHORT,
     crossed_p,

@@ -15,7 +15,7 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.records import Spec
 from spsbench.testing import Letters
 from spsbench.verify.controls import planted_everywhere
-from spsbench.verify.timing import booked_time, differences, timed
+from spsbench.verify.parts import booked_time, differences, timed
 
 LETTERS = Letters("abc")
 

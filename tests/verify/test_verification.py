@@ -16,10 +16,9 @@ from spsbench.engines import rescore
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams
 from spsbench.testing import Letters
-from spsbench.verify import analytic, outputs, streams
-from spsbench.verify.controls import CONTROLS, NAMES, SHARED, planted, planted_everywhere
-from spsbench.verify.drafting import Sizes
-from spsbench.verify.effort import FAULTS, Effort
+from spsbench.verify import analytic, outputs, parts
+from spsbench.verify.controls import CONTROLS, SHARED, planted, planted_everywhere
+from spsbench.verify.effort import FAULTS, Effort, Sizes
 from spsbench.verify.subject import SamplerUnderTest
 from spsbench.verify.verification import control_matrix, findings
 
@@ -49,7 +48,7 @@ def target_model() -> Any:
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less is looked at than in a verification: what is caught by less is caught by more."""
     monkeypatch.setattr(analytic, "TOKENS", 16)
-    monkeypatch.setattr(streams, "LONG", streams.LONG // 4)
+    monkeypatch.setattr(parts, "LONG", parts.LONG // 4)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +84,7 @@ def test_every_control_is_caught(subject: SamplerUnderTest, prompts: list[list[i
     """With less effort than the real sampler passes: what is caught by less is caught by more."""
     less = replace(EFFORT, prompts=1, outputs=1)
     matrix = control_matrix(subject, prompts, DECODER, less, lambda name, found: None)
-    assert matrix.keys() == set(NAMES)
+    assert matrix.keys() == set(FAULTS)
     missed = [name for name, row in matrix.items() if not any(row.values())]
     assert missed == []
     # What each kind of test is for: the rule, rows and caches by analysis, numbers by streams and sampling.
@@ -149,7 +148,7 @@ def test_what_is_planted_everywhere_is_no_wrong_sampler(subject: SamplerUnderTes
 
 
 def test_the_names_that_are_checked_first_are_those_of_the_faults() -> None:
-    assert set(FAULTS) == set(NAMES)
+    assert set(FAULTS) == {*CONTROLS, *SHARED}
 
 
 @pytest.mark.parametrize("impossible", [0.0, 2.0])
