@@ -20,17 +20,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from benchmarks.pairs import build
 from spsbench.bench.forced import NullDecoder, SyntheticAcceptance
 from spsbench.decode.clock import SystemClock
+from spsbench.decode.rejection import Verdict
+from spsbench.decode.sampling import draw
 from spsbench.engines.base import Engine
-from spsbench.engines.cuda_graph import Capture, GraphedEngine, Graphs, StaticSpS, uncaptured
+from spsbench.engines.cuda_graph import Capture, GraphedEngine, Graphs, StagedSpS, staged, uncaptured
 from spsbench.engines.hf import ASSISTED, GENERATE, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.environment import describe_environment
+from spsbench.models.batched import StaticLM, require_same_answers
 from spsbench.models.memory import measured_bandwidth
-from spsbench.models.static import StaticLM, require_same_answers
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request, SamplingParams
 
@@ -99,9 +102,8 @@ def _agreement(device: torch.device) -> Iterator[str]:
     for sampling in (GREEDY, NUCLEUS):
         for k in (0, 1, K):
             static = [StaticLM(model, 160) for model in (target, draft)]
-            graphed = GraphedEngine(
-                static[0], static[1] if k else None, k, sampling, text, clock, _capture(device)
-            )
+            batch = staged(static[0], static[1] if k else None, k, sampling, _capture(device))
+            graphed = GraphedEngine(batch, text, clock)
             eager = EagerEngine(target, draft if k else None, k, text, device, clock)
             for length in (1, 7, 60):
                 prompt = tuple(5 + i % 400 for i in range(length))
@@ -109,6 +111,14 @@ def _agreement(device: torch.device) -> Iterator[str]:
                 if graphed.generate(request).tokens != eager.generate(request).tokens:
                     sys.exit(f"graphs and eager disagree: {sampling}, K = {k}, prompt of {length}")
         yield f"float32, {'greedy' if sampling.greedy else 'sampled'}: graphed == eager for K = 0, 1, {K}"
+
+
+def accept_at(q: Tensor, tokens: Tensor, p: Tensor, u: Tensor) -> Verdict:
+    """In place of ``accept_drafts``: each token stands with probability ``ALPHA``, whatever the rows say."""
+    k = tokens.shape[1]
+    accepted = (u[:, :k] < ALPHA).cumprod(1, dtype=torch.int64).sum(1)
+    rows = q.gather(1, accepted[:, None, None].expand(-1, 1, q.shape[-1])).squeeze(1)
+    return Verdict(accepted, draw(rows, u[:, k]))
 
 
 class _Bench:
@@ -129,20 +139,21 @@ class _Bench:
         slots = context + tokens + K + 1
         static = {role: StaticLM(model, slots) for role, model in self._models.items()}
         for role, model in self._models.items():
-            require_same_answers(model, static[role])
+            require_same_answers(model, static[role], slots)
         text, clock, capture = NullDecoder(), SystemClock(), _capture(device)
         rule = SyntheticAcceptance([ALPHA]).rule()
         one, two = static["target"], static["draft"]
-        self._graphed = GraphedEngine(one, two, K, NUCLEUS, text, clock, capture, rule)
+        self._batch = StagedSpS(one, two, K, NUCLEUS, capture, accept_at)
+        self._graphed = GraphedEngine(self._batch, text, clock)
         self._engines: dict[str, Engine] = {
             "ArS eager": EagerEngine(target, None, 0, text, device, clock),
-            "ArS graphed": GraphedEngine(one, None, 0, NUCLEUS, text, clock, capture),
+            "ArS graphed": GraphedEngine(staged(one, None, 0, NUCLEUS, capture), text, clock),
             "ArS hf-generate": HFGenerateEngine(GENERATE, target, None, 0, text),
             "SpS eager": EagerEngine(target, draft, K, text, device, clock, rule),
             "SpS graphed": self._graphed,
             "SpS hf-assisted": HFGenerateEngine(ASSISTED, target, draft, K, text),
         }
-        self._greedy = GraphedEngine(one, None, 0, GREEDY, text, clock, capture)
+        self._greedy = GraphedEngine(staged(one, None, 0, GREEDY, capture), text, clock)
 
     def correctness(self) -> Iterator[str]:
         """Greedy tokens against one uncached forward: each within two units in the last place of the best."""
@@ -182,15 +193,14 @@ class _Bench:
         """Medians of the three stages, by events on a GPU."""
         # Half of the output only: the loops that are timed need slots of their own.
         self._graphed.generate(replace(self._request(1, NUCLEUS), max_new_tokens=self._tokens // 2))
-        steps = self._graphed.steps
-        assert isinstance(steps, StaticSpS)
-        for name, stage in zip(("draft", "verify", "accept"), steps.stages, strict=True):
+        lengths = self._batch.state.lengths
+        for name, stage in zip(("draft", "verify", "accept"), self._batch.stages, strict=True):
             # Each replay goes on from the same length: the work is that of a loop.
             times = []
             for _ in range(20):
-                length = steps.state.length.clone()
+                before = lengths.clone()
                 times.append(_timed_ms(stage, self._device))
-                steps.state.length.copy_(length)
+                lengths.copy_(before)
             yield f"{name}: {statistics.median(times):.3f} ms"
 
     def _row(self, name: str, found: list[Generation], bandwidth: float | None) -> str:

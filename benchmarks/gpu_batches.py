@@ -17,18 +17,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from benchmarks.gpu import ALPHA, GREEDY, NUCLEUS, K, _capture, _name, _pair
+from benchmarks.gpu import ALPHA, GREEDY, NUCLEUS, K, _capture, _name, _pair, accept_at
 from benchmarks.pairs import build
 from spsbench.bench.forced import NullDecoder
 from spsbench.decode.clock import SystemClock
-from spsbench.decode.rejection import Verdict
-from spsbench.decode.sampling import draw
-from spsbench.engines.cuda_graph import StageBatchArS, StageBatchSpS
+from spsbench.engines.cuda_graph import StagedArS, StagedSpS
 from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.environment import describe_environment
-from spsbench.models.static import StaticBatchLM
+from spsbench.models.batched import StaticLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.stats.bootstrap import Floats, pooled_interval
@@ -70,14 +67,6 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def accept_at(q: Tensor, tokens: Tensor, p: Tensor, u: Tensor) -> Verdict:
-    """In place of ``accept_drafts``: each token stands with probability ``ALPHA``, whatever the rows say."""
-    k = tokens.shape[1]
-    accepted = (u[:, :k] < ALPHA).cumprod(1, dtype=torch.int64).sum(1)
-    rows = q.gather(1, accepted[:, None, None].expand(-1, 1, q.shape[-1])).squeeze(1)
-    return Verdict(accepted, draw(rows, u[:, k]))
-
-
 def _agreement(device: torch.device) -> Iterator[str]:
     """Rows of a batch against the eager engine, token for token.
 
@@ -89,7 +78,7 @@ def _agreement(device: torch.device) -> Iterator[str]:
     lengths = (1, 7, 60, 30, 2)
     for sampling in (GREEDY, NUCLEUS):
         for k in (0, 1, K):
-            models = [StaticBatchLM(model, 3, 160) for model in (target, draft)]
+            models = [StaticLM(model, 160, 3) for model in (target, draft)]
             engine = _engine(models, k, sampling, device)
             eager = EagerEngine(target, draft if k else None, k, text, device, clock)
             requests = [
@@ -104,7 +93,7 @@ def _agreement(device: torch.device) -> Iterator[str]:
 
 
 def _engine(
-    models: Sequence[StaticBatchLM],
+    models: Sequence[StaticLM],
     k: int,
     sampling: SamplingParams,
     device: torch.device,
@@ -114,9 +103,9 @@ def _engine(
     target, draft = models
     capture = _capture(device)
     batch = (
-        StageBatchSpS(target, draft, k, sampling, capture, *([accept_at] if forced else []))
+        StagedSpS(target, draft, k, sampling, capture, *([accept_at] if forced else []))
         if k
-        else StageBatchArS(target, sampling, capture)
+        else StagedArS(target, sampling, capture)
     )
     return BatchedEngine(batch, NullDecoder(), device, SystemClock(), name="graphed")
 
@@ -128,7 +117,7 @@ def _table(
     slots = given.context + given.tokens + K + 1
     engines: dict[tuple[int, int], BatchedEngine] = {}
     for size in sizes:
-        models = [StaticBatchLM(model, size, slots) for model in (target, draft)]
+        models = [StaticLM(model, slots, size) for model in (target, draft)]
         engines |= {(size, k): _engine(models, k, NUCLEUS, device, forced=True) for k in (0, K)}
     seconds: dict[tuple[int, int], list[float]] = {arm: [] for arm in engines}
     order, shuffler = list(engines), random.Random(0)

@@ -1,4 +1,4 @@
-"""Decoding by CUDA graphs: stages of fixed shape, recorded once and launched as a whole.
+"""Decoding by CUDA graphs: stages of fixed shape for B sequences, recorded once and launched as a whole.
 
 A small draft costs less on a GPU than the launches of its kernels. Here the host launches a stage as
 a whole and waits once a loop, for the tokens. The stages are plain functions over tensors that stay
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,13 +16,12 @@ from torch import Tensor
 from spsbench.decode.algorithms import DecodedLoop, Loops
 from spsbench.decode.batch import Batch, BatchRow
 from spsbench.decode.clock import Clock, Stopwatch
-from spsbench.decode.rejection import Accept, Draft, Verdict, accept_draft, accept_drafts
+from spsbench.decode.rejection import Draft, Verdict, accept_drafts
 from spsbench.decode.rows import TensorRows
-from spsbench.decode.rules import Rule
 from spsbench.decode.sampling import Uniforms, UniformStream, draw, warp
 from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.local import LocalEngine
-from spsbench.models.static import StaticBatchLM, StaticLM
+from spsbench.models.batched import StaticLM
 from spsbench.records import Request, SamplingParams
 
 _WARM_UPS = 3
@@ -76,186 +73,7 @@ Capture = Callable[[Stage], Stage]
 
 
 class State:
-    """What the stages of an arm share: tensors on the device that keep their addresses.
-
-    Attributes:
-        tokens: [slots] the sequence.
-        length: [1] how long it is.
-        u: [2K+1] the loop's uniform numbers (ArS: [1]).
-    """
-
-    def __init__(self, slots: int, numbers: int, device: torch.device) -> None:
-        self.tokens = torch.zeros(slots, dtype=torch.int64, device=device)
-        self.length = torch.ones(1, dtype=torch.int64, device=device)
-        self.u = torch.zeros(numbers, device=device)
-
-    def begin(self, prompt: Sequence[int]) -> None:
-        """Start a sequence; the last token of its prompt is pending."""
-        self.tokens[: len(prompt)] = torch.tensor(prompt, device=self.tokens.device)
-        self.length.fill_(len(prompt))
-
-
-class Decoder(Protocol):
-    """The loops of one method over a ``State``."""
-
-    state: State
-
-    def loop(self, watch: Stopwatch) -> DecodedLoop:
-        """One loop; ``state.u`` holds its numbers."""
-
-
-class StaticArS:
-    """Algorithm 1 in one stage."""
-
-    def __init__(self, target: StaticLM, sampling: SamplingParams, capture: Capture) -> None:
-        self.state = State(target.slots, 1, target.device)
-        self._target, self._sampling = target, sampling
-        self._probs = torch.zeros(1, target.vocab_size, dtype=target.wide, device=target.device)
-        self._token = torch.zeros(1, dtype=torch.int64, device=target.device)
-        self._step = capture(self._stage)
-
-    def loop(self, watch: Stopwatch) -> DecodedLoop:
-        watch.lap("other")
-        self._step()
-        watch.lap("verify")
-        token = self._token.tolist()
-        watch.lap("sample")
-        return DecodedLoop(token, 0, TensorRows(self._probs.clone()), None, self.state.u.clone())
-
-    def _stage(self) -> None:
-        state = self.state
-        last = state.length - 1
-        logits = self._target.score(state.tokens.index_select(0, last), last, last=1)
-        self._probs.copy_(warp(logits, self._sampling))
-        self._token.copy_(draw(self._probs, state.u))
-        state.tokens.index_copy_(0, state.length, self._token)
-        state.length += 1
-
-
-class StaticSpS:
-    """Algorithm 2 in three stages: draft, verify, accept.
-
-    The draft always reads the last two tokens again, so that its shape does not depend on whether all
-    were accepted; a loop costs K forwards of it as in the eager engine.
-    """
-
-    def __init__(
-        self,
-        target: StaticLM,
-        draft: StaticLM,
-        k: int,
-        sampling: SamplingParams,
-        capture: Capture,
-        rule: Accept | None = None,
-    ) -> None:
-        self._rule = rule or accept_draft
-        device, vocab_size = target.device, target.vocab_size
-        self.state = State(target.slots, 2 * k + 1, device)
-        self._target, self._draft, self._k, self._sampling = target, draft, k, sampling
-        self._offsets = torch.arange(k + 1, device=device)
-        self._drafted = torch.zeros(k, dtype=torch.int64, device=device)
-        self._p = torch.zeros(k, vocab_size, dtype=target.wide, device=device)
-        self._q = torch.zeros(k + 1, vocab_size, dtype=target.wide, device=device)
-        self._answer = torch.zeros(k + 2, dtype=torch.int64, device=device)
-        self.stages = tuple(map(capture, (self._propose, self._score, self._accept)))
-
-    def loop(self, watch: Stopwatch) -> DecodedLoop:
-        """See ``Decoder.loop``: three launches, and one wait for the answer."""
-        propose, score, accept = self.stages
-        watch.lap("other")
-        propose()
-        watch.lap("draft")
-        score()
-        watch.lap("verify")
-        accept()
-        *drafted, token, accepted = self._answer.tolist()
-        watch.lap("sample")
-        # Copies: the next loop writes to the same places.
-        q, u, draft = (
-            TensorRows(self._q.clone()),
-            self.state.u.clone(),
-            Draft(self._drafted.clone(), self._p.clone()),
-        )
-        return DecodedLoop([*drafted[:accepted], token], accepted, q, draft, u)
-
-    def _propose(self) -> None:
-        """K tokens after the sequence, each drawn from the row that is kept of it."""
-        state = self.state
-        # Of a sequence of one token there are no last two: then the second row is junk after it.
-        first = (state.length - 2).clamp(min=0)
-        positions = first + self._offsets[:2]
-        logits = self._draft.score(state.tokens.index_select(0, positions), positions, last=2)
-        row = logits.index_select(0, state.length - 1 - first)
-        for i in range(self._k):
-            if i:
-                place = state.length + (i - 1)
-                row = self._draft.score(self._drafted[i - 1 : i], place, last=1)
-            self._p[i : i + 1] = warp(row, self._sampling)
-            self._drafted[i : i + 1] = draw(self._p[i : i + 1], state.u[i : i + 1])
-
-    def _score(self) -> None:
-        """The target's rows after the pending token and every drafted one."""
-        state = self.state
-        pending = state.tokens.index_select(0, state.length - 1)
-        positions = state.length - 1 + self._offsets
-        logits = self._target.score(torch.cat([pending, self._drafted]), positions, last=self._k + 1)
-        self._q.copy_(warp(logits, self._sampling))
-
-    def _accept(self) -> None:
-        """Append the accepted tokens and the one after them."""
-        state, k = self.state, self._k
-        verdict = self._rule(self._q, Draft(self._drafted, self._p), state.u[k:])
-        self._answer.copy_(torch.cat([self._drafted, torch.stack(verdict[::-1])]))
-        # What lies after the new end is overwritten before it is read.
-        longer = torch.cat([self._drafted, verdict.token.unsqueeze(0)])
-        new = torch.where(self._offsets < verdict.accepted, longer, verdict.token)
-        state.tokens.index_copy_(0, state.length + self._offsets, new)
-        state.length += verdict.accepted + 1
-
-
-class GraphedEngine(LocalEngine):
-    """ArS or SpS in fixed shapes."""
-
-    name = "graphed"
-
-    def __init__(
-        self,
-        target: StaticLM,
-        draft: StaticLM | None,
-        k: int,
-        sampling: SamplingParams,
-        decoder: TextDecoder,
-        clock: Clock,
-        capture: Capture,
-        rule: Rule | None = None,
-    ) -> None:
-        super().__init__(decoder, target.device, clock, rule)
-        self.models = [target] if draft is None else [target, draft]
-        self.steps: Decoder = (
-            StaticArS(target, sampling, capture)
-            if draft is None
-            else StaticSpS(target, draft, k, sampling, capture, None if rule is None else rule.accept)
-        )
-
-    def start(self, request: Request) -> Loops:
-        self.steps.state.begin(request.prompt_ids)
-        read = len(request.prompt_ids) - 1
-        if read:
-            tokens = self.steps.state.tokens[:read]
-            positions = torch.arange(read, device=tokens.device)
-            for model in self.models:
-                model.score(tokens, positions, last=1)
-        return partial(self._loops, UniformStream(request.seed, self.steps.state.u.device))
-
-    def _loops(self, uniforms: Uniforms, watch: Stopwatch) -> Iterator[DecodedLoop]:
-        u = self.steps.state.u
-        while True:
-            u.copy_(uniforms(len(u)))
-            yield self.steps.loop(watch)
-
-
-class BatchState:
-    """What the stages of a batch share: tensors on the device that keep their addresses.
+    """What the stages share: tensors on the device that keep their addresses.
 
     Attributes:
         tokens: [B, slots] the sequences.
@@ -292,12 +110,14 @@ class BatchState:
         return self.tokens.gather(1, self.lengths.unsqueeze(1) - 1)
 
 
-class StageBatch(Batch):
+class StagedBatch(Batch):
     """A batch whose loop is a few stages."""
 
-    def __init__(self, target: StaticBatchLM, sampling: SamplingParams, numbers: int) -> None:
+    target: StaticLM
+
+    def __init__(self, target: StaticLM, sampling: SamplingParams, numbers: int) -> None:
         super().__init__(target, sampling)
-        self.state = BatchState(target.batch, target.slots, numbers, target.device)
+        self.state = State(target.batch, target.slots, numbers, target.device)
 
     def begin(self, row: int, prompt: Sequence[int], uniforms: Uniforms) -> None:
         super().begin(row, prompt, uniforms)
@@ -308,9 +128,12 @@ class StageBatch(Batch):
         self.state.end(row)
 
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
-        u, live = self.state.u, sorted(self.live)
-        drawn = torch.stack([self.live[row].uniforms(u.shape[1]) for row in live])
-        u.index_copy_(0, torch.tensor(live, device=u.device), drawn)
+        u = self.state.u
+        drawn = [row.uniforms(u.shape[1]) for _, row in self._rows()]
+        if len(drawn) == self.size:
+            torch.stack(drawn, out=u)
+        else:
+            u.index_copy_(0, torch.tensor(sorted(self.live), device=u.device), torch.stack(drawn))
         watch.lap("other")
         return self._staged(watch)
 
@@ -319,12 +142,11 @@ class StageBatch(Batch):
         """The stages of a loop; ``state.u`` holds its numbers."""
 
 
-class StageBatchArS(StageBatch):
+class StagedArS(StagedBatch):
     """Algorithm 1 for B sequences, in one stage."""
 
-    def __init__(self, target: StaticBatchLM, sampling: SamplingParams, capture: Capture) -> None:
+    def __init__(self, target: StaticLM, sampling: SamplingParams, capture: Capture) -> None:
         super().__init__(target, sampling, 1)
-        self._model = target
         size, width = target.batch, target.vocab_size
         self._probs = torch.zeros(size, width, dtype=target.wide, device=target.device)
         self._tokens = torch.zeros(size, dtype=torch.int64, device=target.device)
@@ -344,32 +166,33 @@ class StageBatchArS(StageBatch):
 
     def _stage(self) -> None:
         state = self.state
-        logits = self._model.score_at(state.last(), state.lengths - 1, last=1)[:, 0]
+        logits = self.target.score_at(state.last(), state.lengths - 1, last=1)[:, 0]
         self._probs.copy_(warp(logits, self.sampling))
         self._tokens.copy_(draw(self._probs, state.u[:, 0]))
         state.append(self._tokens.unsqueeze(1), self._one)
 
 
-class StageBatchSpS(StageBatch):
+class StagedSpS(StagedBatch):
     """Algorithm 2 for B sequences, in three stages: draft, verify, accept.
 
-    The draft always reads the last two tokens of every row again, see ``StaticSpS``.
+    The draft always reads the last two tokens of every row again, so that its shape does not depend on
+    whether all were accepted; a loop costs K forwards of it as in the eager engine.
     """
 
     def __init__(
         self,
-        target: StaticBatchLM,
-        draft: StaticBatchLM,
+        target: StaticLM,
+        draft: StaticLM,
         k: int,
         sampling: SamplingParams,
         capture: Capture,
         accept: Callable[[Tensor, Tensor, Tensor, Tensor], Verdict] = accept_drafts,
     ) -> None:
         super().__init__(target, sampling, 2 * k + 1)
-        self._judge = accept
-        self._model, self._draft, self._k = target, draft, k
+        self._rule = accept
+        self.draft, self._k = draft, k
         size, width, device = target.batch, target.vocab_size, target.device
-        self._offsets = torch.arange(k + 1, device=device)
+        self._offsets, self._numbers = torch.arange(k + 1, device=device), torch.arange(size, device=device)
         self._drafted = torch.zeros(size, k, dtype=torch.int64, device=device)
         self._p = torch.zeros(size, k, width, dtype=target.wide, device=device)
         self._q = torch.zeros(size, k + 1, width, dtype=target.wide, device=device)
@@ -378,9 +201,10 @@ class StageBatchSpS(StageBatch):
 
     def _read(self, number: int, row: BatchRow) -> None:
         super()._read(number, row)
-        self._draft.begin(number, row.tokens)
+        self.draft.begin(number, row.tokens)
 
     def _staged(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
+        """Three launches, and one wait for the answer."""
         propose, score, accept = self.stages
         propose()
         watch.lap("draft")
@@ -399,28 +223,58 @@ class StageBatchSpS(StageBatch):
         return found
 
     def _propose(self) -> None:
+        """K tokens after every row, each drawn from the row of probabilities that is kept of it."""
         state = self.state
         # Of a sequence of one token there are no last two: then the second one is junk after it.
         first = (state.lengths - 2).clamp(min=0)
         tokens = state.tokens.gather(1, first.unsqueeze(1) + self._offsets[:2])
-        logits = self._draft.score_at(tokens, first, last=2)
-        row = logits[torch.arange(self.size, device=first.device), state.lengths - 1 - first]
+        logits = self.draft.score_at(tokens, first, last=2)
+        row = logits[self._numbers, state.lengths - 1 - first]
         for i in range(self._k):
             if i:
-                row = self._draft.score_at(self._drafted[:, i - 1 : i], state.lengths + (i - 1), last=1)[:, 0]
+                row = self.draft.score_at(self._drafted[:, i - 1 : i], state.lengths + (i - 1), last=1)[:, 0]
             self._p[:, i] = warp(row, self.sampling)
             self._drafted[:, i] = draw(self._p[:, i], state.u[:, i])
 
     def _score(self) -> None:
+        """The target's rows after the pending tokens and every drafted one."""
         state = self.state
         block = torch.cat([state.last(), self._drafted], dim=1)
-        logits = self._model.score_at(block, state.lengths - 1, last=self._k + 1)
+        logits = self.target.score_at(block, state.lengths - 1, last=self._k + 1)
         self._q.copy_(warp(logits.flatten(0, 1), self.sampling).view_as(self._q))
 
     def _accept(self) -> None:
-        verdict = self._judge(self._q, self._drafted, self._p, self.state.u[:, self._k :])
+        """Append the accepted tokens of every row and the one after them."""
+        verdict = self._rule(self._q, self._drafted, self._p, self.state.u[:, self._k :])
         token, accepted = verdict.token.unsqueeze(1), verdict.accepted.unsqueeze(1)
         longer = torch.cat([self._drafted, token], dim=1)
         self._answer.copy_(torch.cat([longer, accepted], dim=1))
         # What lies after a row's new end is overwritten before it is read.
         self.state.append(torch.where(self._offsets < accepted, longer, token), verdict.accepted + 1)
+
+
+def staged(
+    target: StaticLM, draft: StaticLM | None, k: int, sampling: SamplingParams, capture: Capture
+) -> StagedBatch:
+    """ArS, or with a draft SpS, for as many sequences as the models hold."""
+    if draft is None:
+        return StagedArS(target, sampling, capture)
+    return StagedSpS(target, draft, k, sampling, capture)
+
+
+class GraphedEngine(LocalEngine):
+    """ArS or SpS in fixed shapes: a batch of one."""
+
+    name = "graphed"
+
+    def __init__(self, batch: StagedBatch, decoder: TextDecoder, clock: Clock) -> None:
+        super().__init__(decoder, batch.target.device, clock)
+        self.batch = batch
+
+    def start(self, request: Request) -> Loops:
+        self.batch.begin(0, request.prompt_ids, UniformStream(request.seed, self._device))
+        return self._loops
+
+    def _loops(self, watch: Stopwatch) -> Iterator[DecodedLoop]:
+        while True:
+            yield self.batch.loop(watch)[0]

@@ -1,106 +1,146 @@
-"""A loaded model that scores B sequences at once, and whether it scores them as it scores one."""
+"""A loaded model that scores B sequences at once, and whether it scores them as it scores one.
+
+Over torch in fixed shapes, as CUDA graphs need them: the replay of a graph can depend on the content of
+tensors only. So all cache slots are allocated up front, keys and values are written at positions given as a
+tensor, and the mask hides all positions after a token's own: a rollback needs no operation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from onnx import TensorProto, helper
 from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
 
 from spsbench.decode.batch import BatchModel
 from spsbench.errors import UsageError
-from spsbench.models.blueprint import Blueprint
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.checkpoint import StoredWeights
-from spsbench.models.onnx_graph import Builder, Graph
-from spsbench.models.onnx_lm import (
-    TABLES,
-    OnnxCache,
-    OnnxForward,
-    OnnxLM,
-    rotary_tables,
-    session_of,
-    value_of,
-)
+from spsbench.models.causal_lm import CausalLM, attention_window, text_config
+from spsbench.models.onnx_graph import build_graph
+from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, rotary_tables, session_of, value_of
 from spsbench.models.selftest import tolerance
-from spsbench.models.static import NotStatic, StaticBatchLM
 from spsbench.models.torch_lm import TorchLM
 
 
-def build_batch_graph(plan: Blueprint, stored: StoredWeights, bits: int | None, batch: int) -> Graph:
-    """The graph of B sequences of n tokens each.
+class NotStatic(Exception):
+    """The model's forward cannot be given a fixed shape; the message says why."""
 
-    Inputs: ``hidden`` [1, B n, hidden], sequence after sequence; ``rows`` [m], which of the B n rows are
-    wanted; ``cos`` and ``sin`` as in ``Graph``; and for each sequence b ``seen_b`` [1], ``total_b`` [] and
-    per layer ``key_i_b`` and ``value_i_b`` [1, kv_heads, slots, head_dim]. Outputs: ``logits`` [1, m, V], and
-    ``new_key_i_b`` and ``new_value_i_b``, to be bound to the same memory as their inputs.
+
+class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Keys and values of one attention layer, [B, heads, slots, width] each.
+
+    Attributes:
+        positions: [b, n], the slots of the next n keys and values of each row that is written.
+        row: the one that is written; None for all.
     """
-    return _BatchBuilder(plan, stored, bits, batch).graph()
+
+    def __init__(self, slots: int, batch: int) -> None:
+        super().__init__()
+        self._slots, self._batch = slots, batch
+        self.positions = torch.empty(0, 0, dtype=torch.int64)
+        self.row: int | None = None
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate all slots as zeros: masked values are multiplied too, by 0."""
+        shape = (self._batch, key_states.shape[1], self._slots)
+        self.keys = key_states.new_zeros((*shape, key_states.shape[-1]))
+        self.values = value_states.new_zeros((*shape, value_states.shape[-1]))
+        self.is_initialized = True
+
+    def clear(self, row: int) -> None:
+        """Zeros in all slots of a row."""
+        if self.is_initialized:
+            self.keys[row].zero_()
+            self.values[row].zero_()
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write [b, heads, n, width] keys and values at ``positions``; return all slots of these rows."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        return self._written(self.keys, key_states), self._written(self.values, value_states)
+
+    def _written(self, held: Tensor, states: Tensor) -> Tensor:
+        own = held if self.row is None else held.narrow(0, self.row, 1)
+        if len(self.positions) == 1:
+            return own.index_copy_(2, self.positions[0], states)
+        return own.scatter_(2, self.positions[:, None, :, None].expand_as(states), states)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(number of keys, their offset)."""
+        return self._slots, 0
+
+    def get_seq_length(self) -> int:
+        """Unknown to the host: the caller gives positions."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """Capacity in tokens."""
+        return self._slots
 
 
-class _BatchBuilder(Builder):
-    def __init__(self, plan: Blueprint, stored: StoredWeights, bits: int | None, batch: int) -> None:
-        super().__init__(plan, stored, bits)
-        self._batch = batch
-        self._names = [f"_{row}" for row in range(batch)]
+class StaticLM:
+    """See ``decode.batch.BatchModel``; without a host synchronization where positions are tensors.
 
-    def _over_cache(self, states: Sequence[str], number: int, row: str = "") -> str:
-        parts = [self._split(name) for name in states]
-        found = [
-            super(_BatchBuilder, self)._over_cache([part[b] for part in parts], number, name)
-            for b, name in enumerate(self._names)
-        ]
-        return self._node("Concat", found, axis=1)
+    Attributes:
+        wide: dtype of probabilities, at least float32.
+    """
 
-    def _split(self, state: str) -> list[str]:
-        """What is of each sequence; an input that is absent is absent for all."""
-        if not state:
-            return [""] * self._batch
-        outputs = [f"{state}{name}" for name in self._names]
-        self._node("Split", [state], outputs, axis=1, num_outputs=self._batch)
-        return outputs
+    def __init__(self, model: TorchLM, slots: int, batch: int = 1) -> None:
+        if model.config._attn_implementation != "sdpa":
+            raise NotStatic(f"its attention is {model.config._attn_implementation}, not sdpa")
+        if attention_window(model.config) is not None:
+            raise NotStatic("it has sliding or chunked attention")
+        self.batch, self.vocab_size, self.device, self.slots = batch, model.vocab_size, model.device, slots
+        self.wide = torch.promote_types(model.dtype, torch.float32)
+        self._model = model.model
+        layers = text_config(model.config).num_hidden_layers
+        self.layers = [FixedLayer(slots, batch) for _ in range(layers)]
+        self._cache = Cache(layers=self.layers)
+        self._slot_numbers = torch.arange(slots, device=model.device)
 
-    def _score(self, states: str) -> None:
-        wanted = self._node("Gather", [states, "rows"], axis=1)
-        self._matrix(wanted, [self._head()], self._plan.logit_scale, out="logits")
+    def begin(self, row: int, prompt: Sequence[int]) -> None:
+        """See ``BatchModel.begin``; slots are masked and not skipped, so that NaN in one would stay."""
+        for layer in self.layers:
+            layer.clear(row)
+        if len(prompt) > 1:
+            tokens = torch.tensor(prompt[:-1], device=self.device).unsqueeze(0)
+            self._forward(tokens, self._slot_numbers[: len(prompt) - 1].unsqueeze(0), 1, row)
 
-    def _signature(self) -> tuple[list[Any], list[Any]]:
-        plan, value = self._plan, helper.make_tensor_value_info
-        floats, longs, ints = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
-        table: list[str | int | None] = ["slots", plan.head_dim // 2]
-        slots: list[str | int | None] = [1, plan.kv_heads, "slots", plan.head_dim]
-        caches = [
-            f"{kind}_{number}{name}"
-            for number in range(plan.layers)
-            for kind in ("key", "value")
-            for name in self._names
-        ]
-        inputs = [
-            value("hidden", floats, [1, "tokens", self._width]),
-            value("rows", longs, ["wanted"]),
-            value("cos", floats, table),
-            value("sin", floats, table),
-            *(value(f"seen{name}", ints, [1]) for name in self._names),
-            *(value(f"total{name}", ints, []) for name in self._names),
-            *(value(name, floats, slots) for name in caches),
-        ]
-        outputs = [
-            value("logits", floats, [1, "wanted", plan.vocab_size]),
-            *(value(f"new_{name}", floats, slots) for name in caches),
-        ]
-        return inputs, outputs
+    def score(self, tokens: Tensor, starts: Sequence[int], last: int) -> Tensor:
+        return self.score_at(tokens, torch.tensor(starts, device=self.device), last)
+
+    def score_at(self, tokens: Tensor, starts: Tensor, last: int) -> Tensor:
+        """``score`` with ``starts`` [B] on the device."""
+        n = tokens.shape[1]
+        return self._forward(tokens, starts.unsqueeze(1) + self._slot_numbers[:n], last)
+
+    def _forward(self, tokens: Tensor, positions: Tensor, last: int, row: int | None = None) -> Tensor:
+        """[b, last, V] logits of [b, n] tokens at positions [b, n], of one row or of all."""
+        for layer in self.layers:
+            layer.positions, layer.row = positions, row
+        seen = self._slot_numbers <= positions.unsqueeze(-1)
+        output = self._model(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=seen.unsqueeze(1),
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=last,
+        )
+        logits: Tensor = output.logits[:, -last:, : self.vocab_size]
+        return logits
 
 
 class OnnxBatchLM:
     """See ``decode.batch.BatchModel``; the caches of all rows are allocated up front.
 
-    One token a row runs in the model's own session, more in its own session, whose weights are packed
-    again.
+    One token a row runs in the model's own session, more in a session of their own, whose weights are packed
+    again. Every shape of a forward is bound once to its own memory.
     """
 
     def __init__(self, model: OnnxLM, batch: int, slots: int, *, blocks: bool) -> None:
@@ -115,13 +155,20 @@ class OnnxBatchLM:
             {name: value_of(array[row : row + 1]) for name, array in caches.items()} for row in range(batch)
         ]
         self._readers = [
-            OnnxForward(model.session, plan, cache=OnnxCache(part | tables, slots)) for part in parts
+            OnnxForward(model.session, plan, memory=part | tables, slots=slots) for part in parts
         ]
-        self._one = _OneEach(model, {name: value_of(array) for name, array in caches.items()} | tables, batch)
-        self._several: _Several | None = None
+        self._whole = {name: value_of(array) for name, array in caches.items()} | tables
+        self._apart = {
+            f"{name}_{row}": value for row, part in enumerate(parts) for name, value in part.items()
+        }
+        self._apart |= tables
+        self._several: Any = None
         if blocks:
-            named = {f"{name}_{row}": value for row, part in enumerate(parts) for name, value in part.items()}
-            self._several = _Several(model, named | tables, batch)
+            graph = build_graph(plan, model.stored, model.bits, batch)
+            self._several, _ = session_of(graph, model.threads)
+        self._seen, self._total = np.zeros(batch, np.int32), np.zeros(batch, np.int32)
+        self._most = np.zeros((), np.int32)
+        self._bound: dict[tuple[int, int], tuple[Any, Any, Tensor]] = {}
 
     def begin(self, row: int, prompt: Sequence[int]) -> None:
         if len(prompt) > 1:
@@ -130,98 +177,37 @@ class OnnxBatchLM:
 
     def score(self, tokens: Tensor, starts: Sequence[int], last: int) -> Tensor:
         n = tokens.shape[1]
-        if n == 1:
-            logits = self._one(tokens, starts)
-        else:
-            assert self._several is not None, "made for blocks"
-            logits = self._several(tokens, starts, last)
+        run, hidden, logits = self._bound.get((n, last)) or self._bind(n, last)
+        self._model.embed(tokens.flatten(), hidden)
+        self._seen[:] = starts
+        self._seen += n - 1
+        self._total[:] = self._seen + 1
+        self._most[...] = self._total.max()
+        run()
         found = self._model.all_logits(logits, self._spread)
         return found.reshape(self.batch, last, self.vocab_size)
 
-
-class _OneEach:
-    """Forwards of one token a row, by the session of one sequence."""
-
-    def __init__(self, model: OnnxLM, memory: dict[str, Any], batch: int) -> None:
-        plan = model.plan
-        self._model = model
-        self._hidden = np.zeros((batch, 1, plan.hidden), np.float32)
-        self._seen, self._total = np.zeros(batch, np.int32), np.zeros((), np.int32)
-        logits = np.zeros((batch, 1, plan.vocab_size), np.float32)
-        self._logits = torch.from_numpy(logits[:, 0])
-        rows = np.array([-1])
-        own = {"hidden": self._hidden, "rows": rows, "seen": self._seen, "total": self._total}
-        self._run = _bound(model, own, memory, logits)
-
-    def __call__(self, tokens: Tensor, starts: Sequence[int]) -> Tensor:
-        """[B, V] logits of [B, 1] tokens."""
-        self._model.embed(tokens[:, 0], self._hidden[:, 0])
-        self._seen[:] = starts
-        self._total[...] = max(starts) + 1
-        self._run()
-        return self._logits
-
-
-class _Several:
-    """Forwards of several tokens a row, in their own session."""
-
-    def __init__(self, model: OnnxLM, memory: dict[str, Any], batch: int) -> None:
-        self._model, self._memory, self._batch = model, memory, batch
-        graph = build_batch_graph(model.plan, model.stored, model.bits, batch)
-        self._session, _ = session_of(graph, model.threads)
-        self._seen = [np.zeros(1, np.int32) for _ in range(batch)]
-        self._total = [np.zeros((), np.int32) for _ in range(batch)]
-        self._shapes: dict[tuple[int, int], _Shape] = {}
-
-    def __call__(self, tokens: Tensor, starts: Sequence[int], last: int) -> Tensor:
-        """[B last, V] logits of [B, n] tokens, row after row."""
-        n = tokens.shape[1]
-        shape = self._shapes.get((n, last)) or self._shape(n, last)
-        self._model.embed(tokens.flatten(), shape.hidden)
-        for seen, total, start in zip(self._seen, self._total, starts, strict=True):
-            seen[0], total[...] = start + n - 1, start + n
-        shape.run()
-        return shape.logits
-
-    def _shape(self, n: int, last: int) -> _Shape:
-        plan, batch = self._model.plan, self._batch
-        hidden = np.zeros((1, batch * n, plan.hidden), np.float32)
-        rows = np.arange(batch * n).reshape(batch, n)[:, n - last :].flatten()
-        logits = np.zeros((1, batch * last, plan.vocab_size), np.float32)
-        own: dict[str, npt.NDArray[Any]] = {"hidden": hidden, "rows": rows}
-        own |= {f"seen_{row}": array for row, array in enumerate(self._seen)}
-        own |= {f"total_{row}": array for row, array in enumerate(self._total)}
-        run = _bound(self._model, own, self._memory, logits, self._session)
-        self._shapes[n, last] = _Shape(hidden[0], torch.from_numpy(logits[0]), run)
-        return self._shapes[n, last]
-
-
-class _Shape:
-    """One shape of a forward, bound to its own memory."""
-
-    __slots__ = ("hidden", "logits", "run")
-
-    def __init__(self, hidden: npt.NDArray[np.float32], logits: Tensor, run: Callable[[], None]) -> None:
-        self.hidden, self.logits, self.run = hidden, logits, run
-
-
-def _bound(
-    model: OnnxLM,
-    own: dict[str, npt.NDArray[Any]],
-    memory: dict[str, Any],
-    logits: npt.NDArray[np.float32],
-    session: Any = None,
-) -> Callable[[], None]:
-    """A forward over arrays and caches that stay where they are; caches are written in place."""
-    session = model.session if session is None else session
-    binding = session.io_binding()
-    for name, value in ({name: value_of(array) for name, array in own.items()} | memory).items():
-        binding.bind_ortvalue_input(name, value)
-    binding.bind_ortvalue_output("logits", value_of(logits))
-    for name, value in memory.items():
-        if name not in TABLES:
-            binding.bind_ortvalue_output(f"new_{name}", value)
-    return partial(session.run_with_iobinding, binding)
+    def _bind(self, n: int, last: int) -> tuple[Any, Any, Tensor]:
+        """(the forward, [B n, hidden] its input, [B last, V] its logits), row after row."""
+        plan, batch = self._model.plan, self.batch
+        if n == 1:
+            session, memory, shape = self._model.session, self._whole, (batch, 1)
+            own = {"rows": np.array([0]), "seen": self._seen, "total": self._most}
+        else:
+            assert self._several is not None, "made for blocks"
+            session, memory, shape = self._several, self._apart, (1, batch * n)
+            own = {"rows": np.arange(batch * n).reshape(batch, n)[:, n - last :].flatten()}
+            for row in range(batch):
+                own |= {f"seen_{row}": self._seen[row : row + 1], f"total_{row}": self._total[row, ...]}
+        hidden = np.zeros((*shape, plan.hidden), np.float32)
+        logits = np.zeros((shape[0], batch * last // shape[0], plan.vocab_size), np.float32)
+        binding = bind(session, own | {"hidden": hidden}, memory, {"logits": logits})
+        self._bound[n, last] = (
+            partial(session.run_with_iobinding, binding),
+            hidden.reshape(batch * n, plan.hidden),
+            torch.from_numpy(logits).reshape(batch * last, plan.vocab_size),
+        )
+        return self._bound[n, last]
 
 
 _PROMPT, _BLOCK = 12, 3
@@ -235,47 +221,49 @@ def batched(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchMo
             found = OnnxBatchLM(model, batch, slots, blocks=blocks)
         else:
             assert isinstance(model, TorchLM), "encoder-decoders are refused before they are loaded"
-            found = StaticBatchLM(model, batch, slots)
+            found = StaticLM(model, slots, batch)
+        require_same_answers(model, found, slots, blocks=blocks)
     except NotStatic as reason:
-        raise _refused(model, batch, str(reason)) from reason
-    tested = (1, _BLOCK) if blocks else (1,)
-    if (worst := max(difference(model, found, n) for n in tested)) > tolerance(model.dtype):
-        raise _refused(model, batch, f"its logits differ by {worst:.3g} of their scale from those of one")
+        raise UsageError(
+            f"{model.config.model_type} over {model.backend} does not run {batch} sequences at once: "
+            f"{reason}.",
+            flag="--batch",
+            remedy="Give --batch 1.",
+        ) from reason
     return found
 
 
+def require_same_answers(model: CausalLM, batch: BatchModel, slots: int, *, blocks: bool = True) -> None:
+    """Compare the logits of one token a row, and of blocks, with those of each sequence alone."""
+    for block in (1, _BLOCK) if blocks else (1,):
+        worst = difference(model, batch, block, min(_PROMPT, slots - block + 1))
+        if not worst <= tolerance(model.dtype):
+            raise NotStatic(f"its logits differ by {worst:.3g} of their scale from those of one sequence")
+
+
 @torch.inference_mode()
-def difference(model: CausalLM, batch: BatchModel, block: int) -> float:
+def difference(model: CausalLM, batch: BatchModel, block: int, longest: int = _PROMPT) -> float:
     """The largest difference of logits between a batch and its sequences alone, over the logits' scale.
 
     The rows hold prompts of unlike lengths, one of them of one token, after what other sequences left in
     their slots.
     """
     generator = torch.Generator().manual_seed(0)
-    size = batch.batch
-    drawn = torch.randint(model.vocab_size, (size, _PROMPT + block), generator=generator)
-    prompts = [row[: 1 + number % (_PROMPT - 1)].tolist() for number, row in enumerate(drawn)]
+    drawn = torch.randint(model.vocab_size, (batch.batch, longest + block), generator=generator)
+    prompts = [row[: longest - number % longest].tolist() for number, row in enumerate(drawn)]
+    prompts[1:2] = [prompt[:1] for prompt in prompts[1:2]]
     tokens = drawn[:, -block:].to(model.device)
     for number, row in enumerate(drawn):
-        batch.begin(number, row.flip(0)[:_PROMPT].tolist())
+        batch.begin(number, row.flip(0)[:longest].tolist())
     for number, prompt in enumerate(prompts):
         batch.begin(number, prompt)
     found = batch.score(tokens, [len(prompt) - 1 for prompt in prompts], last=block).clone()
-    worst = scale = 0.0
+    alone = []
     for number, prompt in enumerate(prompts):
         model.begin(prompt)
-        alone = model.score(tokens[number], last=block)
-        kept = slice(None) if model.vocabulary is None else model.vocabulary
-        one, other = found[number][:, kept].float(), alone[:, kept].float()
-        worst = max(worst, float((one - other).abs().max()))
-        scale = max(scale, float(other.abs().max()))
+        alone.append(model.score(tokens[number], last=block).clone())
     model.rollback(0)
-    return worst / max(scale, 1e-9)
-
-
-def _refused(model: CausalLM, batch: int, reason: str) -> UsageError:
-    return UsageError(
-        f"{model.config.model_type} over {model.backend} does not run {batch} sequences at once: {reason}.",
-        flag="--batch",
-        remedy="Give --batch 1.",
-    )
+    one, other = found.float(), torch.stack(alone).float()
+    if model.vocabulary is not None:
+        one, other = one[..., model.vocabulary], other[..., model.vocabulary]
+    return float((one - other).abs().max() / other.abs().max().clamp(min=1e-9))

@@ -92,33 +92,42 @@ _INTEGER_PRODUCTS = 4
 class Graph:
     """A graph and its weights.
 
-    Inputs: ``hidden`` [b, n, hidden], ``rows`` [1] (minus how many of the last rows are wanted), ``seen``
-    [b] (cached tokens + n - 1), ``total`` [] (the most cached tokens + n), ``cos`` and ``sin``
-    [slots, head_dim / 2], and per layer ``key_i`` and ``value_i`` [b, kv_heads, slots, head_dim]. Outputs:
-    ``logits`` [b, rows, V], ``new_key_i`` and ``new_value_i``, to be bound to the same memory as their
-    inputs, and ``features`` [b, n, hidden], which costs nothing where it is not bound. With several sequences
-    (b > 1) the runtime takes n = 1 alone; ``onnx_batch_graph`` takes more.
+    Inputs: ``hidden`` [b, n, hidden], ``rows`` [m] (which of the n are wanted), ``seen`` [b] (cached tokens
+    + n - 1), ``total`` [] (the most cached tokens + n), ``cos`` and ``sin`` [slots, head_dim / 2], and per
+    layer ``key_i`` and ``value_i`` [b, kv_heads, slots, head_dim]. Outputs: ``logits`` [b, m, V],
+    ``new_key_i`` and ``new_value_i``, to be bound to the same memory as their inputs, and ``features``
+    [b, n, hidden], which costs nothing where it is not bound. With several sequences (b > 1) the runtime
+    takes n = 1 alone.
+
+    A graph of B sequences takes more: ``hidden`` [1, B n, hidden] and ``rows`` go through them sequence after
+    sequence, and ``seen_b`` [1], ``total_b``, ``key_i_b``, ``value_i_b`` and their outputs are of one each.
     """
 
     model: ModelProto
     weights: Weights
 
 
-def build_graph(blueprint: Blueprint, stored: StoredWeights, bits: int | None = None) -> Graph:
+def build_graph(
+    blueprint: Blueprint, stored: StoredWeights, bits: int | None = None, batch: int | None = None
+) -> Graph:
     """The graph of a model.
 
     Args:
         bits: 8 or 4 to round matrices, see ``rounding``; None keeps float32. With 4 the head has 8: its
             errors are the logits'.
+        batch: B, see ``Graph``.
     """
-    return Builder(blueprint, stored, bits).graph()
+    return Builder(blueprint, stored, bits, batch).graph()
 
 
 class Builder:
     """Writes a graph operator by operator; see ``build_graph`` for the arguments."""
 
-    def __init__(self, blueprint: Blueprint, stored: StoredWeights, bits: int | None) -> None:
+    def __init__(
+        self, blueprint: Blueprint, stored: StoredWeights, bits: int | None, batch: int | None = None
+    ) -> None:
         self._plan, self._stored, self._bits = blueprint, stored, bits
+        self._sequences = [""] if batch is None else [f"_{number}" for number in range(batch)]
         self._shapes = dict(blueprint.shapes)
         self._width = blueprint.hidden
         self._nodes: list[Any] = []
@@ -142,10 +151,8 @@ class Builder:
         return self._normed(state, added, "model.norm.weight", FEATURES)[1]
 
     def _score(self, states: str) -> None:
-        """The logits of the last rows."""
-        self._constant("all_rows", np.array([np.iinfo(np.int64).max]))
-        self._constant("rows_axis", np.array([1]))
-        wanted = self._node("Slice", [states, "rows", "all_rows", "rows_axis"])
+        """The logits of the wanted rows."""
+        wanted = self._node("Gather", [states, "rows"], axis=1)
         self._matrix(wanted, [self._head()], self._plan.logit_scale, out="logits")
 
     def _made(self, inputs: list[Any], outputs: list[Any]) -> Graph:
@@ -188,17 +195,34 @@ class Builder:
 
     def _attention(self, x: str, number: int) -> str:
         prefix = f"model.layers.{number}.self_attn."
-        found = self._over_cache(self._queries_keys_values(x, prefix), number)
+        states = self._queries_keys_values(x, prefix)
+        if self._sequences == [""]:
+            found = self._over_cache(states, number, "")
+        else:
+            apart = zip(*(self._split(state) for state in states), strict=True)
+            parts = [
+                self._over_cache(part, number, name)
+                for part, name in zip(apart, self._sequences, strict=True)
+            ]
+            found = self._node("Concat", parts, axis=1)
         return self._matrix(found, [f"{prefix}o_proj"], self._plan.residual_scale)
 
-    def _over_cache(self, states: Sequence[str], number: int, row: str = "") -> str:
-        """What a layer's queries find, over the cache of a sequence, whose names end with ``row``."""
+    def _split(self, state: str) -> list[str]:
+        """What is of each sequence; an input that is absent is absent for all."""
+        if not state:
+            return [""] * len(self._sequences)
+        outputs = [f"{state}{name}" for name in self._sequences]
+        self._node("Split", [state], outputs, axis=1, num_outputs=len(outputs))
+        return outputs
+
+    def _over_cache(self, states: Sequence[str], number: int, sequence: str) -> str:
+        """What a layer's queries find, over the cache of a sequence."""
         plan, window = self._plan, self._plan.windows[number]
-        key, value = f"key_{number}{row}", f"value_{number}{row}"
+        key, value = f"key_{number}{sequence}", f"value_{number}{sequence}"
         return self._node(
             "GroupQueryAttention",
-            [*states, key, value, f"seen{row}", f"total{row}", "cos", "sin"],
-            [f"model.layers.{number}.self_attn.out{row}", f"new_{key}", f"new_{value}"],
+            [*states, key, value, f"seen{sequence}", f"total{sequence}", "cos", "sin"],
+            [f"model.layers.{number}.self_attn.out{sequence}", f"new_{key}", f"new_{value}"],
             num_heads=plan.heads,
             kv_num_heads=plan.kv_heads,
             scale=plan.scale,
@@ -345,24 +369,25 @@ class Builder:
         return stubs + self._constants
 
     def _signature(self) -> tuple[list[Any], list[Any]]:
-        plan, value = self._plan, helper.make_tensor_value_info
+        plan, value, sequences = self._plan, helper.make_tensor_value_info, self._sequences
         floats, longs, ints = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
-        table: list[str | int | None] = ["slots", plan.head_dim // 2]
-        slots: list[str | int | None] = ["b", plan.kv_heads, "slots", plan.head_dim]
-        names = [f"{kind}_{number}" for number in range(plan.layers) for kind in ("key", "value")]
+        several: str | int = "b" if sequences == [""] else 1
+        slots: list[str | int | None] = [several, plan.kv_heads, "slots", plan.head_dim]
+        layers = [(number, kind) for number in range(plan.layers) for kind in ("key", "value")]
+        caches = [f"{kind}_{number}{name}" for number, kind in layers for name in sequences]
         inputs = [
-            value("hidden", floats, ["b", "n", self._width]),
-            value("rows", longs, [1]),
-            value("seen", ints, ["b"]),
-            value("total", ints, []),
-            value("cos", floats, table),
-            value("sin", floats, table),
-            *(value(name, floats, slots) for name in names),
+            value("hidden", floats, [several, "n", self._width]),
+            value("rows", longs, ["wanted"]),
+            value("cos", floats, ["slots", plan.head_dim // 2]),
+            value("sin", floats, ["slots", plan.head_dim // 2]),
+            *(value(f"seen{name}", ints, [several]) for name in sequences),
+            *(value(f"total{name}", ints, []) for name in sequences),
+            *(value(name, floats, slots) for name in caches),
         ]
         outputs = [
-            value("logits", floats, ["b", "wanted", plan.vocab_size]),
-            value(FEATURES, floats, ["b", "n", plan.hidden]),
-            *(value(f"new_{name}", floats, slots) for name in names),
+            value("logits", floats, [several, "wanted", plan.vocab_size]),
+            value(FEATURES, floats, [several, "n", plan.hidden]),
+            *(value(f"new_{name}", floats, slots) for name in caches),
         ]
         return inputs, outputs
 

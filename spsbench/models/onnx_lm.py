@@ -23,8 +23,6 @@ from spsbench.models.trained import embedding_fingerprint
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
 
-    from spsbench.models.blueprint import Blueprint
-    from spsbench.models.checkpoint import Floats
     from spsbench.models.torch_lm import TorchLM
 
 
@@ -103,7 +101,6 @@ class OnnxModel(CausalLM):
 _BLOCK = 256
 # Larger blocks are prompts: no two are of the same length, and a prompt does not wait for a binding.
 _MOST_ROWS_KEPT = 65
-TABLES = ("cos", "sin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +119,15 @@ class _Bound:
     features: Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class OnnxCache:
-    """Memory for the keys and values of a sequence, with the rotary tables beside it."""
-
-    memory: dict[str, Any]
-    slots: int
-
-
 class OnnxForward:
     """Appends tokens to a cache and scores them.
 
     Past and present keys and values are the same memory: nothing is copied, and to forget tokens is to
     start earlier.
+
+    Args:
+        width: of the embeddings, if not the model's.
+        memory: keys and values of ``slots`` tokens with the rotary tables; allocated as needed if not given.
 
     Attributes:
         features: [n, hidden] of the last forward, overwritten by the next one of the same shape; None where
@@ -147,12 +140,13 @@ class OnnxForward:
         blueprint: Blueprint,
         width: int = 0,
         features: bool = False,
-        cache: OnnxCache | None = None,
+        memory: Mapping[str, Any] | None = None,
+        slots: int = 0,
     ) -> None:
         self._session, self._plan = session, blueprint
         self._width, self._keeps_features = width or blueprint.hidden, features
         self.features: Tensor | None = None
-        self._memory, self._slots = ({}, 0) if cache is None else (cache.memory, cache.slots)
+        self._memory, self._slots = dict(memory or {}), slots
         self._crossed: dict[str, Any] = {}
         self._bound: dict[tuple[int, int], _Bound] = {}
         # What is written into these arrays is what the graph reads: a value shares an array's memory.
@@ -198,27 +192,36 @@ class OnnxForward:
         self._bound.clear()
 
     def _bind(self, n: int, last: int) -> _Bound:
-        binding = self._session.io_binding()
-        hidden, rows = np.zeros((1, n, self._width), np.float32), np.array([-last])
-        logits = np.zeros((1, last, self._plan.vocab_size), np.float32)
+        hidden, rows = np.zeros((1, n, self._width), np.float32), np.arange(n - last, n)
         own = {"hidden": hidden, "rows": rows, "seen": self._seen, "total": self._total}
-        for name, value in {name: value_of(array) for name, array in own.items()}.items():
-            binding.bind_ortvalue_input(name, value)
-        binding.bind_ortvalue_output("logits", value_of(logits))
-        for name, value in self._memory.items():
-            binding.bind_ortvalue_input(name, value)
-            if name not in TABLES:
-                binding.bind_ortvalue_output(f"new_{name}", value)
-        for name, value in self._crossed.items():
-            binding.bind_ortvalue_input(name, value)
-        features = np.zeros((1, n, self._plan.hidden), np.float32) if self._keeps_features else None
-        if features is not None:
-            binding.bind_ortvalue_output(FEATURES, value_of(features))
-        kept = None if features is None else torch.from_numpy(features[0])
-        bound = _Bound(binding, hidden[0], torch.from_numpy(logits[0]), kept)
+        outputs = {"logits": np.zeros((1, last, self._plan.vocab_size), np.float32)}
+        if self._keeps_features:
+            outputs[FEATURES] = np.zeros((1, n, self._plan.hidden), np.float32)
+        binding = bind(self._session, own, self._memory | self._crossed, outputs)
+        logits, *features = (torch.from_numpy(array[0]) for array in outputs.values())
+        bound = _Bound(binding, hidden[0], logits, features[0] if features else None)
         if n <= _MOST_ROWS_KEPT:
             self._bound[n, last] = bound
         return bound
+
+
+def bind(
+    session: InferenceSession,
+    inputs: Mapping[str, Any],
+    memory: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+) -> Any:
+    """A forward over arrays, and the runtime's values in ``memory``, of which caches are written in place."""
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        binding.bind_ortvalue_input(name, value_of(array))
+    for name, value in memory.items():
+        binding.bind_ortvalue_input(name, value)
+        if name.startswith(("key_", "value_")):
+            binding.bind_ortvalue_output(f"new_{name}", value)
+    for name, array in outputs.items():
+        binding.bind_ortvalue_output(name, value_of(array))
+    return binding
 
 
 def rotary_tables(plan: Blueprint, slots: int) -> dict[str, Any]:
@@ -228,7 +231,7 @@ def rotary_tables(plan: Blueprint, slots: int) -> dict[str, Any]:
     angles = torch.arange(slots, dtype=torch.float32).unsqueeze(1) * plan.frequencies
     return {
         name: value_of((table * plan.rotary_scale).numpy())
-        for name, table in zip(TABLES, (angles.cos(), angles.sin()), strict=True)
+        for name, table in zip(("cos", "sin"), (angles.cos(), angles.sin()), strict=True)
     }
 
 

@@ -27,23 +27,15 @@ from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import build_drafter, drafter_kind
 from spsbench.engines.base import Engine, ThreadedEngine
-from spsbench.engines.cuda_graph import (
-    Capture,
-    CaptureFailed,
-    GraphedEngine,
-    Graphs,
-    StageBatchArS,
-    StageBatchSpS,
-)
+from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, staged
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine
 from spsbench.errors import UsageError
-from spsbench.models.batched import batched
+from spsbench.models.batched import NotStatic, StaticLM, batched, require_same_answers
 from spsbench.models.beam_lm import BeamLM, require_exact_tree
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.models.placement import PlacedLM
-from spsbench.models.static import NotStatic, StaticBatchLM, StaticLM, require_same_answers
 from spsbench.models.torch_lm import TorchLM
 from spsbench.peers.protocol import PeerError
 from spsbench.records import Arm, Generation, Request, SamplingParams
@@ -155,7 +147,6 @@ class EngineFactory:
         self._pair, self._slots = pair, slots
         self._clock = clock or SystemClock()
         self._capture = capture
-        self._static: dict[int, StaticLM] = {}
         self._references: dict[int, TorchLM] = {}
         self._trees: dict[int, BeamLM] = {}
         self._several: dict[tuple[int, int], BatchModel] = {}
@@ -181,8 +172,7 @@ class EngineFactory:
             )
         if arm.engine == GRAPHED:
             try:
-                graphed = self._graphed if arm.batch == 1 else self._graphed_batch
-                return graphed(arm, target, draft)
+                return self._graphed(arm, target, draft)
             except (NotStatic, CaptureFailed) as error:
                 self.fallbacks[arm.name] = str(error)
         make = partial(self._drafter, arm) if arm.method == "sps" else None
@@ -252,26 +242,24 @@ class EngineFactory:
         self._blocks = any(arm.method == "sps" for arm in arms)
         return {arm: self.build(arm) for arm in arms}
 
-    def _graphed(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> GraphedEngine:
+    def _graphed(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> Engine:
         capture = self._capture or self._graphs()
-        models = [None if model is None else self._fixed(model) for model in (target, draft)]
-        assert models[0] is not None
+        drafting = None if draft is None else self._fixed(draft, arm.batch)
+        batch = staged(self._fixed(target, arm.batch), drafting, arm.k, arm.sampling, capture)
         tokenizer, clock = self._pair.tokenizer, self._clock
-        return GraphedEngine(models[0], models[1], arm.k, arm.sampling, tokenizer, clock, capture)
+        if arm.batch == 1:
+            return GraphedEngine(batch, tokenizer, clock)
+        return BatchedEngine(batch, tokenizer, self._pair.device, clock, name=GRAPHED)
 
-    def _graphed_batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> BatchedEngine:
-        capture = self._capture or self._graphs()
-        several = self._static_batch(target, arm.batch)
-        batch = (
-            StageBatchArS(several, arm.sampling, capture)
-            if draft is None
-            else StageBatchSpS(several, self._static_batch(draft, arm.batch), arm.k, arm.sampling, capture)
-        )
-        return BatchedEngine(batch, self._pair.tokenizer, self._pair.device, self._clock, name=GRAPHED)
-
-    def _static_batch(self, model: CausalLM, batch: int) -> StaticBatchLM:
-        found = self._batched(model, batch)
-        if not isinstance(found, StaticBatchLM):
+    def _fixed(self, model: CausalLM, batch: int) -> StaticLM:
+        if isinstance(model, PlacedLM):
+            raise NotStatic("its modules lie on several devices")
+        if batch == 1 and isinstance(model, TorchLM) and (id(model), 1) not in self._several:
+            static = StaticLM(model, self._slots)
+            require_same_answers(model, static, self._slots, blocks=self._blocks)
+            self._several[id(model), 1] = static
+        found = self._batched(model, batch) if batch > 1 else self._several.get((id(model), 1))
+        if not isinstance(found, StaticLM):
             raise NotStatic(f"its forward is {model.backend}'s")
         return found
 
@@ -285,14 +273,3 @@ class EngineFactory:
         if id(model) not in self._references:
             self._references[id(model)] = model.reference()
         return self._references[id(model)]
-
-    def _fixed(self, model: CausalLM) -> StaticLM:
-        if isinstance(model, PlacedLM):
-            raise NotStatic("its modules lie on several devices")
-        if not isinstance(model, TorchLM):
-            raise NotStatic(f"its forward is {model.backend}'s")
-        if id(model) not in self._static:
-            static = StaticLM(model, self._slots)
-            require_same_answers(model, static)
-            self._static[id(model)] = static
-        return self._static[id(model)]

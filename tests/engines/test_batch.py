@@ -32,11 +32,11 @@ from spsbench.decode.rejection import Draft, accept_draft, accept_drafts
 from spsbench.decode.rules import build_rule
 from spsbench.decode.sampling import draw
 from spsbench.drafters.lookup import LookupDrafter
-from spsbench.engines.cuda_graph import Capture, StageBatchArS, StageBatchSpS, uncaptured
+from spsbench.engines.cuda_graph import Capture, uncaptured
+from spsbench.engines.cuda_graph import staged as staged_batch
 from spsbench.engines.local import BatchedEngine, EagerEngine
-from spsbench.models.batched import batched
+from spsbench.models.batched import StaticLM, batched
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.static import StaticBatchLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request, SamplingParams, Spec
 from spsbench.runner.engines import answers
@@ -65,10 +65,8 @@ def hosted(pair: Pair, k: int, sampling: SamplingParams, size: int) -> BatchedEn
 def staged(
     pair: Pair, k: int, sampling: SamplingParams, size: int, capture: Capture = uncaptured
 ) -> BatchedEngine:
-    target, draft = (StaticBatchLM(model, size, SLOTS) for model in pair if isinstance(model, TorchLM))
-    if not k:
-        return engine_of(StageBatchArS(target, sampling, capture))
-    return engine_of(StageBatchSpS(target, draft, k, sampling, capture))
+    target, draft = (StaticLM(model, SLOTS, size) for model in pair if isinstance(model, TorchLM))
+    return engine_of(staged_batch(target, draft if k else None, k, sampling, capture))
 
 
 def in_order(engine: BatchedEngine, requests: list[Request]) -> list[Generation]:

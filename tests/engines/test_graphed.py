@@ -23,9 +23,9 @@ from fixed_shapes import (
 from tiny_models import config_of, make, make_pair
 
 from spsbench.decode.clock import FakeClock
-from spsbench.engines.cuda_graph import GraphedEngine, uncaptured
+from spsbench.engines.cuda_graph import Capture, GraphedEngine, StagedSpS, staged, uncaptured
+from spsbench.models.batched import NotStatic, StaticLM, require_same_answers
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.static import NotStatic, StaticLM, require_same_answers
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams
 
@@ -37,12 +37,15 @@ def models(architecture: str, late: float = 0.5) -> tuple[CausalLM, CausalLM]:
 
 
 def graphed(
-    pair: tuple[CausalLM, CausalLM], k: int, sampling: SamplingParams, slots: int = SLOTS
+    pair: tuple[CausalLM, CausalLM],
+    k: int,
+    sampling: SamplingParams,
+    slots: int = SLOTS,
+    capture: Capture = uncaptured,
 ) -> GraphedEngine:
-    target, draft = (StaticLM(model, slots) for model in pair)
-    return GraphedEngine(
-        target, draft if k else None, k, sampling, Bytes(), FakeClock(0.001), capture=uncaptured
-    )
+    target, draft = (StaticLM(model, slots) for model in pair if isinstance(model, TorchLM))
+    batch = staged(target, draft if k else None, k, sampling, capture)
+    return GraphedEngine(batch, Bytes(), FakeClock(0.001))
 
 
 @pytest.mark.thorough_but("each")
@@ -106,24 +109,27 @@ def test_what_is_forgotten_changes_nothing(sampling: SamplingParams, monkeypatch
     asked = request(9, sampling, fixed_length=True)
     fixed = graphed(pair, 4, sampling)
     expected = fixed.generate(asked)
-    loop, poisoned = fixed.steps.loop, []
+    batch = fixed.batch
+    assert isinstance(batch, StagedSpS)
+    loop, poisoned = batch.loop, []
 
     def then_poison(first: Callable[[int], int], value: float) -> Any:
         def run(watch: Any) -> Any:
             decoded = loop(watch)
-            length = int(fixed.steps.state.length)
-            for model, kept in zip(fixed.models, (length - 1, length - 2), strict=True):
-                model.poison(first(kept), value)
+            length = int(batch.state.lengths)
+            for model, kept in ((batch.target, length - 1), (batch.draft, length - 2)):
+                for layer in model.layers:
+                    layer.keys[:, :, first(kept) :] = layer.values[:, :, first(kept) :] = value
             poisoned.append(length)
             return decoded
 
         return run
 
-    monkeypatch.setattr(fixed.steps, "loop", then_poison(lambda kept: kept, 1e4))
+    monkeypatch.setattr(batch, "loop", then_poison(lambda kept: kept, 1e4))
     check_same(fixed.generate(asked), expected)
     assert len(poisoned) > 3
     # The control: a slot that is still needed does change the output.
-    monkeypatch.setattr(fixed.steps, "loop", then_poison(lambda kept: kept - 1, 1e4))
+    monkeypatch.setattr(batch, "loop", then_poison(lambda kept: kept - 1, 1e4))
     assert fixed.generate(asked).tokens != expected.tokens
 
 
@@ -140,8 +146,7 @@ def test_a_stage_does_the_same_whatever_the_text_and_never_waits(sampling: Sampl
 
         return run
 
-    target, draft = (StaticLM(model, SLOTS) for model in models("llama"))
-    arm = GraphedEngine(target, draft if k else None, k, sampling, Bytes(), FakeClock(0.001), logged)
+    arm = graphed(models("llama"), k, sampling, capture=logged)
     stages = 3 if k else 1
     for length in (9, LONGEST):
         arm.generate(request(length, sampling, fixed_length=True))
@@ -155,15 +160,22 @@ def test_a_stage_does_the_same_whatever_the_text_and_never_waits(sampling: Sampl
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gpt2", "gpt_neox", "phi", "olmo2"])
 def test_answers_are_compared_before_anything_is_measured(architecture: str) -> None:
     target, _ = models(architecture)
-    require_same_answers(target, StaticLM(target, SLOTS))
+    assert isinstance(target, TorchLM)
+    require_same_answers(target, StaticLM(target, SLOTS), SLOTS)
 
 
 def test_a_wrong_mask_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     target, _ = models("llama")
+    assert isinstance(target, TorchLM)
     static = StaticLM(target, SLOTS)
-    monkeypatch.setattr(static, "_slot_numbers", static._slot_numbers - 1)
+    model = static._model
+
+    def too_far(**given: Any) -> Any:
+        return model(**given | {"attention_mask": given["attention_mask"].roll(1, -1)})
+
+    monkeypatch.setattr(static, "_model", too_far)
     with pytest.raises(NotStatic, match="differ"):
-        require_same_answers(target, static)
+        require_same_answers(target, static, SLOTS)
 
 
 @pytest.mark.parametrize("architecture", ["mistral", "gemma3", "gpt-neo"])

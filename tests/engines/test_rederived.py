@@ -14,10 +14,10 @@ from tiny_models import ARCHITECTURES, TOKENS
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.base import Engine
-from spsbench.engines.cuda_graph import GraphedEngine, uncaptured
+from spsbench.engines.cuda_graph import GraphedEngine, staged, uncaptured
 from spsbench.engines.local import EagerEngine
 from spsbench.law.evidence import Sums, added
-from spsbench.models.static import StaticLM
+from spsbench.models.batched import StaticLM
 from spsbench.records import Request, SamplingParams
 from spsbench.testing import Letters
 
@@ -74,7 +74,7 @@ def test_fixed_shapes_follow_too(sampling: SamplingParams) -> None:
     models = tiny("llama")
     slots = len(PROMPTS[0]) + NEW + K
     target, draft = (StaticLM(model, slots) for model in models)
-    engine = GraphedEngine(target, draft, K, sampling, LETTERS, FakeClock(0.001), capture=uncaptured)
+    engine = GraphedEngine(staged(target, draft, K, sampling, uncaptured), LETTERS, FakeClock(0.001))
     assert judged(models, engine, K, sampling, 3)["decisions_contradicted"] == 0
 
 

@@ -11,9 +11,8 @@ from tiny_models import config_of, make, over_onnx
 from spsbench.decode.batch import BatchModel
 from spsbench.errors import UsageError
 from spsbench.models import batched as module
-from spsbench.models.batched import OnnxBatchLM, batched, difference
+from spsbench.models.batched import OnnxBatchLM, StaticLM, batched, difference
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.static import StaticBatchLM
 from spsbench.models.torch_lm import TorchLM
 
 SLOTS = 48
@@ -45,9 +44,9 @@ def test_over_torch(architecture: str) -> None:
 def test_a_row_that_held_nan_is_clean_for_the_next_sequence() -> None:
     model = TorchLM(make(config_of("llama")))
     batch = batched(model, 2, SLOTS, blocks=True)
-    assert isinstance(batch, StaticBatchLM)
+    assert isinstance(batch, StaticLM)
     with torch.inference_mode():
-        for layer in batch._layers:
+        for layer in batch.layers:
             layer.values[1] = torch.nan
     assert difference(model, batch, 3) < 1e-4
 

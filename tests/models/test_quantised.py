@@ -19,11 +19,11 @@ from spsbench.engines.cuda_graph import uncaptured
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import memory as weights
 from spsbench.models import quantised
+from spsbench.models.batched import StaticLM, require_same_answers
 from spsbench.models.loading import random_model
 from spsbench.models.pair import Pair, load_pair, pair_backend
 from spsbench.models.quantised import GROUP, quantised_of, require_quantisable, stored_bytes
 from spsbench.models.selftest import self_test
-from spsbench.models.static import StaticLM, require_same_answers
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Arm, Request, SamplingParams
 from spsbench.runner.engines import EngineFactory, require_own_weights
@@ -166,7 +166,7 @@ def test_an_encoder_decoder_is_quantised(tmp_path: Path) -> None:
 def test_a_quantised_model_has_fixed_shapes(checkpoint: Path) -> None:
     target = load(checkpoint, "int8").target
     assert isinstance(target, TorchLM)
-    require_same_answers(target, StaticLM(target, 64))
+    require_same_answers(target, StaticLM(target, 64), 64)
 
 
 @pytest.mark.parametrize("dtypes", [("int8", "int8"), ("float32", "int4")])
