@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,27 +20,83 @@ from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of
 from spsbench.models.causal_lm import CausalLM, VocabularyRows, text_config
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
 from spsbench.models.onnx_graph import Builder, Graph
-from spsbench.models.onnx_lm import OnnxForward, OnnxLM, session_of, value_of
+from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of
 from spsbench.models.torch_lm import RewindCache, TorchLM
 from spsbench.models.trained import SharedWeights, TrainedDraft, layer_config
 
-_LAYERS = "model."
+
+class Chain(ABC):
+    """An EAGLE head with its own KV cache: from a token and the feature before it, the next feature.
+
+    Entry t reads the embedding of token t+1 and feature t, and predicts feature t+1: its logits are of token
+    t+2.
+    """
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Number of cached entries."""
+
+    @abstractmethod
+    def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Append entries.
+
+        Args:
+            tokens: [n] int64, n >= 1.
+            features: [n, hidden] of the tokens before them.
+
+        Returns:
+            [1, V] logits, minus infinity outside of the head's vocabulary, and [1, hidden] the feature
+        """
+
+    @abstractmethod
+    def rollback(self, length: int) -> None:
+        """Keep only the first ``length`` entries; no effect if fewer are cached."""
+
+    @abstractmethod
+    def forward_bytes(self) -> int:
+        """Bytes of weights that a call reads."""
+
+    @abstractmethod
+    def _empty(self) -> None:
+        """Take a new cache."""
+
+    def fresh(self) -> Self:
+        """The same weights with its own cache."""
+        other = copy.copy(self)
+        other._empty()
+        return other
 
 
-class TorchChain:
-    """See ``Chain``."""
+class Heads(Protocol):
+    """Medusa heads: from one feature the tokens at several places after it."""
 
-    def __init__(self, draft: TrainedDraft, target: TorchLM) -> None:
+    count: int
+
+    def __call__(self, feature: Tensor, places: int) -> Tensor:
+        """[places, V] logits of the first heads from a feature [1, hidden], minus infinity outside of the
+        head's vocabulary. The next call may overwrite them."""
+        ...
+
+    def forward_bytes(self) -> int:
+        """Bytes of weights that a call reads."""
+        ...
+
+
+class TorchChain(Chain):
+    def __init__(self, draft: TrainedDraft, target: TorchLM, bits: int) -> None:
         self._table = target.model.get_input_embeddings().weight
         width = self._table.shape[1]
         self._fc = _read(draft, "fc.weight", (width, 2 * width), target)
         self._body = _body(draft, target)
         self._score = _OutputHead(draft, target)
+        self._empty()
+
+    def _empty(self) -> None:
         self._cache = RewindCache()
 
     @property
     def length(self) -> int:
-        """Number of cached entries."""
         return self._cache.length
 
     def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,21 +109,12 @@ class TorchChain:
         self._cache.rollback(length)
 
     def forward_bytes(self) -> int:
-        """Bytes of weights that a call reads."""
         layers = sum(part.nbytes for name, part in self._body.named_parameters() if "embed" not in name)
         return int(self._fc.nbytes + layers + self._score.nbytes)
 
-    def fresh(self) -> TorchChain:
-        """The same weights with its own cache."""
-        other = copy.copy(self)
-        other._cache = RewindCache()
-        return other
-
 
 class TorchHeads:
-    """See ``Heads``; the arguments are those of ``TorchChain``, of a draft of the kind ``medusa``."""
-
-    def __init__(self, draft: TrainedDraft, target: TorchLM) -> None:
+    def __init__(self, draft: TrainedDraft, target: TorchLM, bits: int) -> None:
         self.count = draft.heads
         width = target.embedding_shape[1]
         names = [f"heads.{number}" for number in range(draft.heads)]
@@ -80,7 +128,6 @@ class TorchHeads:
         return self._score(feature + added.view(places, -1))
 
     def forward_bytes(self) -> int:
-        """Bytes of weights that a call reads."""
         return int(self._weight.nbytes + self._bias.nbytes + self._score.nbytes)
 
 
@@ -125,7 +172,7 @@ def _body(draft: TrainedDraft, target: TorchLM) -> Any:
         )
     body = AutoModel.from_config(config, dtype=target.dtype)
     state = {
-        name: _read(draft, f"{_LAYERS}{name}", tuple(part.shape), target)
+        name: _read(draft, f"model.{name}", tuple(part.shape), target)
         for name, part in body.state_dict().items()
         if not name.startswith("embed_tokens")
     }
@@ -133,22 +180,23 @@ def _body(draft: TrainedDraft, target: TorchLM) -> Any:
     return body.to(target.device).eval()
 
 
-class OnnxChain:
-    """See ``Chain``."""
-
-    def __init__(self, draft: TrainedDraft, target: OnnxLM, bits: int | None) -> None:
+class OnnxChain(Chain):
+    def __init__(self, draft: TrainedDraft, target: OnnxLM, bits: int) -> None:
         ids = draft.ids_below(target.vocab_size)
         plan = _plan_of(blueprint_of(layer_config(draft)), target, ids)
         self._plan, self._table = plan, target.stored
-        graph = _EagleBuilder(plan, SharedWeights(draft, target.stored, ids), bits).graph()
+        graph = _EagleBuilder(plan, SharedWeights(draft, target.stored, ids), bits or None).graph()
         self._session, self._weight_bytes = session_of(graph, target.threads)
-        self._forward = self._new_forward()
         self._spread = VocabularyRows(torch.from_numpy(ids), target.vocab_size)
+        self._empty()
+
+    def _empty(self) -> None:
+        width = 2 * self._plan.hidden
+        self._forward = OnnxForward(self._session, self._plan, width=width, features=True)
         self._length = 0
 
     @property
     def length(self) -> int:
-        """Number of cached entries."""
         return self._length
 
     def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,28 +215,16 @@ class OnnxChain:
         self._length = min(self._length, length)
 
     def forward_bytes(self) -> int:
-        """Bytes of weights that a call reads."""
         return self._weight_bytes
-
-    def fresh(self) -> OnnxChain:
-        """The same weights with its own cache."""
-        other = copy.copy(self)
-        other._forward, other._length = other._new_forward(), 0
-        return other
-
-    def _new_forward(self) -> OnnxForward:
-        return OnnxForward(self._session, self._plan, width=2 * self._plan.hidden, features=True)
 
 
 class OnnxHeads:
-    """See ``Heads``; the arguments are those of ``OnnxChain``, of a draft of the kind ``medusa``."""
-
-    def __init__(self, draft: TrainedDraft, target: OnnxLM, bits: int | None) -> None:
+    def __init__(self, draft: TrainedDraft, target: OnnxLM, bits: int) -> None:
         ids = draft.ids_below(target.vocab_size)
         self.count = draft.heads
         self._plan = _plan_of(replace(target.plan, layers=0, activation="silu"), target, ids)
         stored = SharedWeights(draft, target.stored, ids)
-        graph = _MedusaBuilder(self._plan, stored, bits, draft.heads).graph()
+        graph = _MedusaBuilder(self._plan, stored, bits or None, draft.heads).graph()
         self._session, self._weight_bytes = session_of(graph, target.threads)
         self._spread = VocabularyRows(torch.from_numpy(ids), target.vocab_size)
         self._feature = np.zeros((1, 1, self._plan.hidden), np.float32)
@@ -201,15 +237,12 @@ class OnnxHeads:
         return self._spread(logits)
 
     def forward_bytes(self) -> int:
-        """Bytes of weights that a call reads."""
         return self._weight_bytes
 
     def _bind(self, places: int) -> tuple[Any, Tensor]:
-        binding = self._session.io_binding()
+        own = {"hidden": self._feature, "places": np.array([places])}
         logits = np.zeros((1, places, self._plan.vocab_size), np.float32)
-        binding.bind_ortvalue_input("hidden", value_of(self._feature))
-        binding.bind_ortvalue_input("places", value_of(np.array([places])))
-        binding.bind_ortvalue_output("logits", value_of(logits))
+        binding = bind(self._session, own, {}, {"logits": logits})
         self._bound[places] = binding, torch.from_numpy(logits[0])
         return self._bound[places]
 
@@ -259,91 +292,32 @@ class _MedusaBuilder(Builder):
         )
 
 
-_BITS = (0, 8, 4)
-
-
-class Chain(Protocol):
-    """An EAGLE head with its own KV cache: from a token and the feature before it, the next feature.
-
-    Entry t reads the embedding of token t+1 and feature t, and predicts feature t+1: its logits are of token
-    t+2.
-    """
-
-    @property
-    def length(self) -> int:
-        """Number of cached entries."""
-        ...
-
-    def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Append entries.
-
-        Args:
-            tokens: [n] int64, n >= 1.
-            features: [n, hidden] of the tokens before them.
-
-        Returns:
-            [1, V] logits, minus infinity outside of the head's vocabulary, and [1, hidden] the feature
-        """
-        ...
-
-    def rollback(self, length: int) -> None:
-        """Keep only the first ``length`` entries; no effect if fewer are cached."""
-        ...
-
-    def forward_bytes(self) -> int:
-        """Bytes of weights that a call reads."""
-        ...
-
-    def fresh(self) -> Chain:
-        """The same weights with its own cache."""
-        ...
-
-
-class Heads(Protocol):
-    """Medusa heads: from one feature the tokens at several places after it."""
-
-    count: int
-
-    def __call__(self, feature: Tensor, places: int) -> Tensor:
-        """[places, V] logits of the first heads from a feature [1, hidden], minus infinity outside of the
-        head's vocabulary. The next call may overwrite them."""
-        ...
-
-    def forward_bytes(self) -> int:
-        """Bytes of weights that a call reads."""
-        ...
+_CLASSES: dict[str, tuple[Any, Any]] = {EAGLE: (OnnxChain, TorchChain), MEDUSA: (OnnxHeads, TorchHeads)}
 
 
 def load_chain(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> Chain:
     """An EAGLE head over its target's backend; its weights are in memory once a target."""
     assert draft.kind == EAGLE
-    chain: Chain = _attached(draft, target, bits, flag, OnnxChain, TorchChain)
+    chain: Chain = _attached(draft, target, bits, flag)
     return chain.fresh()
 
 
 def load_heads(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> Heads:
     """Medusa heads over their target's backend; see ``load_chain``."""
     assert draft.kind == MEDUSA
-    heads: Heads = _attached(draft, target, bits, flag, OnnxHeads, TorchHeads)
+    heads: Heads = _attached(draft, target, bits, flag)
     return heads
 
 
-def _attached(
-    draft: TrainedDraft, target: CausalLM, bits: int, flag: str, over_onnx: Any, over_torch: Any
-) -> Any:
-    if bits not in _BITS:
+def _attached(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> Any:
+    if bits not in (0, 8, 4):
         raise UsageError(f"bits={bits} is not valid.", flag=flag, remedy="Give bits=8 or bits=4, or none.")
     count, hidden = target.embedding_shape
     draft.require_target(hidden, count, target.embedding_fingerprint(), flag)
     key = (str(draft.folder.resolve()), bits)
-    if key not in target.attached:
-        target.attached[key] = _built(draft, target, bits, flag, over_onnx, over_torch)
-    return target.attached[key]
-
-
-def _built(
-    draft: TrainedDraft, target: CausalLM, bits: int, flag: str, over_onnx: Any, over_torch: Any
-) -> Any:
+    if key in target.attached:
+        return target.attached[key]
+    over_onnx, over_torch = _CLASSES[draft.kind]
     if bits and not isinstance(target, OnnxLM):
         raise UsageError(
             f"bits={bits} needs a target over onnxruntime; this one runs over {target.backend}.",
@@ -352,10 +326,8 @@ def _built(
         )
     try:
         with torch.inference_mode():
-            return (
-                over_onnx(draft, target, bits or None)
-                if isinstance(target, OnnxLM)
-                else over_torch(draft, target)
+            target.attached[key] = (over_onnx if isinstance(target, OnnxLM) else over_torch)(
+                draft, target, bits
             )
     except NotCovered as reason:
         raise UsageError(
@@ -371,3 +343,4 @@ def _built(
             flag=flag,
             remedy="Train it again, or choose another.",
         ) from fault
+    return target.attached[key]
