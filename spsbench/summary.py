@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from spsbench.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.metrics.kind import MetricKind
 from spsbench.peers.matched import Ran, unequal
-from spsbench.predict.costs import prediction
+from spsbench.predict.costs import hindsight, prediction, replayed
 from spsbench.predict.factors import why
-from spsbench.predict.hindsight import hindsight
-from spsbench.predict.replayed import replayed
 from spsbench.predict.roofline import ceiling
 from spsbench.predict.verdict import verdicts
 from spsbench.records import SCHEMA_VERSION, Speedup

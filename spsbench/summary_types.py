@@ -517,7 +517,7 @@ class ArmFactors(ArmIdentity):
 
 
 class Residual(TypedDict):
-    """One factor of measured over predicted speedup, see ``spsbench.predict.residuals``."""
+    """One factor of measured over predicted speedup, see ``spsbench.predict.factors``."""
 
     name: str
     title: str
@@ -637,7 +637,7 @@ class AdaptiveGain(TypedDict):
 
 
 class Hindsight(SeriesAxes):
-    """What the right K in every loop would have gained, see ``spsbench.predict.hindsight``."""
+    """What the right K in every loop would have gained, see ``spsbench.predict.costs``."""
 
     best_k: int
     fixed_ms_per_token: float

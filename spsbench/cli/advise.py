@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from spsbench.config import RunConfig
     from spsbench.models.pair import Pair, PairSource
     from spsbench.records import Arm, Interval, Sample, Spec
-    from spsbench.replay.advice import Advice, Candidate
-    from spsbench.replay.readings import Readings
+    from spsbench.replay.advice import Advice, Candidate, Readings
     from spsbench.replay.study import Sought
     from spsbench.replay.texts import TargetText, Written
     from spsbench.runner import Plan
@@ -143,8 +142,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
     say_if_busy(quiet=quiet)
     say("Checking task, data and models", quiet=quiet)
     from spsbench.cli.progress import watching
-    from spsbench.replay.advice import advise
-    from spsbench.replay.readings import Readings
+    from spsbench.replay.advice import Readings, advise
     from spsbench.runner import plan, require_continuable
     from spsbench.store import fresh_directory
 
@@ -196,7 +194,7 @@ def _written(
 
 
 def _require_prompts(count: int) -> None:
-    from spsbench.predict.halves import FEWEST_PROMPTS
+    from spsbench.predict.verdict import FEWEST_PROMPTS
 
     if count < FEWEST_PROMPTS:
         raise UsageError(
@@ -239,7 +237,7 @@ class _Reading:
 
     def rule(self, plan: Plan, store: RunStore) -> StoppingRule:
         """See ``TextsRule``; the folder is now this process's, and so is what was read there before."""
-        from spsbench.replay.readings import TextsRule
+        from spsbench.replay.advice import TextsRule
 
         self._readings.open(store.directory)
         self._rule = TextsRule(plan, store, self._readings)
@@ -303,7 +301,7 @@ class _Reading:
 
 
 def _objective(text: str | None) -> str:
-    from spsbench.replay.objective import MEAN, OBJECTIVES
+    from spsbench.replay.advice import MEAN, OBJECTIVES
 
     if text not in (None, *OBJECTIVES):
         raise UsageError(

@@ -173,8 +173,7 @@ def bench_pair(params: Mapping[str, Any]) -> None:
 
 
 def _measured(target: CausalLM, draft: CausalLM, asked: BenchConfig) -> Mapping[str, Any]:
-    from spsbench.bench.contexts import study_contexts
-    from spsbench.bench.study import study
+    from spsbench.bench.study import study, study_contexts
 
     return (study if len(asked.contexts) == 1 else study_contexts)(target, draft, asked)
 
@@ -400,7 +399,7 @@ def _require_room(
     """Refuse a context that does not fit beside the weights, whose ``sizes`` are in bytes."""
     import torch
 
-    from spsbench.bench.room import Held, require_context_room
+    from spsbench.bench.study import Held, require_context_room
     from spsbench.config.models import ONNXRUNTIME
     from spsbench.models.memory import DTYPES
 

@@ -122,7 +122,7 @@ def by_context(facts: Mapping[str, Any]) -> list[RenderableType]:
 
 def forwards_table(facts: Mapping[str, Any]) -> Table:
     """t(1) of the target, t(K+1)/t(1) for a few K, and c."""
-    from spsbench.bench.contexts import short
+    from spsbench.bench.study import short
     from spsbench.report.tables import Table, right
     from spsbench.report.wording import milliseconds
 
@@ -145,7 +145,7 @@ def _interval(found: Mapping[str, float]) -> str:
 
 def payoff_table(facts: Mapping[str, Any]) -> Table:
     """Bytes of keys and values beside those of weights, the floor, break-even and the best speedup."""
-    from spsbench.bench.contexts import short
+    from spsbench.bench.study import short
     from spsbench.report.tables import Table, right
     from spsbench.report.wording import milliseconds, percent
 

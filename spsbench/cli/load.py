@@ -14,33 +14,39 @@ from spsbench.errors import IncompleteError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
-    from spsbench.load.measure import Loaded
-    from spsbench.load.plan import LoadPlan
-    from spsbench.peers.dialects import Texts
+    from spsbench.load.measure import LoadPlan
     from spsbench.runner import Plan
 
 
 def measure_load(params: Mapping[str, Any]) -> None:
     """Measure servers as the options of ``run`` ask."""
-    from spsbench.load.plan import server_names
+    from spsbench.load.measure import server_names
 
-    concurrencies = _concurrencies(params["concurrency"])
+    parts = [part.strip() for part in params["concurrency"].split(",")]
+    if not all(part.isdecimal() and 1 <= int(part) <= 1024 for part in parts):
+        raise UsageError(
+            f"it must be whole numbers from 1 to 1024, got {params['concurrency']}.",
+            flag="--concurrency",
+            remedy="For example: --concurrency 1,2,4,8,16.",
+        )
     refuse_together("run", params)  # the K that sweep-k adds was not typed
     names = server_names(params["engine"] or "")
     config = _config(params)
     quiet: bool = params["quiet"]
+    from rich.console import Group
+
     from spsbench.environment import describe_environment
     from spsbench.files import write_json, write_text
     from spsbench.load.measure import measure
-    from spsbench.load.summary import page, summarised, waves_of
+    from spsbench.load.summary import page, sentences, summarised, table, waves_of
     from spsbench.runner import plan
     from spsbench.runner.plan import require_decoder
 
     ready = plan(config)
     require_decoder(ready.source, "a server")
-    load = _load(ready, names, concurrencies)
+    load = _load(ready, names, tuple(sorted({int(part) for part in parts})))
     with _room(params["out"], ready) as directory:
-        loaded = measure(load, _tokenizer(ready), lambda text: say(text, quiet=quiet))
+        loaded = measure(load, _RunTexts(ready), lambda text: say(text, quiet=quiet))
     about = {
         "task": ready.label(),
         "prompts": len(ready.prompts),
@@ -52,9 +58,24 @@ def measure_load(params: Mapping[str, Any]) -> None:
     found = summarised(loaded, about)
     write_json(directory / "load.json", found | {"waves": waves_of(loaded)})
     write_text(directory / "load.md", page(loaded, f"{ready.label()}: servers under load"))
-    _show(loaded, found, as_json=params["json"], quiet=quiet)
+    present(
+        lambda: found,
+        lambda: Group(table(loaded).as_rich(), "", *sentences(loaded)),
+        json=params["json"],
+        quiet=quiet,
+    )
     say(f"Everything is in {directory}", quiet=quiet)
-    _require_answers(loaded)
+    readings = [reading for wave in loaded.waves for reading in wave.readings]
+    failed = [reading for reading in readings if reading.error is not None]
+    if len(failed) == len(readings):
+        raise UnavailableError(f"every request failed, the last: {failed[-1].error}.", flag="--engine")
+    if loaded.ended is not None:
+        raise UnavailableError(f"the measurement ended early: {loaded.ended}", flag="--engine")
+    if failed:
+        raise IncompleteError(
+            f"{len(failed)} of {len(readings)} requests failed, the last: {failed[-1].error}.",
+            remedy="load.json has them all.",
+        )
 
 
 @contextmanager
@@ -80,18 +101,6 @@ def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
         raise
 
 
-def _concurrencies(text: str) -> tuple[int, ...]:
-    """``1,2,4`` as ascending numbers, each once."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 1 <= int(part) <= 1024 for part in parts):
-        raise UsageError(
-            f"it must be whole numbers from 1 to 1024, got {text}.",
-            flag="--concurrency",
-            remedy="For example: --concurrency 1,2,4,8,16.",
-        )
-    return tuple(sorted({int(part) for part in parts}))
-
-
 def _config(params: Mapping[str, Any]) -> RunConfig:
     """Of the prompts, as a run would have them; no model is loaded."""
     from spsbench.arms.choice import refuse_beams
@@ -109,7 +118,7 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
 
 
 def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -> LoadPlan:
-    from spsbench.load.plan import LoadPlan
+    from spsbench.load.measure import LoadPlan
     from spsbench.peers.engine import ids_that_end, sampling_of, stop_characters
     from spsbench.peers.protocol import Ask
 
@@ -139,34 +148,3 @@ class _RunTexts:
 
     def ids(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, special=False)
-
-
-def _tokenizer(ready: Plan) -> Texts:
-    return _RunTexts(ready)
-
-
-def _show(loaded: Loaded, found: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
-    from rich.console import Group
-
-    from spsbench.load.summary import sentences, table
-
-    present(
-        lambda: found,
-        lambda: Group(table(loaded).as_rich(), "", *sentences(loaded)),
-        json=as_json,
-        quiet=quiet,
-    )
-
-
-def _require_answers(loaded: Loaded) -> None:
-    readings = [reading for wave in loaded.waves for reading in wave.readings]
-    failed = [reading for reading in readings if reading.error is not None]
-    if len(failed) == len(readings):
-        raise UnavailableError(f"every request failed, the last: {failed[-1].error}.", flag="--engine")
-    if loaded.ended is not None:
-        raise UnavailableError(f"the measurement ended early: {loaded.ended}", flag="--engine")
-    if failed:
-        raise IncompleteError(
-            f"{len(failed)} of {len(readings)} requests failed, the last: {failed[-1].error}.",
-            remedy="load.json has them all.",
-        )

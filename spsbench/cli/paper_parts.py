@@ -333,8 +333,7 @@ def measured_drafts(
 
 def _at(written: Written, pairs: Mapping[str, Pair], most_k: int, kept: Mapping[str, Any]) -> dict[str, Any]:
     """Alphas at one temperature, and the K that theory chooses; a K that was chosen before is kept."""
-    from spsbench.replay.alphas import overlaps
-    from spsbench.replay.draft_cost import draft_costs
+    from spsbench.replay.alphas import draft_costs, overlaps
 
     sampling: SamplingParams = written.sampling
     measured = overlaps(written.texts, pairs, sampling)

@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 
     from spsbench.drafters.stopping import StopReader
     from spsbench.records import Interval, Spec
-    from spsbench.replay.adaptive import Choice, Curve, PolicyCell
-    from spsbench.replay.calibration import Calibration
-    from spsbench.replay.policies import Policies
+    from spsbench.replay.policies import Choice, Curve, Policies, PolicyCell
     from spsbench.replay.prediction import Even
     from spsbench.replay.study import Study
     from spsbench.replay.texts import Written
+    from spsbench.replay.times import Calibration
     from spsbench.report.tables import Heading, Row, Table
 
 
@@ -41,7 +40,7 @@ def policies_asked(text: str | None, drafters: Sequence[Spec]) -> Policies | Non
 
 def curves_of(study: Study, policies: Policies | None, readers: Mapping[Spec, StopReader]) -> list[Curve]:
     """Of every drafter that heeds a policy."""
-    from spsbench.replay.adaptive import curve
+    from spsbench.replay.policies import curve
 
     if policies is None:
         return []

@@ -374,13 +374,15 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
     quiet: bool = params["quiet"]
     question = question_of(params)
     from spsbench.cli.progress import counting
-    from spsbench.simulate.study import prepare, study, total_loops, total_sequences
+    from spsbench.simulate.study import prepare, study
 
     pairs = prepare(question)
     folder = _folder(params["out"])
-    with counting("Simulating", total_sequences(question), "sequences", quiet=quiet) as tick:
+    total = len(question.classes) * len(question.ks) * question.sequences
+    with counting("Simulating", total, "sequences", quiet=quiet) as tick:
         worlds = study(question, pairs, tick)
-    say(f"{total_loops(worlds):,} loops simulated", quiet=quiet)
+    loops = sum(point.simulated.loops for world in worlds for point in world.points)
+    say(f"{loops:,} loops simulated", quiet=quiet)
     if folder is not None:
         _write(question, worlds, folder)
         say(f"Figures, page and JSON are in {folder}", quiet=quiet)
@@ -411,8 +413,7 @@ def _folder(out: Path | None) -> Path | None:
 def _write(question: Question, worlds: Sequence[World], folder: Path) -> None:
     from spsbench.files import write_json, write_text
     from spsbench.report.figures.style import save
-    from spsbench.simulate.figures import plates
-    from spsbench.simulate.summary import facts, page
+    from spsbench.simulate.summary import facts, page, plates
 
     drawn = plates(question, worlds)
     for plate in drawn:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from spsbench.config import RunConfig
     from spsbench.models.pair import Pair, PairSource
     from spsbench.records import SamplingParams, Spec
-    from spsbench.replay.calibration import Calibration
     from spsbench.replay.study import Sought
     from spsbench.replay.texts import Written
+    from spsbench.replay.times import Calibration
 
 
 def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]) -> Written:
@@ -101,7 +101,7 @@ def times_of(params: Mapping[str, Any], default_s: float, drafters: Sequence[Spe
     """Seconds for timing loops here, or another machine's times."""
     if params["times"] is None:
         return seconds(params["budget"], default_s)
-    from spsbench.replay.calibration import read_times
+    from spsbench.replay.times import read_times
 
     found = read_times(params["times"])
     for drafter in drafters:

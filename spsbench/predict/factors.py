@@ -8,23 +8,19 @@ measured on the sequences that both arms finished, the ones that the speedup res
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spsbench.axes import identity, label, series
 from spsbench.law.theory import expected_tokens
 from spsbench.predict.costs import loop_cost
-from spsbench.predict.whatif import KS, MOST_K, AgainstK, WhatIf, alpha_needed, c_allowed, independent
+from spsbench.predict.whatif import KS, MOST_K, WhatIf, alpha_needed, c_allowed, independent
 from spsbench.stats.speedup import ArmSums, arm_sums, in_both, loops_of
-from spsbench.summary_types import ArmFactors, ArmRow, BreakEven, Factor
+from spsbench.summary_types import ArmFactors, ArmPrediction, ArmRow, BreakEven, Factor, Residual
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-_FREE = 1e-9
-"""What a loop costs at least, in ArS steps: a steep line falls below 0 at small K."""
 
 
 def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> BreakEven:
@@ -48,7 +44,12 @@ def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None
         measured_c = drafting / target
         allowed = c_allowed(drafting / step, drafted, emitted, cost)
         allowed_c = None if allowed is None else allowed * step / target
-    largest = None if slope is None else _largest_k(k, independent(sps.alpha, kept), cost, slope / step)
+    largest = None
+    if slope is not None:
+        more = slope / step
+        # A loop costs something: a steep line falls below 0 at small K.
+        loop_at = WhatIf(independent(sps.alpha, kept), lambda other: max(cost + (other - k) * more, 1e-9))
+        largest = loop_at.largest_k(KS)
     return {
         "measured_alpha": sps.alpha,
         "alpha": alpha_needed(k, cost, kept),
@@ -57,12 +58,6 @@ def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None
         "k": largest,
         "k_found": largest is not None and largest < MOST_K,
     }
-
-
-def _largest_k(k: int, tokens: AgainstK, cost: float, slope: float) -> int:
-    """The largest K up to ``MOST_K`` that gains, if one more K costs ``slope`` ArS steps; 0 if none does."""
-    loop = WhatIf(tokens, lambda other: max(cost + (other - k) * slope, _FREE))
-    return loop.largest_k(KS)
 
 
 ACCEPTANCE, CORRELATION, END = "acceptance", "correlation", "end"
@@ -114,12 +109,24 @@ def why(
 
 
 def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> ArmFactors:
-    """The factors of one arm."""
-    k = row["k"]
-    factors = _with_products(k, [*_tokens_factors(k, sps), *_time_factors(k, ars, sps)])
+    """The factors of one arm; ``running`` is the product of K+1 and all of them so far."""
+    running = float(row["k"] + 1)
+    factors: list[Factor] = []
+    for name, factor, evidence in [*_tokens_factors(row["k"], sps), *_time_factors(row["k"], ars, sps)]:
+        running *= factor
+        factors.append(
+            {
+                "name": name,
+                "factor": factor,
+                "evidence": evidence,
+                "running": running,
+                "title": TITLES[name],
+                "remedy": REMEDIES[name],
+            }
+        )
     binding = min(factors, key=lambda factor: factor["factor"])
     speedup = (ars.seconds / ars.tokens) / (sps.seconds / sps.tokens)
-    even = break_even(k, ars, sps, slope_ms)
+    even = break_even(row["k"], ars, sps, slope_ms)
     return {
         **identity(row),
         "lossless": row.get("lossless", True),
@@ -128,36 +135,9 @@ def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = No
         "factors": factors,
         "binding": binding["name"],
         "break_even": even,
-        "sentence": _sentence(row, speedup, binding, even),
+        "sentence": f"{label(row)}, {row['sampling']}: upper bound {row['k'] + 1}x (K+1); largest loss: "
+        f"{SHORT[binding['name']]} (x{binding['factor']:.2f}); measured {speedup:.2f}x. {_evens(even)}",
     }
-
-
-def _with_products(k: int, factors: Sequence[_Measured]) -> list[Factor]:
-    """Each with the product of K+1 and all factors up to it, and with its words."""
-    running = float(k + 1)
-    found: list[Factor] = []
-    for factor in factors:
-        running *= factor.value
-        found.append(
-            {
-                "name": factor.name,
-                "factor": factor.value,
-                "evidence": factor.evidence,
-                "running": running,
-                "title": TITLES[factor.name],
-                "remedy": REMEDIES[factor.name],
-            }
-        )
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """A factor and the numbers it is made of."""
-
-    name: str
-    value: float
-    evidence: dict[str, float]
 
 
 def _sums(
@@ -186,13 +166,17 @@ def _baseline(row: ArmRow) -> str | None:
     return row.get("own_baseline") or row["baseline"]
 
 
+_Measured = tuple[str, float, dict[str, float]]
+"""A factor's name, its value, and the numbers that it is made of."""
+
+
 def _tokens_factors(k: int, sps: ArmSums) -> list[_Measured]:
     """From K+1 down to the tokens that a loop really adds to the output."""
     independent, emitted = expected_tokens(sps.alpha, k), sps.tokens / sps.loops
     return [
-        _factor(ACCEPTANCE, independent / (k + 1), alpha=sps.alpha, tokens_per_loop=independent),
-        _factor(CORRELATION, sps.length / independent, tokens_per_loop=sps.length),
-        _factor(END, emitted / sps.length, tokens_per_loop=emitted),
+        (ACCEPTANCE, independent / (k + 1), {"alpha": sps.alpha, "tokens_per_loop": independent}),
+        (CORRELATION, sps.length / independent, {"tokens_per_loop": sps.length}),
+        (END, emitted / sps.length, {"tokens_per_loop": emitted}),
     ]
 
 
@@ -202,43 +186,30 @@ def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
     target, drafting, verifying = ars.verify_s / ars.loops, sps.draft_s / sps.loops, sps.verify_s / sps.loops
     seen = ars.sees_phases and sps.sees_phases
     if not (seen and target > 0 and verifying + drafting > 0):
-        return [_factor(LOOP_TIME, step / loop, ars_step_ms=1e3 * step, loop_ms=1e3 * loop)]
+        return [(LOOP_TIME, step / loop, {"ars_step_ms": 1e3 * step, "loop_ms": 1e3 * loop})]
     forwards = drafting + verifying
-    drafted = sps.drafted / sps.loops or float(k)  # fewer than K where a drafter or a policy stops
+    a_draft = drafting / (sps.drafted / sps.loops or float(k))  # fewer than K where a drafter or policy stops
     return [
-        _factor(
+        (
             DRAFTING,
             target / (target + drafting),
-            target_ms=1e3 * target,
-            draft_ms_per_token=1e3 * drafting / drafted,
-            c=drafting / drafted / target,
+            {"target_ms": 1e3 * target, "draft_ms_per_token": 1e3 * a_draft, "c": a_draft / target},
         ),
-        _factor(
+        (
             VERIFYING,
             (target + drafting) / forwards,
-            target_ms=1e3 * target,
-            verify_ms=1e3 * verifying,
-            ratio=verifying / target,
+            {"target_ms": 1e3 * target, "verify_ms": 1e3 * verifying, "ratio": verifying / target},
         ),
-        _factor(
+        (
             REST,
             forwards / loop * (step / target),
-            ars_rest_ms=1e3 * (step - target),
-            sps_sample_ms=1e3 * sps.sample_s / sps.loops,
-            sps_rest_ms=1e3 * (loop - forwards),
+            {
+                "ars_rest_ms": 1e3 * (step - target),
+                "sps_sample_ms": 1e3 * sps.sample_s / sps.loops,
+                "sps_rest_ms": 1e3 * (loop - forwards),
+            },
         ),
     ]
-
-
-def _factor(name: str, value: float, **evidence: float) -> _Measured:
-    return _Measured(name, value, evidence)
-
-
-def _sentence(row: ArmRow, speedup: float, binding: Factor, even: BreakEven) -> str:
-    return (
-        f"{label(row)}, {row['sampling']}: upper bound {row['k'] + 1}x (K+1); largest loss: "
-        f"{SHORT[binding['name']]} (x{binding['factor']:.2f}); measured {speedup:.2f}x. {_evens(even)}"
-    )
 
 
 def _evens(even: BreakEven) -> str:
@@ -252,3 +223,37 @@ def _evens(even: BreakEven) -> str:
         largest = f"K {even['k']}" if even["k_found"] else f"K beyond {even['k']}"
         parts.append("no K gains" if even["k"] == 0 else largest)
     return f"Break-even, each alone: {', '.join(parts)}."
+
+
+SELECTION, DRAFTED = "selection", "drafted"
+_OWN_TITLES = {
+    SELECTION: "alpha of the positions that loops test against alpha of all positions",
+    DRAFTED: "drafting in a loop against K times c",
+}
+
+
+def residual_factors(arm: ArmPrediction, factors: ArmFactors) -> list[Residual]:
+    """What measured over predicted is a product of, largest effect first."""
+    alpha, c, k = arm["alpha"], arm["c"], factors["k"]
+    by_name = {factor["name"]: factor["factor"] for factor in factors["factors"]}
+    if alpha is None or c is None or LOOP_TIME in by_name:
+        return []
+    found = {
+        SELECTION: by_name[ACCEPTANCE] * (k + 1) / expected_tokens(alpha, k),
+        CORRELATION: by_name[CORRELATION],
+        END: by_name[END],
+        DRAFTED: by_name[DRAFTING] * (1.0 + k * c),
+        VERIFYING: by_name[VERIFYING],
+        REST: by_name[REST],
+    }
+    titles = TITLES | _OWN_TITLES
+    ordered = sorted(found.items(), key=lambda item: -abs(math.log(item[1])))
+    return [{"name": name, "title": titles[name], "factor": value} for name, value in ordered]
+
+
+def residual_cause(residual: float | None, factors: Sequence[Residual]) -> Residual | None:
+    """The factor that does most for a residual of this sign; None where there is none."""
+    if not residual:  # None, or exactly as predicted
+        return None
+    towards = [one for one in factors if (one["factor"] > 1.0) == (residual > 0.0)]
+    return next(iter(towards), None)

@@ -34,34 +34,35 @@ _WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 def ceiling(
     by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], info: Mapping[str, Any]
 ) -> Ceiling | None:
-    """Floors of every ArS and SpS arm.
+    """Floors of every ArS and SpS arm; null where unknown.
 
     Args:
         info: of ``summarise``; ``models`` with ``target`` and ``draft``, each with ``forward_bytes``
             of one row (or ``parameters`` and ``dtype``, which counts an untied input embedding too) and
             optionally ``kv_bytes_per_token`` and, of a mixture, ``experts`` (``bytes``, ``count``,
             ``per_token``); ``bandwidth_bytes_per_s``, ``cache_bytes`` and ``cache_shared``, all optional.
-
-    Returns:
-        ``regime``, the bytes and the bandwidth it rests on, ``weak_baseline`` (None if not known) and
-        ``best_speedup`` that bytes allow and ``beats_ars_ceiling``; null where unknown. None without
     """
     models = info.get("models") or {}
-    target, draft = (_forward_bytes(models.get(role) or {}) for role in ("target", "draft"))
+    target_model, draft_model = (models.get(role) or {} for role in ("target", "draft"))
+    target, draft = _forward_bytes(target_model), _forward_bytes(draft_model)
     if target is None:
         return None
     bandwidth, cache = info.get("bandwidth_bytes_per_s"), info.get("cache_bytes")
-    regime = _regime(target + (draft or 0.0), bandwidth, cache)
-    known = float(bandwidth) if regime == BANDWIDTH_BOUND and bandwidth else None
+    found = regime(target + (draft or 0.0), bandwidth, cache)
+    known = float(bandwidth) if found == BANDWIDTH_BOUND and bandwidth else None
     sizes: ModelBytes = {"target": target, "draft": draft}
-    target_kv, draft_kv = (_kv_bytes(models.get(role) or {}) for role in ("target", "draft"))
-    kv: CacheBytes = {"target": target_kv, "draft": draft_kv}
-    arms: list[ArmCeiling] = []
-    for group in series(rows):
-        arms += _group(group, by_arm, sizes, kv, known, (models.get("target") or {}).get("experts"))
+    kv: CacheBytes = {
+        "target": float(target_model.get("kv_bytes_per_token") or 0.0),
+        "draft": float(draft_model.get("kv_bytes_per_token") or 0.0),
+    }
+    arms = [
+        _arm(row, _mean_context(by_arm[row["arm"]]), sizes, kv, known, target_model.get("experts"))
+        for row in (row for group in series(rows) for row in group)
+        if row["method"] in ("ars", "sps") and row["arm"] in by_arm and row["ms_per_token"] is not None
+    ]
     weak = [arm["share"] < WEAK_SHARE for arm in arms if arm["method"] == "ars" and arm["share"] is not None]
     return {
-        "regime": regime,
+        "regime": found,
         "bandwidth_bytes_per_s": bandwidth,
         "cache_bytes": cache,
         "cache_shared": info.get("cache_shared"),
@@ -72,18 +73,19 @@ def ceiling(
     }
 
 
+def regime(read_bytes: float, bandwidth: float | None, cache: float | None) -> Regime:
+    """Whether what both models read comes from memory or stays in the last-level cache."""
+    if cache is not None and read_bytes <= cache:
+        return DISPATCH_BOUND
+    return UNKNOWN if bandwidth is None else BANDWIDTH_BOUND
+
+
 def weak_baseline(found: Ceiling | None) -> float | None:
     """The share of its floor that the weakest ArS arm reaches, if that is too little; else None."""
     if not found or not found["weak_baseline"]:
         return None
     shares = [arm["share"] for arm in found["arms"] if arm["method"] == "ars" and arm["share"] is not None]
     return min(shares)
-
-
-def _regime(weights: float, bandwidth: float | None, cache: float | None) -> Regime:
-    if cache is not None and weights <= cache:
-        return DISPATCH_BOUND
-    return UNKNOWN if bandwidth is None else BANDWIDTH_BOUND
 
 
 def _forward_bytes(model: Mapping[str, Any]) -> float | None:
@@ -95,53 +97,39 @@ def _forward_bytes(model: Mapping[str, Any]) -> float | None:
     return None if width is None or parameters is None else float(parameters) * width
 
 
-def _kv_bytes(model: Mapping[str, Any]) -> float:
-    return float(model.get("kv_bytes_per_token") or 0.0)
-
-
-def _group(
-    group: Sequence[ArmRow],
-    by_arm: Mapping[str, pd.DataFrame],
+def _arm(
+    row: ArmRow,
+    context: float,
     sizes: ModelBytes,
     kv: CacheBytes,
     bandwidth: float | None,
     experts: Mapping[str, Any] | None,
-) -> list[ArmCeiling]:
-    """The arms of one sampling and engine, against the floor of ArS at the arm's own context."""
-    found: list[ArmCeiling] = []
-    for row in group:
-        if row["method"] not in ("ars", "sps") or row["arm"] not in by_arm or row["ms_per_token"] is None:
-            continue
-        context = _mean_context(by_arm[row["arm"]])
-        rows = row["batch"]  # each is charged with its part of the weights that a forward reads
-        target = (sizes["target"] + _more_experts(experts, rows)) / rows + kv["target"] * context
-        draft = None if sizes["draft"] is None else sizes["draft"] / rows + kv["draft"] * context
-        verify = (sizes["target"] + _more_experts(experts, rows * (row["k"] + 1))) / rows
-        loop = _loop_bytes(row, verify + kv["target"] * context, draft)
-        ars_floor = None if bandwidth is None else 1e3 * target / bandwidth
-        floor = None if loop is None or bandwidth is None else 1e3 * loop / bandwidth
-        found.append(
-            {
-                **identity(row),
-                "bytes_per_token": loop,
-                "ms_per_token": row["ms_per_token"],
-                "floor_ms_per_token": floor,
-                "share": None if floor is None else ratio(floor, row["ms_per_token"]),
-                "best_speedup": None if loop is None else ratio(target, loop),
-                "ars_floor_ms_per_token": ars_floor,
-                "beats_ars_ceiling": None if ars_floor is None else row["ms_per_token"] < ars_floor,
-            }
-        )
-    return found
+) -> ArmCeiling:
+    """An arm against the floor of ArS at the arm's own context, in tokens.
 
-
-def _loop_bytes(row: ArmRow, target: float, draft: float | None) -> float | None:
-    """Bytes per emitted token: a loop's forwards of the draft and one of the target, over its tokens."""
-    if row["method"] == "ars":
-        return target
-    if draft is None or not row["tokens_per_loop"]:
-        return None
-    return (row["draft_forwards"] * draft + target) / row["tokens_per_loop"]
+    A token of ArS reads the target once; one of SpS its share of a loop's forwards of the draft and one of
+    the target. Each row of a batch is charged with its part of the weights that a forward reads.
+    """
+    batch, ms = row["batch"], row["ms_per_token"]
+    assert ms is not None
+    ars = (sizes["target"] + _more_experts(experts, batch)) / batch + kv["target"] * context
+    read: float | None = ars if row["method"] == "ars" else None
+    if row["method"] == "sps" and sizes["draft"] is not None and row["tokens_per_loop"]:
+        block = (sizes["target"] + _more_experts(experts, batch * (row["k"] + 1))) / batch
+        drafting = row["draft_forwards"] * (sizes["draft"] / batch + kv["draft"] * context)
+        read = (drafting + block + kv["target"] * context) / row["tokens_per_loop"]
+    ars_floor = None if bandwidth is None else 1e3 * ars / bandwidth
+    floor = None if read is None or bandwidth is None else 1e3 * read / bandwidth
+    return {
+        **identity(row),
+        "bytes_per_token": read,
+        "ms_per_token": ms,
+        "floor_ms_per_token": floor,
+        "share": None if floor is None else ratio(floor, ms),
+        "best_speedup": None if read is None else ratio(ars, read),
+        "ars_floor_ms_per_token": ars_floor,
+        "beats_ars_ceiling": None if ars_floor is None else ms < ars_floor,
+    }
 
 
 def _more_experts(experts: Mapping[str, Any] | None, rows: int) -> float:

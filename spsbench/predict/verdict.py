@@ -10,13 +10,13 @@ Arms are compared with the fastest by paired ratios, since intervals that overla
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spsbench.axes import axes, identity
-from spsbench.predict.halves import FEWEST_PROMPTS, halves
 from spsbench.stats.processes import paired_speedup
 from spsbench.stats.speedup import PairedTimes, finished, speedup
 from spsbench.summary_types import (
@@ -24,7 +24,6 @@ from spsbench.summary_types import (
     ArmFactors,
     ArmRow,
     ChosenElsewhere,
-    ComparedTails,
     Outcome,
     RatioInterval,
     SpeedVerdict,
@@ -33,6 +32,17 @@ from spsbench.summary_types import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+FEWEST_PROMPTS = 8
+"""With fewer no arm is chosen among several: each half rests on too little."""
+
+
+def halves(examples: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Two halves of the prompts, shuffled by their names and a seed alone."""
+    seed = b"spsbench recommendation 1"
+    ordered = sorted(examples, key=lambda name: sha256(seed + str(name).encode("utf-8", "replace")).digest())
+    return ordered[::2], ordered[1::2]
 
 
 def verdicts(
@@ -93,7 +103,7 @@ def _verdict(
         "elsewhere": elsewhere,
         "binding": None if factors is None else factors["binding"],
         "break_even": None if factors is None else factors["break_even"],
-        "tail_s": _tails(by_arm[name], by_arm[ars]),
+        "tail_s": {"chosen": _tail(by_arm[name]), "ars": _tail(by_arm[ars])},
     }
 
 
@@ -123,7 +133,10 @@ def _chosen_elsewhere(ars: str, samples: Mapping[str, pd.DataFrame]) -> ChosenEl
 
     ArS is one of the arms that may be chosen, first where it is as fast as another.
     """
-    tables = {arm: _per_prompt(part) for arm, part in samples.items()}
+    tables = {
+        arm: finished(part).groupby("example_id", sort=False)[["decode_s", "new_tokens"]].sum()
+        for arm, part in samples.items()
+    }
     common = set.intersection(*(set(table.index) for table in tables.values()))
     if len(common) < FEWEST_PROMPTS:
         return None
@@ -139,20 +152,10 @@ def _chosen_elsewhere(ars: str, samples: Mapping[str, pd.DataFrame]) -> ChosenEl
     return {"ratio": found.ratio, "low": found.low, "high": found.high, "prompts": len(common)}
 
 
-def _per_prompt(samples: pd.DataFrame) -> pd.DataFrame:
-    """Seconds and tokens by example_id."""
-    done = finished(samples)
-    return done.groupby("example_id", sort=False)[["decode_s", "new_tokens"]].sum()
-
-
 def _per_token(table: pd.DataFrame) -> float:
     return float(table["decode_s"].sum() / table["new_tokens"].sum())
 
 
-def _tails(samples: pd.DataFrame, ars: pd.DataFrame) -> ComparedTails:
-    return {"chosen": _tail(samples), "ars": _tail(ars)}
-
-
 def _tail(samples: pd.DataFrame) -> TailSeconds:
-    seconds = finished(samples)["decode_s"].to_numpy(dtype=np.float64)
-    return {"p90": float(np.quantile(seconds, 0.9)), "p99": float(np.quantile(seconds, 0.99))}
+    p90, p99 = np.quantile(finished(samples)["decode_s"].to_numpy(dtype=np.float64), [0.9, 0.99])
+    return {"p90": float(p90), "p99": float(p99)}

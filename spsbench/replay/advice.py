@@ -1,17 +1,206 @@
-"""Which drafter and which K: chosen on one half of the prompts, evaluated on the other."""
+"""What advice minimises."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from spsbench.drafters.forced import Forced
+from spsbench.drafters.kind import DRAFT
+from spsbench.drafters.registry import drafter_kind
 from spsbench.errors import UsageError
-from spsbench.predict.halves import FEWEST_PROMPTS, halves
-from spsbench.records import Interval
-from spsbench.replay.objective import MEAN
+from spsbench.law.text_loops import Floats
+from spsbench.predict.verdict import FEWEST_PROMPTS, halves
+from spsbench.records import Interval, SamplingParams, Spec
 from spsbench.replay.prediction import Even, Timed, faster
-from spsbench.replay.study import Found, Study
+from spsbench.replay.reading import Replayed, TextReader
+from spsbench.replay.study import Found, Sought, Study, study_of
+from spsbench.replay.texts import TargetText, Written
+from spsbench.replay.times import LEAST_ROUNDS, LoopTimes, Part, Round, StepTimes, time_round
+from spsbench.runner.plan import Plan
+from spsbench.runner.stopping import Reason, StoppingRule
+from spsbench.store import RunStore
+from spsbench.store.journal import Journal
+
+MEAN, P99 = OBJECTIVES = ("mean", "p99")
+"""Time per token; time of the slowest hundredth of sequences."""
+
+
+FILE = "advice.jsonl"
+
+Key = tuple[str, str, str, int]
+"""Draft, drafter, prompt and sample; of a round of times its number alone."""
+
+
+class Readings:
+    """What drafters make of texts, and how long loops take; what a file has is not done again."""
+
+    def __init__(
+        self,
+        sought: Sequence[Sought],
+        sampling: SamplingParams,
+        ks: Sequence[int],
+        corpus: Sequence[Sequence[int]],
+        told: Callable[[Spec], None] = lambda spec: None,
+    ) -> None:
+        self._sought, self._ks = sought, (min(ks), max(ks))
+        pairs = {each.draft: each.pair for each in sought}
+        drafters = {name: [each.drafter for each in sought if each.draft == name] for name in pairs}
+        self._readers = {
+            name: TextReader(pair, sampling, drafters[name], max(ks), corpus, told=told)
+            for name, pair in pairs.items()
+        }
+        shared = [sampling.record(), self._ks, [list(ids) for ids in corpus]]
+        self._of = {part: _digest([*shared, *self._content(part)]) for part in self.parts}
+        self._of_rounds = _digest([*shared, sorted(self._of.values())])
+        self._found: dict[Key, Forced] = {}
+        self._rounds: list[Round] = []
+        self.reading_s, self.timing_s, self._number = 0.0, 0.0, 0
+
+    def open(self, folder: Path) -> None:
+        """Take up what a run's folder has; what is of other models, prompts or sampling stays unused."""
+        mine, path = {*self._of.values(), self._of_rounds}, folder / FILE
+        self._journal = Journal(path, lambda row: row["of"] not in mine or self._take(row), writable=True)
+
+    @property
+    def parts(self) -> list[Part]:
+        """Of all drafters, each once."""
+        return [Part(name, spec) for name, reader in self._readers.items() for spec in reader.drafters]
+
+    def read(self, text: TargetText) -> Iterator[Part]:
+        """Read a text with those that have not yet; each as soon as it is done and kept."""
+        self._number += 1
+        for name, reader in self._readers.items():
+            due = [spec for spec in reader.drafters if _key(Part(name, spec), text) not in self._found]
+            began_s = time.perf_counter()
+            for spec, found in reader.read(text, self._number, due):
+                part, now_s = Part(name, spec), time.perf_counter()
+                self._keep(
+                    self._of[part],
+                    _key(part, text),
+                    now_s - began_s,
+                    drafted=found.drafted.tolist(),
+                    chances=found.chances.tolist(),
+                )
+                began_s = now_s
+                yield part
+
+    def require_fitting(self) -> None:
+        """See ``TextReader.require_fitting``; of the texts that were read by this process."""
+        for reader in self._readers.values():
+            reader.require_fitting()
+
+    def replayed(self, texts: Sequence[TargetText]) -> dict[Sought, Replayed]:
+        """Every drafter over texts that it has read."""
+        found: dict[Sought, Replayed] = {}
+        for name, reader in self._readers.items():
+            read = [
+                {spec: self._found[_key(Part(name, spec), text)] for spec in reader.drafters}
+                for text in texts
+            ]
+            own = [each for each in self._sought if each.draft == name]
+            found |= zip(own, reader.replayed(texts, read), strict=True)
+        return found
+
+    def time(
+        self, texts: Sequence[TargetText], budget_s: float, seed: int, told: Callable[[float, float], None]
+    ) -> None:
+        """Time rounds until there are enough: ``LEAST_ROUNDS``, and more until the budget is used up.
+
+        Args:
+            told: called often, with the seconds so far and how many it will be.
+        """
+        warm = bool(self._rounds)  # the first of a shape is slow
+        while len(self._rounds) < LEAST_ROUNDS or self.timing_s < budget_s:
+            began_s, number = time.perf_counter(), len(self._rounds)
+            expected_s = max(budget_s, LEAST_ROUNDS * self.timing_s / max(number, 1))
+
+            def tell(since_s: float = began_s, expected_s: float = expected_s) -> None:
+                told(self.timing_s + time.perf_counter() - since_s, expected_s)
+
+            found = time_round(self._readers, texts, self._ks, seed + number, tell)
+            if warm:
+                self._keep(
+                    self._of_rounds,
+                    ("", "", "", number),
+                    time.perf_counter() - began_s,
+                    context=found.context,
+                    verifying=found.verifying,
+                    drafting=[found.drafting[part] for part in self.parts],
+                )
+            warm = True
+
+    def study(self, written: Written, ks: Sequence[int]) -> Study:
+        """What was read and timed, of texts that were all read."""
+        steps = StepTimes(self._rounds, self._ks)
+
+        def times(sought: Sought, shares: Floats, k: int) -> LoopTimes:
+            parts = self._readers[sought.draft].parts[sought.drafter]
+            return steps.loops([Part(sought.draft, spec) for spec in parts], shares, k)
+
+        return study_of(written, self.replayed(written.texts), ks, steps.ars(), times)
+
+    def _keep(self, of: str, key: Key, seconds: float, **content: Any) -> None:
+        row = {"of": of, "key": list(key), "seconds": seconds, **content}
+        self._journal.append(row)
+        self._take(row)
+
+    def _take(self, row: Mapping[str, Any]) -> bool:
+        """Make a row one's own; True."""
+        seconds, most = float(row["seconds"]), self._ks[1]
+        if row["of"] == self._of_rounds:
+            verifying, drafting = (np.array(row[name], np.float64) for name in ("verifying", "drafting"))
+            if verifying.shape != (most + 1,) or drafting.shape != (len(self.parts), 2):
+                raise ValueError("a round of other drafters or K")
+            found = dict(zip(self.parts, drafting.tolist(), strict=True))
+            self._rounds.append(Round(int(row["context"]), verifying.tolist(), found))
+            self.timing_s += seconds
+        else:
+            draft, drafter, name, sample = row["key"]
+            chances, drafted = np.array(row["chances"], np.float64), np.array(row["drafted"], np.int64)
+            if chances.shape != (len(drafted), most) or not ((chances >= 0) & (chances <= 1)).all():
+                raise ValueError("no chances of drafts up to K")
+            self._found[draft, drafter, name, sample] = Forced(chances, drafted)
+            self.reading_s += seconds
+        return True
+
+    def _content(self, part: Part) -> list[Any]:
+        kind = drafter_kind(part.drafter.name)
+        draft = self._readers[part.draft].pair.info["draft"] if DRAFT in kind.needs_of(part.drafter) else {}
+        return [part.draft, str(part.drafter), kind.content_of(part.drafter), draft.get("fingerprint")]
+
+
+class TextsRule(StoppingRule):
+    """End the writing of texts with its budget, reading included, once there are enough to choose."""
+
+    def __init__(self, plan: Plan, store: RunStore, readings: Readings) -> None:
+        self._readings = readings
+        super().__init__(plan, store.samples())
+
+    @property
+    def measured_s(self) -> float:
+        return super().measured_s + self._readings.reading_s
+
+    def reason(self) -> Reason | None:
+        found = super().reason()
+        return None if found == "budget" and self.prompts < FEWEST_PROMPTS else found
+
+
+def _key(part: Part, text: TargetText) -> Key:
+    return part.draft, str(part.drafter), text.name, text.sample
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
 
 _TAIL = 0.99
 

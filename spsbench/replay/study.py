@@ -14,13 +14,10 @@ from spsbench.engines.rescore import teacher_force
 from spsbench.law.text_loops import Floats, TextLoops
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Generation, Request, Spec
-from spsbench.replay.calibration import Calibration
-from spsbench.replay.cells import Cell, cell
-from spsbench.replay.memory import model_bytes
-from spsbench.replay.prediction import Even, Predicted, Timed, break_even, predict, work_of
-from spsbench.replay.rehearsal import LEAST_ROUNDS, LoopTimes, rehearse
-from spsbench.replay.replaying import NO_READERS, Readers, Replayed, replay
+from spsbench.replay.prediction import Cell, Even, Predicted, Timed, break_even, cell, predict, work_of
+from spsbench.replay.reading import NO_READERS, Readers, Replayed, model_bytes, replay
 from spsbench.replay.texts import AsRun, Ran, Written
+from spsbench.replay.times import LEAST_ROUNDS, Calibration, LoopTimes, rehearse
 from spsbench.runner.engines import EngineFactory
 
 Told = Callable[[str], None]

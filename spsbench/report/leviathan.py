@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from spsbench.law import theory
-from spsbench.predict.residuals import residual_cause, residual_factors
+from spsbench.predict.factors import residual_cause, residual_factors
 from spsbench.records import Interval
 from spsbench.report import facts, judgement, wording
 from spsbench.report.tables import Heading, Row, Table, left, right

@@ -6,8 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spsbench.axes import label, place
-from spsbench.predict.factors import ACCEPTANCE, CORRELATION, DRAFTING, END, LOOP_TIME, REST, SHORT, VERIFYING
-from spsbench.predict.residuals import residual_cause, residual_factors
+from spsbench.predict.factors import (
+    ACCEPTANCE,
+    CORRELATION,
+    DRAFTING,
+    END,
+    LOOP_TIME,
+    REST,
+    SHORT,
+    VERIFYING,
+    residual_cause,
+    residual_factors,
+)
 from spsbench.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND
 from spsbench.records import Interval
 from spsbench.report import judgement, wording

@@ -13,8 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from spsbench.simulate.chain import text_shares
-from spsbench.simulate.tables import Contexts, Floats, Tables
+from spsbench.simulate.tables import Contexts, Floats, Tables, text_shares
 
 SourceName = Literal["dirichlet", "temperature", "ngram"]
 

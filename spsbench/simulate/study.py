@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,19 +16,19 @@ from spsbench.decode.rules import build_rule
 from spsbench.errors import UsageError
 from spsbench.law.theory import expected_tokens, loop_operations, minimum_gain, operations_factor
 from spsbench.predict.whatif import WhatIf
-from spsbench.records import Interval
-from spsbench.simulate.chain import Chain
-from spsbench.simulate.closeness import distance_of
-from spsbench.simulate.law import LawCheck, check
-from spsbench.simulate.loops import SEQUENCE, Sampler, Simulated, simulate
+from spsbench.records import Interval, SamplingParams
+from spsbench.simulate.loops import SEQUENCE, LawCheck, Sampler, Simulated, check, simulate
 from spsbench.simulate.sources import Language, Source
-from spsbench.simulate.tables import Floats, Tables
+from spsbench.simulate.tables import Chain, Tables
 from spsbench.stats.g_test import survival
 
 Reason = Literal["noise", "alpha varies", "unexplained", "-"]
 
 MOST_CELLS = 4_000_000
 """Contexts times V of a table."""
+
+REACHED = 1e-3
+"""An alpha that differs by less is the one that was asked for."""
 
 _Z = 1.959964
 """Standard errors on either side of a 95% interval."""
@@ -39,8 +40,7 @@ class Question:
 
     Attributes:
         language: the target; its ``classes`` are set by each of ``classes``.
-        alpha: that the distance is solved for; None where ``distance`` is given.
-        distance: between draft and target; None where ``alpha`` is given.
+        alpha, distance: of draft and target; one of them is None, and the distance is solved for an alpha.
         operations: c^, operations of one draft run over those of one target run, per token.
     """
 
@@ -133,31 +133,11 @@ class World:
         return loop.best_k(by_k)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """Target and draft of one world."""
-
-    distance: float
-    tables: Tables
-
-
-def prepare(question: Question) -> list[Prepared]:
-    """Every pair of tables that the question has; whatever can be refused is refused here."""
+def prepare(question: Question) -> list[tuple[float, Tables]]:
+    """The distance and the tables of every world; whatever can be refused is refused here."""
     for classes in question.classes:
         _require_room(question, classes)
     return [_prepared(question, classes) for classes in question.classes]
-
-
-def study(
-    question: Question, pairs: Sequence[Prepared], tick: Callable[[], None] = lambda: None
-) -> list[World]:
-    """Simulate pairs of tables."""
-    return [_world(question, pair, tick) for pair in pairs]
-
-
-def total_sequences(question: Question) -> int:
-    """How many are simulated: for every class of tokens and every K as many."""
-    return len(question.classes) * len(question.ks) * question.sequences
 
 
 def _require_room(question: Question, classes: int) -> None:
@@ -180,7 +160,7 @@ def _require_room(question: Question, classes: int) -> None:
         )
 
 
-def _prepared(question: Question, classes: int) -> Prepared:
+def _prepared(question: Question, classes: int) -> tuple[float, Tables]:
     language, source = replace(question.language, classes=classes), question.source
     distance = question.distance
     if distance is None:
@@ -193,14 +173,52 @@ def _prepared(question: Question, classes: int) -> Prepared:
             flag=source.option,
             remedy=f"Give at most {most:.4g}, or less variation.",
         )
-    return Prepared(distance, source.make(language, distance))
+    return distance, source.make(language, distance)
 
 
-def _world(question: Question, pair: Prepared, tick: Callable[[], None]) -> World:
-    sampler, tables = question.sampler, pair.tables
-    warped = tables.warped(sampler.sampling)
+def distance_of(source: Source, language: Language, sampling: SamplingParams, alpha: float) -> float:
+    """The distance at which draft and target have this ``alpha_leviathan``, by bisection of its logarithm.
+
+    Alpha is exact, for an endless text of the target, and falls as the distance grows.
+    """
+
+    def alpha_at(distance: float) -> float:
+        return Chain(source.make(language, distance).warped(sampling)).alpha
+
+    def out_of_reach(found: str) -> UsageError:
+        return UsageError(
+            f"{alpha:g} cannot be reached with --source {source.name}: {found}.",
+            flag="--alpha",
+            remedy="Give another alpha, --vocabulary, --sharpness, --contexts or --source, or no truncation.",
+        )
+
+    farthest = source.farthest(language.unequal)
+    low, high = math.log(1e-7), math.log(farthest)
+    least = alpha_at(farthest)
+    if alpha < least - REACHED:
+        raise out_of_reach(f"the farthest draft still has alpha {least:.3f}")
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if alpha_at(math.exp(middle)) < alpha else (middle, high)
+    found = alpha_at(math.exp(low))
+    if abs(found - alpha) > REACHED:
+        raise out_of_reach(f"the closest that is reached is {found:.4f}")
+    return math.exp(low)
+
+
+def study(
+    question: Question, pairs: Sequence[tuple[float, Tables]], tick: Callable[[], None] = lambda: None
+) -> list[World]:
+    """Simulate pairs of tables."""
+    return [_world(question, distance, tables, tick) for distance, tables in pairs]
+
+
+def _world(question: Question, distance: float, tables: Tables, tick: Callable[[], None]) -> World:
+    sampler, warped = question.sampler, tables.warped(question.sampler.sampling)
     chain = Chain(warped)
-    expected = _expected(warped, sampler)
+    rows = torch.from_numpy(warped.target), torch.from_numpy(warped.draft)
+    draft = Draft(torch.zeros(len(rows[0]), dtype=torch.int64), rows[1])
+    expected = np.asarray(build_rule(sampler.rule).expected(rows[0], draft).numpy())
     accepts = float(np.clip(chain.mean(expected), 0.0, 1.0))
     simulated = [
         simulate(tables, chain.text, expected, k, question.sequences, sampler, tick) for k in question.ks
@@ -209,7 +227,7 @@ def _world(question: Question, pair: Prepared, tick: Callable[[], None]) -> Worl
     return World(
         tables.contexts.classes,
         tables.contexts.count,
-        question.source.closeness(pair.distance),
+        question.source.closeness(distance),
         chain.alpha,
         chain.deviation,
         accepts,
@@ -219,13 +237,6 @@ def _world(question: Question, pair: Prepared, tick: Callable[[], None]) -> Worl
         _fits(points, [point.exact for point in points]),
         check(warped, [text for each in simulated for text in each.texts], sampler.seed),
     )
-
-
-def _expected(warped: Tables, sampler: Sampler) -> Floats:
-    """[S] the chance that the rule accepts a draft token in each context."""
-    target, draft = torch.from_numpy(warped.target), torch.from_numpy(warped.draft)
-    nothing = torch.zeros(len(target), dtype=torch.int64)
-    return np.asarray(build_rule(sampler.rule).expected(target, Draft(nothing, draft)).numpy())
 
 
 def _point(question: Question, chain: Chain, accepts: float, simulated: Simulated) -> Point:
@@ -267,8 +278,3 @@ def _fits(points: Sequence[Point], values: Sequence[float | None]) -> float | No
             return None
         total += ((found.estimate - value) / ((found.high - found.low) / (2 * _Z))) ** 2
     return survival(total, len(points))
-
-
-def total_loops(worlds: Sequence[World]) -> int:
-    """Loops that were simulated."""
-    return sum(point.simulated.loops for world in worlds for point in world.points)

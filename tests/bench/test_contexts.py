@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-from spsbench.bench import contexts, forwards, room
-from spsbench.bench.contexts import few, sentence, short, study_contexts
+from spsbench.bench import forwards
+from spsbench.bench import study as bench_study
 from spsbench.bench.forwards import block_rows, time_in_turns
-from spsbench.bench.room import Held, require_context_room
-from spsbench.bench.study import BenchConfig
+from spsbench.bench.study import BenchConfig, Held, few, require_context_room, sentence, short, study_contexts
 from spsbench.cli.bench import lengths
 from spsbench.cli.bench_screen import forwards_table, payoff_table
 from spsbench.errors import UsageError
@@ -130,7 +129,7 @@ def study(clock: Clock, by_context: float) -> dict[str, Any]:
 
 
 def test_known_times_give_known_figures(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "measured_bandwidth", lambda device: 1e9)
+    monkeypatch.setattr(bench_study, "measured_bandwidth", lambda device: 1e9)
     monkeypatch.setattr("spsbench.bench.study.cache_bytes", lambda device: 1_500_000)
     facts = study(clock, 0.018)
     near, far = facts["contexts"]
@@ -151,7 +150,7 @@ def test_known_times_give_known_figures(clock: Clock, monkeypatch: pytest.Monkey
 def test_what_fits_into_the_cache_with_short_contexts_need_not_with_long_ones(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contexts, "measured_bandwidth", lambda device: 1e9)
+    monkeypatch.setattr(bench_study, "measured_bandwidth", lambda device: 1e9)
     monkeypatch.setattr("spsbench.bench.study.cache_bytes", lambda device: 3_000_000)
     near, far = study(clock, 0.0)["contexts"]
     assert (near["regime"], far["regime"]) == ("dispatch-bound", "bandwidth-bound")
@@ -214,19 +213,19 @@ def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch: pytest.Monk
     tokens = 1 << 20
     caches = 2 * 2 * tokens * (2 * 2 * 2 * 16 * 4)
     needed = (2 << 20) + caches + 4 * 2 * tokens * 32
-    monkeypatch.setattr(room, "available_bytes", lambda device: needed)
+    monkeypatch.setattr(bench_study, "available_bytes", lambda device: needed)
     require_context_room(held, tokens, tokens, CPU, whole=False)
-    monkeypatch.setattr(room, "available_bytes", lambda device: needed - 1)
+    monkeypatch.setattr(bench_study, "available_bytes", lambda device: needed - 1)
     with pytest.raises(UsageError, match=r"the models need 2.25 GiB .* cpu has 2.25 GiB free") as refused:
         require_context_room(held, tokens, tokens, CPU, whole=False)
     assert refused.value.flag == "--context"
-    monkeypatch.setattr(room, "available_bytes", lambda device: None)
+    monkeypatch.setattr(bench_study, "available_bytes", lambda device: None)
     require_context_room(held, tokens, tokens, CPU, whole=False)
 
 
 def test_a_context_read_at_once_takes_more(monkeypatch: pytest.MonkeyPatch) -> None:
     held = [Held(SHAPE, 0, 4)]
-    monkeypatch.setattr(room, "available_bytes", lambda device: 10 << 30)
+    monkeypatch.setattr(bench_study, "available_bytes", lambda device: 10 << 30)
     require_context_room(held, 60_000, 60_000, CPU, whole=False)
     with pytest.raises(UsageError, match=r"attention 26.8"):
         require_context_room(held, 60_000, 60_000, CPU, whole=True)

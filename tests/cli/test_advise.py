@@ -16,7 +16,7 @@ from spsbench.cli.advise import Check, _advised
 from spsbench.paths import mini_dir
 from spsbench.records import Spec
 from spsbench.replay.advice import Advice, Candidate
-from spsbench.replay.steps import Part, Round, StepTimes
+from spsbench.replay.times import Part, Round, StepTimes
 
 if TYPE_CHECKING:
     from spsbench.replay.study import Found
@@ -77,10 +77,11 @@ def test_what_was_read_and_timed_is_kept_and_each_row_is_read_once(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C within the fifth text, after its first drafter, and again within the second round of times."""
-    from spsbench.replay import readings, replaying
+    from spsbench.replay import advice
+    from spsbench.replay import reading as readers
 
     read: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    ends, rounds, forced, time_round = [10], [3], replaying.forced, readings.time_round
+    ends, rounds, forced, time_round = [10], [3], readers.forced, advice.time_round
 
     def reading(drafter: Any, text: Any, k: int, name: str) -> Any:
         if read.total() + 1 in ends:
@@ -95,8 +96,8 @@ def test_what_was_read_and_timed_is_kept_and_each_row_is_read_once(
             raise KeyboardInterrupt
         return time_round(*arguments)
 
-    monkeypatch.setattr(replaying, "forced", reading)
-    monkeypatch.setattr(readings, "time_round", timing)
+    monkeypatch.setattr(readers, "forced", reading)
+    monkeypatch.setattr(advice, "time_round", timing)
     asked = (*BRIEF, "--k", "2", "--drafter", "lookup,model,union:of=lookup+model", "--no-check", "--json")
     command = ("advise", "xsum", *SHORT, *asked, *ONE, "--out", tmp_path / "advice")
     journal = tmp_path / "advice/advice.jsonl"

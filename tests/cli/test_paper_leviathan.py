@@ -20,7 +20,7 @@ from spsbench.cli.paper_parts import chosen_k, options_of, setup_of
 from spsbench.config import load_paper, resolve
 from spsbench.errors import UsageError
 from spsbench.law.theory import walltime_factor
-from spsbench.replay import draft_cost
+from spsbench.replay import alphas
 
 PAPER = ("paper", "--of", "leviathan")
 SMALL = (
@@ -34,7 +34,7 @@ NOTHING: dict[str, Any] = dict.fromkeys(("pair", "target", "draft", "task")) | {
 def short(patch: pytest.MonkeyPatch) -> None:
     """Outputs of a few tokens, no warm-up, one round of timing, and no figure of the single runs."""
     patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    patch.setattr(draft_cost, "ROUNDS", 1)
+    patch.setattr(alphas, "ROUNDS", 1)
     patch.setattr(leviathan_setup, "LIMITS", leviathan_setup.LIMITS | SHORT)
     patch.setattr("spsbench.report.figures._FIGURES", {})
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from spsbench.drafters.kind import Context
 from spsbench.models.torch_lm import TorchLM
 from spsbench.paths import mini_dir
-from spsbench.replay import replaying
+from spsbench.replay import reading
 from spsbench.replay.texts import texts_of
 
 pytestmark = [pytest.mark.usefixtures("quick_rehearsals"), pytest.mark.thorough]
@@ -58,7 +58,7 @@ def test_another_temperature_for_the_draft_misses_what_was_run(
     def flatter(**given: Any) -> Context:
         return Context(**given | {"sampling": replace(given["sampling"], temperature=4.0)})
 
-    monkeypatch.setattr(replaying, "Context", flatter)
+    monkeypatch.setattr(reading, "Context", flatter)
     result = cli("replay", measured, "--k", "5", "--budget", "0", "--threads", "1", "--json", "--quiet")
     assert result.code == 0, result.err
     (cell,) = json.loads(result.out)["cells"]

@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from spsbench.load.figures import PLAIN, SPECULATING, pays_up_to, rows
-from spsbench.load.reading import Reading
-from spsbench.load.wave import Wave
+from spsbench.load.measure import Reading, Wave
+from spsbench.load.summary import PLAIN, SPECULATING, pays_up_to, rows
 from spsbench.stats.crossing import crossing
 
 

@@ -11,9 +11,7 @@ from commandline import Result, call
 from fake_server import Fake, Letters, serving, written
 
 from spsbench.errors import UsageError
-from spsbench.load.plan import server_names
-from spsbench.load.reading import listened
-from spsbench.load.turns import FEWEST_WAVES, turns
+from spsbench.load.measure import FEWEST_WAVES, listened, server_names, turns
 from spsbench.peers.protocol import Ask, Sampling
 from spsbench.peers.server import Server
 

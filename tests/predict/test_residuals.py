@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from synthetic_run import make_run
 
-from spsbench.predict.residuals import residual_cause, residual_factors
+from spsbench.predict.factors import residual_cause, residual_factors
 from spsbench.store import read_frames
 from spsbench.store.opening import read_run
 from spsbench.summary import summarise

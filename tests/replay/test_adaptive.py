@@ -19,13 +19,11 @@ from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel, random_rows
 from spsbench.law.text_loops import anchored, drafted_loops, fixed_loops, loops_over
 from spsbench.records import SamplingParams, Spec
-from spsbench.replay.adaptive import Curve, curve
-from spsbench.replay.costs import drafted_work, loop_costs
-from spsbench.replay.policies import policies_of, same_policy
-from spsbench.replay.prediction import Timed, predict, work_of
-from spsbench.replay.rehearsal import COLD, LoopTimes
+from spsbench.replay.policies import Curve, curve, policies_of, same_policy
+from spsbench.replay.prediction import Timed, drafted_work, loop_costs, predict, work_of
 from spsbench.replay.study import Study
 from spsbench.replay.texts import TargetText
+from spsbench.replay.times import COLD, LoopTimes
 
 K, V = 4, 3
 MODEL = Spec("model")

@@ -16,8 +16,7 @@ from torch import Tensor
 from spsbench.config import ModelRef, PairConfig
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import SamplingParams
-from spsbench.replay.alphas import BIGRAM, UNIGRAM, overlaps
-from spsbench.replay.draft_cost import draft_costs
+from spsbench.replay.alphas import BIGRAM, UNIGRAM, draft_costs, overlaps
 from spsbench.replay.texts import TargetText
 
 V = 4

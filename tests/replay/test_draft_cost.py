@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from spsbench.records import Generation, Loop, Request, SamplingParams
-from spsbench.replay import draft_cost
-from spsbench.replay.draft_cost import draft_costs
+from spsbench.replay import alphas
+from spsbench.replay.alphas import draft_costs
 from spsbench.replay.texts import TargetText
 
 TEXTS = [TargetText("a", 0, (1, 2), (3,)), TargetText("b", 0, (2,), (3,))]
@@ -31,8 +31,8 @@ class Timed:
 
 
 def costs(monkeypatch: pytest.MonkeyPatch, engines: dict[str, Timed]) -> dict[str, float]:
-    monkeypatch.setattr(draft_cost, "_engines", lambda *given: engines)
-    monkeypatch.setattr(draft_cost, "teacher_force", lambda *given: None)
+    monkeypatch.setattr(alphas, "_engines", lambda *given: engines)
+    monkeypatch.setattr(alphas, "teacher_force", lambda *given: None)
     model = SimpleNamespace(room_behind=lambda prompt: 64 - len(prompt))
     pairs: Any = {name: SimpleNamespace(target=model, draft=model) for name in engines if name}
     return draft_costs(TEXTS, pairs, SamplingParams(), 0, rounds=3)

@@ -11,8 +11,8 @@ from spsbench.law.text_loops import loops_over
 from spsbench.law.theory import expected_tokens
 from spsbench.records import SamplingParams
 from spsbench.replay.prediction import Timed, break_even, predict, work_of
-from spsbench.replay.rehearsal import COLD, LoopTimes, rehearse
 from spsbench.replay.texts import TargetText
+from spsbench.replay.times import COLD, LoopTimes, rehearse
 from spsbench.testing import fake_engine
 
 TEXTS = [

@@ -10,8 +10,7 @@ import pytest
 
 from spsbench.cli.simulate import FAULTS
 from spsbench.records import Interval, SamplingParams, Spec
-from spsbench.simulate.law import check
-from spsbench.simulate.loops import SEQUENCE, Sampler
+from spsbench.simulate.loops import SEQUENCE, Sampler, check
 from spsbench.simulate.sources import SOURCES, Language
 from spsbench.simulate.study import Question, World, _reason, prepare, study
 from spsbench.simulate.summary import facts, law_sentence

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from spsbench.records import SamplingParams
-from spsbench.simulate.model import ChainModel
+from spsbench.simulate.loops import ChainModel
 from spsbench.simulate.sources import SOURCES, Language
 from spsbench.simulate.tables import Contexts, Tables
 

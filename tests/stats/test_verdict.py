@@ -7,8 +7,7 @@ import pytest
 from simulated_sweep import TARGET_S, sweep
 from summarised import summarise
 
-from spsbench.predict.halves import halves
-from spsbench.predict.verdict import verdicts
+from spsbench.predict.verdict import halves, verdicts
 
 
 def _verdict(*args: Any, **kwargs: Any) -> dict[str, Any]:

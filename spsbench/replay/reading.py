@@ -1,4 +1,4 @@
-"""Drafters over texts of the target: one pass each, all K at once, and nothing generated."""
+"""What a cell holds in memory: weights and caches, of target and drafter."""
 
 from __future__ import annotations
 
@@ -15,16 +15,35 @@ from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import build_drafter, drafter_kind, parts_of
 from spsbench.drafters.stopping import StopReader
-from spsbench.drafters.union import united
+from spsbench.drafters.union import UnionDrafter, united
 from spsbench.engines.rescore import own_entries, teacher_force
 from spsbench.errors import UsageError
 from spsbench.law.text_loops import Floats, TextLoops, loops_over, stopped
+from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.records import SamplingParams, Spec
-from spsbench.replay.memory import drafter_bytes
 from spsbench.replay.texts import TargetText
 from spsbench.stats.losslessness import ALARM
 from spsbench.verify.audit import Audit, Foreign
+
+
+def model_bytes(model: CausalLM, tokens: int) -> int:
+    """A model's weights, and its keys and values of so many tokens."""
+    return model.forward_bytes() + (model.kv_bytes_per_token or 0) * tokens
+
+
+def drafter_bytes(drafter: Drafter, tokens: int) -> int:
+    """What a drafter holds beside the target, with so many tokens; 0 for one that runs no model.
+
+    One that runs the target's own layers counts as if it had a copy of them: over ONNX Runtime it has.
+    """
+    if isinstance(drafter, UnionDrafter):
+        return sum(drafter_bytes(member, tokens) for member in drafter.members)
+    model = getattr(drafter, "model", None)
+    if isinstance(model, CausalLM):
+        return model_bytes(model, tokens)
+    read = getattr(drafter, "forward_bytes", None)
+    return 0 if read is None else int(read())
 
 
 @dataclass
