@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import options, values
 from spsbench.cli.console import present, say, say_if_busy
 from spsbench.cli.interruption import continued_by, typed
-from spsbench.cli.options import option
+from spsbench.cli.options import takes
 from spsbench.cli.values import sought_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
@@ -36,35 +34,6 @@ if TYPE_CHECKING:
 
     Progress = LogProgress | BarProgress
 
-Ks = Annotated[str | None, option("--k", "LIST", options.FIRST, "Lookaheads to choose from. Default: 1..8.")]
-Drafters = Annotated[
-    str | None,
-    option("--drafter", "LIST", options.FIRST, "Drafters to choose from. Default: all that suit the pair."),
-]
-Drafts = Annotated[
-    list[str] | None,
-    option("--draft", "MODEL", options.FIRST, "Draft model; may be repeated, to choose among several."),
-]
-Budget = Annotated[
-    str | None,
-    option("--budget", "TIME", options.WHAT, "Time for everything together, e.g. 10min. Default: 3min."),
-]
-Objective = Annotated[
-    str | None,
-    option(
-        "--objective",
-        "NAME",
-        options.WHAT,
-        "Minimise mean (time per token) or p99 (time of slow sequences). Default: mean.",
-    ),
-]
-Memory = Annotated[
-    str | None, option("--memory", "SIZE", options.WHAT, "Most memory for weights and caches, e.g. 4GB.")
-]
-NoCheck = Annotated[
-    bool, option("--no-check", "", options.WHAT, "Predict only; do not run the recommended setting.")
-]
-
 _PROMPTS, _CHECKED = 24, 8
 _BUDGET_S = 180.0
 _TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
@@ -83,50 +52,37 @@ _NOT_OFFERED: dict[str, Any] = {
 }
 
 
-def advise(
-    context: typer.Context,
-    task: options.Task = None,
-    pair: options.Pair = None,
-    target: options.Target = None,
-    draft: Drafts = None,
-    data: options.Data = None,
-    limit: options.Limit = None,
-    k: Ks = None,
-    drafter: Drafters = None,
-    sampling: options.Sampling = None,
-    budget: Budget = None,
-    objective: Objective = None,
-    memory: Memory = None,
-    out: options.Out = None,
-    prompts: options.Prompts = None,
-    no_check: NoCheck = False,
-    revision: options.Revision = None,
-    draft_revision: options.DraftRevision = None,
-    turns: options.Turns = None,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    seed: options.Seed = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    quantise: options.Quantise = None,
-    threads: options.Threads = None,
-    backend: options.Backend = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@takes(
+    "task pair target draft data limit k drafter sampling budget objective memory out prompts no_check "
+    "revision draft_revision turns temperature top_p top_k max_new_tokens seed device dtype quantise "
+    "threads backend",
+    {
+        options.FIRST: {
+            "--draft MODEL...": "Draft model; may be repeated, to choose among several.",
+            "--k LIST": "Lookaheads to choose from. Default: 1..8.",
+            "--drafter LIST": "Drafters to choose from. Default: all that suit the pair.",
+        },
+        options.WHAT: {
+            "--budget TIME": "Time for everything together, e.g. 10min. Default: 3min.",
+            "--objective NAME": (
+                "Minimise mean (time per token) or p99 (time of slow sequences). Default: mean."
+            ),
+            "--memory SIZE": "Most memory for weights and caches, e.g. 4GB.",
+            "--no-check": "Predict only; do not run the recommended setting.",
+        },
+    },
+)
+def advise(**params: Any) -> None:
     """Choose a drafter and K for your prompts, predicted from ArS texts and checked by a run.
 
     Example: spsbench advise prompts.jsonl --target package:smollm2
     """
-    advise_on(context.params)
+    advise_on(params)
 
 
 def advise_on(params: Mapping[str, Any]) -> None:
     """Write ArS texts, replay every drafter over them, choose, and run what was chosen."""
-    from spsbench.cli.measure import require_possible
+    from spsbench.cli.run import require_possible
 
     quiet, began_s = params["quiet"], time.monotonic()
     ks = values.lookaheads(params["k"] or "1..8")
@@ -313,7 +269,7 @@ def _objective(text: str | None) -> str:
 def _config(params: Mapping[str, Any]) -> RunConfig:
     """ArS alone on the prompts."""
     from spsbench.arms.choice import refuse_beams
-    from spsbench.cli.measure import read_settings
+    from spsbench.cli.run import read_settings
 
     given = dict(params) | _NOT_OFFERED | {"limit": params["limit"] or str(_PROMPTS)}
     given["draft"] = params["draft"][0] if params["draft"] else None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from spsbench.cli import completion, options, values
+from spsbench.cli import options, values
 from spsbench.cli.console import present, say
+from spsbench.cli.options import takes
 from spsbench.config.together import refuse_together
 from spsbench.errors import GateFailed, UsageError
 
@@ -19,127 +18,67 @@ if TYPE_CHECKING:
     from spsbench.verify.audit import Audit
 
 
-SAMPLED = "Sampling"
-
 DRAWN = "With --engine"
 
-Samples = Annotated[
-    Path | None,
-    options.argument(
-        "SAMPLES", "JSON lines with prompt_ids and completion_ids, or prompt and completion; .gz too."
+
+OF_TEXTS = {
+    "--temperature T": (
+        "Of texts that do not say theirs: 1. With --engine a list: 0.7, 1, and 1 with top-p 0.9."
     ),
-]
-Temperature = Annotated[
-    str | None,
-    options.option(
-        "--temperature",
-        "T",
-        SAMPLED,
-        "Of texts that do not say theirs: 1. With --engine a list: 0.7, 1, and 1 with top-p 0.9.",
-    ),
-]
-TopP = Annotated[str | None, options.option("--top-p", "P", SAMPLED, "The same. Default: 1.")]
-TopK = Annotated[str | None, options.option("--top-k", "N", SAMPLED, "The same. Default: all tokens.")]
-Greedy = Annotated[
-    bool, options.option("--greedy", "", SAMPLED, "Texts are greedy: each token the most probable one.")
-]
-SamplesDtype = Annotated[
-    str | None,
-    options.option(
-        "--samples-dtype",
-        "NAME",
-        SAMPLED,
-        "Dtype of the engine that wrote SAMPLES. Default: the target's here.",
-    ),
-]
-Engine = Annotated[
-    str | None,
-    options.option(
-        "--engine",
-        "NAME",
-        options.FIRST,
-        'Draw texts from an engine: a name of `spsbench list engines`, worker:"COMMAND" or openai:URL.',
-        completion.named(completion.external_engine_names),
-    ),
-]
+    "--top-p P": "The same. Default: 1.",
+    "--top-k N": "The same. Default: all tokens.",
+    "--greedy": "Texts are greedy: each token the most probable one.",
+}
+"""How the texts of a file were drawn."""
 
 
-def _drawn(flag: str, metavar: str, help: str) -> Any:
-    return options.option(flag, metavar, DRAWN, help)
-
-
-Bound = Annotated[
-    str | None,
-    _drawn("--bound", "SHARE", "Draw until leakage above this is ruled out. Default: 2%, after all texts."),
-]
-Texts = Annotated[str | None, _drawn("--texts", "N", "Most texts per setting. Default: 320.")]
-Budget = Annotated[str | None, _drawn("--budget", "TIME", "Most time per setting. Default: 10min.")]
-Arms = Annotated[
-    str | None, _drawn("--arms", "LIST", "ars (without speculation), sps (with it). Default: ars,sps.")
-]
-Ks = Annotated[str | None, _drawn("--k", "LIST", "Lookahead K: 4, 2,4 or 1..7. Default: 4.")]
-Task = Annotated[str | None, _drawn("--task", "TASK", "Task or prompts file. Default: xsum.")]
-Limit = Annotated[str | None, _drawn("--limit", "N", "Number of prompts. Default: 40.")]
-MaxNewTokens = Annotated[
-    str | None, _drawn("--max-new-tokens", "N", "Most new tokens of a text. Default: the task's.")
-]
-Threads = Annotated[str | None, _drawn("--threads", "N", "CPU threads of the engine. Default: 1.")]
-Out = Annotated[
-    Path | None, _drawn("--out", "DIR", "Directory of texts and results. Default: a new one in results/.")
-]
-Repro = Annotated[
-    bool,
-    options.option(
-        "--repro", "", DRAWN, "After an alarm, write repro.py: one prompt that shows it, without spsbench."
-    ),
-]
-
-
-def audit(
-    context: typer.Context,
-    samples: Samples = None,
-    engine: Engine = None,
-    pair: options.Pair = None,
-    target: options.Target = None,
-    draft: options.Draft = None,
-    revision: options.Revision = None,
-    draft_revision: options.DraftRevision = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    greedy: Greedy = False,
-    samples_dtype: SamplesDtype = None,
-    k: Ks = None,
-    arms: Arms = None,
-    bound: Bound = None,
-    texts: Texts = None,
-    budget: Budget = None,
-    task: Task = None,
-    limit: Limit = None,
-    max_new_tokens: MaxNewTokens = None,
-    threads: Threads = None,
-    out: Out = None,
-    repro: Repro = False,
-    seed: options.Seed = None,
-    device: options.Device = None,
-    dtype: options.UnroundedDtype = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@takes(
+    "samples engine pair target draft revision draft_revision temperature top_p top_k greedy "
+    "samples_dtype k arms bound texts budget task limit max_new_tokens threads out repro seed device "
+    "dtype",
+    {
+        options.FIRST: {
+            "[SAMPLES]": "JSON lines with prompt_ids and completion_ids, or prompt and completion; .gz too.",
+            "--engine NAME": (
+                'Draw texts from an engine: a name of `spsbench list engines`, worker:"COMMAND" or '
+                "openai:URL."
+            ),
+        },
+        options.SAMPLING: {
+            **OF_TEXTS,
+            "--samples-dtype NAME": "Dtype of the engine that wrote SAMPLES. Default: the target's here.",
+        },
+        DRAWN: {
+            "--k LIST": "Lookahead K: 4, 2,4 or 1..7. Default: 4.",
+            "--arms LIST": "ars (without speculation), sps (with it). Default: ars,sps.",
+            "--bound SHARE": "Draw until leakage above this is ruled out. Default: 2%, after all texts.",
+            "--texts N": "Most texts per setting. Default: 320.",
+            "--budget TIME": "Most time per setting. Default: 10min.",
+            "--task TASK": "Task or prompts file. Default: xsum.",
+            "--limit N": "Number of prompts. Default: 40.",
+            "--max-new-tokens N": "Most new tokens of a text. Default: the task's.",
+            "--threads N": "CPU threads of the engine. Default: 1.",
+            "--out DIR": "Directory of texts and results. Default: a new one in results/.",
+            "--repro": "After an alarm, write repro.py: one prompt that shows it, without spsbench.",
+        },
+        options.MACHINE: {"--dtype NAME": "auto, float32, bfloat16 or float16. Default: auto."},
+    },
+)
+def audit(**params: Any) -> None:
     """Test whether an engine's text follows the target: a file of samples, or an engine to draw from.
 
     Example: spsbench audit --engine worker:"python my_engine.py" --temperature 0.8,1.5
     """
     from spsbench.cli.audit_engine import audit_named
 
+    samples, engine = params["samples"], params["engine"]
     if (samples is None) == (engine is None):
         given = "neither is" if samples is None else "both are"
         raise UsageError(f"{given} given.", flag="SAMPLES, --engine", remedy="Give one of the two.")
     if samples is not None:
-        audit_file(samples, context.params)
+        audit_file(samples, params)
     else:
-        audit_named(context.params)
+        audit_named(params)
 
 
 DEFAULT_PAIR = "mini"

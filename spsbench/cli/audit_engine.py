@@ -164,7 +164,7 @@ def _limits(params: Mapping[str, Any]) -> tuple[float, int, float]:
 
 def config_of(params: Mapping[str, Any], task_flag: str) -> RunConfig:
     """Prompts, pair and seed, as a run would have them; no sampling of the task's is used."""
-    from spsbench.cli.measure import require_possible, task_file
+    from spsbench.cli.run import require_possible, task_file
     from spsbench.config import resolve
     from spsbench.records import number
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
-
-import typer
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spsbench.cli import options, values
 from spsbench.cli.bench_screen import screen
 from spsbench.cli.console import present, say, say_if_busy
-from spsbench.cli.options import option as _option
+from spsbench.cli.options import takes
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 
@@ -28,70 +26,34 @@ if TYPE_CHECKING:
 ACCEPTANCE = "Synthetic acceptance"
 
 
-TargetConfig = Annotated[
-    str | None,
-    _option(
-        *("--target-config", "CONFIG", options.WHAT),
-        "In place of a model: config.json, folder or hub id; weights are random.",
-    ),
-]
-DraftConfig = Annotated[
-    str | None, _option("--draft-config", "CONFIG", options.WHAT, "The same for the draft.")
-]
-K = Annotated[
-    str | None, _option("--k", "LIST", options.FIRST, "Lookaheads K, from 1: 4, 2,4 or 1..8. Default: 1..8.")
-]
-Context = Annotated[
-    str | None,
-    _option(
-        *("--context", "LIST", options.FIRST),
-        "Tokens in the cache: 4k, or 1k,4k,16k for a table by context. Default: 256.",
-    ),
-]
-Seconds = Annotated[
-    str | None, _option("--seconds", "S", options.FIRST, "How long to time forwards. Default: 20.")
-]
-Alpha = Annotated[
-    str | None,
-    _option(
-        "--alpha", "A", ACCEPTANCE, "Run loops in which each draft token is accepted with probability A."
-    ),
-]
-AcceptanceFrom = Annotated[
-    Path | None,
-    _option(
-        "--acceptance-from", "RUN", ACCEPTANCE, "The same, with the acceptance by draft position of a run."
-    ),
-]
-
-
-def bench(
-    context: typer.Context,
-    pair: options.Pair = None,
-    target: options.Target = None,
-    draft: options.Draft = None,
-    target_config: TargetConfig = None,
-    draft_config: DraftConfig = None,
-    k: K = None,
-    context_tokens: Context = None,
-    batch: options.Batch = None,
-    alpha: Alpha = None,
-    acceptance_from: AcceptanceFrom = None,
-    seconds: Seconds = None,
-    seed: options.Seed = None,
-    device: options.Device = None,
-    dtype: options.UnroundedDtype = None,
-    threads: options.Threads = None,
-    backend: options.Backend = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@takes(
+    "pair target draft target_config draft_config k context batch alpha acceptance_from seconds seed "
+    "device dtype threads backend",
+    {
+        options.WHAT: {
+            "--target-config CONFIG": (
+                "In place of a model: config.json, folder or hub id; weights are random."
+            ),
+            "--draft-config CONFIG": "The same for the draft.",
+        },
+        options.FIRST: {
+            "--k LIST": "Lookaheads K, from 1: 4, 2,4 or 1..8. Default: 1..8.",
+            "--context LIST": "Tokens in the cache: 4k, or 1k,4k,16k for a table by context. Default: 256.",
+            "--seconds S": "How long to time forwards. Default: 20.",
+        },
+        ACCEPTANCE: {
+            "--alpha A": "Run loops in which each draft token is accepted with probability A.",
+            "--acceptance-from RUN": "The same, with the acceptance by draft position of a run.",
+        },
+        options.MACHINE: {"--dtype NAME": "auto, float32, bfloat16 or float16. Default: auto."},
+    },
+)
+def bench(**params: Any) -> None:
     """Time forwards on this machine and predict the speedup by alpha and K; no task is run.
 
     Example: spsbench bench --pair mini --k 1..8 --seconds 10
     """
-    bench_pair(context.params)
+    bench_pair(params)
 
 
 _LENGTH = re.compile(r"(?P<number>\d+)(?P<k>[kK]?)", re.ASCII)
@@ -214,7 +176,7 @@ def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:
 
     return BenchConfig(
         ks=values.lookaheads(params["k"] or DEFAULT_KS),
-        contexts=lengths(params["context_tokens"], DEFAULT_CONTEXT),
+        contexts=lengths(params["context"], DEFAULT_CONTEXT),
         budget_s=values.number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS),
         sampling=sampling,
         acceptance=_acceptance(params),
@@ -230,7 +192,7 @@ def _refuse(params: Mapping[str, Any], *, random_weights: bool) -> None:
     values.number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS)
     values.seed(params["seed"])
     values.float_dtype(params["dtype"], "--dtype")
-    contexts = lengths(params["context_tokens"], DEFAULT_CONTEXT)
+    contexts = lengths(params["context"], DEFAULT_CONTEXT)
     if sizes(params["batch"]) and len(contexts) > 1:
         raise UsageError("batches are measured at one context.", flag="--context", remedy="Give one number.")
     alpha, run = params["alpha"], params["acceptance_from"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from spsbench.cli import completion, options
+from spsbench.cli import options
 from spsbench.cli.console import present, say
+from spsbench.cli.options import takes
 from spsbench.errors import GateFailed, SpsbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -17,24 +18,21 @@ if TYPE_CHECKING:
     from spsbench.stats.comparison import Parting, RunComparison, Side
 
 
-def compare(
-    a: Annotated[Path, options.argument("A", "Run directory of the reference.", completion.runs)],
-    b: Annotated[Path, options.argument("B", "Run directory that is compared with it.", completion.runs)],
-    gate: Annotated[
-        str | None,
-        options.option(
-            *("--gate", "SHARE", options.FIRST),
-            "Exit 4 if an arm of B is slower than in A by more than this, e.g. 2%, by the lower end of the "
-            "95% interval.",
-        ),
-    ] = None,
-    force: Annotated[
-        bool, options.option("--force", "", options.FIRST, "Compare even runs of different tasks or models.")
-    ] = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@takes(
+    "a b gate force",
+    {
+        options.FIRST: {
+            "A": "Run directory of the reference.",
+            "B": "Run directory that is compared with it.",
+            "--gate SHARE": (
+                "Exit 4 if an arm of B is slower than in A by more than this, e.g. 2%, by the lower end of "
+                "the 95% interval."
+            ),
+            "--force": "Compare even runs of different tasks or models.",
+        }
+    },
+)
+def compare(a: Path, b: Path, gate: str | None, force: bool, json: bool, quiet: bool) -> None:
     """Compare two runs, paired by prompt: times, tokens, metrics.
 
     Example: spsbench compare results/A results/B --gate 2%

@@ -6,14 +6,12 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import options, values
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.interruption import continued_by, typed
-from spsbench.cli.options import option
+from spsbench.cli.options import takes
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,83 +26,38 @@ _KERNELS_KEPT = "16"
 _FORECAST_CONTEXT, _FORECAST_S = 256, 10.0
 
 
-Target = Annotated[
-    str | None, option("--target", "MODEL", None, "Target model: hub id, folder or GGUF file.")
-]
-Out = Annotated[
-    Path | None,
-    option("--out", "FOLDER", None, "Folder of the draft; training resumes if it was begun there."),
-]
-Kind = Annotated[str | None, option("--kind", "KIND", None, "model, eagle or medusa. Default: model.")]
-Layers = Annotated[str | None, option("--layers", "N", None, "Layers of a draft model. Default: 2.")]
-Heads = Annotated[
-    str | None, option("--heads", "N", TRAINING, "medusa: heads, one for each token ahead. Default: 4.")
-]
-Vocabulary = Annotated[
-    str | None,
-    option("--vocabulary", "N", None, "Tokens that the draft can propose, 0 for all. Default: 8000."),
-]
-Data = Annotated[
-    str | None,
-    option("--data", "LIST", None, "own (the target's text), python, or prompts files. Default: own,python."),
-]
-Tokens = Annotated[str | None, option("--tokens", "N", None, "Tokens of training text. Default: 2000000.")]
-Minutes = Annotated[
-    str | None,
-    option("--minutes", "M", None, "Shorten text and training to fit into M minutes. Default: no limit."),
-]
-Epochs = Annotated[str | None, option("--epochs", "N", TRAINING, "Passes over the text. Default: 2.")]
-BatchTokens = Annotated[
-    str | None,
-    option("--batch-tokens", "N", TRAINING, "Tokens of an update, padding included. Default: 2048."),
-]
-Revision = Annotated[str | None, option("--revision", "REV", TEXT, "Revision of the target.")]
-Threads = Annotated[str | None, option("--threads", "N", options.MACHINE, "CPU threads. Default: all.")]
-Corpus = Annotated[
-    Path | None,
-    option(
-        "--corpus",
-        "FOLDER",
-        TEXT,
-        "Folder of the training text, shared by several drafts. Default: OUT/corpus.",
-    ),
-]
-Evaluated = Annotated[
-    list[str] | None,
-    option(
-        "--evaluated", "TASK", TEXT, "Another task or prompts file to keep out of the text; may be repeated."
-    ),
-]
-
-
-def distill(
-    context: typer.Context,
-    target: Target = None,
-    out_folder: Out = None,
-    kind: Kind = None,
-    layers: Layers = None,
-    vocabulary: Vocabulary = None,
-    data: Data = None,
-    tokens: Tokens = None,
-    minutes: Minutes = None,
-    seed: options.Seed = None,
-    epochs: Epochs = None,
-    batch_tokens: BatchTokens = None,
-    heads: Heads = None,
-    corpus: Corpus = None,
-    evaluated: Evaluated = None,
-    revision: Revision = None,
-    device: options.Device = None,
-    threads: Threads = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@takes(
+    "target out kind layers vocabulary data tokens minutes seed epochs batch_tokens heads corpus "
+    "evaluated revision device threads",
+    {
+        options.FIRST: {
+            "--out FOLDER": "Folder of the draft; training resumes if it was begun there.",
+            "--kind KIND": "model, eagle or medusa. Default: model.",
+            "--layers N": "Layers of a draft model. Default: 2.",
+            "--vocabulary N": "Tokens that the draft can propose, 0 for all. Default: 8000.",
+            "--data LIST": "own (the target's text), python, or prompts files. Default: own,python.",
+            "--tokens N": "Tokens of training text. Default: 2000000.",
+            "--minutes M": "Shorten text and training to fit into M minutes. Default: no limit.",
+        },
+        TRAINING: {
+            "--epochs N": "Passes over the text. Default: 2.",
+            "--batch-tokens N": "Tokens of an update, padding included. Default: 2048.",
+            "--heads N": "medusa: heads, one for each token ahead. Default: 4.",
+        },
+        TEXT: {
+            "--corpus FOLDER": "Folder of the training text, shared by several drafts. Default: OUT/corpus.",
+            "--evaluated TASK...": "Another task or prompts file to keep out of the text; may be repeated.",
+            "--revision REV": "Revision of the target.",
+        },
+        options.MACHINE: {"--threads N": "CPU threads. Default: all."},
+    },
+)
+def distill(**params: Any) -> None:
     """Train a draft model or head for a target on the target's own distributions.
 
     Example: spsbench distill --target package:smollm2 --kind eagle --out head
     """
-    distill_draft(context.params)
+    distill_draft(params)
 
 
 def distill_draft(params: Mapping[str, Any]) -> None:
@@ -113,7 +66,7 @@ def distill_draft(params: Mapping[str, Any]) -> None:
     values.require_machine({"device": params["device"]})
     if params["threads"] is not None:
         _number(params, "threads", 1)
-    target, folder = params["target"], params["out_folder"]
+    target, folder = params["target"], params["out"]
     if target is None or folder is None:
         missing = "--target" if target is None else "--out"
         raise UsageError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import RenderableType
 
-from spsbench.cli import options
+from spsbench.cli.options import takes
 from spsbench.errors import SpsbenchError
 from spsbench.paths import embedded_dir
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from spsbench.tasks.spec import TaskSpec
 
 
-def doctor(json: options.Json = False, quiet: options.Quiet = False, debug: options.Debug = False) -> None:
+@takes("json quiet")
+def doctor(json: bool, quiet: bool) -> None:
     """Show what this machine can run: environment, models, data, and the sandbox for generated programs.
 
     Example: spsbench doctor

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from spsbench.cli import completion, options
+from spsbench.cli import options
+from spsbench.cli.options import takes
 
 if TYPE_CHECKING:
     from spsbench.fetch.cache import Package
     from spsbench.peers.install import Entry
 
-_NAME = "A pair or an engine, see `spsbench list pairs` and `spsbench list engines`."
-Name = Annotated[str, options.argument("NAME", _NAME, completion.named(completion.gettable_names))]
-Remove = Annotated[
-    bool, options.option("--remove", "", options.FIRST, "Remove what was fetched or installed.")
-]
 
-
-def get(
-    name: Name,
-    remove: Remove = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@takes(
+    "name remove",
+    {
+        options.FIRST: {
+            "NAME": "A pair or an engine, see `spsbench list pairs` and `spsbench list engines`.",
+            "--remove": "Remove what was fetched or installed.",
+        }
+    },
+)
+def get(name: str, remove: bool, json: bool, quiet: bool) -> None:
     """Fetch a pair's models or install an external engine, or remove it; the download's size is shown first.
 
     Example: spsbench get smollm2

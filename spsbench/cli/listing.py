@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from spsbench.cli import completion, options
+from spsbench.cli import options
 from spsbench.cli.console import out, print_json
+from spsbench.cli.options import takes
 from spsbench.errors import SpsbenchError
 from spsbench.plugins import unknown
 from spsbench.records import Spec
@@ -22,19 +23,15 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-def list_(
-    what: Annotated[
-        str | None,
-        options.argument(
-            "WHAT",
-            "tasks, pairs, protocols, drafters, rules, policies, engines or metrics. Default: all.",
-            completion.named(lambda: LISTS),
-        ),
-    ] = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@takes(
+    "what",
+    {
+        options.FIRST: {
+            "[WHAT]": "tasks, pairs, protocols, drafters, rules, policies, engines or metrics. Default: all."
+        }
+    },
+)
+def list_(what: str | None, json: bool, quiet: bool) -> None:
     """List tasks, pairs, protocols, drafters, rules, policies, engines and metrics.
 
     Example: spsbench list drafters

@@ -104,7 +104,7 @@ def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
 def _config(params: Mapping[str, Any]) -> RunConfig:
     """Of the prompts, as a run would have them; no model is loaded."""
     from spsbench.arms.choice import refuse_beams
-    from spsbench.cli.measure import read_settings, require_possible
+    from spsbench.cli.run import read_settings, require_possible
 
     given = dict(params)
     del given["processes"], given["concurrency"]

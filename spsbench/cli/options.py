@@ -1,18 +1,23 @@
-"""The options that several commands share, each described once.
+"""Every option of the command line, declared once: a row says how it is typed and what it does.
 
-Numbers are taken as text: the configuration checks them, and its errors say what may be written.
-The ten that are needed first have no panel of their own: typer shows those first.
+Rows are written as in a usage text: ``--seed N``, ``--no-score``, ``--set KEY=VALUE...`` (may be repeated),
+``[TASK]``, ``SHARD...``. Those of ``run`` are here; the other commands choose among them and add their own.
+An option of ``run`` that is a setting has the name of a field of ``RunConfig``, or is the field's ``title``.
+Values stay text: the settings check them, and their errors say what may be written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from spsbench.cli import completion
+from spsbench.errors import SpsbenchError
+from spsbench.paths import DataKind, data_dir, results_dir
 
 EXIT_CODES = (
     "Exit codes: 0 success, 1 failure while running, 2 usage error, 3 data or model unavailable, "
@@ -20,6 +25,7 @@ EXIT_CODES = (
 )
 """The last lines of a command's help."""
 
+# Panels of a command's help; typer shows those without one first.
 FIRST = None
 WHAT = "What to measure"
 SAMPLING = "Sampling"
@@ -27,340 +33,258 @@ DRAFTING = "Drafting and acceptance"
 MACHINE = "Machine and models"
 OUTPUT = "Output"
 
+Panels = Mapping[str | None, Mapping[str, str]]
 
-def option(
-    flag: str, metavar: str, panel: str | None, text: str, complete: Callable[..., list[str]] | None = None
-) -> Any:
-    """An option whose help says its default itself."""
-    return typer.Option(
-        flag, metavar=metavar, rich_help_panel=panel, help=text, show_default=False, autocompletion=complete
-    )
+RUN: Panels = {
+    FIRST: {
+        "[TASK]": (
+            "A name of `spsbench list tasks`; a file of prompts or of a task's data (.jsonl, .json, "
+            ".parquet, .txt); a task's YAML file; or file.py:attribute. Default: the pair's task, else "
+            "xsum."
+        ),
+        "--pair NAME": "Target and draft by name, see `spsbench list pairs`. Default: mini.",
+        "--target MODEL": "Target model: hub id, folder or GGUF file.",
+        "--draft MODEL": "Draft model: hub id, folder or GGUF file.",
+        "--data SOURCE": "official, mini or a file. Default: mini with a synthetic pair, else official.",
+        "--limit N": "Number of prompts. Default: the protocol's.",
+        "--k LIST": (
+            "Lookahead K: 4, 0,2,4 or 0..7; 0 is ArS; adaptive leaves it to a policy. Default: 4; sweep-k: "
+            "0..7."
+        ),
+        "--drafter LIST": "What proposes tokens, e.g. model,lookup. Default: model.",
+        "--sampling LIST": "The task's samplings by name: nucleus,greedy; or beam.",
+        "--seed N": "Random seed. Default: 0.",
+        "--out DIR": "Run directory. Default: a new one in results/.",
+    },
+    WHAT: {
+        "--prompts FILE": "A prompts file; the same as giving it as TASK.",
+        "--revision REV": "Revision of the target.",
+        "--draft-revision REV": "Revision of the draft.",
+        "--protocol NAME": "Limits by name, see `spsbench list protocols`. Default: quick.",
+        "--samples N": "Sequences per prompt and arm.",
+        "--shard I/N": "Only the I-th of N parts, e.g. 1/4; `spsbench merge` combines them.",
+        "--until ci=X%": (
+            "Stop when every speedup's 95% interval is within X% of it, e.g. ci=5%; the interval allows for "
+            "repeated looks."
+        ),
+        "--budget TIME": "Stop after this much measuring, at the end of a prompt: 300, 90s, 5min, 2h.",
+        "--arms LIST": "Methods: ars, sps, draft. Default: ars,sps.",
+        "--config FILE": "Settings from YAML, e.g. an earlier run's config.yaml.",
+        "--set KEY=VALUE...": "A setting of config.yaml, e.g. warmup=false; may be repeated.",
+        "--no-score": "Generate only; compute no metric.",
+        "--no-proof": "Skip the extra sequences of the losslessness test.",
+        "--unsafe-exec": "Run generated programs even without a sandbox; the run records it.",
+        "--extract auto|none|fence": (
+            "How code is read from chat answers: begun for the model (auto), as it is, or from its fence."
+        ),
+        "--turns last|all": (
+            "Of the user's turns in `messages` ask the last, or each as a prompt of its own. Default: last."
+        ),
+        "--trust": "Let the settings of somebody else's run import files, start commands and ask servers.",
+    },
+    SAMPLING: {
+        "--temperature T": "Temperature, above 0. Default: the sampling's.",
+        "--top-p P": "Nucleus mass, above 0 to 1. Default: the sampling's.",
+        "--top-k N": "Keep the N most probable tokens; 0 keeps all. Default: the sampling's.",
+        "--beams N": "Width of --sampling beam, an exact beam search. Default: 4.",
+        "--draft-beams N": "Width of the draft's own beam search. Default: beams + 2.",
+        "--length-penalty P": (
+            "Outputs of a beam search are ranked by log-probability / length^P. Default: 1."
+        ),
+        "--max-new-tokens N": "Most new tokens of an output. Default: the task's.",
+        "--fixed-length": "Ignore EOS and stop strings, so that all outputs have the same length.",
+        "--chat-template auto|none": "Whether to use the tokenizer's chat template. Default: auto.",
+    },
+    DRAFTING: {
+        "--rule LIST": "What accepts draft tokens. Default: modified-rejection.",
+        "--policy LIST": "How many tokens a loop drafts, up to K. Default: fixed, always K.",
+    },
+    MACHINE: {
+        "--engine LIST": (
+            'What runs the loops, see `spsbench list engines`; any program as worker:"COMMAND"; a server as '
+            "openai:URL. Default: eager."
+        ),
+        "--batch LIST": "Batch sizes, each arm at each: 1,2,4,8. Default: 1.",
+        "--concurrency LIST": (
+            "Requests in flight at servers: 1,2,4,8. With --engine openai:URL[,openai:URL]."
+        ),
+        "--device NAME": "auto, cpu, cuda, cuda:N or mps. Default: auto.",
+        "--dtype NAME": "auto, float32, bfloat16, float16, int8 or int4. Default: auto.",
+        "--draft-dtype NAME": "Dtype of the draft alone. Default: as --dtype.",
+        "--quantise BITS": "Quantise weights to int8 or int4; --dtype is the dtype of the computation.",
+        "--draft-quantise BITS": "The same for the draft alone: int8, int4 or none. Default: as --quantise.",
+        "--device-map MAP": (
+            "A target larger than one device: auto, balanced, sequential, or a JSON file of modules and "
+            "devices."
+        ),
+        "--threads auto|N": "CPU threads. Default: auto, by the target's size.",
+        "--backend NAME": (
+            "auto, onnxruntime or torch. Default: onnxruntime on a CPU where it covers the models."
+        ),
+        "--tensor-parallel N": (
+            "Split the target over N processes: torchrun --nproc-per-node N -m spsbench run ..."
+        ),
+        "--draft-placement WHERE": (
+            "With --tensor-parallel: the draft in the first process (first) or in all (replicated)."
+        ),
+        "--processes N": "Repeat in N fresh processes; intervals over all of them.",
+        "--on WHERE": "Spread prompts over workers: ray (this machine) or ray://HOST:PORT.",
+    },
+    OUTPUT: {
+        "--resume DIR": "Continue the run in DIR with its own settings.",
+        "--trace N": "Record every token of the first N prompts. Default: 8.",
+        "--fail-on LIST": "Gates that exit 4 if failed: lossless, parity, untrusted (times).",
+        "--expect HASH": "Exit 4 unless the hash of all token ids begins with HASH.",
+        "--allow-mixed": "Continue although threads, backend, versions or hardware changed.",
+        "--json": "Print the result as JSON, and nothing else on stdout.",
+        "--quiet": "Print nothing but errors (and JSON with --json).",
+        "--debug": "Show the traceback of an error.",
+    },
+}
+
+_PATHS = ("DIR", "FILE", "FOLDER", "RUN")
+_PATH_ARGUMENTS = ("A", "B", "RUN", "RUN or SAMPLES", "SAMPLES", "SHARD")
+"""Values that are paths; the file of ``--prompts`` is a way to write TASK, which stays as it was typed."""
 
 
-def argument(metavar: str, text: str, complete: Callable[..., list[str]] | None = None) -> Any:
-    """An argument whose help says its default itself."""
-    return typer.Argument(metavar=metavar, help=text, show_default=False, autocompletion=complete)
+def takes(
+    names: str = "", own: Panels | None = None, *, required: str = ""
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of these names, in this order: its own, else those of ``run``.
+
+    Without names it takes all of ``run``. Every command has ``--json``, ``--quiet`` and ``--debug``; the last
+    is for ``main`` and not handed on. An option is optional but ``required``, an argument is required but in
+    brackets.
+    """
+    known: dict[str, Parameter] = {}
+    for panels in (RUN, own or {}):
+        for panel, rows in panels.items():
+            for spec, text in rows.items():
+                parameter = _parameter(spec, text, panel, required)
+                known[parameter.name] = parameter
+    wanted = dict.fromkeys([*(names.split() or known), "json", "quiet", "debug"])
+
+    def give(function: Callable[..., None]) -> Callable[..., None]:
+        def command(**params: Any) -> None:
+            function(**{name: value for name, value in params.items() if name != "debug"})
+
+        command.__doc__ = function.__doc__
+        vars(command)["__signature__"] = Signature([known[name] for name in wanted])  # for typer
+        return command
+
+    return give
 
 
-_PAIRS = completion.named(completion.pair_names)
-_PROTOCOLS = completion.named(completion.protocol_names)
-_DRAFTERS = completion.listed(completion.drafter_names)
-_RULES = completion.listed(completion.rule_names)
-_POLICIES = completion.listed(completion.policy_names)
-_ENGINES = completion.listed(completion.engine_names)
-_DEVICES = completion.choices("auto", "cpu", "cuda", "mps")
-_FLOATS = completion.choices("auto", "float32", "bfloat16", "float16")
-_DTYPES = completion.choices("auto", "float32", "bfloat16", "float16", "int8", "int4")
+def _parameter(spec: str, text: str, panel: str | None, required: str) -> Parameter:
+    """What typer makes an option or an argument of."""
+    flag, _, metavar = spec.removesuffix("...").partition(" ") if spec.startswith("--") else ("", "", spec)
+    name = re.sub(r"\W+", "_", flag.lstrip("-") or metavar.strip("[.]").lower())
+    repeated, plain = spec.rstrip("]").endswith("..."), metavar.strip("[.]")
+    value: Any = Path if plain in (_PATHS if flag else _PATH_ARGUMENTS) and name != "prompts" else str
+    value = bool if flag and not metavar else list[value] if repeated else value
+    given: dict[str, Any] = {
+        "help": text,
+        "show_default": False,
+        "autocompletion": _completer(spec, text),
+        "rich_help_panel": panel,
+    }
+    if flag:
+        info: Any = typer.Option(flag, metavar=metavar, **given)
+        default = False if value is bool else Parameter.empty if name == required else None
+    else:
+        info = typer.Argument(metavar=metavar.strip("[]"), **given)
+        default = None if metavar.startswith("[") else Parameter.empty
+    annotation: Any = Annotated[value | None if default is None else value, info]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
-Task = Annotated[
-    str | None,
-    argument(
-        "TASK",
-        "A name of `spsbench list tasks`; a file of prompts or of a task's data (.jsonl, .json, .parquet, "
-        ".txt); a task's YAML file; or file.py:attribute. Default: the pair's task, else xsum.",
-        completion.named(completion.task_names),
-    ),
-]
-Prompts = Annotated[
-    str | None, option("--prompts", "FILE", WHAT, "A prompts file; the same as giving it as TASK.")
-]
-Run = Annotated[
-    Path | None, argument("RUN", "Run directory. Default: the latest in results/.", completion.runs)
-]
 
-Pair = Annotated[
-    str | None,
-    option(
-        "--pair", "NAME", FIRST, "Target and draft by name, see `spsbench list pairs`. Default: mini.", _PAIRS
-    ),
-]
-Target = Annotated[
-    str | None, option("--target", "MODEL", FIRST, "Target model: hub id, folder or GGUF file.")
-]
-Draft = Annotated[str | None, option("--draft", "MODEL", FIRST, "Draft model: hub id, folder or GGUF file.")]
-Revision = Annotated[str | None, option("--revision", "REV", WHAT, "Revision of the target.")]
-DraftRevision = Annotated[str | None, option("--draft-revision", "REV", WHAT, "Revision of the draft.")]
-Protocol = Annotated[
-    str | None,
-    option(
-        "--protocol",
-        "NAME",
-        WHAT,
-        "Limits by name, see `spsbench list protocols`. Default: quick.",
-        _PROTOCOLS,
-    ),
-]
-Data = Annotated[
-    str | None,
-    option(
-        "--data",
-        "SOURCE",
-        FIRST,
-        "official, mini or a file. Default: mini with a synthetic pair, else official.",
-    ),
-]
-Limit = Annotated[str | None, option("--limit", "N", FIRST, "Number of prompts. Default: the protocol's.")]
-Samples = Annotated[str | None, option("--samples", "N", WHAT, "Sequences per prompt and arm.")]
-Shard = Annotated[
-    str | None,
-    option("--shard", "I/N", WHAT, "Only the I-th of N parts, e.g. 1/4; `spsbench merge` combines them."),
-]
-Until = Annotated[
-    str | None,
-    option(
-        *("--until", "ci=X%", WHAT),
-        "Stop when every speedup's 95% interval is within X% of it, e.g. ci=5%; the interval allows for "
-        "repeated looks.",
-    ),
-]
-Budget = Annotated[
-    str | None,
-    option(
-        *("--budget", "TIME", WHAT),
-        "Stop after this much measuring, at the end of a prompt: 300, 90s, 5min, 2h.",
-    ),
-]
-Arms = Annotated[str | None, option("--arms", "LIST", WHAT, "Methods: ars, sps, draft. Default: ars,sps.")]
-K = Annotated[
-    str | None,
-    option(
-        *("--k", "LIST", FIRST),
-        "Lookahead K: 4, 0,2,4 or 0..7; 0 is ArS; adaptive leaves it to a policy. Default: 4; sweep-k: 0..7.",
-    ),
-]
-Config = Annotated[
-    Path | None, option("--config", "FILE", WHAT, "Settings from YAML, e.g. an earlier run's config.yaml.")
-]
-Set = Annotated[
-    list[str] | None,
-    option("--set", "KEY=VALUE", WHAT, "A setting of config.yaml, e.g. warmup=false; may be repeated."),
-]
-NoScore = Annotated[bool, option("--no-score", "", WHAT, "Generate only; compute no metric.")]
-NoProof = Annotated[
-    bool, option("--no-proof", "", WHAT, "Skip the extra sequences of the losslessness test.")
-]
-UnsafeExec = Annotated[
-    bool,
-    option("--unsafe-exec", "", WHAT, "Run generated programs even without a sandbox; the run records it."),
-]
-Trust = Annotated[
-    bool,
-    option(
-        "--trust",
-        "",
-        WHAT,
-        "Let the settings of somebody else's run import files, start commands and ask servers.",
-    ),
-]
-Extract = Annotated[
-    str | None,
-    option(
-        *("--extract", "auto|none|fence", WHAT),
-        "How code is read from chat answers: begun for the model (auto), as it is, or from its fence.",
-    ),
-]
+_RUN_DIRECTORIES = ("--acceptance-from RUN", "--resume DIR", "A", "B", "RUN or SAMPLES", "SHARD", "RUN")
+_NAMED = {
+    "[TASK]": "tasks",
+    "--pair NAME": "pairs",
+    "--protocol NAME": "protocols",
+    "--drafter LIST": "drafters",
+    "--rule LIST": "rules",
+    "--policy LIST": "policies",
+    "--sampling LIST": "samplings",
+    "--engine LIST": "engines",
+    "--engine NAME": "external engines",
+    "NAME": "pairs and external engines",
+    "[WHAT]": "lists",
+}
+"""What completes an option."""
 
-Sampling = Annotated[
-    str | None,
-    option(
-        "--sampling",
-        "LIST",
-        FIRST,
-        "The task's samplings by name: nucleus,greedy; or beam.",
-        completion.samplings,
-    ),
-]
-Temperature = Annotated[
-    str | None, option("--temperature", "T", SAMPLING, "Temperature, above 0. Default: the sampling's.")
-]
-TopP = Annotated[
-    str | None, option("--top-p", "P", SAMPLING, "Nucleus mass, above 0 to 1. Default: the sampling's.")
-]
-TopK = Annotated[
-    str | None,
-    option(
-        "--top-k", "N", SAMPLING, "Keep the N most probable tokens; 0 keeps all. Default: the sampling's."
-    ),
-]
-Beams = Annotated[
-    str | None,
-    option("--beams", "N", SAMPLING, "Width of --sampling beam, an exact beam search. Default: 4."),
-]
-DraftBeams = Annotated[
-    str | None,
-    option("--draft-beams", "N", SAMPLING, "Width of the draft's own beam search. Default: beams + 2."),
-]
-LengthPenalty = Annotated[
-    str | None,
-    option(
-        *("--length-penalty", "P", SAMPLING),
-        "Outputs of a beam search are ranked by log-probability / length^P. Default: 1.",
-    ),
-]
-MaxNewTokens = Annotated[
-    str | None,
-    option("--max-new-tokens", "N", SAMPLING, "Most new tokens of an output. Default: the task's."),
-]
-FixedLength = Annotated[
-    bool,
-    option(
-        "--fixed-length",
-        "",
-        SAMPLING,
-        "Ignore EOS and stop strings, so that all outputs have the same length.",
-    ),
-]
-ChatTemplate = Annotated[
-    str | None,
-    option(
-        "--chat-template",
-        "auto|none",
-        SAMPLING,
-        "Whether to use the tokenizer's chat template. Default: auto.",
-    ),
-]
-Turns = Annotated[
-    str | None,
-    option(
-        *("--turns", "last|all", WHAT),
-        "Of the user's turns in `messages` ask the last, or each as a prompt of its own. Default: last.",
-    ),
-]
-Seed = Annotated[str | None, option("--seed", "N", FIRST, "Random seed. Default: 0.")]
 
-Drafter = Annotated[
-    str | None,
-    option("--drafter", "LIST", FIRST, "What proposes tokens, e.g. model,lookup. Default: model.", _DRAFTERS),
-]
-Rule = Annotated[
-    str | None,
-    option("--rule", "LIST", DRAFTING, "What accepts draft tokens. Default: modified-rejection.", _RULES),
-]
-Policy = Annotated[
-    str | None,
-    option(
-        *("--policy", "LIST", DRAFTING),
-        "How many tokens a loop drafts, up to K. Default: fixed, always K.",
-        _POLICIES,
-    ),
-]
+def _completer(spec: str, text: str) -> Callable[[typer.Context, str], list[str]] | None:
+    """Complete what was typed, or the last part of a list that is typed as ``a,b``."""
+    choices = re.match(r"(?:[a-z0-9:]+, )+[a-zN0-9:]+ or [a-z0-9]+\.", text)  # that the help begins with
+    listed = spec.partition(" ")[2] if "|" in spec else choices[0] if choices else ""
+    words = [word for word in re.findall(r"[\w:]+", listed) if word.islower() and word != "or"]
+    runs = spec.strip("[.]") in _RUN_DIRECTORIES
+    if not (words or runs or spec in _NAMED):
+        return None
 
-Engine = Annotated[
-    str | None,
-    option(
-        *("--engine", "LIST", MACHINE),
-        "What runs the loops, see `spsbench list engines`; any program as "
-        'worker:"COMMAND"; a server as openai:URL. Default: eager.',
-        _ENGINES,
-    ),
-]
-Batch = Annotated[
-    str | None, option(*("--batch", "LIST", MACHINE), "Batch sizes, each arm at each: 1,2,4,8. Default: 1.")
-]
-Concurrency = Annotated[
-    str | None,
-    option(
-        *("--concurrency", "LIST", MACHINE),
-        "Requests in flight at servers: 1,2,4,8. With --engine openai:URL[,openai:URL].",
-    ),
-]
-Device = Annotated[
-    str | None,
-    option("--device", "NAME", MACHINE, "auto, cpu, cuda, cuda:N or mps. Default: auto.", _DEVICES),
-]
-Dtype = Annotated[
-    str | None,
-    option(
-        "--dtype", "NAME", MACHINE, "auto, float32, bfloat16, float16, int8 or int4. Default: auto.", _DTYPES
-    ),
-]
-UnroundedDtype = Annotated[
-    str | None,
-    option("--dtype", "NAME", MACHINE, "auto, float32, bfloat16 or float16. Default: auto.", _FLOATS),
-]
-Threads = Annotated[
-    str | None, option("--threads", "auto|N", MACHINE, "CPU threads. Default: auto, by the target's size.")
-]
-DraftDtype = Annotated[
-    str | None, option("--draft-dtype", "NAME", MACHINE, "Dtype of the draft alone. Default: as --dtype.")
-]
-Quantise = Annotated[
-    str | None,
-    option(
-        "--quantise",
-        "BITS",
-        MACHINE,
-        "Quantise weights to int8 or int4; --dtype is the dtype of the computation.",
-    ),
-]
-DraftQuantise = Annotated[
-    str | None,
-    option(
-        *("--draft-quantise", "BITS", MACHINE),
-        "The same for the draft alone: int8, int4 or none. Default: as --quantise.",
-    ),
-]
-DeviceMap = Annotated[
-    str | None,
-    option(
-        *("--device-map", "MAP", MACHINE),
-        "A target larger than one device: auto, balanced, sequential, or a JSON file of modules and devices.",
-    ),
-]
-Backend = Annotated[
-    str | None,
-    option(
-        *("--backend", "NAME", MACHINE),
-        "auto, onnxruntime or torch. Default: onnxruntime on a CPU where it covers the models.",
-        completion.choices("auto", "onnxruntime", "torch"),
-    ),
-]
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        before, comma, last = ("", "", incomplete) if runs else incomplete.rpartition(",")
+        try:
+            names = words or (_runs(incomplete) if runs else _names(_NAMED[spec], context.params.get("task")))
+            found = [name for name in names if name.startswith(last) and name not in before.split(",")]
+        except SpsbenchError:  # completion has nowhere to report it
+            return []
+        return [f"{before}{comma}{name}" for name in found]
 
-TensorParallel = Annotated[
-    str | None,
-    option(
-        *("--tensor-parallel", "N", MACHINE),
-        "Split the target over N processes: torchrun --nproc-per-node N -m spsbench run ...",
-    ),
-]
-DraftPlacement = Annotated[
-    str | None,
-    option(
-        *("--draft-placement", "WHERE", MACHINE),
-        "With --tensor-parallel: the draft in the first process (first) or in all (replicated).",
-    ),
-]
+    return complete
 
-Processes = Annotated[
-    str | None,
-    option("--processes", "N", MACHINE, "Repeat in N fresh processes; intervals over all of them."),
-]
 
-On = Annotated[
-    str | None,
-    option("--on", "WHERE", MACHINE, "Spread prompts over workers: ray (this machine) or ray://HOST:PORT."),
-]
+def _runs(begun: str) -> list[str]:
+    """Run directories: those in ``results/``, and those that the typed path leads to."""
+    found = [*results_dir().glob("*/run.json"), *(Path().glob(f"{begun}*/run.json") if begun else ())]
+    here = Path.cwd()
+    folders = (path.parent for path in found)
+    return sorted({str(path.relative_to(here) if path.is_relative_to(here) else path) for path in folders})
 
-Out = Annotated[Path | None, option("--out", "DIR", FIRST, "Run directory. Default: a new one in results/.")]
-Resume = Annotated[
-    Path | None,
-    option("--resume", "DIR", OUTPUT, "Continue the run in DIR with its own settings.", completion.runs),
-]
-Trace = Annotated[
-    str | None, option("--trace", "N", OUTPUT, "Record every token of the first N prompts. Default: 8.")
-]
-FailOn = Annotated[
-    str | None,
-    option("--fail-on", "LIST", OUTPUT, "Gates that exit 4 if failed: lossless, parity, untrusted (times)."),
-]
-Expect = Annotated[
-    str | None,
-    option("--expect", "HASH", OUTPUT, "Exit 4 unless the hash of all token ids begins with HASH."),
-]
-AllowMixed = Annotated[
-    bool,
-    option("--allow-mixed", "", OUTPUT, "Continue although threads, backend, versions or hardware changed."),
-]
-Json = Annotated[bool, option("--json", "", OUTPUT, "Print the result as JSON, and nothing else on stdout.")]
-Quiet = Annotated[bool, option("--quiet", "", OUTPUT, "Print nothing but errors (and JSON with --json).")]
-Debug = Annotated[bool, option("--debug", "", OUTPUT, "Show the traceback of an error.")]
+
+def _names(kind: str, task: str | None) -> Iterable[str]:
+    """Names of one kind, those of installed packages included; neither torch nor a model is loaded."""
+    from spsbench.plugins import names
+
+    if kind in _FOLDERS:
+        return sorted(path.stem for folder in _FOLDERS[kind] for path in data_dir(folder).glob("*.yaml"))
+    match kind:
+        case "drafters":
+            from spsbench.drafters.registry import DRAFTERS, GROUP
+
+            return names(DRAFTERS, GROUP)
+        case "rules":
+            from spsbench.decode.rule_kinds import GROUP, RULES
+
+            return names(RULES, GROUP)
+        case "policies":
+            from spsbench.drafters.policy_kinds import GROUP, POLICIES
+
+            return names(POLICIES, GROUP)
+        case "engines":
+            from spsbench.arms.choice import ENGINES
+
+            return [*ENGINES, *_names("external engines", None)]
+        case "samplings":
+            from spsbench.axes import BEAM
+            from spsbench.tasks.spec import read_spec
+
+            tasks = list(_names("tasks", None))
+            chosen = [task] if task in tasks else tasks  # the task that was typed before, else any
+            specs = [read_spec(data_dir("tasks") / f"{name}.yaml") for name in chosen]
+            return dict.fromkeys([*(name for spec in specs for name in spec.samplings), BEAM])
+    from spsbench.cli.listing import LISTS
+
+    return LISTS
+
+
+_FOLDERS: Mapping[str, Sequence[DataKind]] = {
+    "tasks": ("tasks",),
+    "pairs": ("configs/pairs",),
+    "protocols": ("configs/protocols",),
+    "external engines": ("configs/engines",),
+    "pairs and external engines": ("configs/pairs", "configs/engines"),
+}
+"""Where the files lie whose names are offered."""

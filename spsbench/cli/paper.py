@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import options
 from spsbench.cli.console import say
+from spsbench.cli.options import takes
 from spsbench.cli.paper_parts import (
     ALL,
     OF_BOTH,
@@ -41,78 +40,37 @@ if TYPE_CHECKING:
     from spsbench.summary_types import Summary
 
 
-WHAT = options.WHAT
-
-Of = Annotated[
-    str | None,
-    options.option(
-        "--of",
-        "PAPER",
-        options.FIRST,
-        "chen (Table 1, Figure 1), leviathan (Tables 1 to 3, Figures 2 to 4) or a YAML file. Default: chen.",
-    ),
-]
-Drafts = Annotated[
-    list[str] | None,
-    options.option(
-        "--draft", "[NAME=]MODEL", options.FIRST, "leviathan: a draft, e.g. small=MODEL; may be repeated."
-    ),
-]
-Tasks = Annotated[
-    list[str] | None,
-    options.option("--task", "[NAME=]TASK", WHAT, "leviathan: a task, e.g. ende=TASK; may be repeated."),
-]
-Limit = Annotated[
-    str | None,
-    options.option(
-        "--limit",
-        "N|all",
-        WHAT,
-        "Prompts of every run, or all. Default: chen 100, 16 and 12 by part; leviathan 40.",
-    ),
-]
-Samples = Annotated[
-    str | None,
-    options.option(
-        "--samples", "N", WHAT, "chen: programs per HumanEval problem; 100 in the paper. Default: 10."
-    ),
-]
-
-
-def paper(
-    context: typer.Context,
-    of: Of = None,
-    pair: options.Pair = None,
-    target: options.Target = None,
-    draft: Drafts = None,
-    task: Tasks = None,
-    data: options.Data = None,
-    limit: Limit = None,
-    samples: Samples = None,
-    no_score: options.NoScore = False,
-    unsafe_exec: options.UnsafeExec = False,
-    extract: options.Extract = None,
-    seed: options.Seed = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-    backend: options.Backend = None,
-    out: options.Out = None,
-    resume: options.Resume = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@takes(
+    "of pair target draft task data limit samples no_score unsafe_exec extract seed device dtype threads "
+    "backend out resume",
+    {
+        options.FIRST: {
+            "--of PAPER": (
+                "chen (Table 1, Figure 1), leviathan (Tables 1 to 3, Figures 2 to 4) or a YAML file. "
+                "Default: chen."
+            ),
+            "--draft [NAME=]MODEL...": "leviathan: a draft, e.g. small=MODEL; may be repeated.",
+        },
+        options.WHAT: {
+            "--task [NAME=]TASK...": "leviathan: a task, e.g. ende=TASK; may be repeated.",
+            "--limit N|all": (
+                "Prompts of every run, or all. Default: chen 100, 16 and 12 by part; leviathan 40."
+            ),
+            "--samples N": "chen: programs per HumanEval problem; 100 in the paper. Default: 10.",
+        },
+    },
+)
+def paper(**params: Any) -> None:
     """Reproduce a paper's tables and figures from new measurements, in one directory.
 
     Example: spsbench paper --of leviathan --limit 10
     """
-    of = _paper_of(context.params)
+    of = _paper_of(params)
     if of == CHEN:
-        reproduce(context.params)
+        reproduce(params)
         return
 
-    reproduce_leviathan(context.params, of)
+    reproduce_leviathan(params, of)
 
 
 def _paper_of(params: Mapping[str, Any]) -> str:

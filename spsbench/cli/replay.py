@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Group
 
-from spsbench.cli import completion, options, values
-from spsbench.cli.audit import Greedy, Temperature, TopK, TopP
+from spsbench.cli import options, values
+from spsbench.cli.audit import OF_TEXTS
 from spsbench.cli.console import present, say
-from spsbench.cli.options import option
+from spsbench.cli.options import takes
 from spsbench.cli.values import pairs_of, sought_of, times_of, written_of
 from spsbench.errors import UsageError
 
@@ -150,75 +149,30 @@ def _signed(value: Interval) -> str:
     return f"{value.estimate:+.2f}{ends}"
 
 
-Source = Annotated[
-    Path | None,
-    options.argument(
-        "RUN",
-        "Run directory, or another engine's texts as JSON lines (as for `audit`). "
-        "Default: the latest in results/.",
-        completion.runs,
-    ),
-]
-Ks = Annotated[str | None, option("--k", "LIST", options.FIRST, "Lookahead: 4, 2,4 or 1..8. Default: 1..8.")]
-Name = Annotated[
-    str | None,
-    option("--sampling", "NAME", options.FIRST, "The run's sampling to replay. Default: its first."),
-]
-Drafts = Annotated[
-    list[str] | None,
-    option("--draft", "MODEL", options.FIRST, "Draft model; may be repeated, to compare several."),
-]
-Budget = Annotated[
-    str | None,
-    option(
-        "--budget",
-        "TIME",
-        options.FIRST,
-        "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",
-    ),
-]
-Times = Annotated[
-    Path | None,
-    option(
-        "--times",
-        "FILE",
-        options.FIRST,
-        "Times of another machine: the output of `spsbench bench --json` there.",
-    ),
-]
-
-
-def replay(
-    context: typer.Context,
-    run: Source = None,
-    drafter: options.Drafter = None,
-    draft: Drafts = None,
-    k: Ks = None,
-    policy: options.Policy = None,
-    sampling: Name = None,
-    budget: Budget = None,
-    times: Times = None,
-    pair: options.Pair = None,
-    target: options.Target = None,
-    revision: options.Revision = None,
-    draft_revision: options.DraftRevision = None,
-    temperature: Temperature = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    greedy: Greedy = False,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    backend: options.Backend = None,
-    threads: options.Threads = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@takes(
+    "run drafter draft k policy sampling budget times pair target revision draft_revision temperature "
+    "top_p top_k greedy device dtype backend threads",
+    {
+        options.FIRST: {
+            "[RUN]": (
+                "Run directory, or another engine's texts as JSON lines (as for `audit`). Default: the "
+                "latest in results/."
+            ),
+            "--draft MODEL...": "Draft model; may be repeated, to compare several.",
+            "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8.",
+            "--sampling NAME": "The run's sampling to replay. Default: its first.",
+            "--budget TIME": "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",
+            "--times FILE": "Times of another machine: the output of `spsbench bench --json` there.",
+        },
+        options.SAMPLING: OF_TEXTS,
+    },
+)
+def replay(**params: Any) -> None:
     """Predict the speedup of any drafter and K from texts that the target has written.
 
     Example: spsbench replay results/RUN --drafter model,lookup --k 1..8
     """
-    replay_texts(run, context.params)
+    replay_texts(params["run"], params)
 
 
 def _source(typed: Path | None) -> Path:

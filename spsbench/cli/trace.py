@@ -6,12 +6,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say
+from spsbench.cli.options import takes
 from spsbench.errors import UsageError
 from spsbench.records import Arm, Loop, Request, TracedToken
 
@@ -22,43 +21,23 @@ if TYPE_CHECKING:
     from spsbench.runner import Plan
 
 
-Prompt = Annotated[str, options.argument("PROMPT", "The text to continue; - reads it from stdin.")]
-K = Annotated[str | None, options.option("--k", "K", options.FIRST, "Lookahead K, from 1. Default: 4.")]
-Sampling = Annotated[
-    str | None,
-    options.option("--sampling", "NAME", options.FIRST, "nucleus (top-p 0.8) or greedy. Default: nucleus."),
-]
-
-
-def trace(
-    context: typer.Context,
-    prompt: Prompt,
-    pair: options.Pair = None,
-    target: options.Target = None,
-    draft: options.Draft = None,
-    revision: options.Revision = None,
-    draft_revision: options.DraftRevision = None,
-    k: K = None,
-    sampling: Sampling = None,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    max_new_tokens: options.MaxNewTokens = None,
-    chat_template: options.ChatTemplate = None,
-    seed: options.Seed = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    threads: options.Threads = None,
-    backend: options.Backend = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@takes(
+    "prompt pair target draft revision draft_revision k sampling temperature top_p top_k max_new_tokens "
+    "chat_template seed device dtype threads backend",
+    {
+        options.FIRST: {
+            "PROMPT": "The text to continue; - reads it from stdin.",
+            "--k K": "Lookahead K, from 1. Default: 4.",
+            "--sampling NAME": "nucleus (top-p 0.8) or greedy. Default: nucleus.",
+        }
+    },
+)
+def trace(**params: Any) -> None:
     """Show which model proposed each token of an output, as it is generated.
 
     Example: spsbench trace "The capital of France" --k 4
     """
-    trace_prompt(context.params)
+    trace_prompt(params)
 
 
 _WARM_UP_TOKENS = 8
@@ -127,7 +106,7 @@ def trace_prompt(params: Mapping[str, Any]) -> None:
 
 def _settings(params: Mapping[str, Any]) -> RunConfig:
     from spsbench.arms.choice import refuse_beams
-    from spsbench.cli.measure import read_settings, require_possible
+    from spsbench.cli.run import read_settings, require_possible
 
     asked = {name: value for name, value in params.items() if name not in ("prompt", "json")}
     config = read_settings(asked | _NOT_OFFERED)

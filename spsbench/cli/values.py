@@ -162,17 +162,20 @@ def seconds(text: str | None, default: float) -> float:
     return found
 
 
-def number(text: str | None, flag: str, least: float, default: float, *, whole: bool = False) -> float:
-    """A number from ``least`` on, or the default where none was given."""
+def number(
+    text: str | None, flag: str, least: float, default: float, most: float = math.inf, *, whole: bool = False
+) -> float:
+    """A number from ``least`` to ``most``, or the default where none was given."""
     if text is None:
         return default
     try:
         value = int(text) if whole else float(text)
     except ValueError:
-        value = float("nan")
-    if not least <= value < float("inf"):
+        value = math.nan
+    if math.isinf(value) or not least <= value <= most:
         kind = "whole number" if whole else "number"
-        raise UsageError(f"it must be a {kind} from {least:g}, got {text}.", flag=flag)
+        to = "" if math.isinf(most) else f" to {most:.0f}"
+        raise UsageError(f"it must be a {kind} from {least:g}{to}, got {text}.", flag=flag)
     return value
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from spsbench.axes import label
-from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say
+from spsbench.cli.options import takes
 from spsbench.cluster import require_alone, started
 from spsbench.errors import GateFailed, UsageError
 from spsbench.plugins import unknown
@@ -28,84 +27,41 @@ if TYPE_CHECKING:
 
 TESTED = "What to test"
 
-Control = Annotated[
-    str | None, options.option("--control", "NAME", TESTED, "Inject one known fault; the tests must fail.")
-]
-Controls = Annotated[
-    bool, options.option("--controls", "", TESTED, "Inject every known fault and print which test caught it.")
-]
-EffortName = Annotated[
-    str | None,
-    options.option(
-        "--effort",
-        "full|reduced",
-        TESTED,
-        "How many samples are drawn. Default: full; with --controls reduced.",
-    ),
-]
-Engine = Annotated[
-    str | None,
-    options.option(
-        "--engine",
-        "NAME",
-        TESTED,
-        'Test instead whether an external engine follows the protocol, e.g. worker:"python my_engine.py".',
-    ),
-]
 
-
-def verify(
-    context: typer.Context,
-    task: options.Task = None,
-    pair: options.Pair = None,
-    target: options.Target = None,
-    draft: options.Draft = None,
-    revision: options.Revision = None,
-    draft_revision: options.DraftRevision = None,
-    data: options.Data = None,
-    prompts: options.Prompts = None,
-    k: options.K = None,
-    drafter: options.Drafter = None,
-    rule: options.Rule = None,
-    policy: options.Policy = None,
-    control: Control = None,
-    controls: Controls = False,
-    effort: EffortName = None,
-    engine: Engine = None,
-    sampling: options.Sampling = None,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    chat_template: options.ChatTemplate = None,
-    seed: options.Seed = None,
-    device: options.Device = None,
-    dtype: options.Dtype = None,
-    quantise: options.Quantise = None,
-    draft_quantise: options.DraftQuantise = None,
-    threads: options.Threads = None,
-    backend: options.Backend = None,
-    tensor_parallel: options.TensorParallel = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> None:
+@takes(
+    "task pair target draft revision draft_revision data prompts k drafter rule policy control controls "
+    "effort engine sampling temperature top_p top_k chat_template seed device dtype quantise "
+    "draft_quantise threads backend tensor_parallel",
+    {
+        TESTED: {
+            "--control NAME": "Inject one known fault; the tests must fail.",
+            "--controls": "Inject every known fault and print which test caught it.",
+            "--effort full|reduced": "How many samples are drawn. Default: full; with --controls reduced.",
+            "--engine NAME": (
+                'Test instead whether an external engine follows the protocol, e.g. worker:"python '
+                'my_engine.py".'
+            ),
+        }
+    },
+)
+def verify(**params: Any) -> None:
     """Test whether SpS, with any drafter and rule, keeps the target's distribution.
 
     Example: spsbench verify --effort reduced --sampling nucleus
     """
-    if tensor_parallel is None:
+    if params["tensor_parallel"] is None:
         require_alone("test", f"Add --tensor-parallel {started()}, or start spsbench without torchrun.")
-    if engine is not None:
+    if params["engine"] is not None:
         from spsbench.cli.audit_engine import verify_engine
 
-        verify_engine(context.params)
+        verify_engine(params)
     else:
-        verify_here(context.params)
+        verify_here(params)
 
 
 def verify_here(params: Mapping[str, Any]) -> None:
     """Test a sampler or the planted ones, over as many processes as the target is split over."""
-    from spsbench.cli.measure import among_processes, require_possible
+    from spsbench.cli.run import among_processes, require_possible
 
     work, effort = (verify_controls, "reduced") if params["controls"] else (verify_sampler, "full")
     _known_control(params["control"])
@@ -281,7 +237,7 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
 def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     """The run's settings, with as many prompts as the tests read, and both samplings by default."""
     from spsbench.arms.choice import refuse_beams
-    from spsbench.cli.measure import read_settings
+    from spsbench.cli.run import read_settings
 
     own = {"control", "controls", "effort", "json", "debug"}
     asked = {name: value for name, value in params.items() if name not in own}

@@ -244,8 +244,12 @@ class PairConfig(_Settings):
 class Limits(_Settings):
     """How much is measured. What is not set stays with the task's own setting."""
 
-    ks: Ks = Field(default=(4,), description=f"whole numbers from 0 to {MAX_K} or adaptive, e.g. 4 or 0..7")
-    samplings: Names | None = Field(default=None, description="names of samplings that the task knows")
+    ks: Ks = Field(
+        default=(4,), title="k", description=f"whole numbers from 0 to {MAX_K} or adaptive, e.g. 4 or 0..7"
+    )
+    samplings: Names | None = Field(
+        default=None, title="sampling", description="names of samplings that the task knows"
+    )
     max_new_tokens: Count | None = Field(default=None, description="a whole number from 1")
     limit: Count | None = Field(default=None, description="a whole number from 1")
     samples: Count | None = Field(default=None, description="a whole number from 1")
@@ -303,6 +307,9 @@ _FORMER = ("kernels", "allow_code_exec")
 class RunConfig(Limits):
     """Everything that determines a run, resolved; ``config.yaml`` in the run directory.
 
+    A field's title is the option that sets it, where that has another name. An option whose name is a
+    field's or its title is taken over without further ado.
+
     Attributes:
         beams, draft_beams, length_penalty, early_stopping: of the sampling ``beam``, see ``BeamParams``.
         methods: the kinds of arm: ``ars`` (baseline), ``sps``, ``draft`` (the draft model alone).
@@ -326,7 +333,9 @@ class RunConfig(Limits):
     pair: PairConfig = Field(description="a name that `spsbench list pairs` shows, or a mapping")
     protocol: Name = Field(default="quick", description="a name that `spsbench list protocols` shows")
     data: Name = Field(description="official, mini or a path")
-    methods: Methods = Field(default=("ars", "sps"), description="one or more of ars, sps, draft")
+    methods: Methods = Field(
+        default=("ars", "sps"), title="arms", description="one or more of ars, sps, draft"
+    )
     temperature: float | None = Field(
         default=None,
         ge=LEAST_TEMPERATURE,
@@ -344,13 +353,17 @@ class RunConfig(Limits):
     length_penalty: float | None = Field(default=None, strict=True, description="a number")
     early_stopping: Literal["never"] | Flag = Field(default=False, description="true, false or never")
     fixed_length: Flag = Field(default=False, description="true or false")
-    drafters: Names = Field(default=("model",), description="names of drafters")
-    rules: Names = Field(default=("modified-rejection",), description="names of rules")
-    policies: Names = Field(default=("fixed",), description="names of policies")
+    drafters: Names = Field(default=("model",), title="drafter", description="names of drafters")
+    rules: Names = Field(default=("modified-rejection",), title="rule", description="names of rules")
+    policies: Names = Field(default=("fixed",), title="policy", description="names of policies")
     batches: Batches = Field(
-        default=(1,), description=f"whole numbers from 1 to {MAX_BATCH}: one (8) or a list (1,4,16)"
+        default=(1,),
+        title="batch",
+        description=f"whole numbers from 1 to {MAX_BATCH}: one (8) or a list (1,4,16)",
     )
-    engines: Engines = Field(default=(EAGER,), description="names of engines, or worker:COMMAND")
+    engines: Engines = Field(
+        default=(EAGER,), title="engine", description="names of engines, or worker:COMMAND"
+    )
     device: Annotated[str, AfterValidator(_device)] = Field(
         default="auto", description="auto, cpu, cuda, cuda:N or mps"
     )
@@ -385,7 +398,11 @@ class RunConfig(Limits):
         default=None, description=f"ci=X% with X above 0 and at most {WIDEST_PERCENT}, e.g. ci=1%"
     )
     budget_s: float | None = Field(
-        default=None, gt=0, strict=True, description="a time above 0: seconds, or with a unit as in 5min"
+        default=None,
+        title="budget",
+        gt=0,
+        strict=True,
+        description="a time above 0: seconds, or with a unit as in 5min",
     )
 
     @property

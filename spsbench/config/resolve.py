@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import yaml
 
@@ -24,17 +24,17 @@ from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, chosen
 from spsbench.config.together import refuse_together
 from spsbench.errors import UsageError, as_typed
 from spsbench.files import ordinary
+from spsbench.records import number
 
 DEFAULT_PAIR = "mini"
 DEFAULT_PROTOCOL = "quick"
 
-_FIELD_OF_FLAG = {"k": "ks", "arms": "methods", "sampling": "samplings", "engine": "engines"} | {
-    "drafter": "drafters",
-    "rule": "rules",
-    "policy": "policies",
-    "batch": "batches",
-    "budget": "budget_s",
-}
+_FLAG_OF_FIELD = {name: field.title or name for name, field in RunConfig.model_fields.items()}
+_FIELD_OF_FLAG = {flag: name for name, flag in _FLAG_OF_FIELD.items()}
+
+
+_LABELS = {"score": "no-score", "proof": "no-proof", "task": "TASK"}
+"""Settings whose option is not called as they are."""
 
 
 def field_of(flag: str) -> str:
@@ -42,10 +42,31 @@ def field_of(flag: str) -> str:
     return _FIELD_OF_FLAG.get(flag, flag)
 
 
-_FLAG_OF_FIELD = {field: flag for flag, field in _FIELD_OF_FLAG.items()} | {
-    "score": "no-score",
-    "task": "TASK",
-}
+def typed_settings(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings among a command's options, by the options' names: numbers as such, ``--no-x`` as x.
+
+    A switch that is not given must not overrule what a file says. What is no number stays a text, for the
+    configuration to refuse.
+    """
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        if value is None or value is False:
+            continue
+        if (field := RunConfig.model_fields.get(field_of(name))) is not None:
+            found[name] = number(value) if _is_numeric(field.annotation) else value
+        elif name in _MODEL_FLAGS:
+            found[name] = value
+        elif (denied := name.removeprefix("no_")) in RunConfig.model_fields:
+            found[denied] = False
+    return found
+
+
+def _is_numeric(annotation: Any) -> bool:
+    if annotation in (int, float):
+        return True
+    return get_origin(annotation) is not tuple and any(map(_is_numeric, get_args(annotation)))
+
+
 ADAPTIVE, ADAPTIVE_POLICY = "adaptive", "stop-below"
 """Among the Ks: a lookahead that a policy decides, and which policy unless one is named."""
 
@@ -154,7 +175,7 @@ class _Origin:
         if field in self._overridden:
             return f"--set {path}"
         if field in self._flagged:
-            name = _FLAG_OF_FIELD.get(field, field.replace("_", "-"))
+            name = _LABELS.get(field, _FLAG_OF_FIELD.get(field, field).replace("_", "-"))
             return name if name.isupper() else f"--{name}"
         return f"{self._config_file}: {path}" if self._config_file else path
 
@@ -232,7 +253,8 @@ def _filled(models: Mapping[str, str], key: str) -> str:
     return value
 
 
-FIELDS = ("task", "drafters", "rules", "policies", "engines")
+CODE = ("task", "drafters", "rules", "policies", "engines")
+"""Settings that may name code, a command or a server."""
 
 
 def require_trusted(config: RunConfig, fields: Sequence[str], folder: Path, *, trust: bool) -> None:
@@ -253,7 +275,7 @@ def require_trusted(config: RunConfig, fields: Sequence[str], folder: Path, *, t
 def remember(config: RunConfig) -> None:
     """Note the code that settings name as typed by this user, where that can be written."""
     typed = _typed()
-    if new := [_hash(name) for name in _code_in(config, FIELDS) if _hash(name) not in typed]:
+    if new := [_hash(name) for name in _code_in(config, CODE) if _hash(name) not in typed]:
         with suppress(OSError):
             _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(_file(), "a", opener=ordinary) as file:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.cli import measure
+from spsbench.cli import run as measure
 
 
 @pytest.mark.parametrize(

@@ -67,12 +67,12 @@ def test_sweep_k_is_run_with_other_lookaheads_also_in_processes(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, typed: list[str], k: str
 ) -> None:
     asked: list[dict[str, Any]] = []
-    monkeypatch.setattr("spsbench.cli.measure.measure_processes", asked.append)
-    monkeypatch.setattr("spsbench.cli.measure.measure", asked.append)
+    monkeypatch.setattr("spsbench.cli.run.measure_processes", asked.append)
+    monkeypatch.setattr("spsbench.cli.run.measure", asked.append)
     assert cli("sweep-k", *typed, "--processes", "2").code == 0
     assert cli("sweep-k", *typed).code == 0
     assert [params["k"] for params in asked] == [k, k]
-    assert ("processes" in asked[0], "processes" in asked[1]) == (True, False)
+    assert [params["processes"] for params in asked] == ["2", None]
 
 
 def test_sweep_k_measures_every_k_in_one_run(cli: Cli, tmp_path: Path) -> None:

@@ -1,23 +1,22 @@
 from __future__ import annotations
 
 import re
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commandline import call
 
-from spsbench.cli.measure import gates_of, read_settings
-from spsbench.cli.run import run
+from spsbench.cli.run import gates_of, read_settings, run
 from spsbench.errors import UsageError
 
 
 def typed(**given: Any) -> dict[str, Any]:
     """The options of ``run`` as typer hands them over."""
-    names = [name for name in run.__annotations__ if name not in ("context", "return")]
-    switches = {"no_score", "unsafe_exec", "fixed_length", "json", "quiet", "debug"}
-    assert given.keys() <= set(names)
-    return {name: False if name in switches else None for name in names} | given
+    options = {name: option.default for name, option in signature(run).parameters.items()}
+    assert given.keys() <= options.keys()
+    return options | given
 
 
 def test_what_is_typed_becomes_settings() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.cli.measure import task_file
+from spsbench.cli.run import task_file
 from spsbench.errors import UsageError
 from spsbench.tasks.layouts import Layout, layout_of
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spsbench.arms.choice import task_and_arms
-from spsbench.cli.measure import _as_before
+from spsbench.cli.run import _as_before
 from spsbench.config import resolve
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import Prompt, SamplingParams
