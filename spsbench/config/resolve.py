@@ -43,10 +43,9 @@ def field_of(flag: str) -> str:
 
 
 def typed_settings(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings among a command's options, by the options' names: numbers as such, ``--no-x`` as x.
+    """The settings among a command's options: numbers as such, ``--no-x`` as x, any other text as it is.
 
-    A switch that is not given must not overrule what a file says. What is no number stays a text, for the
-    configuration to refuse.
+    A switch that is not given must not overrule what a file says.
     """
     found: dict[str, Any] = {}
     for name, value in params.items():
