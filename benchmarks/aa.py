@@ -24,7 +24,7 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from spsbench.config import resolve
-from spsbench.engines.base import Engine
+from spsbench.engines.local import Engine
 from spsbench.environment import describe_environment, taken, taken_since
 from spsbench.records import Arm, Request, Speedup
 from spsbench.runner import Plan, plan

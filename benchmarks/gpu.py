@@ -27,10 +27,9 @@ from spsbench.bench.forced import NullDecoder, SyntheticAcceptance
 from spsbench.decode.clock import SystemClock
 from spsbench.decode.rejection import Verdict
 from spsbench.decode.sampling import draw
-from spsbench.engines.base import Engine
 from spsbench.engines.cuda_graph import Capture, GraphedEngine, Graphs, StagedSpS, staged, uncaptured
 from spsbench.engines.hf import ASSISTED, GENERATE, HFGenerateEngine
-from spsbench.engines.local import EagerEngine
+from spsbench.engines.local import EagerEngine, Engine
 from spsbench.environment import describe_environment
 from spsbench.models.batched import StaticLM, require_same_answers
 from spsbench.models.memory import measured_bandwidth

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from spsbench.config import resolve
-from spsbench.engines.base import Engine
+from spsbench.engines.local import Engine
 from spsbench.environment import describe_environment, taken, taken_since
 from spsbench.models.pair import Pair
 from spsbench.peers.protocol import Ask, Load

@@ -22,8 +22,7 @@ from spsbench.decode.rules import RuleKind, rule_kind
 from spsbench.drafters.kind import HIDDEN, WEIGHTS, Context, DrafterKind
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import built, drafter_kind
-from spsbench.engines.base import Engine
-from spsbench.engines.local import EagerEngine
+from spsbench.engines.local import EagerEngine, Engine
 from spsbench.law.enumeration import (
     EXACT,
     Difference,

@@ -18,7 +18,7 @@ from torch import Tensor
 from spsbench.decode.rejection import Draft, Verdict
 from spsbench.decode.rows import Rows, rows_of
 from spsbench.decode.rules import Rule, expected_acceptance
-from spsbench.engines.base import Engine
+from spsbench.engines.local import Engine
 from spsbench.records import Request, SamplingParams, Speedup
 from spsbench.stats.acceptance import acceptance
 from spsbench.stats.speedup import PairedTimes, speedup

@@ -19,8 +19,7 @@ from spsbench.bench.forwards import (
     verdict,
 )
 from spsbench.decode.clock import SystemClock
-from spsbench.engines.base import Engine
-from spsbench.engines.local import EagerEngine
+from spsbench.engines.local import EagerEngine, Engine
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, text_config
 from spsbench.models.memory import available_bytes, cache_bytes, cache_bytes_per_token, measured_bandwidth

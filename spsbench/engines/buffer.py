@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,26 +64,25 @@ def loop_records(
     Args:
         expected: the probability of acceptance at each drafted position, as the rule has it.
     """
-    betas = _beta_sums(loops, expected)
-    return [_loop_record(loop, beta_sum, phases) for loop, beta_sum in zip(loops, betas, strict=True)]
+    return [
+        Loop(
+            drafted=loop.drafted,
+            accepted=loop.accepted,
+            emitted=loop.kept,
+            tested=loop.tested,
+            beta_sum=beta_sum,
+            truncated=len(loop.decoded.tokens) - loop.kept,
+            loop_s=sum(loop.seconds.values()),
+            **phase_seconds(loop.seconds, phases),
+        )
+        for loop, beta_sum in zip(loops, _beta_sums(loops, expected), strict=True)
+    ]
 
 
-def _loop_record(loop: TruncatedLoop, beta_sum: float, phases: bool) -> Loop:
-    seconds = loop.seconds
-    return Loop(
-        drafted=loop.drafted,
-        accepted=loop.accepted,
-        emitted=loop.kept,
-        tested=loop.tested,
-        beta_sum=beta_sum,
-        truncated=len(loop.decoded.tokens) - loop.kept,
-        draft_s=seconds["draft"] if phases else None,
-        verify_s=seconds["verify"] if phases else None,
-        sample_s=seconds["sample"] if phases else None,
-        other_s=seconds["other"] if phases else None,
-        loop_s=sum(seconds.values()),
-        comm_s=seconds.get("comm") if phases else None,
-    )
+def phase_seconds(seconds: Mapping[str, float], phases: bool) -> dict[str, float | None]:
+    """Fields of a ``Loop``; None where phases cannot be told apart."""
+    names = ("draft", "verify", "sample", "other", "comm")
+    return {f"{name}_s": seconds.get(name) if phases else None for name in names}
 
 
 def _beta_sums(loops: Sequence[TruncatedLoop], expected: Expected) -> list[float]:
@@ -114,63 +113,52 @@ def traced_tokens(loops: Sequence[TruncatedLoop], first: int = 0, position: int 
     """One entry a drafted and tested or emitted token of the output, in order."""
     trace: list[TracedToken] = []
     for index, loop in enumerate(loops, first):
-        trace += _trace_loop(index, position, loop)
+        decoded, accepted = loop.decoded, loop.accepted
+        drafted = [] if decoded.draft is None else decoded.draft.tokens.tolist()
+        tests = decoded.u[-len(drafted) - 1 :].tolist()
+        fates = [(j, drafted[j], "accepted", tests[j]) for j in range(min(accepted, loop.kept))]
+        if loop.kept > accepted:
+            rejected = accepted < len(drafted)
+            if rejected:
+                fates.append((accepted, drafted[accepted], "rejected", tests[accepted]))
+            last = "ars" if decoded.draft is None else "correction" if rejected else "bonus"
+            fates.append((accepted, decoded.tokens[accepted], last, tests[-1]))
+        trace += [
+            TracedToken(
+                loop=index,
+                position=position + j,
+                token_id=token,
+                fate=fate,  # type: ignore[arg-type]
+                target_prob=decoded.target_rows.probability(j, token),
+                draft_prob=_draft_prob(decoded.draft, j, token),
+                u=u,
+            )
+            for j, token, fate, u in fates
+        ]
         position += loop.kept
     return trace
 
 
-def _trace_loop(index: int, position: int, loop: TruncatedLoop) -> Iterator[TracedToken]:
-    decoded = loop.decoded
-    draft_tokens = [] if decoded.draft is None else decoded.draft.tokens.tolist()
-    tests = decoded.u[-len(draft_tokens) - 1 :].tolist()
-    for j in range(min(loop.accepted, loop.kept)):
-        yield _entry(index, position, decoded, j, draft_tokens[j], "accepted", tests[j])
-    if loop.kept <= loop.accepted:
-        return
-    j = loop.accepted
-    if j < len(draft_tokens):
-        yield _entry(index, position, decoded, j, draft_tokens[j], "rejected", tests[j])
-    fate = "ars" if decoded.draft is None else "correction" if j < len(draft_tokens) else "bonus"
-    yield _entry(index, position, decoded, j, decoded.tokens[j], fate, tests[-1])
-
-
-def _draft_prob(draft: Draft, j: int, token: int) -> float:
+def _draft_prob(draft: Draft | None, j: int, token: int) -> float | None:
+    if draft is None or j >= len(draft.tokens):
+        return None
     rows = draft.own_rows
     return float(draft.tokens[j] == token) if rows is None else rows.probability(j, token)
-
-
-def _entry(
-    index: int, position: int, decoded: DecodedLoop, j: int, token: int, fate: str, u: float
-) -> TracedToken:
-    draft = decoded.draft
-    drafted = draft is not None and j < len(draft.tokens)
-    return TracedToken(
-        loop=index,
-        position=position + j,
-        token_id=token,
-        fate=fate,  # type: ignore[arg-type]
-        target_prob=decoded.target_rows.probability(j, token),
-        draft_prob=_draft_prob(draft, j, token) if draft is not None and drafted else None,
-        u=u,
-    )
 
 
 def own_evidence(loops: Sequence[TruncatedLoop], seed: int) -> Sums:
     """Sums over the emitted tokens of a sequence, from the rows that decided them."""
     tokens = [token for loop in loops for token in loop.decoded.tokens[: loop.kept]]
     kept = [loop.decoded.target_probs[: loop.kept] for loop in loops]
-    p = torch.cat([_draft_rows(loop, rows) for loop, rows in zip(loops, kept, strict=True)])
     q = torch.cat(kept)
-    drafted = p if bool(p.any()) else None
-    return evidence(
-        torch.tensor(tokens, device=q.device), q, drafted, transform_numbers(len(tokens), seed, q)
-    )
+    p = torch.cat([_draft_rows(loop, rows) for loop, rows in zip(loops, kept, strict=True)])
+    numbers = transform_numbers(len(tokens), seed, q)
+    return evidence(torch.tensor(tokens, device=q.device), q, p if bool(p.any()) else None, numbers)
 
 
 def _draft_rows(loop: TruncatedLoop, q: Tensor) -> Tensor:
     """[kept, V] draft rows at the emitted positions, zeros after the last drafted one; q: the target's."""
-    draft = loop.decoded.draft
-    rows = torch.zeros_like(q)
+    draft, rows = loop.decoded.draft, torch.zeros_like(q)
     if draft is not None:
         shared = min(loop.kept, len(draft.tokens))
         rows[:shared] = draft.rows(q.shape[-1], q.dtype)[:shared]
@@ -186,7 +174,6 @@ def transform_numbers(n: int, seed: int, like: Tensor) -> Tensor:
 # K+1 target rows and K draft rows a loop: at 152,000 tokens and K = 4 a loop takes 5.5 MB as tensors.
 MOST_BYTES = 256 << 20
 """Of rows that a sequence keeps before it is reduced to records."""
-
 
 _MOST_KEPT = 4
 """Rows of a draft that are kept until the output is read again, in units of ``most_bytes``."""
@@ -243,7 +230,10 @@ class LoopBuffer:
 
     def flush(self) -> None:
         """Reduce the open loops to their records and let go of their rows."""
-        self._require_numbers()
+        for number, loop in enumerate(self._open, start=len(self.records)):
+            for role, rows in loop.rows.items():
+                if not rows.is_finite():
+                    raise FloatingPointError(f"the {role}'s logits are not finite numbers in loop {number}")
         position = len(self.tokens) - sum(loop.kept for loop in self._open)
         for loops in self._portions():
             self._settle(loops, position)
@@ -302,9 +292,3 @@ class LoopBuffer:
                 part, taken = [], 0
         if part:
             yield part
-
-    def _require_numbers(self) -> None:
-        for number, loop in enumerate(self._open, start=len(self.records)):
-            for role, rows in loop.rows.items():
-                if not rows.is_finite():
-                    raise FloatingPointError(f"the {role}'s logits are not finite numbers in loop {number}")

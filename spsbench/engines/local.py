@@ -1,4 +1,4 @@
-"""Engines that run the built-in loops: the clock, the stop rule, the records, and the eager one."""
+"""What the runner needs of an engine, and those that run the built-in loops: alone, in batches, beams."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import torch
 
@@ -31,17 +33,53 @@ from spsbench.decode.rules import Rule, expected_acceptance
 from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.drafters.model import ModelDrafter
-from spsbench.engines.buffer import MOST_BYTES, LoopBuffer, TruncatedLoop
+from spsbench.engines.buffer import MOST_BYTES, LoopBuffer, TruncatedLoop, phase_seconds
 from spsbench.records import (
     BEAM_CLOSEST,
     BEAM_LOG_PROB,
-    BeamParams,
     FinishReason,
     Generation,
     Loop,
     Request,
     SamplingParams,
 )
+
+
+class Engine(Protocol):
+    """Generates one sequence at a time for one arm."""
+
+    name: str
+
+    def generate(self, request: Request) -> Generation:
+        """Answer a request; the clock stops at the last emitted token."""
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Torch has so many threads of the CPU while the block lasts."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
+
+
+class ThreadedEngine:
+    """An engine whose forwards are torch's, for a run that may give torch one thread otherwise.
+
+    Over ONNX Runtime torch keeps to one thread, since its pool and the session's would wait for each other.
+    An engine over torch needs the run's threads, but only during its own sequences.
+    """
+
+    def __init__(self, engine: Engine, threads: int) -> None:
+        self.name = engine.name
+        self._engine, self._threads = engine, threads
+
+    def generate(self, request: Request) -> Generation:
+        """See ``Engine.generate``; the engine's clock does not see the threads being set."""
+        with torch_threads(self._threads):
+            return self._engine.generate(request)
 
 
 class LocalEngine(ABC):
@@ -75,13 +113,11 @@ class LocalEngine(ABC):
         The last prompt token is left pending in every arm, so that no arm gets an uncharged token.
         """
         stop = StopRule.of(request, self._decoder)
-        phases = self._device.type == "cpu"  # elsewhere work is asynchronous
-        expected = expected_acceptance if self._rule is None else self._rule.expected
         ledger = LoopBuffer(
-            phases=phases,
+            phases=self._device.type == "cpu",  # elsewhere work is asynchronous
             trace=request.trace,
             seed=request.seed,
-            expected=expected,
+            expected=expected_acceptance if self._rule is None else self._rule.expected,
             keep_drafts=self._keep_drafts,
         )
         with torch.inference_mode():
@@ -337,10 +373,15 @@ class BeamEngine:
                     model.begin(request.prompt_ids)
             prefilled = device_now(self._device, self._clock)
             watch = Stopwatch(self._clock)
-            found = self._loops(search, params, DraftSearch(params.draft_width, ends, end_tokens), watch)
+            if self._draft is None:
+                found = beam_search(self._target, search, watch)
+            else:
+                grow = DraftSearch(params.draft_width, ends, end_tokens)
+                found = beam_speculative(self._target, self._draft, search, self._k, watch, grow)
             loops = [_record(loop, watch.take(), phases=self._device.type == "cpu") for loop in found]
             ended = device_now(self._device, self._clock)
         best = search.hypotheses[0]
+        closest = {BEAM_CLOSEST: search.closest} if math.isfinite(search.closest) else {}
         return Generation(
             tokens=list(best.tokens),
             text=stop.text(best.tokens),
@@ -348,20 +389,9 @@ class BeamEngine:
             prefill_s=prefilled - started,
             decode_s=ended - prefilled,
             finish_reason=best.reason,
-            losslessness={BEAM_LOG_PROB: best.log_prob} | _closest(search),
+            losslessness={BEAM_LOG_PROB: best.log_prob} | closest,
             hypotheses=search.hypotheses,
         )
-
-    def _loops(
-        self, search: BeamSearch, params: BeamParams, grow: DraftSearch, watch: Stopwatch
-    ) -> Iterator[BeamLoop]:
-        if self._draft is None:
-            return beam_search(self._target, search, watch)
-        return beam_speculative(self._target, self._draft, search, self._k, watch, grow)
-
-
-def _closest(search: BeamSearch) -> dict[str, float]:
-    return {BEAM_CLOSEST: search.closest} if math.isfinite(search.closest) else {}
 
 
 def ends_of(stop: StopRule) -> Ends:
@@ -383,9 +413,6 @@ def _record(loop: BeamLoop, seconds: dict[str, float], *, phases: bool) -> Loop:
         tested=min(loop.accepted + 1, loop.drafted),
         beta_sum=float("nan") if loop.drafted else 0.0,
         truncated=0,
-        draft_s=seconds["draft"] if phases else None,
-        verify_s=seconds["verify"] if phases else None,
-        sample_s=seconds["sample"] if phases else None,
-        other_s=seconds["other"] if phases else None,
         loop_s=sum(seconds.values()),
+        **phase_seconds(seconds, phases),
     )

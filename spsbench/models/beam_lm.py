@@ -7,9 +7,9 @@ and why this one: docs/adr/0024-beams-share-one-row.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class BeamLM:
     def __init__(self, lm: TorchLM) -> None:
         self._lm, self.model, self.vocab_size = lm, lm.model, lm.vocab_size
         self.border = lm.border if isinstance(lm, Seq2SeqLM) else None
-        self._layout: _Layout = _encoder_decoder(self.model) if self.border else _DecoderOnly(self.model)
+        self._layout = _encoder_decoder(self.model) if self.border else _DecoderOnly(self.model)
         self._tree = _Tree(0, self.model.device)
 
     @torch.inference_mode()
@@ -68,25 +68,12 @@ class BeamLM:
         return torch.tensor([tokens], device=self.model.device)
 
 
+@torch.inference_mode()
 def require_exact_tree(lm: BeamLM) -> None:
     """Score a small tree, keep one branch and go on; compare with a forward of each branch in line.
 
     It catches models that ignore a mask or positions, and caches whose columns cannot be moved.
     """
-    try:
-        worst = _worst_difference(lm)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-        raise _refusal(lm.model, reason) from error
-    if not worst <= tolerance(lm.model.dtype):
-        raise _refusal(lm.model, f"logits differ by {worst:.2g} of their scale from those in line")
-
-
-@torch.inference_mode()
-def _worst_difference(lm: BeamLM) -> float:
-    """Between logits of a tree and of its branches in line, relative to the largest logit."""
     prompt = [token % lm.vocab_size for token in range(3, 8)]
     if lm.border is not None:
         prompt += [*lm.border.ending, *lm.border.start]
@@ -94,14 +81,21 @@ def _worst_difference(lm: BeamLM) -> float:
     one, other = root.child(1), root.child(2)
     tip = other.child(3)
     beside, below = other.child(5), tip.child(4)
-    lm.begin(prompt)
-    found = [*lm.score([root, one, other, tip])]
-    lm.keep([tip])  # one branch goes, and the columns after it move
-    found += [*lm.score([beside, below])]
-    nodes = (root, one, other, tip, beside, below)
-    pairs = [(row, lm.in_line(prompt, node.tokens())) for row, node in zip(found, nodes, strict=True)]
-    worst = max(float((row.double() - line.double()).abs().max()) for row, line in pairs)
-    return worst / max(*(float(line.abs().max()) for _, line in pairs), 1e-9)
+    try:
+        lm.begin(prompt)
+        found = [*lm.score([root, one, other, tip])]
+        lm.keep([tip])  # one branch goes, and the columns after it move
+        found += [*lm.score([beside, below])]
+        nodes = (root, one, other, tip, beside, below)
+        lines = torch.stack([lm.in_line(prompt, node.tokens()) for node in nodes]).double()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        raise _refusal(lm.model, reason) from error
+    worst = float((torch.stack(found).double() - lines).abs().max() / lines.abs().max().clamp(min=1e-9))
+    if not worst <= tolerance(lm.model.dtype):
+        raise _refusal(lm.model, f"logits differ by {worst:.2g} of their scale from those in line")
 
 
 class _Tree:
@@ -167,8 +161,8 @@ class _Tree:
                 kept.add(above)
                 above = above.parent
         stay = [node for node in self._columns if node in kept]
-        columns = torch.tensor([self._columns[node] for node in stay], dtype=torch.int64).to(
-            self._sees.device
+        columns = torch.tensor(
+            [self._columns[node] for node in stay], dtype=torch.int64, device=self._sees.device
         )
         self._columns = {node: index for index, node in enumerate(stay)}
         self._sees = self._sees[columns][:, columns]
@@ -200,39 +194,22 @@ class _TreeCache(Cache):  # type: ignore[misc]
             layer.keep(columns)
 
 
-class _Layout(Protocol):
-    """How one kind of model is called."""
-
-    def begin(self, source: Sequence[int]) -> None:
-        """Forget the last sequence; run the encoder over the source."""
-        ...
-
-    def read(self, ids: Tensor) -> None:
-        """Read [1, n] ids in line."""
-        ...
-
-    def score(self, ids: Tensor, positions: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
-        """[n, V] logits of [1, n] ids at positions [n]; ``mask`` and ``distances`` as in ``_Tree.seen``."""
-        ...
-
-    def keep(self, columns: Tensor) -> None:
-        """Keep only these columns of the cache."""
-        ...
-
-
 class _DecoderOnly:
-    """Positions and mask are arguments."""
+    """How a decoder alone is called: positions and mask are arguments."""
 
     def __init__(self, model: Any) -> None:
         self._model, self._cache = model, _TreeCache()
 
     def begin(self, source: Sequence[int]) -> None:
+        """Forget the last sequence; run the encoder over the source."""
         self._cache = _TreeCache()
 
     def read(self, ids: Tensor) -> None:
+        """Read [1, n] ids in line."""
         self._model(input_ids=ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
 
     def score(self, ids: Tensor, positions: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
+        """[n, V] logits of [1, n] ids at positions [n]; ``mask`` and ``distances`` as in ``_Tree.seen``."""
         output = self._model(
             input_ids=ids,
             position_ids=positions.unsqueeze(0),
@@ -244,82 +221,70 @@ class _DecoderOnly:
         return logits
 
     def keep(self, columns: Tensor) -> None:
+        """Keep only these columns of the cache."""
         self._cache.keep(columns)
 
 
-class _EncoderDecoder:
+Placed = Callable[[Any, Tensor, Tensor], AbstractContextManager[None]]
+"""A decoder with these positions and distances while the block lasts."""
+
+
+class _EncoderDecoder(_DecoderOnly):
     """The decoder takes no positions: they are put where it makes its own of the cache's length."""
 
-    def __init__(self, model: Any) -> None:
-        self._model, self._cache = model, _TreeCache()
+    def __init__(self, model: Any, placed: Placed) -> None:
+        super().__init__(model)
+        self._placed = placed
         self._encoded: Encoded | None = None
 
     def begin(self, source: Sequence[int]) -> None:
-        self._cache = _TreeCache()
+        super().begin(source)
         self._encoded = Encoded(self._model, source, self._cache)
 
     def read(self, ids: Tensor) -> None:
-        self._decode(ids, None)
+        assert self._encoded is not None, "a sequence begins with begin()"
+        self._encoded.decode(ids)
 
     def score(self, ids: Tensor, positions: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
-        with self._placed(positions, distances):
-            return self._decode(ids, _additive(mask, self._model.dtype))
-
-    def keep(self, columns: Tensor) -> None:
-        self._cache.keep(columns)
-
-    def _decode(self, ids: Tensor, mask: Tensor | None) -> Tensor:
         assert self._encoded is not None, "a sequence begins with begin()"
-        return self._encoded.decode(ids, mask)
-
-    def _placed(self, positions: Tensor, distances: Tensor) -> AbstractContextManager[None]:
-        """The decoder with the tree's positions while the block lasts."""
-        raise NotImplementedError
-
-
-class _Learned(_EncoderDecoder):
-    """A table of positions, as in BART."""
-
-    def _placed(self, positions: Tensor, distances: Tensor) -> AbstractContextManager[None]:
-        return _replaced(self._model.get_decoder().embed_positions, "forward", self._embedded(positions))
-
-    def _embedded(self, positions: Tensor) -> Any:
-        original = self._model.get_decoder().embed_positions.forward
-
-        def forward(ids: Tensor, *inline: Any, **others: Any) -> Tensor:
-            embedded: Tensor = original(ids, position_ids=positions)
-            return embedded
-
-        return forward
-
-
-class _Relative(_EncoderDecoder):
-    """Biases by distance, as in T5; its layers share those of the first."""
-
-    def _placed(self, positions: Tensor, distances: Tensor) -> AbstractContextManager[None]:
-        attention = self._model.get_decoder().block[0].layer[0].SelfAttention
-
-        def compute_bias(*inline: Any, **others: Any) -> Tensor:
-            buckets = attention._relative_position_bucket(
-                distances,
-                bidirectional=False,
-                num_buckets=attention.relative_attention_num_buckets,
-                max_distance=attention.relative_attention_max_distance,
-            )
-            bias: Tensor = attention.relative_attention_bias(buckets).permute(2, 0, 1).unsqueeze(0)
-            return bias
-
-        return _replaced(attention, "compute_bias", compute_bias)
+        with self._placed(self._model.get_decoder(), positions, distances):
+            return self._encoded.decode(ids, _additive(mask, self._model.dtype))
 
 
 def _encoder_decoder(model: Any) -> _EncoderDecoder:
     decoder = model.get_decoder()
     if hasattr(decoder, "embed_positions"):
-        return _Learned(model)
+        return _EncoderDecoder(model, _learned)
     block = getattr(decoder, "block", None)
     if block is not None and hasattr(block[0].layer[0].SelfAttention, "_relative_position_bucket"):
-        return _Relative(model)
+        return _EncoderDecoder(model, _relative)
     raise _refusal(model, "its decoder's positions cannot be set")
+
+
+def _learned(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractContextManager[None]:
+    """A table of positions, as in BART."""
+    original = decoder.embed_positions.forward
+
+    def forward(ids: Tensor, *inline: Any, **others: Any) -> Any:
+        return original(ids, position_ids=positions)
+
+    return _replaced(decoder.embed_positions, "forward", forward)
+
+
+def _relative(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractContextManager[None]:
+    """Biases by distance, as in T5; its layers share those of the first."""
+    attention = decoder.block[0].layer[0].SelfAttention
+
+    def compute_bias(*inline: Any, **others: Any) -> Any:
+        buckets = attention._relative_position_bucket(
+            distances,
+            bidirectional=False,
+            num_buckets=attention.relative_attention_num_buckets,
+            max_distance=attention.relative_attention_max_distance,
+        )
+        return attention.relative_attention_bias(buckets).permute(2, 0, 1).unsqueeze(0)
+
+    return _replaced(attention, "compute_bias", compute_bias)
 
 
 @contextmanager

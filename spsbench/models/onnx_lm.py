@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -54,48 +54,6 @@ def session_options(threads: int) -> SessionOptions:
         )
     options.use_per_session_threads = False
     return options
-
-
-class OnnxModel(CausalLM):
-    """A model on a CPU whose forwards read ``_weight_bytes`` of weights; batch size 1."""
-
-    backend = ONNXRUNTIME
-    embedding: str
-    _weight_bytes: int
-
-    def __init__(
-        self,
-        config: Any,
-        stored: StoredWeights,
-        vocab_size: int,
-        reference: Callable[[], TorchLM],
-        bits: int | None,
-    ) -> None:
-        # Activations of 8 bits round as coarsely as bfloat16, and its tolerances are theirs.
-        dtype = torch.float32 if bits is None else torch.bfloat16
-        super().__init__(config, vocab_size, torch.device("cpu"), dtype)
-        self.bits = bits
-        self.stored, self._reference = stored, reference
-
-    @property
-    def weights(self) -> str:
-        """``float32``, or how the matrices are rounded."""
-        return "float32" if self.bits is None else f"int{self.bits}"
-
-    @property
-    def parameters(self) -> int:
-        return self.stored.parameters
-
-    @property
-    def embedding_shape(self) -> tuple[int, int]:
-        rows, width = self.stored.shape(self.embedding)
-        return rows, width
-
-    def forward_bytes(self, rows: int = 1) -> int:
-        return self._weight_bytes
-
-    def reference(self) -> TorchLM:
-        return self._reference()
 
 
 _BLOCK = 256
@@ -242,8 +200,113 @@ def value_of(array: Any) -> Any:
     return OrtValue.ortvalue_from_numpy(array)
 
 
+class OnnxModel(CausalLM):
+    """Owns a session on a CPU, which other models may share, and a KV cache; batch size 1.
+
+    Args:
+        graph: of ``plan``.
+    """
+
+    backend = ONNXRUNTIME
+    embedding: str
+
+    def __init__(
+        self,
+        config: Any,
+        stored: StoredWeights,
+        vocab_size: int,
+        threads: int,
+        reference: Callable[[], TorchLM],
+        bits: int | None,
+        plan: Blueprint,
+        graph: Graph,
+    ) -> None:
+        # Activations of 8 bits round as coarsely as bfloat16, and its tolerances are theirs.
+        dtype = torch.float32 if bits is None else torch.bfloat16
+        super().__init__(config, vocab_size, torch.device("cpu"), dtype)
+        self.stored, self.threads, self._reference = stored, threads, reference
+        self.bits, self.plan, self.layers = bits, plan, plan.layers
+        self.session, self._weight_bytes = session_of(graph, threads)
+        self._forward = OnnxForward(self.session, plan)
+        self._spread: VocabularyRows | None = None
+        self._length = 0
+
+    @property
+    def weights(self) -> str:
+        """``float32``, or how the matrices are rounded."""
+        return "float32" if self.bits is None else f"int{self.bits}"
+
+    @property
+    def parameters(self) -> int:
+        return self.stored.parameters
+
+    @property
+    def embedding_shape(self) -> tuple[int, int]:
+        rows, width = self.stored.shape(self.embedding)
+        return rows, width
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return self.plan.kv_bytes_per_token
+
+    def forward_bytes(self, rows: int = 1) -> int:
+        return self._weight_bytes
+
+    def reference(self) -> TorchLM:
+        return self._reference()
+
+    def score(self, tokens: Tensor, last: int) -> Tensor:
+        n, start = tokens.shape[0], self._length
+        logits = self._forward(lambda out: self.embed(tokens, out), start, n, last)
+        if self._features is not None:
+            assert self._forward.features is not None
+            self._features.write(start, self._forward.features)
+        self._length = start + n
+        return self.all_logits(logits, self._spread)
+
+    def rollback(self, length: int) -> None:
+        self._length = min(self._length, length)
+
+    def restore(self, length: int) -> None:
+        self._length = length
+
+    def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
+        return self._scored_by(OnnxForward(self.session, self.plan), tokens, last)
+
+    def _scored_by(self, fresh: OnnxForward, tokens: Tensor, last: int) -> Tensor:
+        n = tokens.shape[0]
+        logits = fresh(lambda out: self.embed(tokens, out), 0, n, last or n)
+        return self.all_logits(logits, self.new_spread())
+
+    def twin(self) -> Self:
+        other = copy.copy(self)
+        other._forward = OnnxForward(other.session, other.plan)
+        other._length, other._features, other._spread = 0, None, other.new_spread()
+        return other
+
+    def embed(self, tokens: Tensor, out: Floats) -> None:
+        """Write the embeddings of tokens [n] into ``out`` [n, width]."""
+        self.stored.rows(self.embedding, tokens.numpy(), out)
+        if self.plan.embedding_scale != 1.0:
+            out *= self.plan.embedding_scale
+
+    def new_spread(self) -> VocabularyRows | None:
+        """Its own rows to put logits of some tokens into; None where it has logits of all."""
+        return None if self.vocabulary is None else VocabularyRows(self.vocabulary, self.vocab_size)
+
+    def all_logits(self, logits: Tensor, spread: VocabularyRows | None) -> Tensor:
+        """Logits of all tokens that are used, of what the head gave."""
+        if spread is not None:
+            return spread(logits)
+        return logits if logits.shape[-1] == self.vocab_size else logits[:, : self.vocab_size]
+
+
 class OnnxLM(OnnxModel):
-    """Owns a session, which other models may share, and a KV cache; batch size 1.
+    """A decoder alone.
 
     Args:
         vocabulary: [m] what the rows of its head stand for; None where they stand for every token.
@@ -262,50 +325,17 @@ class OnnxLM(OnnxModel):
         bits: int | None = None,
         vocabulary: Tensor | None = None,
     ) -> None:
-        super().__init__(config, stored, vocab_size, reference, bits)
         plan = blueprint_of(config)
-        self.plan = plan if layers is None else replace(plan, layers=layers)
+        plan = replace(
+            plan,
+            layers=plan.layers if layers is None else layers,
+            vocab_size=plan.vocab_size if vocabulary is None else len(vocabulary),
+        )
+        graph = build_graph(plan, stored, bits)
+        super().__init__(config, stored, vocab_size, threads, reference, bits, plan, graph)
         self.vocabulary = vocabulary
-        if vocabulary is not None:
-            self.plan = replace(self.plan, vocab_size=len(vocabulary))
-        self.layers = self.plan.layers
-        self.threads = threads
-        self.session, self._weight_bytes = session_of(build_graph(self.plan, stored, bits), threads)
-        self._forward = OnnxForward(self.session, self.plan)
         self._spread = self.new_spread()
-        self._length = 0
         self._variants: dict[tuple[int | None, int | None], OnnxLM] = {}
-
-    @property
-    def length(self) -> int:
-        return self._length
-
-    def score(self, tokens: Tensor, last: int) -> Tensor:
-        n, start = tokens.shape[0], self._length
-        logits = self._forward(lambda out: self.embed(tokens, out), start, n, last)
-        if self._features is not None:
-            assert self._forward.features is not None
-            self._features.write(start, self._forward.features)
-        self._length = start + n
-        return self.all_logits(logits, self._spread)
-
-    def rollback(self, length: int) -> None:
-        self._length = min(self._length, length)
-
-    def restore(self, length: int) -> None:
-        self._length = length
-
-    def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
-        n = tokens.shape[0]
-        fresh = OnnxForward(self.session, self.plan)
-        logits = fresh(lambda out: self.embed(tokens, out), 0, n, last or n)
-        return self.all_logits(logits, self.new_spread())
-
-    def twin(self) -> OnnxLM:
-        other = copy.copy(self)
-        other._forward = OnnxForward(other.session, other.plan)
-        other._length, other._features, other._spread = 0, None, other.new_spread()
-        return other
 
     def with_features(self, flag: str) -> OnnxLM:
         other = self.twin()
@@ -315,10 +345,6 @@ class OnnxLM(OnnxModel):
 
     def embedding_fingerprint(self) -> str:
         return embedding_fingerprint(self.stored)
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return self.plan.kv_bytes_per_token
 
     def truncated(self, layers: int, flag: str) -> OnnxLM:
         self._require_layers(layers, flag)
@@ -333,33 +359,9 @@ class OnnxLM(OnnxModel):
 
     def _variant(self, layers: int | None, bits: int | None) -> OnnxLM:
         if (layers, bits) not in self._variants:
-            self._variants[layers, bits] = type(self)(
-                self.config,
-                self.stored,
-                self.vocab_size,
-                self.threads,
-                self._reference,
-                layers,
-                bits,
-                self.vocabulary,
-            )
+            given = (self.config, self.stored, self.vocab_size, self.threads, self._reference)
+            self._variants[layers, bits] = type(self)(*given, layers, bits, self.vocabulary)
         return self._variants[layers, bits].twin()
-
-    def embed(self, tokens: Tensor, out: Floats) -> None:
-        """Write the embeddings of tokens [n] into ``out`` [n, width]."""
-        self.stored.rows(self.embedding, tokens.numpy(), out)
-        if self.plan.embedding_scale != 1.0:
-            out *= self.plan.embedding_scale
-
-    def new_spread(self) -> VocabularyRows | None:
-        """Its own rows to put logits of some tokens into; None where it has logits of all."""
-        return None if self.vocabulary is None else VocabularyRows(self.vocabulary, self.vocab_size)
-
-    def all_logits(self, logits: Tensor, spread: VocabularyRows | None) -> Tensor:
-        """Logits of all tokens that are used, of what the head gave."""
-        if spread is not None:
-            return spread(logits)
-        return logits if logits.shape[-1] == self.vocab_size else logits[:, : self.vocab_size]
 
 
 def session_of(graph: Graph, threads: int) -> tuple[InferenceSession, int]:

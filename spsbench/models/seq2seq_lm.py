@@ -1,10 +1,9 @@
-"""An encoder-decoder over torch: T5, BART and similar models."""
+"""Encoder-decoders: T5, BART and similar models over torch, T5 over ONNX Runtime."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
@@ -16,16 +15,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from spsbench.errors import UsageError
 from spsbench.models.blueprint import Blueprint, T5Plan, t5_plan
-from spsbench.models.causal_lm import decoder_layers
+from spsbench.models.causal_lm import CausalLM, decoder_layers
 from spsbench.models.checkpoint import Floats, StoredWeights
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxModel, session_of
 from spsbench.models.quantised import stored_bytes
 from spsbench.models.tokenizer import Border
 from spsbench.models.torch_lm import TorchLM
-
-if TYPE_CHECKING:
-    from spsbench.models.torch_lm import TorchLM
 
 
 class Encoded:
@@ -68,7 +64,32 @@ _CROSS = ("EncDecAttention", "encoder_attn")
 _PRECOMPUTED = (".k.", ".v.", ".k_proj.", ".v_proj.")
 
 
-class Seq2SeqLM(TorchLM):
+class EncoderDecoder(CausalLM):
+    """What all of them have in common: a source that is read as a whole before the output begins."""
+
+    border: Border
+
+    def room_behind(self, prompt: Sequence[int]) -> int:
+        return self.context_window - (len(prompt) - self.border.source_length(prompt))
+
+    def as_prompt(self, tokens: Tensor) -> Tensor:
+        return torch.cat([tokens, tokens.new_tensor((*self.border.ending, *self.border.start))])
+
+    def restore(self, length: int) -> None:
+        raise ValueError("the source is read as a whole")
+
+    def with_features(self, flag: str) -> NoReturn:
+        raise UsageError(
+            "layers and states of an encoder-decoder cannot be used by a drafter.",
+            flag=flag,
+            remedy="Draft with a model, lookup, suffix or ngram.",
+        )
+
+    def truncated(self, layers: int, flag: str) -> NoReturn:
+        self.with_features(flag)
+
+
+class Seq2SeqLM(EncoderDecoder, TorchLM):
     """Owns a model, what its encoder made of the source, and the caches of its decoder; batch size 1.
 
     ``begin`` runs the encoder, once a sequence, and computes the keys and values of the cross-attention; the
@@ -106,9 +127,6 @@ class Seq2SeqLM(TorchLM):
         assert length >= self._read, "the source is read as a whole"
         self.cache.rollback(length - self._read)
 
-    def restore(self, length: int) -> None:
-        raise ValueError("the source is read as a whole")
-
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         cut = self.border.source_length(tokens.tolist())
         source, written = tokens[:cut].unsqueeze(0), tokens[cut:].unsqueeze(0)
@@ -120,18 +138,6 @@ class Seq2SeqLM(TorchLM):
         other = Seq2SeqLM(self.model, self.border, self.vocab_size)
         other.attached = self.attached
         return other
-
-    def room_behind(self, prompt: Sequence[int]) -> int:
-        return self.context_window - self.border.written(prompt)
-
-    def as_prompt(self, tokens: Tensor) -> Tensor:
-        return self.border.prompt_of(tokens)
-
-    def with_features(self, flag: str) -> Seq2SeqLM:
-        raise decoders_only(flag)
-
-    def truncated(self, layers: int, flag: str) -> Seq2SeqLM:
-        raise decoders_only(flag)
 
     def forward_bytes(self, rows: int = 1) -> int:
         """Of the decoder and the head; not of the encoder, nor of what makes the cross-attention's keys."""
@@ -153,15 +159,6 @@ class Seq2SeqLM(TorchLM):
         return int(2 * self.layers * heads * width * self.dtype.itemsize)
 
 
-def decoders_only(flag: str) -> UsageError:
-    """Operations of an encoder-decoder that a decoder alone can do."""
-    return UsageError(
-        "layers and states of an encoder-decoder cannot be used by a drafter.",
-        flag=flag,
-        remedy="Draft with a model, lookup, suffix or ngram.",
-    )
-
-
 _FLOATS = TensorProto.FLOAT
 _BIAS = "position_bias"
 
@@ -171,18 +168,8 @@ def crossed_names(layers: int) -> list[str]:
     return [f"crossed_{kind}_{number}" for number in range(layers) for kind in ("key", "value")]
 
 
-def encoder_graph(plan: T5Plan, stored: StoredWeights, bits: int | None) -> Graph:
-    """From ``hidden`` [1, n, hidden], the embedded source, to ``crossed_names``; see ``build_graph``."""
-    return _EncoderBuilder(plan, plan.encoder, stored, bits).graph()
-
-
-def decoder_graph(plan: T5Plan, stored: StoredWeights, bits: int | None) -> Graph:
-    """As ``Graph`` says, without tables and features, and with ``crossed_names`` as inputs."""
-    return _DecoderBuilder(plan, plan.decoder, stored, bits).graph()
-
-
 class _T5Builder(Builder):
-    """What both halves have in common."""
+    """Writes the graph of one half."""
 
     _half: str
 
@@ -256,6 +243,8 @@ class _T5Builder(Builder):
 
 
 class _EncoderBuilder(_T5Builder):
+    """From ``hidden`` [1, n, hidden], the embedded source, to ``crossed_names``."""
+
     _half = "encoder"
 
     def graph(self) -> Graph:
@@ -292,6 +281,8 @@ class _EncoderBuilder(_T5Builder):
 
 
 class _DecoderBuilder(_T5Builder):
+    """As ``Graph`` says, without tables and features, and with ``crossed_names`` as inputs."""
+
     _half = "decoder"
 
     def graph(self) -> Graph:
@@ -346,8 +337,8 @@ def _crossed_infos(plan: T5Plan) -> list[Any]:
 SHARED = "shared.weight"
 
 
-class OnnxSeq2SeqLM(OnnxModel):
-    """Owns a session of the encoder, one of the decoder, and a KV cache; batch size 1."""
+class OnnxSeq2SeqLM(EncoderDecoder, OnnxModel):
+    """T5 over ONNX Runtime, with a session of the encoder beside that of the decoder."""
 
     embedding = SHARED
 
@@ -361,18 +352,16 @@ class OnnxSeq2SeqLM(OnnxModel):
         reference: Callable[[], TorchLM],
         bits: int | None = None,
     ) -> None:
-        super().__init__(config, stored, vocab_size, reference, bits)
-        self.border: Border = border
-        self._plan = t5_plan(config)
-        self.layers = self._plan.decoder.layers
-        self._encoder, _ = session_of(encoder_graph(self._plan, stored, bits), threads)
-        self._session, self._weight_bytes = session_of(decoder_graph(self._plan, stored, bits), threads)
-        self._forward = OnnxForward(self._session, self._plan.decoder)
-        self._read = self._written = 0
+        whole = t5_plan(config)
+        graph = _DecoderBuilder(whole, whole.decoder, stored, bits).graph()
+        super().__init__(config, stored, vocab_size, threads, reference, bits, whole.decoder, graph)
+        self.border = border
+        self._encoder, _ = session_of(_EncoderBuilder(whole, whole.encoder, stored, bits).graph(), threads)
+        self._read = 0
 
     @property
     def length(self) -> int:
-        return self._read + self._written
+        return self._read + self._length
 
     def begin(self, prompt: Sequence[int]) -> Tensor:
         self.rollback(0)
@@ -386,59 +375,32 @@ class OnnxSeq2SeqLM(OnnxModel):
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         assert self._read, "a sequence begins with begin()"
-        n, start = tokens.shape[0], self._written
-        logits = self._forward(lambda out: self._embed(tokens, out), start, n, last)
-        self._written = start + n
-        return logits[:, : self.vocab_size]
+        return super().score(tokens, last)
 
     def rollback(self, length: int) -> None:
         if length == 0:
-            self._read = self._written = 0
+            self._read = 0
         assert length >= self._read, "the source is read as a whole"
-        self._written = min(self._written, length - self._read)
-
-    def restore(self, length: int) -> None:
-        raise ValueError("the source is read as a whole")
+        super().rollback(length - self._read)
 
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         cut = self.border.source_length(tokens.tolist())
-        source, written = tokens[:cut], tokens[cut:]
-        fresh = OnnxForward(self._session, self._plan.decoder)
-        self._attend(fresh, source)
-        n = len(written)
-        logits = fresh(lambda out: self._embed(written, out), 0, n, last or n)
-        return logits[:, : self.vocab_size]
+        fresh = OnnxForward(self.session, self.plan)
+        self._attend(fresh, tokens[:cut])
+        return self._scored_by(fresh, tokens[cut:], last)
 
-    def room_behind(self, prompt: Sequence[int]) -> int:
-        return self.context_window - self.border.written(prompt)
-
-    def as_prompt(self, tokens: Tensor) -> Tensor:
-        return self.border.prompt_of(tokens)
-
-    def twin(self) -> OnnxSeq2SeqLM:
-        other = copy.copy(self)
-        other._forward = OnnxForward(other._session, other._plan.decoder)
-        other._read = other._written = 0
+    def twin(self) -> Self:
+        other = super().twin()
+        other._read = 0
         return other
-
-    def with_features(self, flag: str) -> OnnxSeq2SeqLM:
-        raise decoders_only(flag)
-
-    def truncated(self, layers: int, flag: str) -> OnnxSeq2SeqLM:
-        raise decoders_only(flag)
 
     def embedding_fingerprint(self) -> str:
         return self.reference().embedding_fingerprint()
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Of a token of the source as of one of the output: each layer attends to both."""
-        return self._plan.decoder.kv_bytes_per_token
-
     def _attend(self, forward: OnnxForward, source: Tensor) -> None:
         """Run the encoder, and let a forward read what it gives."""
-        hidden = np.zeros((1, len(source), self._plan.encoder.hidden), np.float32)
-        self._embed(source, hidden[0])
+        hidden = np.zeros((1, len(source), self.plan.hidden), np.float32)
+        self.embed(source, hidden[0])
         names = crossed_names(self.layers)
         binding = self._encoder.io_binding()
         binding.bind_cpu_input("hidden", hidden)
@@ -446,6 +408,3 @@ class OnnxSeq2SeqLM(OnnxModel):
             binding.bind_output(name)
         self._encoder.run_with_iobinding(binding)
         forward.attend(dict(zip(names, binding.get_outputs(), strict=True)))
-
-    def _embed(self, tokens: Tensor, out: Floats) -> None:
-        self.stored.rows(self.embedding, tokens.numpy(), out)

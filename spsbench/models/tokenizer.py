@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from spsbench.environment import little_memory
 from spsbench.errors import UsageError
 
@@ -31,14 +28,6 @@ class Border:
             if tuple(tokens[place : place + len(mark)]) == mark and place + width:
                 return place + width
         raise ValueError(f"no source that ends with {list(self.ending)} and {list(self.start)} after it")
-
-    def written(self, tokens: Sequence[int]) -> int:
-        """Number of tokens that the decoder reads, ``start`` included."""
-        return len(tokens) - self.source_length(tokens)
-
-    def prompt_of(self, tokens: Tensor) -> Tensor:
-        """Any tokens [n] as a source, closed, with what the decoder starts with after it."""
-        return torch.cat([tokens, tokens.new_tensor((*self.ending, *self.start))])
 
     def opened(self, source: Sequence[int]) -> list[int]:
         """A source and what the decoder starts with."""

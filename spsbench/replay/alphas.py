@@ -20,7 +20,7 @@ from spsbench.config import NGRAMS
 from spsbench.decode.protocols import Drafter
 from spsbench.drafters.kind import Context
 from spsbench.drafters.registry import build_drafter
-from spsbench.engines.base import Engine
+from spsbench.engines.local import Engine
 from spsbench.engines.rescore import teacher_force
 from spsbench.law.text_loops import Floats
 from spsbench.models.causal_lm import CausalLM

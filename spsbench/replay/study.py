@@ -9,7 +9,7 @@ from typing import NamedTuple
 from spsbench.axes import EAGER, FIXED
 from spsbench.drafters.kind import DRAFT
 from spsbench.drafters.registry import drafter_kind
-from spsbench.engines.base import Engine
+from spsbench.engines.local import Engine
 from spsbench.engines.rescore import teacher_force
 from spsbench.law.text_loops import Floats, TextLoops
 from spsbench.models.pair import Pair

@@ -22,7 +22,7 @@ from spsbench.decode.rejection import Draft
 from spsbench.decode.sampling import UniformStream
 from spsbench.drafters.kind import DRAFT
 from spsbench.drafters.registry import drafter_kind
-from spsbench.engines.base import Engine
+from spsbench.engines.local import Engine
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.law.text_loops import Floats
 from spsbench.records import Generation, Request, SamplingParams, Spec

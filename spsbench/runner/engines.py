@@ -26,10 +26,9 @@ from spsbench.decode.rules import Rule, build_rule
 from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import build_drafter, drafter_kind
-from spsbench.engines.base import Engine, ThreadedEngine
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, staged
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
-from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine
+from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engine, ThreadedEngine
 from spsbench.errors import UsageError
 from spsbench.models.batched import NotStatic, StaticLM, batched, require_same_answers
 from spsbench.models.beam_lm import BeamLM, require_exact_tree

@@ -17,7 +17,7 @@ from spsbench.arms.choice import GRAPHED, is_peer
 from spsbench.axes import EAGER
 from spsbench.drafters.checked import DrafterFault
 from spsbench.energy import EnergyMeter
-from spsbench.engines.base import Engine, torch_threads
+from spsbench.engines.local import Engine, torch_threads
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.models.memory import cache_bytes, cache_shared, measured_bandwidth
 from spsbench.models.pair import Pair, load_pair

@@ -24,7 +24,7 @@ from spsbench.decode.rules import rule_kind
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import drafter_kind, is_ours
 from spsbench.engines import rescore
-from spsbench.engines.base import Engine
+from spsbench.engines.local import Engine
 from spsbench.engines.rescore import Reading, token_evidence
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair

@@ -18,7 +18,7 @@ from spsbench.config import RunConfig
 from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.drafters.kind import HIDDEN, WEIGHTS
 from spsbench.drafters.registry import drafter_kind
-from spsbench.engines.base import Engine
+from spsbench.engines.local import Engine
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.models.loading import load_torch
 from spsbench.models.memory import suitable_threads

@@ -25,7 +25,7 @@ import psutil
 from spsbench import __version__
 from spsbench.cluster import FLAG, LOCAL
 from spsbench.config import RunConfig
-from spsbench.engines.base import Engine
+from spsbench.engines.local import Engine
 from spsbench.environment import describe_environment
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models.pair import Pair

@@ -8,8 +8,7 @@ import torch
 from spsbench.bench.forced import SyntheticAcceptance, measure_forced
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.rejection import Draft
-from spsbench.engines.base import Engine
-from spsbench.engines.local import EagerEngine
+from spsbench.engines.local import EagerEngine, Engine
 from spsbench.law.enumeration import TableModel, random_rows
 from spsbench.law.theory import expected_tokens
 from spsbench.records import SamplingParams

@@ -13,9 +13,8 @@ from tiny_models import ARCHITECTURES, TOKENS
 
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.stopping import TextDecoder
-from spsbench.engines.base import Engine
 from spsbench.engines.cuda_graph import GraphedEngine, staged, uncaptured
-from spsbench.engines.local import EagerEngine
+from spsbench.engines.local import EagerEngine, Engine
 from spsbench.law.evidence import Sums, added
 from spsbench.models.batched import StaticLM
 from spsbench.records import Request, SamplingParams

@@ -129,8 +129,8 @@ def test_the_test_of_a_tree_sees_a_wrong_mask(kind: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])
 def test_the_test_of_a_tree_sees_positions_of_the_cache(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for layout in (beam_lm._Learned, beam_lm._Relative):
-        monkeypatch.setattr(layout, "_placed", lambda *args: nullcontext())
+    for placed in ("_learned", "_relative"):
+        monkeypatch.setattr(beam_lm, placed, lambda *args: nullcontext())
     with pytest.raises(UsageError, match="from those in line"):
         require_exact_tree(BeamLM(loaded(kind, 3)))
 
