@@ -10,8 +10,7 @@ from torch import Tensor
 from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.selftest import require_exact_rollback
+from spsbench.models.causal_lm import CausalLM, require_exact_rollback
 from spsbench.models.torch_lm import TorchLM
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams

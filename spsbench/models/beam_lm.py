@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache
 
 from spsbench.decode.beam import Node
 from spsbench.errors import UsageError
-from spsbench.models.selftest import tolerance
+from spsbench.models.causal_lm import tolerance
 from spsbench.models.seq2seq_lm import Encoded, Seq2SeqLM
 from spsbench.models.torch_lm import RewindLayer, TorchLM
 

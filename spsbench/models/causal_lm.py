@@ -1,20 +1,19 @@
-"""What every loaded causal language model can do, whatever computes its forward."""
+"""What every loaded causal language model can do, whatever computes it; whether its cache rolls back."""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from spsbench.decode.protocols import read_prompt
-from spsbench.errors import UsageError
+from spsbench.errors import SpsbenchError, UsageError
 from spsbench.models.tokenizer import Border
-
-if TYPE_CHECKING:
-    from spsbench.models.torch_lm import TorchLM
 
 
 def built(config: Any, dtype: torch.dtype | None) -> Any:
@@ -54,9 +53,6 @@ class VocabularyRows:
         return rows.index_copy_(1, self._ids, logits)
 
 
-_BLOCK = 256
-
-
 class HiddenStates(Protocol):
     """Who keeps the states of the tokens that it has cached."""
 
@@ -70,6 +66,11 @@ class HiddenStates(Protocol):
         ...
 
 
+def roomy(held: int, wanted: int) -> int:
+    """How many tokens to make room for: whole blocks, and as many again as there are."""
+    return max(-(-wanted // 256) * 256, 2 * held)
+
+
 class FeatureRows:
     """Rows by position, in a buffer with room to grow; like a cache, it is rolled back by writing earlier."""
 
@@ -80,7 +81,7 @@ class FeatureRows:
         """Put rows [n, hidden] at ``start`` and after it."""
         end = start + len(rows)
         if end > len(self._rows):
-            grown = rows.new_empty(max(-(-end // _BLOCK) * _BLOCK, 2 * start), rows.shape[1])
+            grown = rows.new_empty(roomy(start, end), rows.shape[1])
             if start:
                 grown[:start] = self._rows[:start]
             self._rows = grown
@@ -206,8 +207,8 @@ class CausalLM(ABC):
         """Bytes of keys and values that a forward reads per cached token; None if unknown."""
 
     @abstractmethod
-    def reference(self) -> TorchLM:
-        """The model by transformers' own forward: itself, or loaded for the purpose."""
+    def reference(self) -> Any:
+        """The ``TorchLM``, by transformers' own forward: itself, or loaded for the purpose."""
 
     @abstractmethod
     def truncated(self, layers: int, flag: str) -> CausalLM:
@@ -269,3 +270,109 @@ def attention_window(config: Any) -> int | None:
     names = ("sliding_window", "attention_chunk_size", "window_size")
     sizes = [getattr(text, name, None) for name in names]
     return min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """Largest absolute differences of logits between cached and uncached forwards.
+
+    Attributes:
+        scale: largest absolute logit, for comparison.
+        bits: hash of the cached logits, bit for bit: whether two processes compute alike.
+    """
+
+    cached: float
+    rolled_back: float
+    scale: float
+    prompt_tokens: int
+    bits: str
+
+    @property
+    def worst(self) -> float:
+        """The larger difference, relative to the logits' scale; NaN where one is."""
+        larger = torch.tensor([self.cached, self.rolled_back], dtype=torch.float64).max()
+        return float(larger) / max(self.scale, 1e-9)
+
+
+_PROMPT, _BLOCK, _KEPT = 24, 5, 2
+
+# Wider attention windows are not crossed, since the forwards would take long. They need no test: the
+# cache stores every token whatever the window, so that rollback is the same operation.
+_WIDEST_WINDOW = 256
+
+
+@torch.inference_mode()
+def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
+    """Score a prompt and a block, roll back into the block, continue; compare with uncached forwards.
+
+    It catches caches that cannot be rolled back, windows cut too early, wrong positions and masks. The
+    prompt is long enough to exceed a small attention window, and short enough that the block fits.
+    """
+    window = attention_window(model.config) or 0
+    wanted = _PROMPT + (window if window <= _WIDEST_WINDOW else 0)
+    length = min(wanted, model.context_window - _BLOCK - 2)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(model.vocab_size, (length + _BLOCK + 1,), generator=generator).to(model.device)
+    prompt, block, other = model.as_prompt(drawn[:length]), drawn[length:-1], drawn[-1:]
+    pending = model.begin(prompt.tolist())
+    cached = model.score(torch.cat([pending, block]), last=_BLOCK).clone()
+    kept = len(prompt) + _KEPT
+    model.rollback(kept)
+    continued = model.score(other, last=1)
+    model.rollback(0)
+    tokens = torch.cat([prompt, block])
+    full = model.score_uncached(tokens)
+    branch = model.score_uncached(torch.cat([tokens[:kept], other]))
+    digest = hashlib.sha256()
+    for rows in (cached, continued):
+        digest.update(rows.float().cpu().numpy().tobytes())
+    cached, continued, full, branch = (_proposable(model, rows) for rows in (cached, continued, full, branch))
+    return SelfTest(
+        cached=float((cached.double() - full[-_BLOCK:].double()).abs().max()),
+        rolled_back=float((continued.double() - branch[-1:].double()).abs().max()),
+        scale=float(full.abs().max()),
+        prompt_tokens=length,
+        bits=digest.hexdigest()[:16],
+    )
+
+
+def _proposable(model: CausalLM, logits: Tensor) -> Tensor:
+    """[n, m] the logits of the tokens that a model can propose; an error where others are possible."""
+    if model.vocabulary is None:
+        return logits
+    others = logits.index_fill(1, model.vocabulary, float("-inf"))
+    if not bool((others == float("-inf")).all()):
+        raise ValueError("it proposes tokens outside of its vocabulary")
+    return logits[:, model.vocabulary]
+
+
+def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
+    """Run ``self_test`` and refuse a model that fails it.
+
+    A faulty cache fails with any tokens. Rounding that makes a router choose another expert does not,
+    so a failed test is repeated with other tokens, twice.
+    """
+    reason = ""
+    for seed in range(3):
+        try:
+            result = self_test(model, seed)
+        except (torch.OutOfMemoryError, SpsbenchError):
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            break
+        if result.worst <= tolerance(model.dtype):
+            return result
+        reason = (
+            f"logits differ by {result.worst:.2g} of their scale (cached block {result.cached:.3g}, "
+            f"after rollback {result.rolled_back:.3g})"
+        )
+    raise UsageError(
+        f"the cache of {name} cannot be rolled back exactly: {reason}.",
+        remedy="Its architecture is not supported for speculative sampling.",
+    )
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """By how much logits of two forwards may differ, relative to the largest: their rows and kernels do."""
+    return {torch.float64: 1e-9, torch.float32: 2e-3}.get(dtype, 6e-2)

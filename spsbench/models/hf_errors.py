@@ -9,10 +9,6 @@ from pathlib import Path
 
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 
-_OFFLINE = ("couldn't connect", "cannot find an appropriate cached", "offline mode", "name resolution")
-_ABSENT = ("is not a local folder", "is not a valid model identifier", "404 client error")
-
-
 _ANSWERS_WITHIN_S = 10.0
 _reached: set[str] = set()
 
@@ -50,80 +46,81 @@ def typed_errors(name: str, flag: str) -> Iterator[None]:
 
 
 def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
-    """The typed error for a failure to find or read a model."""
-    first_line = next(iter(str(error).splitlines()), type(error).__name__)
-    return (
-        _of_this_machine(error, name, flag)
-        or _of_the_hub(error, name, flag)
-        or UnavailableError(
-            f"{name} cannot be read: {first_line}", flag=flag, remedy="Download or save the model again."
-        )
-    )
-
-
-def _of_this_machine(error: Exception, name: str, flag: str) -> SpsbenchError | None:
-    """Local causes: too little memory, a missing package, custom code, an unknown architecture."""
+    """The typed error for a failure to find or read a model: of this machine, then of the hub."""
     import torch
+    from huggingface_hub import errors as hub
 
-    text = str(error)
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return SpsbenchError(
+    text, causes = str(error), list(_causes(error))
+    all_text = " ".join(map(str, causes)).lower()
+
+    def caused_by(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(cause, kinds) for cause in causes)
+
+    def says(*signs: str) -> bool:
+        return any(sign in all_text for sign in signs)
+
+    found: tuple[tuple[bool, type[SpsbenchError], str, str], ...] = (
+        (
+            isinstance(error, (MemoryError, torch.OutOfMemoryError)),
+            SpsbenchError,
             f"not enough memory to load {name}.",
-            flag=flag,
-            remedy="Choose a smaller model, --dtype bfloat16 or another --device.",
-        )
-    if "trust_remote_code" in text:
-        return UsageError(
+            "Choose a smaller model, --dtype bfloat16 or another --device.",
+        ),
+        (
+            "trust_remote_code" in text,
+            UsageError,
             f"{name} ships custom model code, which spsbench does not run.",
-            flag=flag,
-            remedy="Choose a model whose architecture is part of transformers.",
-        )
-    if "does not recognize this architecture" in text:
-        return UsageError(
+            "Choose a model whose architecture is part of transformers.",
+        ),
+        (
+            "does not recognize this architecture" in text,
+            UsageError,
             f"{name} has an architecture that the installed transformers does not support.",
-            flag=flag,
-            remedy="Upgrade transformers, or choose another model.",
-        )
-    if isinstance(error, ImportError) or "pip install" in text:
-        return UnavailableError(
+            "Upgrade transformers, or choose another model.",
+        ),
+        (
+            isinstance(error, ImportError) or "pip install" in text,
+            UnavailableError,
             f"{name} needs a package that is not installed: {' '.join(text.split())}",
-            flag=flag,
-            remedy="Install it, or choose a checkpoint without it.",
-        )
-    return None
-
-
-def _of_the_hub(error: Exception, name: str, flag: str) -> SpsbenchError | None:
-    """Causes at the hub: gated, unknown, no such revision, unreachable."""
-    from huggingface_hub import errors
-
-    causes = list(_causes(error))
-    text = " ".join(str(cause) for cause in causes).lower()
-    if any(isinstance(cause, errors.GatedRepoError) for cause in causes):
-        return UnavailableError(
+            "Install it, or choose a checkpoint without it.",
+        ),
+        (
+            caused_by(hub.GatedRepoError),
+            UnavailableError,
             f"{name} is gated.",
-            flag=flag,
-            remedy="Accept its licence on the hub, then log in with `hf auth login` or set HF_TOKEN.",
-        )
-    if any(isinstance(cause, errors.RevisionNotFoundError) for cause in causes):
-        return UnavailableError(
-            f"{name} has no such revision.", flag=flag, remedy="Check --revision and --draft-revision."
-        )
-    offline = (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, ConnectionError, TimeoutError)
-    if any(isinstance(cause, offline) for cause in causes) or any(word in text for word in _OFFLINE):
-        return UnavailableError(
+            "Accept its licence on the hub, then log in with `hf auth login` or set HF_TOKEN.",
+        ),
+        (
+            caused_by(hub.RevisionNotFoundError),
+            UnavailableError,
+            f"{name} has no such revision.",
+            "Check --revision and --draft-revision.",
+        ),
+        (
+            caused_by(hub.OfflineModeIsEnabled, hub.LocalEntryNotFoundError, ConnectionError, TimeoutError)
+            or says(
+                "couldn't connect", "cannot find an appropriate cached", "offline mode", "name resolution"
+            ),
+            UnavailableError,
             f"{name} is not on this machine and the hub cannot be reached.",
-            flag=flag,
-            remedy="Give a local folder, set HF_HOME to a filled cache, or use --pair mini.",
-        )
-    absent = any(isinstance(cause, errors.RepositoryNotFoundError) for cause in causes)
-    if absent or any(word in text for word in _ABSENT):
-        return UnavailableError(
+            "Give a local folder, set HF_HOME to a filled cache, or use --pair mini.",
+        ),
+        (
+            caused_by(hub.RepositoryNotFoundError)
+            or says("is not a local folder", "is not a valid model identifier", "404 client error"),
+            UnavailableError,
             f"no model {name} was found on the hub, or it is private.",
-            flag=flag,
-            remedy="Check its name; for a private one log in with `hf auth login`.",
-        )
-    return None
+            "Check its name; for a private one log in with `hf auth login`.",
+        ),
+        (
+            True,
+            UnavailableError,
+            f"{name} cannot be read: {next(iter(text.splitlines()), type(error).__name__)}",
+            "Download or save the model again.",
+        ),
+    )
+    _, kind, message, remedy = next(row for row in found if row[0])
+    return kind(message, flag=flag, remedy=remedy)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

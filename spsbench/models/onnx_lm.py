@@ -15,7 +15,7 @@ from torch import Tensor
 from spsbench.config.models import ONNXRUNTIME
 from spsbench.errors import UsageError
 from spsbench.models.blueprint import Blueprint, blueprint_of
-from spsbench.models.causal_lm import CausalLM, FeatureRows, VocabularyRows
+from spsbench.models.causal_lm import CausalLM, FeatureRows, VocabularyRows, roomy
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights, trim_heap
 from spsbench.models.onnx_graph import FEATURES, Graph, build_graph
 from spsbench.models.trained import embedding_fingerprint
@@ -56,7 +56,6 @@ def session_options(threads: int) -> SessionOptions:
     return options
 
 
-_BLOCK = 256
 # Larger blocks are prompts: no two are of the same length, and a prompt does not wait for a binding.
 _MOST_ROWS_KEPT = 65
 
@@ -138,7 +137,7 @@ class OnnxForward:
         if wanted <= self._slots:
             return
         plan = self._plan
-        slots = max(-(-wanted // _BLOCK) * _BLOCK, 2 * held)
+        slots = roomy(held, wanted)
         grown: dict[str, Any] = {}
         for number in range(plan.layers):
             for name in (f"key_{number}", f"value_{number}"):

@@ -11,13 +11,12 @@ import torch
 from spsbench.config import PairConfig
 from spsbench.config.models import TORCH, Precision
 from spsbench.errors import UsageError, as_typed
-from spsbench.models.causal_lm import CausalLM, context_window, text_config
+from spsbench.models.causal_lm import CausalLM, context_window, require_exact_rollback, text_config
 from spsbench.models.hf_errors import quiet_libraries
 from spsbench.models.loading import choose_backend, load, load_placed, model_not_covered
 from spsbench.models.memory import experts_of, require_memory, suitable_threads, weight_bytes
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import quantised_of, require_quantisable
-from spsbench.models.selftest import require_exact_rollback
 from spsbench.models.source import ModelSource, find
 from spsbench.models.tensor_parallel import Ranks, load_split
 from spsbench.models.tokenizer import Tokenizer, check_same

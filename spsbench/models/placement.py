@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -174,18 +174,13 @@ class PlacedLM(TorchLM):
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         return super().score_uncached(tokens, last).to(self.device)
 
-    def twin(self) -> PlacedLM:
-        other = PlacedLM(self.model, self.vocab_size, self.device, self.placed, self._parameters)
-        other.attached = self.attached
-        return other
-
-    def with_features(self, flag: str) -> PlacedLM:
+    def with_features(self, flag: str) -> NoReturn:
         raise _whole_only(flag)
 
-    def truncated(self, layers: int, flag: str) -> PlacedLM:
+    def truncated(self, layers: int, flag: str) -> NoReturn:
         raise _whole_only(flag)
 
-    def embedding_fingerprint(self) -> str:
+    def embedding_fingerprint(self) -> NoReturn:
         raise _whole_only("--draft")
 
 

@@ -134,9 +134,9 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
         return logits
 
-    def twin(self) -> Seq2SeqLM:
-        other = Seq2SeqLM(self.model, self.border, self.vocab_size)
-        other.attached = self.attached
+    def twin(self) -> Self:
+        other = super().twin()
+        other._encoded, other._read = None, 0
         return other
 
     def forward_bytes(self, rows: int = 1) -> int:

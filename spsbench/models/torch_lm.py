@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from spsbench.config.models import TORCH
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import CausalLM, FeatureRows, text_config
+from spsbench.models.causal_lm import CausalLM, FeatureRows, roomy, text_config
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token
 from spsbench.models.quantised import quantised_of
 from spsbench.models.trained import table_fingerprint
@@ -78,9 +78,6 @@ def _shorten_configs(model: nn.Module, path: str, layers: int) -> None:
                 text.layer_types = text.layer_types[:layers]
             text.num_hidden_layers = layers
             part.__dict__["config"] = config
-
-
-_BLOCK = 256
 
 
 class RewindLayer(DynamicLayer):  # type: ignore[misc]
@@ -171,8 +168,7 @@ def _with_room(buffer: Tensor | None, states: Tensor, held: int, wanted: int) ->
     if buffer is not None and wanted <= buffer.shape[-2]:
         return buffer
     batch, heads, _, width = states.shape
-    room = max(-(-wanted // _BLOCK) * _BLOCK, 2 * held)
-    grown = states.new_empty((batch, heads, room, width))
+    grown = states.new_empty((batch, heads, roomy(held, wanted), width))
     if buffer is not None:
         grown[:, :, :held] = buffer[:, :, :held]
     return grown
@@ -235,12 +231,12 @@ class TorchLM(CausalLM):
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
         return logits
 
-    def twin(self) -> TorchLM:
-        other = type(self)(self.model, self.vocab_size)
-        other.attached = self.attached
+    def twin(self) -> Self:
+        other = copy.copy(self)
+        other.cache, other._features = RewindCache(), None
         return other
 
-    def with_features(self, flag: str) -> TorchLM:
+    def with_features(self, flag: str) -> Self:
         other = self.twin()
         other._features = FeatureRows()
         _require_states(self.model, flag)

@@ -13,7 +13,7 @@ from spsbench.drafters.early_exit import exit_model
 from spsbench.drafters.kind import Context
 from spsbench.drafters.registry import build_drafter
 from spsbench.errors import UsageError
-from spsbench.models import selftest
+from spsbench.models import causal_lm
 from spsbench.models.memory import forward_bytes
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams, Spec
@@ -83,6 +83,6 @@ def test_layers_in_two_lists_are_refused() -> None:
 def test_an_exit_that_answers_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     score = TorchLM.score
     monkeypatch.setattr(TorchLM, "score", lambda self, tokens, last: score(self, tokens.flip(0), last))
-    assert selftest.self_test(TorchLM(make(config_of("gpt2")))).worst > 0.1
+    assert causal_lm.self_test(TorchLM(make(config_of("gpt2")))).worst > 0.1
     with pytest.raises(UsageError, match="gpt2 cut to 1 layers cannot be rolled back"):
         exit_model(TorchLM(make(config_of("gpt2"))), 1)

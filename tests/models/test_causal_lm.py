@@ -11,8 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.local import EagerEngine
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.selftest import require_exact_rollback, self_test
+from spsbench.models.causal_lm import CausalLM, require_exact_rollback, self_test
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Request, SamplingParams
 from spsbench.testing import Letters

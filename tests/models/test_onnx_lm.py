@@ -17,9 +17,8 @@ from spsbench.decode.clock import SystemClock
 from spsbench.engines.local import EagerEngine
 from spsbench.errors import UsageError
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.causal_lm import CausalLM, require_exact_rollback, self_test
 from spsbench.models.checkpoint import LoadedWeights
-from spsbench.models.selftest import require_exact_rollback, self_test
 from spsbench.models.torch_lm import TorchLM
 from spsbench.paths import mini_dir
 from spsbench.records import Request, SamplingParams

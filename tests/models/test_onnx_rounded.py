@@ -14,9 +14,9 @@ from torch import Tensor
 
 from spsbench.drafters.quantised import rounded_target
 from spsbench.errors import UsageError
+from spsbench.models.causal_lm import self_test
 from spsbench.models.onnx_graph import BLOCK, block_sums, rounded_4, rounded_8
 from spsbench.models.onnx_lm import OnnxLM
-from spsbench.models.selftest import self_test
 from spsbench.models.torch_lm import TorchLM
 
 IDS = torch.randint(250, (40,), generator=torch.Generator().manual_seed(0))

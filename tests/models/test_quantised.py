@@ -20,10 +20,10 @@ from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import memory as weights
 from spsbench.models import quantised
 from spsbench.models.batched import StaticLM, require_same_answers
+from spsbench.models.causal_lm import self_test
 from spsbench.models.loading import random_model
 from spsbench.models.pair import Pair, load_pair, pair_backend
 from spsbench.models.quantised import GROUP, quantised_of, require_quantisable, stored_bytes
-from spsbench.models.selftest import self_test
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Arm, Request, SamplingParams
 from spsbench.runner.engines import EngineFactory, require_own_weights

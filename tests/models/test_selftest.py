@@ -11,8 +11,13 @@ from tiny_models import MORE, WINDOW, config_of, make
 from transformers import DynamicCache
 
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import CausalLM, attention_window, context_window
-from spsbench.models.selftest import require_exact_rollback, self_test
+from spsbench.models.causal_lm import (
+    CausalLM,
+    attention_window,
+    context_window,
+    require_exact_rollback,
+    self_test,
+)
 from spsbench.models.source import require_generative
 from spsbench.models.torch_lm import RewindLayer, TorchLM
 
@@ -131,13 +136,22 @@ def test_one_failure_is_rounding_and_repeated_failures_are_a_fault(monkeypatch: 
         seeds.append(seed)
         return replace(self_test(tested, seed), cached=1.0 if seed in bad else 0.0)
 
-    monkeypatch.setattr("spsbench.models.selftest.self_test", moody)
+    monkeypatch.setattr("spsbench.models.causal_lm.self_test", moody)
     bad = {0}
     require_exact_rollback(model, "moody")
     assert seeds == [0, 1]
     bad = {0, 1, 2}
     with pytest.raises(UsageError):
         require_exact_rollback(model, "moody")
+
+
+@pytest.mark.parametrize("wrong", ["cached", "rolled_back", "scale"])
+def test_nan_is_no_small_difference(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = TorchLM(make(config_of("llama")))
+    result = replace(self_test(model), **{wrong: float("nan")})
+    monkeypatch.setattr("spsbench.models.causal_lm.self_test", lambda model, seed: result)
+    with pytest.raises(UsageError, match="cannot be rolled back exactly"):
+        require_exact_rollback(model, "broken")
 
 
 def test_the_prompt_crosses_small_windows_and_fits_small_contexts() -> None:

@@ -20,10 +20,9 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import DRAFTERS
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import EXACT, Scene, worst_difference
-from spsbench.models.causal_lm import CausalLM, context_window
+from spsbench.models.causal_lm import CausalLM, context_window, require_exact_rollback
 from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.loading import load, load_torch, model_not_covered
-from spsbench.models.selftest import require_exact_rollback
 from spsbench.models.seq2seq_lm import Encoded, OnnxSeq2SeqLM, Seq2SeqLM
 from spsbench.models.source import decoder_start, find, require_generative
 from spsbench.models.tokenizer import Border

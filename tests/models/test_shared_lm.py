@@ -17,12 +17,11 @@ from torch import Tensor
 from spsbench.config.models import ONNXRUNTIME, QUANTISED, TORCH
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.batched import StaticLM, require_same_answers
-from spsbench.models.causal_lm import CausalLM
+from spsbench.models.causal_lm import CausalLM, require_exact_rollback, self_test
 from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.memory import weight_bytes
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.pair import Pair, PairSource, load_pair
-from spsbench.models.selftest import require_exact_rollback, self_test
 from spsbench.models.source import find
 from spsbench.models.torch_lm import TorchLM
 
