@@ -98,7 +98,9 @@ def audit_named(params: Mapping[str, Any]) -> None:
     quiet = params["quiet"]
     settings = [Setting(sampling, k) for sampling, k in product(samplings, lookaheads)]
     if params["repro"]:
-        _require_script(kind)
+        from spsbench.verify.repro_script import require_script
+
+        require_script(kind.name, "--repro")
     say("Checking prompts, models and engine", quiet=quiet)
     ready = plan_of(config, params["engine"])
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
@@ -232,12 +234,6 @@ def _models(ready: Plan, threads: int) -> tuple[CausalLM, CausalLM]:
     given = (ready.device, source.vocab_size)
     target = load(source.target, "float32", *given, "--target", TORCH)
     return target, load(source.draft, "float32", *given, "--draft", TORCH, target=target)
-
-
-def _require_script(kind: PeerKind) -> None:
-    from spsbench.verify.repro_script import require_part
-
-    require_part(kind.name, "--repro")
 
 
 def _reproduced(

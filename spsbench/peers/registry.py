@@ -18,9 +18,6 @@ from spsbench.peers.worker import Command, Worker
 from spsbench.plugins import Options, settled, unknown
 from spsbench.records import Spec
 
-Variables = dict[str, str]
-
-_PRELOADED = ("libiomp5.so", "libtcmalloc_minimal.so.4")
 _HOW_TO_DRAFT = ("greedy", "probabilistic")
 
 
@@ -33,8 +30,9 @@ class Named:
     options: Options = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     python: Callable[[Environment], Path] = lambda environment: environment.python
-    variables: Callable[[Environment, Load], Variables] = lambda environment, load: {}
-    placed: Callable[[Environment], Variables] = lambda environment: {}
+    environment: Mapping[str, str] = field(default_factory=dict)
+    preloaded: tuple[str, ...] = ()
+    placed: Callable[[Environment], dict[str, str]] = lambda environment: {}
 
     def settled(self, spec: Spec, flag: str) -> Options:
         """Every option, as given or by default."""
@@ -52,25 +50,13 @@ class Named:
         """A peer with one setting; see ``registry.PeerKind``."""
         argv = [str(self.python(environment)), str(LAUNCH), f"spsbench.peers.workers.{self.module}"]
         given = dict(options) | dict(self.placed(environment)) | load.options
-        told = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1"}
-        variables = (
-            told if load.threads is None else told | {"OMP_NUM_THREADS": str(load.threads)}
-        ) | self.variables(environment, load)
+        variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", **self.environment}
+        if load.threads is not None:
+            variables["OMP_NUM_THREADS"] = str(load.threads)
+        if self.preloaded:
+            libraries = (environment.folder / "lib" / name for name in self.preloaded)
+            variables["LD_PRELOAD"] = ":".join(str(library) for library in libraries if library.is_file())
         return Worker(Command(argv, log, variables), replace(load, options=given), paused=paused)
-
-
-def _vllm_variables(environment: Environment, load: Load) -> Variables:
-    """It asks for two libraries to be loaded first. Without Intel's OpenMP, which comes with it, speculation
-    crawls; tcmalloc is taken from the environment's ``lib`` too, if there."""
-    libraries = [environment.folder / "lib" / name for name in _PRELOADED]
-    return {
-        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "LD_PRELOAD": ":".join(str(library) for library in libraries if library.is_file()),
-    }
 
 
 NAMED: Mapping[str, Named] = {
@@ -91,7 +77,15 @@ NAMED: Mapping[str, Named] = {
         lambda model, environment: str(model.absolute()),
         options={"draft_sample_method": "greedy", "mended": False, "eager": False},
         choices={"draft_sample_method": _HOW_TO_DRAFT},
-        variables=_vllm_variables,
+        environment={
+            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_LOGGING_LEVEL": "WARNING",
+        },
+        # Without Intel's OpenMP, which comes with it, speculation crawls; tcmalloc is taken if it is there.
+        preloaded=("libiomp5.so", "libtcmalloc_minimal.so.4"),
     ),
 }
 """By their names on the command line; each has an entry in the catalogue."""

@@ -13,6 +13,8 @@ from spsbench.peers.protocol import (
     DESCRIBE,
     GENERATE,
     LENGTH,
+    SAMPLER_ORDER,
+    SMALLEST_SET,
     STOP,
     VERSION,
     Answer,
@@ -77,6 +79,25 @@ def _answered(
     if served is None:
         raise ValueError("`describe` comes first")
     return served, served.generate(read(Ask, message.get("params")))
+
+
+def float32_only(load: Load) -> None:
+    """Refuse another dtype."""
+    if load.dtype != "float32":
+        raise ValueError(f"dtype {load.dtype} is not supported, only float32")
+
+
+def usual_settings(load: Load) -> dict[str, Any]:
+    """``Described.settings`` of an engine that has none but what it is to load, warped in the usual order."""
+    return {
+        "dtype": load.dtype,
+        "kv_dtype": load.dtype,
+        "dynamic_quantisation": False,
+        "prefix_cache": False,
+        "threads": load.threads,
+        "top_p": SMALLEST_SET,
+        "sampler_order": SAMPLER_ORDER,
+    }
 
 
 def until_stop(ids: list[int], ask: Ask) -> tuple[list[int], str]:

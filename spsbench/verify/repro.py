@@ -31,9 +31,9 @@ from spsbench.verify.engine_audit import reading_of
 from spsbench.verify.engine_matrix import Row, Subject
 from spsbench.verify.laws import Law, read_under
 from spsbench.verify.localise import MOST_TEXTS
+from spsbench.verify.repro_parts import LEAST, LEVEL, followers, p_value, seeds
+from spsbench.verify.repro_parts import shown as p_shown
 from spsbench.verify.repro_script import options_of, script
-from spsbench.verify.repro_scripts.common import LEAST, LEVEL, followers, p_value, seeds
-from spsbench.verify.repro_scripts.common import shown as p_shown
 
 _TRIED = 3
 """Contexts that are tried of each kind: the first token after them is wrong, or a later one."""
@@ -153,7 +153,7 @@ def _asked(row: Row, subject: Subject, shown: Shown) -> dict[str, Any]:
         "threads": subject.threads,
         "dtype": subject.dtype,
         "vocab_size": subject.models[0].vocab_size,
-        **options_of(subject.kind.name),
+        **options_of(subject.kind.name, subject.threads),
         "held_against": None if row.against is None else row.against.name,
     }
 

@@ -24,8 +24,8 @@ from spsbench.models.causal_lm import CausalLM, text_config
 from spsbench.models.loading import load, model_not_covered
 from spsbench.models.pair import find_pair
 from spsbench.models.source import find
-from spsbench.peers.protocol import LENGTH, SAMPLER_ORDER, SMALLEST_SET, STOP, Answer, Ask, Described, Load
-from spsbench.peers.serving import serve
+from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described, Load
+from spsbench.peers.serving import serve, usual_settings
 from spsbench.records import VERIFICATION_RULE, Request, SamplingParams
 from spsbench.verify.controls import ENGINE_FAULTS, faulty
 
@@ -52,17 +52,9 @@ class Served:
 
     def describe(self) -> Described:
         """All of it is known."""
-        settings = {
-            "dtype": self._asked.dtype,
-            "kv_dtype": self._asked.dtype,
-            "dynamic_quantisation": False,
-            "prefix_cache": False,
-            "threads": self._asked.threads,
-            "top_p": SMALLEST_SET,
-            "sampler_order": SAMPLER_ORDER,
-        }
         rule = VERIFICATION_RULE if self._asked.speculative else None
         size = self._models[0].vocab_size
+        settings = usual_settings(self._asked)
         return Described("spsbench", spsbench.__version__, vocab_size=size, rule=rule, settings=settings)
 
     def generate(self, ask: Ask) -> Answer:

@@ -372,18 +372,13 @@ def test_a_wrong_name_or_option_is_refused(text: str, words: str) -> None:
 
 
 def test_vllm_gets_the_library_that_it_asks_for_and_none_of_our_packages(tmp_path: Path) -> None:
-    from spsbench.peers.registry import NAMED
-
     library = tmp_path / "lib/libiomp5.so"
     library.parent.mkdir()
     library.touch()
-    variables = NAMED["vllm"].variables(Environment(tmp_path), Load("t"))
-    assert variables["LD_PRELOAD"] == str(library)
     peer: Any = peer_in(Environment(tmp_path), Spec.parse("vllm:eager=true")).open(
         Load("t", threads=3), tmp_path / "log", False
     )
-    assert (peer._command.environment["PYTHONPATH"], peer._command.environment["OMP_NUM_THREADS"]) == (
-        "",
-        "3",
-    )
+    variables = peer._command.environment
+    assert (variables["PYTHONPATH"], variables["OMP_NUM_THREADS"]) == ("", "3")
+    assert variables["LD_PRELOAD"] == str(library)
     assert peer._load.options == {"draft_sample_method": "greedy", "mended": False, "eager": True}

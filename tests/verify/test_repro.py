@@ -25,11 +25,11 @@ from spsbench.peers.registry import NAMED
 from spsbench.records import SamplingParams
 from spsbench.summary_types import ReproFacts
 from spsbench.verify import engine_audit, repro
+from spsbench.verify import repro_parts as common
 from spsbench.verify.engine_audit import Effort
 from spsbench.verify.engine_matrix import Row, Setting, Subject, audit_engine
 from spsbench.verify.repro import Draws, reproduce, reproducible
-from spsbench.verify.repro_script import options_of, require_part, script
-from spsbench.verify.repro_scripts import common
+from spsbench.verify.repro_script import options_of, require_script, script
 
 K = 2
 LENGTH = 12
@@ -173,9 +173,12 @@ def case(engine: str, **changes: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("engine", [*NAMED, "worker:python 'my engine.py'"])
 def test_scripts_of_every_engine_are_whole(engine: str, tmp_path: Path) -> None:
-    """They parse, import nothing of ours, and say what they take, without any package."""
+    """They lack no name, import nothing of ours, and say what they take, without any package."""
     path = tmp_path / "repro.py"
     path.write_text(script(engine, "A title.", case(engine)))
+    check = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F", path]
+    found = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
     imported = [
         name
         for node in ast.walk(ast.parse(path.read_text()))
@@ -198,7 +201,7 @@ def test_scripts_of_every_engine_are_whole(engine: str, tmp_path: Path) -> None:
 
 def test_servers_are_refused() -> None:
     with pytest.raises(UsageError, match="no script is written for servers"):
-        require_part("openai:http://127.0.0.1:8000/v1", "--repro")
+        require_script("openai:http://127.0.0.1:8000/v1", "--repro")
 
 
 # --- statistics ---------------------------------------------------------------------------------------

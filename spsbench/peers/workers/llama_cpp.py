@@ -15,8 +15,8 @@ import time
 import urllib.request
 from typing import Any
 
-from spsbench.peers.protocol import LENGTH, SAMPLER_ORDER, SMALLEST_SET, STOP, Answer, Ask, Described, Load
-from spsbench.peers.serving import serve, until_stop
+from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described, Load
+from spsbench.peers.serving import float32_only, serve, until_stop, usual_settings
 
 _PATIENCE_S = 300
 _DRAFTS = "llamacpp:spec_decode_num_drafts_total"
@@ -27,8 +27,7 @@ class LlamaCpp:
     """One server with one slot; its times and counts are per request."""
 
     def __init__(self, load: Load) -> None:
-        if load.dtype != "float32":
-            raise ValueError(f"dtype {load.dtype} is not supported, only float32")
+        float32_only(load)
         self._load, self._server = load, load.options["server"]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -48,15 +47,7 @@ class LlamaCpp:
             version=line.split(":", 1)[1].partition(", commit")[0].replace(" (", ", ").strip(),
             vocab_size=model["meta"]["n_vocab"],
             rule=_RULES[_draft_sampling(self._load)] if self._load.speculative else None,
-            settings={
-                "dtype": "float32",
-                "kv_dtype": "float32",
-                "dynamic_quantisation": False,
-                "prefix_cache": False,
-                "threads": self._load.threads,
-                "top_p": SMALLEST_SET,
-                "sampler_order": SAMPLER_ORDER,
-            },
+            settings=usual_settings(self._load),
             limits=[
                 "Near the length limit it drafts less than K or nothing; loops are not given there.",
                 "Drafted and accepted tokens count the whole last loop, also after the stop token.",

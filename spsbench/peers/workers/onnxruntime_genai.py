@@ -13,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.peers.protocol import SMALLEST_SET, Answer, Ask, Described, Load
-from spsbench.peers.serving import serve, until_stop
+from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.serving import float32_only, serve, until_stop, usual_settings
 
 _CONFIG = "genai_config.json"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -24,8 +24,7 @@ class OnnxRuntimeGenAI:
     """The target alone, or with its draft as ``model.draft``."""
 
     def __init__(self, load: Load) -> None:
-        if load.dtype != "float32":
-            raise ValueError(f"dtype {load.dtype} is not supported, only float32")
+        float32_only(load)
         self._genai: Any = importlib.import_module("onnxruntime_genai")
         self._load = load
         config = json.loads((Path(load.target) / _CONFIG).read_text())
@@ -36,19 +35,14 @@ class OnnxRuntimeGenAI:
 
     def describe(self) -> Described:
         rule = "greedy: sample-and-compare; sampled: not documented"
+        settings = usual_settings(self._load)
+        del settings["sampler_order"]
         return Described(
             engine="ONNX Runtime GenAI",
             version=version("onnxruntime-genai"),
             vocab_size=self._vocab_size,
             rule=rule if self._load.speculative else None,
-            settings={
-                "dtype": "float32",
-                "kv_dtype": "float32",
-                "dynamic_quantisation": False,
-                "prefix_cache": False,
-                "threads": self._load.threads,
-                "top_p": SMALLEST_SET,
-            },
+            settings=settings,
             limits=[
                 "With top_k 0 it ignores top_p, so it is asked for a top-k of the whole vocabulary.",
                 "Its order of temperature, top-k and top-p is not documented, and not reported here.",

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.peers.protocol import SAMPLER_ORDER, Answer, Ask, Described, Load, Sampling
-from spsbench.peers.serving import serve, until_stop
+from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.serving import float32_only, serve, until_stop, usual_settings
 
 _FLOAT32 = {
     "INFERENCE_PRECISION_HINT": "f32",
@@ -33,9 +33,9 @@ class OpenVino:
     """A pipeline on the CPU, with a draft or without; its prefix cache is off."""
 
     def __init__(self, load: Load) -> None:
-        if load.dtype != "float32":
-            raise ValueError(f"dtype {load.dtype} is not supported, only float32")
+        float32_only(load)
         self._openvino: Any = importlib.import_module("openvino")
+        self._numpy: Any = importlib.import_module("numpy")
         self._genai: Any = importlib.import_module("openvino_genai")
         self._load = load
         properties: dict[str, Any] = dict(_FLOAT32)
@@ -55,16 +55,11 @@ class OpenVino:
             engine="OpenVINO GenAI",
             version=version("openvino-genai"),
             vocab_size=model.output(0).get_partial_shape()[-1].get_length(),
-            rule=self._rule(),
-            settings={
-                "dtype": "float32",
-                "kv_dtype": "float32",
-                "dynamic_quantisation": False,
-                "prefix_cache": False,
-                "threads": self._load.threads,
-                "top_p": "smallest set of more than that mass",
-                "sampler_order": SAMPLER_ORDER,  # top_k comes first, which is the same law
-            },
+            rule="greedy: sample-and-compare; sampled: its own, not lossless"
+            if self._load.speculative
+            else None,
+            # Its top_k comes first, which is the same law.
+            settings=usual_settings(self._load) | {"top_p": "smallest set of more than that mass"},
             limits=[
                 "Sampled with a draft, what it keeps does not follow the target (openvino.genai issue 4190).",
                 "Accepted tokens are not given: its count leaves the last target call out.",
@@ -74,7 +69,8 @@ class OpenVino:
 
     def generate(self, ask: Ask) -> Answer:
         """One duration a target call, the first of them the prefill."""
-        prompt = self._openvino.Tensor(np.array([ask.prompt_ids], dtype=np.int64))
+        ids = self._numpy.array([ask.prompt_ids], dtype=self._numpy.int64)
+        prompt = self._openvino.Tensor(ids)
         config = self._config(ask)
         started = time.perf_counter()
         found = self._pipeline.generate(prompt, config)
@@ -95,27 +91,18 @@ class OpenVino:
             loops=loops,
         )
 
-    def _rule(self) -> str | None:
-        if not self._load.speculative:
-            return None
-        return "greedy: sample-and-compare; sampled: its own, not lossless"
-
     def _config(self, ask: Ask) -> Any:
         config = self._genai.GenerationConfig()
         config.max_new_tokens, config.apply_chat_template = ask.max_new_tokens, False
         config.stop_token_ids = set(ask.stop_ids)
         config.do_sample = not ask.sampling.greedy
         if config.do_sample:
-            _sample(config, ask.sampling, ask.seed)
+            config.temperature, config.top_p = ask.sampling.temperature, ask.sampling.top_p
+            config.top_k = ask.sampling.top_k or _ALL
+            config.rng_seed = ask.seed
         if self._load.speculative:
             config.num_assistant_tokens = self._load.k
         return config
-
-
-def _sample(config: Any, sampling: Sampling, seed: int) -> None:
-    config.temperature, config.top_p = sampling.temperature, sampling.top_p
-    config.top_k = sampling.top_k or _ALL
-    config.rng_seed = seed
 
 
 _XML = Path("openvino_model.xml")

