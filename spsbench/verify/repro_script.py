@@ -68,8 +68,8 @@ def require_script(engine: str, flag: str) -> None:
 def options_of(engine: str, threads: int | None = None) -> dict[str, Any]:
     """What the script has to know of an engine beside its setting."""
     if engine.startswith(WORKER):
-        options = {"command": shlex.join(shlex.split(engine.removeprefix(WORKER)))}
-        return {"models": "HF_DIR", "options": options, "flags": ["command"], "environment": {}}
+        command = {"command": shlex.join(shlex.split(engine.removeprefix(WORKER)))}
+        return {"models": "HF_DIR", "options": command, "flags": ["command"], "environment": {}}
     spec = Spec.parse(engine)
     named = NAMED[spec.name]
     _, models, flags = _NOTES[named.module]
