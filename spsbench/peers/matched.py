@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,22 +39,17 @@ def unequal(arms: Sequence[Ran], *, sampled: bool = True) -> list[str]:
     """A sentence for each setting of ``SETTINGS`` that is not the same everywhere, or not reported."""
     names = [name for name in SETTINGS if sampled or name not in OF_SAMPLING]
     groups = {name: _by_value(name, arms) for name in names}
-    told = {name: {value: who for value, who in found.items() if value} for name, found in groups.items()}
-    return [
-        *(_differing(name, found) for name, found in told.items() if len(found) > 1),
-        *_untold({name: found[None] for name, found in groups.items() if None in found}),
-    ]
-
-
-def _differing(name: str, told: Mapping[str, str]) -> str:
-    parts = "; ".join(f"{value} with {who}" for value, who in told.items())
-    return f"{name} ({SETTINGS[name]}) differs: {parts}."
-
-
-def _untold(settings: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for those that do not report some settings."""
-    for who in dict.fromkeys(settings.values()):
-        yield f"Not reported by {who}: {', '.join(name for name, other in settings.items() if other == who)}."
+    found = []
+    for name, values in groups.items():
+        told = {value: who for value, who in values.items() if value}
+        if len(told) > 1:
+            parts = "; ".join(f"{value} with {who}" for value, who in told.items())
+            found.append(f"{name} ({SETTINGS[name]}) differs: {parts}.")
+    untold = {name: values[None] for name, values in groups.items() if None in values}
+    for who in dict.fromkeys(untold.values()):
+        silent = ", ".join(name for name, other in untold.items() if other == who)
+        found.append(f"Not reported by {who}: {silent}.")
+    return found
 
 
 def _by_value(name: str, arms: Sequence[Ran]) -> dict[str | None, str]:

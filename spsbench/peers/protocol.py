@@ -144,17 +144,17 @@ def request_seed(seed: int) -> int:
 
 def request(id: int, method: str, params: Params = None) -> str:
     """The line of a request."""
-    return _line({"id": id, "method": method, "params": None if params is None else asdict(params)})
+    return _line(id=id, method=method, params=None if params is None else asdict(params))
 
 
 def result(id: int, found: Result) -> str:
     """The line that answers a request."""
-    return _line({"id": id, "result": None if found is None else asdict(found)})
+    return _line(id=id, result=None if found is None else asdict(found))
 
 
 def failure(id: int, error: str) -> str:
     """The line that says why a request has no answer."""
-    return _line({"id": id, "error": error})
+    return _line(id=id, error=error)
 
 
 def loaded(text: str | bytes) -> Any:
@@ -193,10 +193,16 @@ def read(kind: type[Kind], value: object) -> Kind:
         raise ProtocolError(f"{kind.__name__.lower()} is not an object: {shortened(json.dumps(value))}")
     given: dict[str, Any] = {}
     for each in fields(kind):
-        if each.name in value:
-            given[each.name] = _checked(each.name, value[each.name], str(each.type))
-        elif each.default is MISSING and each.default_factory is MISSING:
-            raise ProtocolError(f"{each.name} is missing")
+        if each.name not in value:
+            if each.default is MISSING and each.default_factory is MISSING:
+                raise ProtocolError(f"{each.name} is missing")
+            continue
+        found, (base, _, none) = value[each.name], str(each.type).partition(" | ")
+        if base == "Sampling":
+            found = read(Sampling, found)
+        elif not (found is None and none) and not _KINDS[base][0](found):
+            raise ProtocolError(f"{each.name} is {shortened(json.dumps(found))} and not {_KINDS[base][1]}")
+        given[each.name] = found
     return kind(**given)
 
 
@@ -206,47 +212,25 @@ def shortened(text: str, most: int = 120) -> str:
     return repr(flat if len(flat) <= most else f"{flat[:most]}...")
 
 
-def _line(message: Mapping[str, Any]) -> str:
+def _line(**message: Any) -> str:
     return json.dumps(message) + "\n"
 
 
-def _checked(name: str, value: Any, kind: str) -> Any:
-    """A value, if it is of the field's type."""
-    if kind == "Sampling":
-        return read(Sampling, value)
-    base, _, none = kind.partition(" | ")
-    if value is None and none:
-        return None
-    if not _CHECKS[base.partition("[")[0]](value, base):
-        raise ProtocolError(f"{name} is {shortened(json.dumps(value))} and not {_SAID[base]}")
-    return value
+def _all(kind: str, value: Any) -> bool:
+    return isinstance(value, list) and all(_KINDS[kind][0](each) for each in value)
 
 
-def _is_list(value: Any, kind: str) -> bool:
-    if kind == "list[list[int]]":
-        return isinstance(value, list) and all(_is_list(each, "list[int]") for each in value)
-    of = "int" if kind == "list[int]" else "str"
-    return isinstance(value, list) and all(_CHECKS[of](each, of) for each in value)
-
-
-_CHECKS: dict[str, Callable[[Any, str], bool]] = {
-    "bool": lambda value, _: type(value) is bool,
-    "int": lambda value, _: type(value) is int and abs(value) < LARGEST,
-    "float": lambda value, _: type(value) in (int, float) and abs(value) < LARGEST,
-    "str": lambda value, _: isinstance(value, str),
-    "list": _is_list,
-    "dict": lambda value, _: isinstance(value, dict),
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "bool": (lambda value: type(value) is bool, "true or false"),
+    "int": (lambda value: type(value) is int and abs(value) < LARGEST, "a whole number"),
+    "float": (lambda value: type(value) in (int, float) and abs(value) < LARGEST, "a number"),
+    "str": (lambda value: isinstance(value, str), "text"),
+    "list[int]": (lambda value: _all("int", value), "a list of whole numbers"),
+    "list[str]": (lambda value: _all("str", value), "a list of texts"),
+    "list[list[int]]": (lambda value: _all("list[int]", value), "a list of lists of whole numbers"),
+    "dict[str, Any]": (lambda value: isinstance(value, dict), "an object"),
 }
-_SAID = {
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text",
-    "list[int]": "a list of whole numbers",
-    "list[str]": "a list of texts",
-    "list[list[int]]": "a list of lists of whole numbers",
-    "dict[str, Any]": "an object",
-}
+"""By the type of a field: whether a value is of it, and what it should have been."""
 
 
 _MOST_A_TOKEN = 1000

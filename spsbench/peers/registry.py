@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -116,7 +116,14 @@ class PeerKind:
 def find_peer(text: str, flag: str = "--engine") -> PeerKind:
     """The engine that a text stands for."""
     if text.startswith(WORKER):
-        return _worker(text, flag)
+        try:
+            argv = shlex.split(text.removeprefix(WORKER))
+        except ValueError as error:
+            raise UsageError(f"{text} cannot be read: {error}.", flag=flag) from error
+        if not argv:
+            remedy = f'E.g. {WORKER}"python my_engine.py".'
+            raise UsageError("no command follows the colon.", flag=flag, remedy=remedy)
+        return PeerKind(text, lambda load, log, paused: Worker(Command(argv, log), load, paused=paused))
     if text.startswith(OPENAI):
         return PeerKind(text, _server_opener(text, flag), served=True)
     spec = Spec.parse(text)
@@ -169,20 +176,3 @@ def _server_opener(text: str, flag: str) -> Callable[[Load, Path, bool], Peer]:
         return Server(url, model, texts_in(load.target))
 
     return opened
-
-
-def _worker(text: str, flag: str) -> PeerKind:
-    try:
-        argv = shlex.split(text.removeprefix(WORKER))
-    except ValueError as error:
-        raise UsageError(f"{text} cannot be read: {error}.", flag=flag) from error
-    if not argv:
-        raise UsageError(
-            "no command follows the colon.", flag=flag, remedy=f'E.g. {WORKER}"python my_engine.py".'
-        )
-    return PeerKind(text, lambda load, log, paused: started(argv, load, log, paused))
-
-
-def started(argv: Sequence[str], load: Load, log: Path, paused: bool) -> Peer:
-    """A worker by its command; it runs when it is first asked."""
-    return Worker(Command(argv, log), load, paused=paused)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from spsbench.errors import UnavailableError
 from spsbench.peers.dialects import (
-    Counters,
     Dialect,
     Heard,
     LlamaCpp,
@@ -111,7 +111,7 @@ class Server:
         drafted, accepted = counted(len(answer.output_ids))
         return replace(answer, drafted=drafted, accepted=accepted)
 
-    def counting(self) -> Callable[[int], tuple[int, int] | tuple[None, None]]:
+    def counting(self) -> Callable[[int], Counted]:
         """Look at what the server counts; what is returned looks again.
 
         It is given how many tokens the server wrote meanwhile, and answers how many draft tokens were
@@ -121,12 +121,10 @@ class Server:
         before = self._tally(dialect)
         if before is None:
             return lambda tokens: (None, None)
-        return lambda tokens: counted_between(before, lambda: self._tally(dialect), tokens) or (None, None)
+        return lambda tokens: counted_between(before, lambda: self._tally(dialect), tokens)
 
     def _tally(self, dialect: Dialect) -> Tally | None:
-        if dialect.counters is None:
-            return None
-        return read_tally(self._http.text("/metrics"), dialect.counters)
+        return read_tally(self._http.text("/metrics"), dialect.counters) if dialect.counters else None
 
     def _failure(self, error: PeerError) -> PeerError:
         """The error, or that it was one too many."""
@@ -176,48 +174,40 @@ _LATE_S = 1.0
 """Servers count shortly after they have answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Sums of ``Counters`` since the server's start, over all of their labels."""
+Tally = tuple[int, int, int]
+"""Sums of a dialect's ``counters`` since the server's start, over all of their labels."""
 
-    written: int
-    drafted: int
-    accepted: int
+Counted = tuple[int, int] | tuple[None, None]
 
 
-def read_tally(metrics: str | None, counters: Counters) -> Tally | None:
+def read_tally(metrics: str | None, counters: Sequence[str]) -> Tally | None:
     """The sums in a page of Prometheus' text format; None where one is missing."""
-    if metrics is None:
-        return None
     sums: dict[str, float] = {}
-    for line in metrics.splitlines():
-        if line.startswith("#"):
-            continue
+    for line in (metrics or "").splitlines():
         sample, _, value = line.rpartition(" ")
         name = sample.partition("{")[0]
-        try:
+        with suppress(ValueError):
             sums[name] = sums.get(name, 0.0) + float(value)
-        except ValueError:
-            continue
-    names = (counters.written, counters.drafted, counters.accepted)
-    if any(name not in sums for name in names):
+    if any(name not in sums for name in counters):
         return None
-    return Tally(*(int(sums[name]) for name in names))
+    written, drafted, accepted = (int(sums[name]) for name in counters)
+    return written, drafted, accepted
 
 
-def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int) -> tuple[int, int] | None:
+def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int) -> Counted:
     """Draft tokens proposed and kept by a request of so many tokens.
 
     None where the server wrote another number of tokens meanwhile: it has other clients, or has not counted.
     """
     deadline = time.monotonic() + _LATE_S
     while (after := now()) is not None:
-        if after.written - before.written == tokens:
-            return after.drafted - before.drafted, after.accepted - before.accepted
-        if after.written - before.written > tokens or time.monotonic() > deadline:
-            return None
+        written, drafted, accepted = (b - a for a, b in zip(before, after, strict=True))
+        if written == tokens:
+            return drafted, accepted
+        if written > tokens or time.monotonic() > deadline:
+            break
         time.sleep(0.02)
-    return None
+    return None, None
 
 
 def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from spsbench.files import ordinary
 from spsbench.peers.protocol import (
@@ -217,8 +217,9 @@ class Worker:
     def _answer(self, method: str, params: Params, kind: type[Kind], limit_s: float) -> Kind:
         self._asked += 1
         try:
+            assert self._lines is not None
             with self._awake():
-                found = self._spoken(request(self._asked, method, params), limit_s)
+                found = parsed(self._lines.answer(request(self._asked, method, params), limit_s))
             if found["id"] != self._asked:
                 raise ProtocolError(f"it answered request {found['id']} where {self._asked} was asked")
             if "error" not in found:
@@ -231,10 +232,6 @@ class Worker:
             self._end()
             raise
         raise PeerError(f"it says {shortened(str(found['error']), 200)}")
-
-    def _spoken(self, line: str, limit_s: float) -> dict[str, Any]:
-        assert self._lines is not None
-        return parsed(self._lines.answer(line, limit_s))
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
