@@ -288,7 +288,7 @@ def _watch(effort: Effort, *, quiet: bool) -> Watch:
     """Say every few seconds how far a setting is and what it says so far."""
     import time
 
-    from spsbench.report.engine_audits import interim
+    from spsbench.report.judgement import interim
 
     last = time.monotonic()
 
@@ -331,7 +331,7 @@ def _show(
     params: Mapping[str, Any],
     repro: ReproFacts | None,
 ) -> None:
-    from spsbench.report.engine_audits import audit_sentences, audit_table, repro_sentence
+    from spsbench.report.judgement import audit_sentences, audit_table, repro_sentence
 
     facts = [row.facts() for row in rows]
     if params["json"]:

@@ -133,9 +133,9 @@ def compare_runs(
     compared = compare_sides(_side(a), _side(b))
     _require_comparable(compared, gated=allowed is not None, force=force)
     ask_again(compared, a, b)
-    from spsbench.report.comparison import screen
+    from spsbench.report.results import compared_screen
 
-    present(lambda: compared, lambda: screen(compared), json=as_json, quiet=quiet)
+    present(lambda: compared, lambda: compared_screen(compared), json=as_json, quiet=quiet)
     if allowed is not None:
         _judge(compared, str(gate), allowed, quiet=quiet)
 

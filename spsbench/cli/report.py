@@ -166,7 +166,7 @@ def _print(runs: Readable, form: Form | None, *, quiet: bool) -> None:
 
         show(every[0].summary, out())
     else:
-        from spsbench.report.comparison import side_by_side
+        from spsbench.report.results import side_by_side
 
         out().print(side_by_side(every))
 

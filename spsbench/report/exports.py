@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from spsbench.axes import label
 from spsbench.report import facts, wording
+from spsbench.report.judgement import judged_arms
 from spsbench.report.measured import Measured
+from spsbench.report.results import UNTIMED, arm_columns
+from spsbench.report.tables import Column, plain, right
 from spsbench.report.wording import NOTHING, printable
 from spsbench.stats.conditions import untrusted_because
-from spsbench.summary_types import Acceptance, ArmRow, RatioInterval
+from spsbench.summary_types import ArmRow
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -37,19 +40,17 @@ _ACCEPTANCE_NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tabular:
-    """One table float.
+def _measure(name: str, digits: int, row: ArmRow) -> str:
+    found: Mapping[str, Any] = row["acceptance"] or {}
+    return wording.number(found[name], digits)
 
-    Attributes:
-        kind: of the table, in its label: ``results``.
-    """
 
-    kind: str
-    caption: str
-    align: str
-    head: Sequence[str]
-    groups: Sequence[Sequence[Sequence[str]]]
+_ACCEPTANCE = (
+    right("tau", partial(_measure, "mean_acceptance_length", 2), latex=r"$\tau$"),
+    right("Acceptance rate", partial(_measure, "draft_acceptance_rate", 3)),
+    right("alpha", partial(_measure, "alpha_beta", 3), latex=r"$\alpha$"),
+    right("r'", partial(_measure, "r_prime", 3), latex="$r'$"),
+)
 
 
 def to_latex(runs: Sequence[Measured]) -> str:
@@ -68,114 +69,61 @@ def escape(text: object) -> str:
 
 
 def _run(measured: Measured) -> str:
-    tables = [_results(measured), _acceptance(measured)]
-    shown = [_table(measured.name, table) for table in tables if table.groups]
-    return "\n\n".join(["\n".join(_comments(measured)), *shown]) + "\n"
-
-
-def _comments(measured: Measured) -> list[str]:
     summary, run = measured.summary, measured.run
-    lines = [f"Run {measured.name}: {wording.title(summary)}", "Needs \\usepackage{booktabs}."]
-    lines += [f"{name}: {value}" for name, value in facts.facts(summary, run)]
+    rows = summary["rows"]
+    accepted = [row for row in rows if row["acceptance"]]
+    results = arm_columns(rows, wording.headline_metric(summary))
+    setup, doubts = _setup(measured), map(escape, facts.doubts(summary))
+    comments = [f"Run {measured.name}: {wording.title(summary)}", "Needs \\usepackage{booktabs}."]
+    comments += [f"{name}: {value}" for name, value in facts.facts(summary, run)]
     if summary.get("synthetic"):
-        lines.append("SYNTHETIC data, or a pair trained on it: these numbers say nothing about real text.")
-    lines += [*facts.doubts(summary), facts.conditions_sentence(summary)]
-    return [f"% {' '.join(printable(line).split())}" for line in lines if line]
-
-
-def _table(run: str, table: Tabular) -> str:
-    name = re.sub("[^a-z0-9]+", "-", run.lower()).strip("-") or "run"
-    body = "\n\\midrule\n".join("\n".join(map(_row, group)) for group in table.groups)
-    return "\n".join(
-        [
-            r"\begin{table}[t]",
-            r"\centering\small",
-            rf"\caption{{{table.caption}}}",
-            rf"\label{{tab:{name}-{table.kind}}}",
-            rf"\begin{{tabular}}{{@{{}}{table.align}@{{}}}}",
-            r"\toprule",
-            _row(table.head),
-            r"\midrule",
-            body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-        ]
-    )
-
-
-def _row(cells: Iterable[str]) -> str:
-    return " & ".join(cells) + r" \\"
-
-
-def _results(measured: Measured) -> Tabular:
-    metric = wording.headline_metric(measured.summary)
-    rows = measured.summary["rows"]
-    scored, several = metric is not None, _several_samplings(rows)
-    head = ["Sampling method", *([escape(wording.metric_title(metric))] if scored else [])]
-    head += ["ms/token", "Speedup", "End to end", "Tokens/loop"]
-
-    def cells(row: ArmRow) -> list[str]:
-        return [
-            _name(row, several),
-            *([_number(wording.quality(metric, row))] if scored else []),
-            _number(wording.milliseconds(row["ms_per_token"])),
-            _speedup(row, row["speedup"]),
-            _speedup(row, row["end_to_end_speedup"]),
-            _number(wording.number(row["tokens_per_loop"], 2)),
-        ]
-
-    caption = " ".join([_setup(measured), *map(escape, facts.doubts(measured.summary)), _SPEEDUP_NOTE])
-    return Tabular("results", caption, f"l{'r' * scored}rllr", head, _groups(rows, cells))
-
-
-def _acceptance(measured: Measured) -> Tabular:
-    rows = [row for row in measured.summary["rows"] if row["acceptance"]]
-    several = _several_samplings(rows)
-    head = ["Sampling method", r"$\tau$", "Acceptance rate", r"$\alpha$", "$r'$"]
-
-    def cells(row: ArmRow) -> list[str]:
-        return [_name(row, several), *(_acceptance_cells(found) if (found := row["acceptance"]) else ())]
-
-    caption = f"{_setup(measured)} {_ACCEPTANCE_NOTE}"
-    return Tabular("acceptance", caption, "lrrrr", head, _groups(rows, cells))
-
-
-def _acceptance_cells(found: Acceptance) -> list[str]:
-    values = [
-        (found["mean_acceptance_length"], 2),
-        (found["draft_acceptance_rate"], 3),
-        (found["alpha_beta"], 3),
-        (found["r_prime"], 3),
+        comments.append("SYNTHETIC data, or a pair trained on it: these numbers say nothing about real text.")
+    comments += filter(None, [*facts.doubts(summary), facts.conditions_sentence(summary)])
+    tables = [
+        *_table(measured, "results", results, rows, " ".join([setup, *doubts, _SPEEDUP_NOTE])),
+        *_table(measured, "acceptance", _ACCEPTANCE, accepted, f"{setup} {_ACCEPTANCE_NOTE}"),
     ]
-    return [_number(wording.number(value, digits)) for value, digits in values]
+    head = "\n".join(f"% {' '.join(printable(line).split())}" for line in comments)
+    return "\n\n".join([head, *tables]) + "\n"
 
 
-def _groups(rows: Sequence[ArmRow], cells: Callable[[ArmRow], list[str]]) -> list[list[list[str]]]:
-    """The rows of each sampling together."""
-    samplings = dict.fromkeys(row["sampling"] for row in rows)
-    return [[cells(row) for row in rows if row["sampling"] == name] for name in samplings]
-
-
-def _several_samplings(rows: Sequence[ArmRow]) -> bool:
-    return len({row["sampling"] for row in rows}) > 1
-
-
-def _name(row: ArmRow, with_sampling: bool) -> str:
-    """The arm; its sampling where the table has several, else the caption says it."""
-    name = escape(f"{label(row)}, {row['sampling']}" if with_sampling else label(row))
-    return re.sub(r"\bK=(\d+)", r"$K=\1$", name)
-
-
-def _speedup(row: ArmRow, found: RatioInterval | None) -> str:
-    if found is None:
-        return _number("1x" if wording.row_speedup(row) == "1x" else NOTHING)
-    return _number(wording.speedup(found))
+def _table(
+    measured: Measured, kind: str, columns: Sequence[Column], rows: Sequence[ArmRow], caption: str
+) -> list[str]:
+    """One table float, a rule between its samplings; none without rows."""
+    samplings = list(dict.fromkeys(row["sampling"] for row in rows))
+    name = re.sub("[^a-z0-9]+", "-", measured.name.lower()).strip("-") or "run"
+    groups = []
+    for sampling in samplings:
+        lines = []
+        for row in rows:
+            if row["sampling"] == sampling:  # of a single one the caption says it
+                arm = escape(wording.full_name(row) if len(samplings) > 1 else label(row))
+                cells = [_number(plain(column.cell(row))) for column in columns]
+                lines.append(" & ".join([re.sub(r"\bK=(\d+)", r"$K=\1$", arm), *cells]) + r" \\")
+        groups.append("\n".join(lines))
+    head = " & ".join(["Sampling method", *(column.latex or escape(column.title) for column in columns)])
+    align = "".join("r" if column.numeric else "l" for column in columns)
+    lines = [
+        r"\begin{table}[t]",
+        r"\centering\small",
+        rf"\caption{{{caption}}}",
+        rf"\label{{tab:{name}-{kind}}}",
+        rf"\begin{{tabular}}{{@{{}}l{align}@{{}}}}",
+        r"\toprule",
+        head + r" \\",
+        r"\midrule",
+        "\n\\midrule\n".join(groups),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return ["\n".join(lines)] if rows else []
 
 
 def _number(text: str) -> str:
     """``1.94x [1.85, 2.08]``: a multiplication sign, the interval in small type, a dash where nothing is."""
-    if text == NOTHING:
+    if text in (NOTHING, *UNTIMED):
         return "--"
     estimate, _, ends = escape(text).partition(" [")
     estimate = re.sub(r"(?<=\d)x$", r"$\\times$", estimate)
@@ -186,10 +134,10 @@ def _setup(measured: Measured) -> str:
     """``xsum, 40 prompts. Target a, draft b, nucleus (T=1, top-p 0.8), float32, cpu (EPYC), 2 threads.``"""
     known = dict(facts.facts(measured.summary, measured.run))
     what = f"{wording.title(measured.summary)}, {known['Prompts']} prompts."
-    models = [f"{role.lower()} {known[role]}" for role in ("Target", "Draft", "Pair") if role in known]
-    machine = [known[name] for name in ("Sampling", "dtype", "Device") if name in known]
-    threads = [f"{known['Threads']} threads"] if "Threads" in known else []
-    settings = ", ".join([*models, *machine, *threads])
+    parts = [f"{role.lower()} {known[role]}" for role in ("Target", "Draft", "Pair") if role in known]
+    parts += [known[name] for name in ("Sampling", "dtype", "Device") if name in known]
+    parts += [f"{known['Threads']} threads"] if "Threads" in known else []
+    settings = ", ".join(parts)
     return escape(f"{what} {settings[:1].upper()}{settings[1:]}." if settings else what)
 
 
@@ -207,7 +155,7 @@ _PREFIXES = {
 """What the columns of a nested entry begin with, where that is not the entry's own name."""
 
 _RATIOS = ("speedup", "end_to_end_speedup", "own_speedup")
-_HALVES, _HALF_NAMES = "speedup_halves", ("speedup_first_half", "speedup_second_half")
+_AXES = ("arm", "method", "drafter", "rule", "policy", "engine", "batch", "k", "sampling")
 
 
 def to_csv(runs: Sequence[Measured]) -> str:
@@ -237,89 +185,59 @@ def _inert(cell: Any) -> Any:
 
 
 def lines(measured: Measured) -> list[Line]:
-    """One line per arm: the run's settings, the arm's axes, then what was measured."""
-    shared, arms = _settings(measured), measured.run.get("arms") or ()
-    params = {arm.get("sampling"): arm.get("params") or {} for arm in arms}
-    judged = {
-        arm["arm"]: arm["verdict"] for arm in (measured.summary["losslessness"] or {"arms": []})["arms"]
-    }
-    untrusted = "; ".join(untrusted_because(measured.summary))
-    return [
-        {
-            **shared,
-            **_axes(row),
-            **_sampling(params.get(row["sampling"]) or {}),
-            "losslessness": judged.get(row["arm"]),
-            "untrusted": untrusted,
-            **dict(_numbers(row)),
-        }
-        for row in measured.summary["rows"]
-    ]
-
-
-_AXES = ("arm", "method", "drafter", "rule", "policy", "engine", "batch", "k", "sampling")
-
-
-def _settings(measured: Measured) -> Line:
+    """One line per arm: the run's settings, the arm's axes, then every entry of its row of the summary."""
     summary, run = measured.summary, measured.run
-    data = summary.get("data")
-    return {
+    data, setting = summary.get("data"), facts.value
+    settings = {
         "run": measured.name,
         "task": summary.get("task_label"),
         "synthetic": bool(summary.get("synthetic")),
         "data": data.get("source") if isinstance(data, Mapping) else data,
         "target": facts.model(run, "target"),
         "draft": facts.model(run, "draft"),
-        "device": facts.value(run, "identity", "device"),
+        "device": setting(run, "identity", "device"),
         "device_name": facts.device_name(run),
         "dtype": facts.dtype(run),
-        "threads": facts.value(run, "models", "threads"),
-        "max_new_tokens": facts.value(run, "identity", "max_new_tokens"),
-        "fixed_length": facts.value(run, "identity", "fixed_length"),
-        "seed": facts.value(run, "identity", "seed"),
+        "threads": setting(run, "models", "threads"),
+        **{name: setting(run, "identity", name) for name in ("max_new_tokens", "fixed_length", "seed")},
         "created_utc": run.get("created_utc"),
-        "spsbench": facts.value(run, "environment", "spsbench"),
+        "spsbench": setting(run, "environment", "spsbench"),
     }
-
-
-def _axes(row: ArmRow) -> Line:
-    known: Mapping[str, Any] = row
-    return {name: known.get(name) for name in _AXES}
+    params = {arm.get("sampling"): arm.get("params") or {} for arm in run.get("arms") or ()}
+    judged = {arm["arm"]: arm["verdict"] for arm in judged_arms(summary)}
+    untrusted = "; ".join(untrusted_because(summary))
+    found = []
+    for row in summary["rows"]:
+        axes: Mapping[str, Any] = row
+        line = (
+            settings | {name: axes.get(name) for name in _AXES} | _sampling(params.get(row["sampling"]) or {})
+        )
+        line |= {"losslessness": judged.get(row["arm"]), "untrusted": untrusted}
+        for name, value in row.items():
+            line |= {} if name in _AXES else dict(_cells(name, value))
+        found.append(line)
+    return found
 
 
 def _sampling(params: Mapping[str, Any]) -> Line:
     """``temperature`` is 0 for greedy decoding, as the field writes it."""
-    greedy = bool(params.get("greedy"))
-    return {
-        "temperature": 0.0 if greedy else params.get("temperature"),
-        "top_k": None if greedy else params.get("top_k"),
-        "top_p": None if greedy else params.get("top_p"),
-    }
-
-
-def _numbers(row: ArmRow) -> Iterator[tuple[str, Cell]]:
-    for name, value in row.items():
-        if name not in _AXES:
-            yield from _cells(name, value)
+    if params.get("greedy"):
+        return {"temperature": 0.0, "top_k": None, "top_p": None}
+    return {name: params.get(name) for name in ("temperature", "top_k", "top_p")}
 
 
 def _cells(name: str, value: Any) -> Iterator[tuple[str, Cell]]:
     """An entry of the summary as columns of one value each."""
     if name in _RATIOS or (isinstance(value, Mapping) and "low" in value):
-        yield from _interval(name, value or {})
+        ends = value or {}
+        yield from [(name, ends.get("ratio"))] if name in _RATIOS else []
+        yield from ((f"{name}_{end}", ends.get(end)) for end in ("low", "high"))
     elif isinstance(value, Mapping):
         for key, part in value.items():
             yield from _cells(_PREFIXES.get(name, f"{name}_") + key, part)
-    elif name == _HALVES:
-        yield from zip(_HALF_NAMES, value or (None, None), strict=True)
+    elif name == "speedup_halves":
+        yield from zip(("speedup_first_half", "speedup_second_half"), value or (None, None), strict=True)
     elif isinstance(value, (list, tuple)):
         yield from ((f"{name}_{place}", part) for place, part in enumerate(value, 1))
     elif name not in _PREFIXES:  # what is nested and missing has no columns of its own
         yield name, value
-
-
-def _interval(name: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Cell]]:
-    if name in _RATIOS:
-        yield name, value.get("ratio")
-    yield f"{name}_low", value.get("low")
-    yield f"{name}_high", value.get("high")

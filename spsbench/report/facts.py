@@ -1,37 +1,54 @@
-"""What was measured, with which models, settings, machines and conditions, and why it ended."""
+"""With which models, settings, machines and under which conditions a run was measured, and why it ended."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spsbench.axes import EAGER, MODEL, shown_engine
 from spsbench.records import Speedup
 from spsbench.report import judgement
-from spsbench.report.results import times
-from spsbench.report.tables import Table, in_full, left, right
+from spsbench.report.tables import Table, left, paragraphs, right
 from spsbench.report.wording import escape, printable
 from spsbench.stats.anytime import FEWEST, relative_half_width
 from spsbench.stats.conditions import distrust, untrusted_because
-from spsbench.summary_types import Stopping, Summary
+from spsbench.summary_types import Summary
 
 Run = Mapping[str, Any]
-Fact = tuple[str, str]
+_UNKNOWN = "unknown"
 
 
-def facts(summary: Summary, run: Run) -> list[Fact]:
+def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
     """(name, value) in the order in which one reads them; what the run did not record is left out."""
+    rows, data = summary["rows"], summary.get("data")
+    drafting = [row for row in rows if row["method"] == "sps"]
+    drafters = distinct(row.get("drafter") or MODEL for row in drafting)
+    engines = distinct(shown_engine(row["engine"]) for row in rows)
+    batches = {row.get("batch", 1) for row in rows}
+    params = {arm.get("sampling"): arm.get("params") for arm in run.get("arms") or ()}
+    most = value(run, "identity", "max_new_tokens")
+    length = f"{most}, EOS ignored" if value(run, "identity", "fixed_length") else f"at most {most}"
+    created = run.get("created_utc") or value(run, "environment", "time_utc")
     found = [
         ("Target", model(run, "target")),
         ("Draft", model(run, "draft")),
         ("Pair", None if model(run, "target") else summary.get("pair")),
-        *_arms(summary, run),
-        ("Data", _data(summary)),
-        ("Prompts", _prompts(summary)),
-        ("New tokens per prompt", _length(run)),
-        *_machine(run),
-        ("Date", _date(run)),
+        ("Drafters", None if drafters in ([], [MODEL]) else ", ".join(drafters)),
+        ("K", ranges([row["k"] for row in drafting])),
+        (
+            "Sampling",
+            ", ".join(_sampling(n, params.get(n)) for n in distinct(row["sampling"] for row in rows)),
+        ),
+        ("Engines", None if engines in ([], [EAGER]) else ", ".join(engines)),
+        ("Batch size", None if batches <= {1} else ranges(batches)),
+        ("Data", data.get("source") if isinstance(data, Mapping) else data),
+        ("Prompts", str(prompts(summary))),
+        ("New tokens per prompt", length if most else None),
+        ("Device", device(run)),
+        ("dtype", dtype(run)),
+        ("Threads", value(run, "models", "threads")),
+        ("Date", f"{str(created)[:10]} {str(created)[11:16]} UTC" if created else None),
         ("spsbench", _version(run)),
     ]
     return [(name, printable(str(text))) for name, text in found if text]
@@ -42,41 +59,56 @@ def setup(summary: Summary, run: Run) -> list[str]:
     return [f"{escape(name)}: {escape(text)}  " for name, text in facts(summary, run)]
 
 
+def value(run: Run, *path: str) -> Any:
+    """What run.json holds at a path of keys; None where it ends early."""
+    content: Any = run
+    for key in path:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content
+
+
+def distinct(values: Iterable[object]) -> list[str]:
+    """Each once, in their order."""
+    return list(dict.fromkeys(map(str, values)))
+
+
+def prompts(summary: Summary) -> int:
+    """How many prompts the run is of."""
+    return max((row["prompts"] for row in summary["rows"]), default=0)
+
+
 def model(run: Run, role: str) -> str | None:
     """Name and revision of the ``target`` or ``draft``; of a folder its name alone. None if unknown."""
     known = value(run, "models", role) or value(run, "identity", "pair", role)
-    name = known.get("name") if isinstance(known, Mapping) else None
-    if not name:
-        return None
-    name, revision = _short(str(name)), known.get("revision")
-    return f"{name} ({str(revision)[:12]})" if revision else name
+    name = str(known.get("name") or "") if isinstance(known, Mapping) else ""
+    if name.startswith(("/", "./", "../", "~")):  # the path to a folder says nothing to other readers
+        name = name.rstrip("/").rpartition("/")[2]
+    revision = known.get("revision") if name else None
+    return f"{name} ({str(revision)[:12]})" if revision else name or None
 
 
-def sampling(name: str, params: Mapping[str, Any] | None) -> str:
+def _sampling(name: str, params: Mapping[str, Any] | None) -> str:
     """``nucleus (T=1, top-p 0.8)``; the name alone for greedy decoding and where nothing else is known."""
     if not params or params.get("greedy"):
         return name
-    said = [f"T={params['temperature']:g}"] if params.get("temperature") is not None else []
-    said += [f"top-k {params['top_k']}"] if params.get("top_k") else []
-    said += [f"top-p {params['top_p']:g}"] if params.get("top_p") not in (None, 1.0) else []
-    return f"{name} ({', '.join(said)})" if said else name
+    shown = [f"T={params['temperature']:g}"] if params.get("temperature") is not None else []
+    shown += [f"top-k {params['top_k']}"] if params.get("top_k") else []
+    shown += [f"top-p {params['top_p']:g}"] if params.get("top_p") not in (None, 1.0) else []
+    return f"{name} ({', '.join(shown)})" if shown else name
 
 
 def device(run: Run) -> str | None:
     """``cpu`` or ``cuda`` with the name of the processor; None if unknown."""
     kind, name = value(run, "identity", "device"), device_name(run)
-    if not kind:
-        return None
-    return f"{kind} ({name})" if name else str(kind)
+    return None if not kind else f"{kind} ({name})" if name else str(kind)
 
 
 def device_name(run: Run) -> str | None:
     """The model of the CPU, or of the GPUs, that computed; None if unknown."""
     if str(value(run, "identity", "device") or "cpu").startswith("cpu"):
-        model_name = value(run, "environment", "cpu", "model")
-        return str(model_name) if model_name else None
+        return str(value(run, "environment", "cpu", "model") or "") or None
     gpus = [gpu for gpu in value(run, "environment", "gpus") or () if isinstance(gpu, Mapping)]
-    return ", ".join(_distinct([str(gpu.get("name")) for gpu in gpus])) or None
+    return ", ".join(distinct(gpu.get("name") for gpu in gpus)) or None
 
 
 def dtype(run: Run) -> str | None:
@@ -85,33 +117,7 @@ def dtype(run: Run) -> str | None:
     return None if found is None else str(found)
 
 
-def _short(name: str) -> str:
-    """A folder by its last part: the path to it says nothing to other readers."""
-    return name.rstrip("/").rpartition("/")[2] if name.startswith(("/", "./", "../", "~")) else name
-
-
-def _arms(summary: Summary, run: Run) -> list[tuple[str, str | None]]:
-    rows = summary["rows"]
-    drafting = [row for row in rows if row["method"] == "sps"]
-    drafters = _distinct([str(row.get("drafter") or MODEL) for row in drafting])
-    engines = _distinct([shown_engine(row["engine"]) for row in rows])
-    batches = sorted({row.get("batch", 1) for row in rows})
-    return [
-        ("Drafters", None if drafters in ([], [MODEL]) else ", ".join(drafters)),
-        ("K", ranges([row["k"] for row in drafting])),
-        ("Sampling", ", ".join(_samplings(rows, run))),
-        ("Engines", None if engines in ([], [EAGER]) else ", ".join(engines)),
-        ("Batch size", None if batches in ([], [1]) else ranges(batches)),
-    ]
-
-
-def _samplings(rows: Sequence[Mapping[str, Any]], run: Run) -> list[str]:
-    """Every sampling with its parameters, which the runner recorded for each arm."""
-    params = {arm.get("sampling"): arm.get("params") for arm in run.get("arms") or ()}
-    return [sampling(name, params.get(name)) for name in _distinct([row["sampling"] for row in rows])]
-
-
-def ranges(numbers: Sequence[int]) -> str:
+def ranges(numbers: Iterable[int]) -> str:
     """Whole numbers in order, runs of three or more by their ends: ``1 to 7``, ``2, 4, 8``."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -124,53 +130,12 @@ def ranges(numbers: Sequence[int]) -> str:
     )
 
 
-def _distinct(values: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(values))
-
-
-def _data(summary: Summary) -> Any:
-    data = summary.get("data")
-    return data.get("source") if isinstance(data, Mapping) else data
-
-
-def _prompts(summary: Summary) -> str:
-    return str(max((row["prompts"] for row in summary["rows"]), default=0))
-
-
-def _length(run: Run) -> str | None:
-    most = value(run, "identity", "max_new_tokens")
-    if not most:
-        return None
-    return f"{most}, EOS ignored" if value(run, "identity", "fixed_length") else f"at most {most}"
-
-
-def _machine(run: Run) -> list[tuple[str, Any]]:
-    return [("Device", device(run)), ("dtype", dtype(run)), ("Threads", value(run, "models", "threads"))]
-
-
-def _date(run: Run) -> str | None:
-    created = run.get("created_utc") or value(run, "environment", "time_utc")
-    return f"{str(created)[:10]} {str(created)[11:16]} UTC" if created else None
-
-
 def _version(run: Run) -> str | None:
     version, commit = value(run, "environment", "spsbench"), value(run, "environment", "git", "commit")
-    if not version:
-        return None
+    if not version or not commit:
+        return str(version) if version else None
     changed = ", with changes" if value(run, "environment", "git", "dirty") else ""
-    return f"{version} (commit {str(commit)[:7]}{changed})" if commit else str(version)
-
-
-def value(run: Run, *path: str) -> Any:
-    """What run.json holds at a path of keys; None where it ends early."""
-    content: Any = run
-    for key in path:
-        content = content.get(key) if isinstance(content, Mapping) else None
-    return content
-
-
-_UNTOLD = "unknown"
-_SHORT_HASH = 16
+    return f"{version} (commit {str(commit)[:7]}{changed})"
 
 
 def untrusted(summary: Summary) -> list[str]:
@@ -190,10 +155,14 @@ def doubts(summary: Summary) -> list[str]:
 
 def condition_titles(summary: Summary) -> list[str]:
     """What sets each of several conditions apart, e.g. ``threads 1, backend torch``."""
-    entries = summary.get("conditions") or []
-    return [
-        ", ".join(f"{name} {_shown(value)}" for name, value in entry["differ"].items()) for entry in entries
-    ]
+
+    def shown(value: Any) -> str:
+        if value is None or value == []:
+            return _UNKNOWN
+        return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+    differ = [found["differ"] for found in summary.get("conditions") or []]
+    return [", ".join(f"{name} {shown(value)}" for name, value in found.items()) for found in differ]
 
 
 def conditions_sentence(summary: Summary) -> str:
@@ -204,103 +173,54 @@ def conditions_sentence(summary: Summary) -> str:
     return f"Measured under {count} different conditions; times are shown under each and not pooled."
 
 
-def conditions(summary: Summary, run: Mapping[str, Any]) -> list[str]:
-    """The times of a run of several conditions, under each."""
-    entries = summary.get("conditions") or []
-    if not entries:
-        return []
-    lines = ["## Times by condition", "", conditions_sentence(summary)]
-    for entry, title in zip(entries, condition_titles(summary), strict=True):
-        table = times(entry["rows"], in_full())
-        lines += ["", f"### {escape(title)}", "", *table.as_markdown()]
-    return lines
-
-
-def token_hash(summary: Summary) -> str:
-    """The first digits of the hash over all token ids, as ``--expect`` takes them; empty if there is none."""
-    found = summary.get("token_sha256")
-    return f"Hash of all token ids: {found[:_SHORT_HASH]}" if found else ""
-
-
-def _shown(value: Any) -> str:
-    if value is None or value == []:
-        return _UNTOLD
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 ANYTIME = (
     "The speedup's intervals are those of a 95% confidence sequence, for each arm by itself: they stay valid "
     "when a run stops because they are narrow."
 )
-
 TOO_FEW = f"Below {FEWEST} prompts there is no interval that stays valid when a run stops by its width."
 
 
 def stopping(summary: Summary) -> list[str]:
-    """How the run ended and what its intervals are; nothing for a run of a fixed number of prompts."""
+    """How the run ended and what its intervals are; nothing for a run of a fixed number of prompts.
+
+    E.g. ``Stopped after 24 of 40 prompts: the speedup is known to ±4.6%, asked was ±5%.``
+    """
     found = summary.get("stopping")
     if found is None:
         return []
-    widths = _widths(summary)
-    said = [_ended(found, widths)]
-    if found["anytime"] and widths:
-        said.append(ANYTIME)
-    elif found["anytime"] and found["prompts"] < FEWEST:
-        said.append(TOO_FEW)
-    return [sentence for sentence in said if sentence]
-
-
-def _ended(found: Stopping, widths: list[float]) -> str:
-    """E.g. ``Stopped after 24 of 40 prompts: the speedup is known to ±4.6%, asked was ±5%.``"""
-    counted = f"{found['prompts']} of {found['pool']} prompts"
-    known, precision = _known(widths), found["precision"]
-    asked = "" if precision is None else f", asked was {_share(precision)}"
+    speedups = [row["speedup"] for row in summary["rows"] if row["method"] == "sps" and row["speedup"]]
+    halves = [relative_half_width(Speedup(**one)) for one in speedups]
+    widths = sorted(width for width in halves if width is not None)
+    shown = [f"±{100 * width:.2g}%" for width in widths]
+    known = f"the speedup is known to {shown[0]}" if shown else ""
+    if len(shown) > 1:
+        known = f"the narrowest speedup is known to {shown[0]}, the widest to {shown[-1]}"
+    precision, so_many = found["precision"], f"{found['prompts']} of {found['pool']} prompts"
+    asked = "" if precision is None else f", asked was ±{100 * precision:.2g}%"
+    narrow = f": {known}{asked}." if known else f"{asked}."
+    sentences = []
     if found["reason"] == "precision":
-        return f"Stopped after {counted}: {known}{asked}." if known else f"Stopped after {counted}{asked}."
-    if found["reason"] == "budget":
-        budget = f"Budget of {found['budget_s']:g} s reached after {counted}"
-        return f"{budget}: {known}{asked}." if known else f"{budget}{asked}."
-    if found["reason"] == "prompts" and precision is not None:
-        said = known or "there is no interval"
-        return f"All {found['prompts']} prompts were run: {said}{asked}. Raise --limit."
-    return ""
+        sentences.append(f"Stopped after {so_many}{narrow}")
+    elif found["reason"] == "budget":
+        sentences.append(f"Budget of {found['budget_s']:g} s reached after {so_many}{narrow}")
+    elif found["reason"] == "prompts" and precision is not None:
+        shortfall = known or "there is no interval"
+        sentences.append(f"All {found['prompts']} prompts were run: {shortfall}{asked}. Raise --limit.")
+    if found["anytime"] and widths:
+        sentences.append(ANYTIME)
+    elif found["anytime"] and found["prompts"] < FEWEST:
+        sentences.append(TOO_FEW)
+    return sentences
 
 
-def _known(widths: list[float]) -> str:
-    """How narrow the intervals are, as half-widths relative to the speedups."""
-    if not widths:
-        return ""
-    if len(widths) == 1:
-        return f"the speedup is known to {_share(widths[0])}"
-    return f"the narrowest speedup is known to {_share(min(widths))}, the widest to {_share(max(widths))}"
-
-
-def _widths(summary: Summary) -> list[float]:
-    """Relative half-widths of the SpS arms' intervals."""
-    found = [row["speedup"] for row in summary["rows"] if row["method"] == "sps" and row["speedup"]]
-    widths = [relative_half_width(Speedup(**one)) for one in found]
-    return [width for width in widths if width is not None]
-
-
-def _share(value: float) -> str:
-    return f"±{100 * value:.2g}%"
-
-
-def workers(summary: Summary, run: Mapping[str, Any]) -> list[str]:
+def workers(summary: Summary, run: Run) -> list[str]:
     """A row for each machine; nothing for a run of one process."""
-    workers = run.get("workers") or []
-    if not workers:
-        return []
-    machines: dict[tuple[str, str, str], Counter[int]] = {}
-    for worker in workers:
+    machines: dict[tuple[str, ...], Counter[int]] = {}
+    for worker in run.get("workers") or []:
         cpu = worker["environment"]["cpu"]
-        machine = (
-            str(worker["machine"]),
-            str(cpu["model"] or _UNTOLD),
-            str(cpu["usable_threads"] or _UNTOLD),
-        )
-        machines.setdefault(machine, Counter())[worker.get("session", 1)] += 1
+        known = (worker["machine"], cpu["model"] or _UNKNOWN, cpu["usable_threads"] or _UNKNOWN)
+        machines.setdefault(tuple(map(str, known)), Counter())[worker.get("session", 1)] += 1
     columns = [left("machine"), left("CPU"), right("cores"), right("workers")]
     # A run that was continued had its workers again: the most that measured in one session.
     rows = [(*machine, str(max(sessions.values()))) for machine, sessions in machines.items()]
-    return ["## Workers", "", *Table(columns, rows).as_markdown()]
+    return paragraphs("## Workers", Table(columns, rows)) if rows else []

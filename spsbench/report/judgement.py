@@ -1,47 +1,47 @@
-"""Whether to believe it, losslessness and parity: sentences for every page, and report.md's sections."""
+"""Whether to believe it: sentences and sections on losslessness, parity, and audits of other engines."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from spsbench.axes import MODEL, label, place
 from spsbench.predict.roofline import DISPATCH_BOUND, weak_baseline
-from spsbench.records import Interval
-from spsbench.report import wording
-from spsbench.report.tables import Table, left, right
+from spsbench.report.tables import Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import (
     MANY,
+    NOTHING,
+    brackets,
+    counted,
     difference_digits,
     escape,
-    interval,
+    full_name,
     metric_title,
     milliseconds,
+    number,
+    percent,
     speedup,
 )
-from spsbench.stats.losslessness import leakage_bound
+from spsbench.stats.losslessness import ALARM, leakage_bound
 from spsbench.summary_types import (
     AdaptiveGain,
     ArmFactors,
     ArmLosslessness,
     Ceiling,
     Decisions,
+    EngineAuditRow,
     Evidence,
     Leakage,
     ParityComparison,
-    Solved,
+    ReproFacts,
     Summary,
 )
 
 
-def headline(summary: Summary) -> list[str]:
-    """What must stand beside every speedup: that the baseline is weak, or that no floor exists."""
-    return weak(summary.get("ceiling"))
-
-
 def weak(ceiling: Ceiling | None) -> list[str]:
-    """That the baseline is far from its floor, where it is."""
+    """That the baseline is far from its floor, where it is: this must stand beside every speedup."""
     share = weak_baseline(ceiling)
     if share is None:
         return []
@@ -51,15 +51,22 @@ def weak(ceiling: Ceiling | None) -> list[str]:
 def sentences(summary: Summary) -> list[str]:
     """What a policy made of K, then why the fastest arm of each sampling is not faster."""
     found = [
-        f"{entry['sampling']}: {adapted(arm)}"
-        for entry in summary.get("hindsight") or []
-        for arm in entry.get("adaptive", ())
+        f"{each['sampling']}: {adapted(arm)}"
+        for each in summary.get("hindsight") or []
+        for arm in each.get("adaptive", ())
     ]
     explained = fastest(summary)
     if len(explained) > MANY:
-        explained = [max(explained, key=lambda entry: float(entry["speedup"]))]
-    found += [str(entry["sentence"]) for entry in explained]
-    found += [regime] if (regime := _regime(summary)) else []
+        explained = [max(explained, key=lambda each: float(each["speedup"]))]
+    found += [str(each["sentence"]) for each in explained]
+    ceiling = summary.get("ceiling")
+    if ceiling and ceiling["regime"] == DISPATCH_BOUND:
+        saved = "SpS saves the overhead of calls rather than memory traffic"
+        if ceiling.get("cache_shared"):
+            cache = "The weights fit in the last-level cache that the hypervisor reports"
+            found.append(f"{cache}. If all of it is available to this process, {saved}.")
+        else:
+            found.append(f"The weights fit in the last-level cache: {saved}.")
     return found
 
 
@@ -74,23 +81,11 @@ def adapted(arm: AdaptiveGain) -> str:
 def fastest(summary: Summary) -> list[ArmFactors]:
     """The explained arm with the largest speedup of each series along K."""
     best: dict[tuple[Any, ...], ArmFactors] = {}
-    lossless = (entry for entry in summary.get("why") or [] if entry.get("lossless", True))
-    for entry in lossless:
-        key = place(entry, "k")
-        if key not in best or entry["speedup"] > best[key]["speedup"]:
-            best[key] = entry
+    for each in summary.get("why") or []:
+        key = place(each, "k")
+        if each.get("lossless", True) and (key not in best or each["speedup"] > best[key]["speedup"]):
+            best[key] = each
     return list(best.values())
-
-
-def _regime(summary: Summary) -> str:
-    found = summary.get("ceiling")
-    if not found or found["regime"] != DISPATCH_BOUND:
-        return ""
-    saved = "SpS saves the overhead of calls rather than memory traffic"
-    if found.get("cache_shared"):
-        cache = "The weights fit in the last-level cache that the hypervisor reports"
-        return f"{cache}. If all of it is available to this process, {saved}."
-    return f"The weights fit in the last-level cache: {saved}."
 
 
 LEAKAGE = "the share of tokens that follow the draft instead of the target"
@@ -106,7 +101,7 @@ KINDS: dict[EvidenceKind, str] = {
 
 def share(value: float | None) -> str:
     """A small share as a percentage with two digits: 0.31%, 5.2%."""
-    return "-" if value is None else f"{float(f'{100 * value:.2g}'):g}%"
+    return NOTHING if value is None else f"{float(f'{100 * value:.2g}'):g}%"
 
 
 def bound(value: float) -> str:
@@ -118,6 +113,13 @@ def bound(value: float) -> str:
     return f"{math.ceil(percent / unit - 1e-9) * unit:.3g}%"
 
 
+def _leak(found: Leakage | None) -> str:
+    """The estimate with its interval."""
+    if found is None:
+        return NOTHING
+    return f"{share(found['estimate'])} [{share(found['low'])}, {share(found['high'])}]"
+
+
 def worded(name: str, leakage_bound: float | None) -> str:
     """A verdict on losslessness; "ok" never stands without the bound that it rests on, if there is one."""
     if name != "ok" or leakage_bound is None:
@@ -125,31 +127,38 @@ def worded(name: str, leakage_bound: float | None) -> str:
     return f"ok: no sign of a leak above {bound(leakage_bound)}"
 
 
+def judged_arms(summary: Summary) -> list[ArmLosslessness]:
+    """The arms that were judged; none in a run without evidence."""
+    return (summary["losslessness"] or {"arms": []})["arms"]
+
+
 def alarms(summary: Summary) -> list[str]:
     """One sentence per arm whose output is not what the target would write."""
-    arms = (summary["losslessness"] or {"arms": []})["arms"]
     return [
-        f"ALARM: {label(arm)}, {arm['sampling']}, does not follow the target's distribution."
-        for arm in arms
+        f"ALARM: {full_name(arm)}, does not follow the target's distribution."
+        for arm in judged_arms(summary)
         if arm["verdict"] == "alarm"
     ]
 
 
 def losslessness(summary: Summary) -> list[str]:
     """What is known of the SpS arms: that every decision follows, else the worst bound; greedy identity."""
-    if summary["losslessness"] is None:
-        return []
-    speculative = [arm for arm in summary["losslessness"]["arms"] if arm["method"] == "sps"]
+    speculative = [arm for arm in judged_arms(summary) if arm["method"] == "sps"]
     searched = [arm for arm in speculative if arm.get("beams")]
     arms = [arm for arm in speculative if arm.get("lossless", True) and arm not in searched]
-    lossy = [_lossy(arm) for arm in speculative if not arm.get("lossless", True)]
     confirmed = [arm for arm in arms if is_confirmed(arm)]
     others = [arm for arm in arms if arm not in confirmed]
     found = (_confirmed(confirmed, of=len(arms)), _leakage(others), _identity(arms))
-    sentences = [text for text in (*found, decisions(others), proof(others)) if text]
+    sentences = [text for text in (*found, _decisions(others), _proof(others)) if text]
     if arms and not sentences:
         sentences = ["Losslessness: no evidence was recorded."]
-    return sentences + lossy + searches(searched)
+    for arm in speculative:
+        if not arm.get("lossless", True):  # lossy by design, with what it costs in distribution
+            evidence = arm["rescored"] or arm["self_consistency"]
+            leak = None if evidence is None else evidence["leakage"]
+            cost = "its leakage was not measured" if leak is None else f"leakage {_leak(leak)}"
+            sentences.append(f"{full_name(arm)}: lossy by design; {cost}.")
+    return sentences + searches(searched)
 
 
 def searches(arms: list[ArmLosslessness]) -> list[str]:
@@ -158,7 +167,7 @@ def searches(arms: list[ArmLosslessness]) -> list[str]:
     found = [same for facts in known if (same := facts["identity"]) is not None]
     if not found:
         return ["Beam search: nothing to compare with, exact beam search was not run."] if arms else []
-    total, alike = (sum(one["sequences"] for one in found), sum(one["identical"] for one in found))
+    total, alike = sum(one["sequences"] for one in found), sum(one["identical"] for one in found)
     text = f"identical on all {total} prompts (hypotheses and scores)"
     if alike < total:
         rounding, other = (sum(one["rounding"] for one in found), sum(one["contradicted"] for one in found))
@@ -168,17 +177,6 @@ def searches(arms: list[ArmLosslessness]) -> list[str]:
     if coarse := [one["allowance"] for one in found if not one["precise"]]:
         text += f"; weak evidence: in 16 bit up to {max(coarse):.2g} nats count as rounding"
     return [f"Beam search: {text}. tokens/loop counts steps of the search."]
-
-
-def _lossy(arm: ArmLosslessness) -> str:
-    """A rule that is lossy by design, with what it costs in distribution."""
-    found = next((arm[kind] for kind in ("rescored", "self_consistency") if arm[kind] is not None), None)
-    leak = None if found is None else found["leakage"]
-    name = f"{label(arm)}, {arm['sampling']}"
-    if leak is None:
-        return f"{name}: lossy by design; its leakage was not measured."
-    low, high = share(leak["low"]), share(leak["high"])
-    return f"{name}: lossy by design; leakage {share(leak['estimate'])} [{low}, {high}]."
 
 
 def is_confirmed(arm: ArmLosslessness) -> bool:
@@ -194,8 +192,7 @@ def _confirmed(arms: list[ArmLosslessness], of: int) -> str:
         return ""
     some = "" if len(found) == of else f", {len(found)} of {of} arms"
     shown = list(dict.fromkeys(str(arm.get("drafter", MODEL)) for arm, one in found if one.get("recorded")))
-    again = all(one.get("recorded") for _, one in found)
-    whose = "" if again else f" of {', '.join(shown)}"
+    whose = "" if all(one.get("recorded") for _, one in found) else f" of {', '.join(shown)}"
     drafts = f"; the draft's rows{whose} as recorded" if shown else ""
     return f"Lossless{some}: {_followed([one for _, one in found], drafts)}."
 
@@ -212,27 +209,25 @@ def _followed(found: list[Decisions], more: str = "") -> str:
 
 def _leakage(arms: list[ArmLosslessness]) -> str:
     """The independent evidence if there is any; the arms' own rows prove less and say so."""
-    rescored = [(arm, arm["rescored"]) for arm in arms]
-    own = [(arm, arm["self_consistency"]) for arm in arms]
-    for kinds in (rescored, own):
-        found = [(arm, kind, kind["leakage"]) for arm, kind in kinds if kind and kind["leakage"]]
-        if found:
-            arm, worst, leakage = max(found, key=lambda one: one[2]["bound"])
-            where = f" Widest bound: {label(arm)}, {arm['sampling']}." if len(found) > 1 else ""
-            if kinds is rescored:
-                counted = _sequences(worst["sequences"])
-                told = f"Losslessness: {_sign(worst, leakage)}; {counted} re-scored by an independent forward"
-            else:
-                told = f"Self-consistency: {_sign(worst, leakage)}, by the rows that SpS itself used alone"
-            return f"{told}.{where}"
+    kinds: tuple[EvidenceKind, ...] = ("rescored", "self_consistency")
+    for kind in kinds:
+        found = [(arm, one, one["leakage"]) for arm in arms if (one := arm[kind]) and one["leakage"]]
+        if not found:
+            continue
+        arm, worst, leakage = max(found, key=lambda one: one[2]["bound"])
+        where = f" Widest bound: {full_name(arm)}." if len(found) > 1 else ""
+        sign = _sign(worst, leakage)
+        if kind == "rescored":
+            sequences = counted(worst["sequences"], "sequence")
+            return f"Losslessness: {sign}; {sequences} re-scored by an independent forward.{where}"
+        return f"Self-consistency: {sign}, by the rows that SpS itself used alone.{where}"
     return ""
 
 
 def _sign(kind: Evidence, leakage: Leakage) -> str:
     """Whether there is a sign of a leak; where there is none, what would have been one."""
     if kind["verdict"] == "alarm":
-        low, high = share(leakage["low"]), share(leakage["high"])
-        return f"leakage {share(leakage['estimate'])} [{low}, {high}], {LEAKAGE}"
+        return f"leakage {_leak(leakage)}, {LEAKAGE}"
     few = f"too few informative positions ({kind['positions']}); " if kind["verdict"] == "no evidence" else ""
     seen = f"one above {bound(leakage['bound'])} of the tokens would have been seen (95% bound)"
     return f"{few}no leak found, {seen if leakage['bound'] < 1 else 'but none can be excluded'}"
@@ -244,11 +239,11 @@ def _identity(arms: list[ArmLosslessness]) -> str:
         return ""
     total = sum(same["sequences"] for same in compared)
     same = round(sum(same["sequences"] * same["identical"] for same in compared))
-    counted = f"all {total}" if same == total else f"{same} of {total}"
-    return f"Greedy: {counted} SpS outputs are identical to those of ArS, token for token."
+    alike = f"all {total}" if same == total else f"{same} of {total}"
+    return f"Greedy: {alike} SpS outputs are identical to those of ArS, token for token."
 
 
-def decisions(arms: list[ArmLosslessness]) -> str:
+def _decisions(arms: list[ArmLosslessness]) -> str:
     """How many decisions an independent forward confirms or contradicts, where it is not all of them."""
     found = [one for arm in arms if (one := arm.get("decisions")) is not None]
     if not found:
@@ -258,11 +253,11 @@ def decisions(arms: list[ArmLosslessness]) -> str:
         rows = f"(independent forward, {found[0]['dtype']})"
         return f"Decisions: {contradicted:,} of {total:,} contradict the target's own rows {rows}."
     whole = all(one["share"] == 1 for one in found) and len(found) == len(arms)
-    sequences = "" if whole else f" in {_sequences(sum(one['sequences'] for one in found))}"
+    sequences = "" if whole else f" in {counted(sum(one['sequences'] for one in found), 'sequence')}"
     return f"Decisions{sequences}: {_followed(found)}."
 
 
-def proof(arms: list[ArmLosslessness]) -> str:
+def _proof(arms: list[ArmLosslessness]) -> str:
     """The bound of the sequences that were drawn at temperature 1, of the worst arm."""
     judged = [made["rescored"] for arm in arms if (made := arm.get("proof"))]
     found = [(kind, kind["leakage"]["bound"]) for kind in judged if kind and kind["leakage"]]
@@ -270,51 +265,46 @@ def proof(arms: list[ArmLosslessness]) -> str:
         return ""
     worst, most = max(found, key=lambda one: one[1])
     several = " per arm" if len(found) > 1 else ""
-    more = f"{worst['sequences']} more sequence{'' if worst['sequences'] == 1 else 's'}{several}"
+    more = f"{counted(worst['sequences'], 'more sequence')}{several}"
     return f"At temperature 1 without nucleus, from {more}: leakage at most {bound(most)} (95% bound)."
-
-
-def _sequences(count: int) -> str:
-    return f"{count} sequence{'' if count == 1 else 's'}"
 
 
 def parity(summary: Summary) -> list[str]:
     """The verdict on each SpS arm; where they would be many, how many got which."""
-    if summary["parity"] is None:
+    judged = summary["parity"]
+    if judged is None:
         return []
-    title = metric_title(summary["parity"]["metric"])
-    comparisons = summary["parity"]["comparisons"]
+    title, comparisons = metric_title(judged["metric"]), judged["comparisons"]
     same = identical(summary)
     if len(comparisons) > MANY:
-        verdicts = [verdict_name(found, identical=found["arm"] in same) for found in comparisons]
+        verdicts = [_verdict_name(found, found["arm"] in same) for found in comparisons]
         counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
-        needed = max((found["prompts_needed"] or 0 for found in comparisons if _open(found)), default=0)
-        more = f"; showing parity for all needs about {needed:,} prompts" if needed else ""
+        needed = [found["prompts_needed"] or 0 for found in comparisons if found["verdict"] == "inconclusive"]
+        more = f"; showing parity for all needs about {max(needed):,} prompts" if any(needed) else ""
         return [f"{title} of {len(comparisons)} arms against ArS: {counts}{more}."]
-    labels = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in summary["rows"]}
-    digits = difference_digits(summary["parity"]["metric"])
+    labels = {row["arm"]: full_name(row) for row in summary["rows"]}
+    digits = difference_digits(judged["metric"])
     return [
         f"{title} of {labels[found['arm']]}: {verdict(found, digits, identical=found['arm'] in same)}."
         for found in comparisons
     ]
 
 
-def _open(found: ParityComparison) -> bool:
-    """Whether more prompts would decide the comparison."""
-    return found["verdict"] == "inconclusive"
-
-
 def identical(summary: Summary) -> set[str]:
     """Arms whose every greedy output is token for token that of ArS."""
-    arms = (summary["losslessness"] or {"arms": []})["arms"]
+    arms = judged_arms(summary)
     return {arm["arm"] for arm in arms if (same := arm["identity"]) is not None and same["identical"] == 1}
 
 
-def verdict_name(found: ParityComparison, *, identical: bool = False) -> str:
+def _verdict_name(found: ParityComparison, identical: bool) -> str:
     """One comparison in a word or two, as tables have it."""
-    if found["verdict"] is not None:
-        return found["verdict"]
-    return "identical" if identical else "not judged"
+    return found["verdict"] or ("identical" if identical else "not judged")
+
+
+def _difference(found: ParityComparison, digits: int) -> str:
+    if found["difference"] is None:
+        return NOTHING
+    return f"{found['difference']:+.{digits}f}{brackets(found, f'{{:+.{digits}f}}'.format)}"
 
 
 def verdict(found: ParityComparison, digits: int = 4, *, identical: bool = False) -> str:
@@ -326,9 +316,7 @@ def verdict(found: ParityComparison, digits: int = 4, *, identical: bool = False
     margin = f"±{found['margin']:.{digits}f} ({found['margin_rule']})"
     if found["verdict"] == "equivalent":
         return f"equivalent to ArS within {margin}"
-    difference = f"{found['difference']:+.{digits}f}"
-    if found["low"] is not None:
-        difference += f" [{found['low']:+.{digits}f}, {found['high']:+.{digits}f}]"
+    difference = _difference(found, digits)
     if found["verdict"] == "different":
         return f"different from ArS by {difference}"
     detectable = f"{found['minimum_detectable_difference']:.{digits}f}"
@@ -342,17 +330,16 @@ def verdict(found: ParityComparison, digits: int = 4, *, identical: bool = False
 
 def advantages(summary: Summary) -> list[str]:
     """How much better the target is than the draft alone, per sampling."""
-    if summary["parity"] is None:
+    judged = summary["parity"]
+    if judged is None:
         return []
-    title = metric_title(summary["parity"]["metric"])
     sentences = []
-    for found in summary["parity"]["target_over_draft"]:
-        head = f"{title} of the target over the draft alone, {found['sampling']}: "
-        if found["ratio"] is None:
-            sentences.append(f"{head}no ratio, {found['reason']}.")
-        else:
-            ratio = Interval(found["ratio"], found["low"], found["high"])
-            sentences.append(f"{head}{interval(ratio, 'x')}.")
+    for found in judged["target_over_draft"]:
+        ratio = f"no ratio, {found['reason']}"
+        if found["ratio"] is not None:
+            ratio = speedup({"ratio": found["ratio"], "low": found["low"], "high": found["high"]})
+        title = metric_title(judged["metric"])
+        sentences.append(f"{title} of the target over the draft alone, {found['sampling']}: {ratio}.")
     return sentences
 
 
@@ -379,93 +366,67 @@ PARITY_LEGEND = (
 )
 
 
+def _of_sequences(found: Evidence | Decisions) -> str:
+    return f"{found['sequences']} ({percent(found['share'])})"
+
+
+EVIDENCE = (
+    left("arm", entry("name")),
+    left("evidence", entry("kind")),
+    right("sequences", _of_sequences),
+    right("positions", entry("positions")),
+    right("leakage", entry("leakage", _leak), note="95%"),
+    right("at most (95%)", entry("leakage", lambda leak: NOTHING if leak is None else bound(leak["bound"]))),
+    right("log10 e-value", entry("log10_e_value", number, 1)),
+    right("log-score z", lambda kind: number(kind["log_score"] and kind["log_score"]["z"], 1)),
+    right("transform p", lambda kind: number(kind["transform"] and kind["transform"]["p_value"], 3)),
+    right("impossible", entry("impossible")),
+    left("verdict", lambda kind: worded(kind["verdict"], leakage_bound(kind))),
+)
+DECISIONS = (
+    left("arm", entry("name")),
+    right("sequences", _of_sequences),
+    right("decisions", entry("decisions", "{:,}".format)),
+    right("only by rounding", entry("rounding", "{:,}".format)),
+    right("contradicted", entry("contradicted", "{:,}".format)),
+    right("closest", entry("closest", "{:.1e}".format)),
+    left("dtype", entry("dtype")),
+    left("draft's rows", lambda notes: "as recorded" if notes.get("recorded") else "independent"),
+    left("verdict", lambda notes: "exact" if notes["exact"] else notes["verdict"]),
+)
+
+
 def losslessness_section(summary: Summary, run: Run) -> list[str]:
     """The evidence per arm and kind, the verdicts, and what each kind can show."""
-    judged = summary["losslessness"]
-    if judged is None:
+    if summary["losslessness"] is None:
         return []
-    cells = [
-        _evidence(f"{label(arm)}, {arm['sampling']}", title, found)
-        for arm in judged["arms"]
+    arms, verdicts = judged_arms(summary), []
+    evidence = [
+        {**found, "name": full_name(arm), "kind": title}
+        for arm in arms
         for kind, title in KINDS.items()
         if (found := arm[kind]) is not None
     ]
-    columns = [
-        *(left("arm"), left("evidence"), right("sequences"), right("positions")),
-        *(right("leakage", note="95%"), right("at most (95%)"), right("log10 e-value")),
-        *(right("log-score z"), right("transform p"), right("impossible"), left("verdict")),
-    ]
-    lines = ["## Losslessness", ""]
-    lines += [*Table(columns, cells).as_markdown(), ""] if cells else []
-    for arm in judged["arms"]:
-        bound = None if is_confirmed(arm) else arm.get("bound")
+    for arm in arms:
+        least = None if is_confirmed(arm) else arm.get("bound")
         reasons = f": {'; '.join(arm['reasons'])}" if arm["reasons"] else ""
-        verdict = worded(arm["verdict"], bound) + reasons
-        lines.append(f"* {escape(label(arm))}, {escape(arm['sampling'])}: {escape(verdict)}.")
-    lines += [*_decision_lines(judged["arms"]), *_drawn(judged["arms"])]
-    return [*lines, "", LOSSLESSNESS_LEGEND] if cells else lines
-
-
-def _decision_lines(arms: list[ArmLosslessness]) -> list[str]:
-    """Per arm what came of deriving its decisions again, of the sequences drawn for it too."""
-    found = [(f"{label(arm)}, {arm['sampling']}", arm.get("decisions")) for arm in arms]
-    found += [
-        (f"{label(arm)}, at temperature 1", made["decisions"])
-        for arm in _proved(arms)
-        if (made := arm["proof"])
+        verdicts.append(f"{full_name(arm)}: {worded(arm['verdict'], least)}{reasons}.")
+    # One arm of each way of drafting for which sequences were drawn: they do not depend on the sampling.
+    proved = {place(arm, "sampling"): arm for arm in arms if arm.get("proof")}.values()
+    made = [(full_name(arm), arm.get("decisions")) for arm in arms]
+    made += [
+        (f"{label(arm)}, at temperature 1", proof["decisions"]) for arm in proved if (proof := arm["proof"])
     ]
-    cells = [
-        [
-            name,
-            f"{notes['sequences']} ({wording.percent(notes['share'])})",
-            *(f"{notes[column]:,}" for column in ("decisions", "rounding", "contradicted")),
-            f"{notes['closest']:.1e}",
-            notes["dtype"],
-            "as recorded" if notes.get("recorded") else "independent",
-            "exact" if notes["exact"] else notes["verdict"],
-        ]
-        for name, notes in found
-        if notes is not None
-    ]
-    numbers = ("sequences", "decisions", "only by rounding", "contradicted", "closest")
-    table = Table(
-        [left("arm"), *map(right, numbers), *map(left, ("dtype", "draft's rows", "verdict"))], cells
+    decisions = [{**notes, "name": name} for name, notes in made if notes is not None]
+    drawn = [f"{label(arm)}: {text}" for arm in proved if (text := _proof([arm]))]
+    return paragraphs(
+        "## Losslessness",
+        table_of(EVIDENCE, evidence) if evidence else "",
+        bullets(verdicts),
+        *((table_of(DECISIONS, decisions), DECISIONS_LEGEND) if decisions else ()),
+        bullets(drawn),
+        LOSSLESSNESS_LEGEND if evidence else "",
     )
-    return ["", *table.as_markdown(), "", DECISIONS_LEGEND] if cells else []
-
-
-def _proved(arms: list[ArmLosslessness]) -> list[ArmLosslessness]:
-    """One arm of each way of drafting for which sequences were drawn: they do not depend on the sampling."""
-    return list({place(arm, "sampling"): arm for arm in arms if arm.get("proof")}.values())
-
-
-def _drawn(arms: list[ArmLosslessness]) -> list[str]:
-    """What the sequences that were drawn at temperature 1 say of leakage."""
-    sentences = [(label(arm), proof([arm])) for arm in _proved(arms)]
-    lines = [f"* {escape(name)}: {escape(text)}" for name, text in sentences if text]
-    return ["", *lines] if lines else []
-
-
-def _evidence(name: str, title: str, kind: Evidence) -> list[str]:
-    leakage, score, cells = kind["leakage"], kind["log_score"], kind["transform"]
-    return [
-        name,
-        title,
-        f"{kind['sequences']} ({wording.percent(kind['share'])})",
-        str(kind["positions"]),
-        wording.NOTHING if leakage is None else _estimate(leakage),
-        wording.NOTHING if leakage is None else bound(leakage["bound"]),
-        wording.number(kind["log10_e_value"], 1),
-        wording.number(None if score is None else score["z"], 1),
-        wording.number(None if cells is None else cells["p_value"], 3),
-        str(kind["impossible"]),
-        worded(kind["verdict"], leakage_bound(kind)),
-    ]
-
-
-def _estimate(leakage: Leakage) -> str:
-    estimate, low, high = (share(leakage[name]) for name in ("estimate", "low", "high"))
-    return f"{estimate} [{low}, {high}]"
 
 
 def parity_section(summary: Summary, run: Run) -> list[str]:
@@ -473,47 +434,146 @@ def parity_section(summary: Summary, run: Run) -> list[str]:
     judged = summary["parity"]
     if judged is None or not judged["comparisons"]:
         return []
-    names = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in summary["rows"]}
-    digits = wording.difference_digits(judged["metric"])
+    names = {row["arm"]: full_name(row) for row in summary["rows"]}
+    digits, same = difference_digits(judged["metric"]), identical(summary)
     columns = [
-        *(left("arm"), right("prompts"), right("ArS"), right("arm"), right("difference", note="95%")),
-        *(right("normalised"), right("margin"), right("TOST p"), left("verdict")),
+        left("arm", entry("arm", names.__getitem__)),
+        right("prompts", entry("prompts")),
+        right("ArS", entry("baseline_mean", number, digits)),
+        right("arm", entry("arm_mean", number, digits)),
+        right("difference", lambda found: _difference(found, digits), note="95%"),
+        right("normalised", entry("normalised_difference", number, 3)),
+        right("margin", entry("margin", f"±{{:.{digits}f}}".format)),
+        right("TOST p", entry("tost_p_value", number, 3)),
+        left("verdict", lambda found: _verdict_name(found, found["arm"] in same)),
     ]
-    same = identical(summary)
-    cells = [
-        [
-            names[found["arm"]],
-            str(found["prompts"]),
-            *(wording.number(found[name], digits) for name in ("baseline_mean", "arm_mean")),
-            _difference(found, digits),
-            wording.number(found["normalised_difference"], 3),
-            f"±{found['margin']:.{digits}f}",
-            wording.number(found["tost_p_value"], 3),
-            verdict_name(found, identical=found["arm"] in same),
-        ]
-        for found in judged["comparisons"]
-    ]
-    lines = [f"## Parity of {escape(wording.metric_title(judged['metric']))}", ""]
-    lines += [*Table(columns, cells).as_markdown(), ""]
     notes = [*parity(summary), *advantages(summary)]
-    notes += [
-        _solved(names[found["arm"]], found["solved"]) for found in judged["comparisons"] if found["solved"]
-    ]
+    for found in judged["comparisons"]:
+        if solved := found["solved"]:
+            test = solved["reason"] if solved["p_value"] is None else f"McNemar p {solved['p_value']:.3f}"
+            notes.append(
+                f"{names[found['arm']]}: problems solved by any sample: {solved['both']} by both, "
+                f"{solved['only_ars']} by ArS alone, {solved['only_sps']} by SpS alone; {test}."
+            )
     if not judged["target_over_draft"]:
         notes.append("How much better the target is than the draft alone: --arms ars,sps,draft measures it.")
-    return [*lines, *(f"* {escape(text)}" for text in notes), "", PARITY_LEGEND]
+    title = f"## Parity of {escape(metric_title(judged['metric']))}"
+    return paragraphs(title, table_of(columns, judged["comparisons"]), bullets(notes), PARITY_LEGEND)
 
 
-def _difference(found: ParityComparison, digits: int) -> str:
-    if found["difference"] is None:
-        return wording.NOTHING
-    interval = "" if found["low"] is None else f" [{found['low']:+.{digits}f}, {found['high']:+.{digits}f}]"
-    return f"{found['difference']:+.{digits}f}{interval}"
+# --- audits of engines of others ---
+
+EVERY = "every token"
+"""The place of an alarm that shows everywhere."""
+
+_MOST_FAILURES = 3
 
 
-def _solved(name: str, solved: Solved) -> str:
-    test = solved["reason"] if solved["p_value"] is None else f"McNemar p {solved['p_value']:.3f}"
+def audit_table(rows: Sequence[EngineAuditRow]) -> Table:
+    """One row a setting; the leakage with its bound where nothing is impossible."""
+
+    def leakage(row: EngineAuditRow) -> str:
+        found = None if row["is_plain"] else row["leakage"]
+        return NOTHING if found is None else f"{found['estimate']:.1%}"
+
+    def at_most(row: EngineAuditRow) -> str:
+        found = None if row["is_plain"] or row["decision"] == ALARM else row["bound"]
+        return NOTHING if found is None else f"{found:.1%}"
+
+    columns = [
+        left("setting", entry("setting"), whole=True),
+        right("texts", entry("texts")),
+        right("impossible", entry("impossible")),
+        right("leakage", leakage),
+        right("at most", at_most),
+        right("log10 e", entry("log10_e_value", number, 1)),
+        left("verdict", lambda row: "ALARM" if row["decision"] == ALARM else row["decision"]),
+    ]
+    return table_of(columns, rows)
+
+
+def audit_sentences(rows: Sequence[EngineAuditRow], bound: float | None) -> Iterator[str]:
+    """What each row means, and where an alarm comes from."""
+    for row in rows:
+        yield f"{row['setting']}: {' '.join([*_decided(row, bound), *_conditions(row)])}"
+
+
+def _decided(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
+    """The decision, and where an alarm comes from."""
+    known = None if row["bound"] is None else f"{row['bound']:.1%}"
+    if row["decision"] == ALARM:
+        yield f"not the target's distribution, known after {counted(row['decided_after'], 'text')}."
+        if row["place"] is not None:
+            yield f"It shows at {row['place']}" + (f": the engine {row['law']}." if row["law"] else ".")
+        yield from (f"{reason}." for reason in row["reasons"])
+        yield from _located(row)
+    elif row["decision"] == "quiet":
+        shown = known and not row["is_plain"]
+        leak = f"; no leakage above {known}, and more is not shown" if shown else ""
+        yield f"no alarm after {counted(row['decided_after'], 'text')}{leak}."
+    else:
+        leak = f", and at most {known} can leak" if known else ""
+        asked = "" if row["is_plain"] or bound is None else f"; {bound:.1%} was asked for"
+        yield f"no alarm after {counted(row['texts'], 'text')}{leak}{asked}."
+
+
+def _conditions(row: EngineAuditRow) -> Iterator[str]:
+    """What else is to be known of a row: against what it was held, and what went wrong."""
+    if row["against"] is not None:
+        yield f"Held against what the plain texts follow: {row['against']}."
+    if row["retokenised"]:
+        yield (
+            f"{counted(row['retokenised'], 'text')} came without ids and had to be tokenized again: where "
+            "the engine drew other tokens of the same text, that alone can raise an alarm, and a quiet audit "
+            "says less."
+        )
+    if row["failures"]:
+        shown = "; ".join(list(dict.fromkeys(row["failures"]))[:_MOST_FAILURES])
+        yield f"{len(row['failures'])} requests failed: {shown}."
+    if row["gone"] is not None:
+        yield f"The engine was given up: {row['gone']}."
+
+
+def _located(row: EngineAuditRow) -> Iterator[str]:
+    located = row["located"]
+    if located is None:
+        return
+    for group, places in located["places"].items():
+        notes = []
+        for where in places:
+            if where["score_z"] is not None:
+                many = (
+                    f" ({where['impossible']} of {where['tokens']} impossible)" if where["impossible"] else ""
+                )
+                notes.append(f"{where['name']} {where['score_z']:+.1f}{many}")
+        if notes:
+            yield f"Log-score z by {group}: {', '.join(notes)}."
+    if located["explanation"] is not None and row["place"] in (None, EVERY):
+        best = located["laws"][0]
+        left_over = f", {best['impossible']} tokens still impossible" if best["impossible"] else ""
+        yield (
+            f"Closest of the laws tried: {located['explanation']} "
+            f"({best['nats']:.0f} nats likelier than what was asked for{left_over})."
+        )
+
+
+def interim(setting: str, count: int, texts: int, evidence: Evidence | None, bound: float | None) -> str:
+    """One line on a setting that is being audited."""
+    line = f"{setting}: {count} of {texts} texts"
+    if evidence is None:
+        return line
+    if evidence["verdict"] == ALARM:
+        return f"{line}, ALARM: {evidence['reasons'][0]}; more texts show where"
+    known = "" if bound is None else f", leakage at most {bound:.1%}"
+    return f"{line}, no alarm, e-value 10^{evidence['log10_e_value']:.1f} (alarm at 10^3){known}"
+
+
+def repro_sentence(facts: ReproFacts, folder: Path) -> str:
+    """Where the script is, and what it showed."""
+    draws = sum(facts["observed"].values())
+    p_value = "below 1e-300" if facts["p_value"] < 1e-300 else f"{facts['p_value']:.2g}"
+    verdict = "shows it" if facts["clear"] else "does not show it clearly"
     return (
-        f"{name}: problems solved by any sample: {solved['both']} by both, {solved['only_ars']} by ArS "
-        f"alone, {solved['only_sps']} by SpS alone; {test}."
+        f"{folder / facts['script']} {verdict}: {facts['setting']}, a prompt of {len(facts['context'])} ids, "
+        f"output token {len(facts['prefix']) + 1}, {draws} draws, p-value {p_value}."
     )

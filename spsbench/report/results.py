@@ -1,22 +1,41 @@
-"""The tables of a run's arms: all, by category, by engine, by batch size and K, and joules."""
+"""The tables of a run's arms: all, by category, by engine, by batch size and K; of several runs; joules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
-from spsbench.axes import EAGER, label, unusual
-from spsbench.records import Interval
+from rich.console import Group
+from rich.padding import Padding
+from rich.text import Text
+
+from spsbench.axes import EAGER, Row, unusual
 from spsbench.report import wording
-from spsbench.report.tables import Cell, Column, Heading, Naming, Row, Styled, Table, in_full, left, right
-from spsbench.report.wording import escape
+from spsbench.report.facts import Run, condition_titles, conditions_sentence, value
+from spsbench.report.tables import (
+    ARM,
+    SAMPLING,
+    Cell,
+    Column,
+    Heading,
+    Naming,
+    Styled,
+    Table,
+    bullets,
+    entry,
+    in_full,
+    left,
+    paragraphs,
+    right,
+    table_of,
+)
+from spsbench.report.wording import escape, full_name, milliseconds, number, speedup
 from spsbench.summary_types import (
     ArmEnergy,
     ArmRow,
     CategoryPart,
-    CategoryRow,
     Energy,
-    EngineOfArm,
     PaysUpTo,
     RatioInterval,
     Summary,
@@ -24,129 +43,116 @@ from spsbench.summary_types import (
     SurfaceCell,
 )
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
-def results(arms: Sequence[ArmRow], metric: str | None, naming: Naming, *, intervals: bool = True) -> Table:
-    """Quality, time per token and both speedups of every arm, in the shape of the paper's Table 1."""
-    columns, cells = _decoding(arms, metric)
-    whole = left("end to end", note="95%", whole=True) if intervals else right("end to end")
-    columns.insert(-1, whole)
+    from spsbench.report.measured import Measured
 
-    def with_whole(arm: ArmRow) -> list[Cell]:
-        found = cells(arm)
-        found.insert(-1, _end_to_end(arm, intervals=intervals))
-        return found
-
-    return naming.table(columns, arms, with_whole)
+UNTIMED = ("failed", "not run")
+TOKENS = right("tokens/loop", entry("tokens_per_loop", number, 2), latex="Tokens/loop")
 
 
-def decoding(arms: Sequence[ArmRow] | Sequence[CategoryRow], metric: str | None, naming: Naming) -> Table:
-    """The same without the end-to-end speedup."""
-    columns, cells = _decoding(arms, metric)
-    return naming.table(columns, arms, cells)
+def arm_columns(
+    arms: Sequence[Row], metric: str | None, end_to_end: Literal["interval", "ratio"] | None = "interval"
+) -> list[Column]:
+    """The columns of the table of arms, in the shape of the paper's Table 1.
 
-
-def _decoding(
-    arms: Sequence[ArmRow] | Sequence[CategoryRow], metric: str | None
-) -> tuple[list[Column], Callable[[ArmRow | CategoryRow], list[Cell]]]:
-    """Columns, and an arm's cells in them."""
-    scored = metric is not None
-    known = any(wording.metric_ends(metric, arm)[0] is not None for arm in arms)
-    columns = [
-        *([right(wording.metric_title(metric), note="95%" if known else "")] if scored else []),
-        right("ms/token"),
-        left("speedup", note="95%", whole=True),
-        right("tokens/loop"),
+    The screen, report.md, the page and LaTeX all take them from here.
+    """
+    known = any((wording.metric_ends(metric, arm) or {}).get("low") is not None for arm in arms)
+    title, quality = wording.metric_title(metric), partial(wording.quality, metric)
+    with_interval = left("end to end", _end_to_end, note="95%", whole=True, latex="End to end")
+    return [
+        *([right(title, quality, note="95%" if known else "")] if metric else []),
+        right("ms/token", _time),
+        left("speedup", _speedup, note="95%", whole=True, latex="Speedup"),
+        *([with_interval] if end_to_end == "interval" else []),
+        *([right("end to end", partial(_end_to_end, intervals=False))] if end_to_end == "ratio" else []),
+        TOKENS,
     ]
 
-    def cells(arm: ArmRow | CategoryRow) -> list[Cell]:
-        return [
-            *([wording.quality(metric, arm)] if scored else []),
-            _time(arm),
-            _speedup(arm),
-            wording.number(arm["tokens_per_loop"], 2),
-        ]
 
-    return columns, cells
-
-
-def _end_to_end(arm: ArmRow, *, intervals: bool) -> str:
-    """The cell of the end-to-end speedup; that of the baseline as in the speedup's own column."""
-    found = arm["end_to_end_speedup"]
-    if found is None:
-        return wording.row_speedup(arm)
-    return wording.speedup(found) if intervals else f"{found['ratio']:.2f}x"
-
-
-def times(arms: Sequence[ArmRow], naming: Naming) -> Table:
-    """Times alone, for the sequences that were measured under one of several conditions."""
-    columns = [right("sequences"), right("ms/token"), left("speedup", note="95%", whole=True)]
-    return naming.table(columns, arms, lambda arm: [str(arm["sequences"]), _time(arm), _speedup(arm)])
-
-
-def acceptance(arms: Sequence[ArmRow], naming: Naming, *, rule: bool = False) -> Table:
-    """The first measures of acceptance, and by which rule, of speculative arms."""
-    columns = [right(name, code=True) for name in wording.FIRST_SCREEN]
-    columns += [left("verification rule")] if rule else []
-
-    def cells(arm: ArmRow) -> list[Cell]:
-        found: list[Cell] = [*wording.first_screen(arm["acceptance"])]
-        return [*found, arm["verification_rule"] or wording.NOTHING] if rule else found
-
-    return naming.table(columns, arms, cells)
-
-
-def _time(arm: ArmRow | CategoryRow) -> str:
+def _time(arm: Row) -> str:
     if arm["sequences"]:
-        return wording.milliseconds(arm["ms_per_token"])
-    return "failed" if arm["failed"] else "not run"
+        return milliseconds(arm["ms_per_token"])
+    return UNTIMED[0] if arm["failed"] else UNTIMED[1]
 
 
-def _speedup(arm: ArmRow | CategoryRow) -> Cell:
-    return coloured(wording.row_speedup(arm), arm["speedup"])
+def _speedup(arm: Row) -> Cell:
+    return _coloured(wording.row_speedup(arm), arm["speedup"])
 
 
-def coloured(text: str, found: RatioInterval | None) -> Cell:
+def _coloured(text: str, found: RatioInterval | None) -> Cell:
     """A speedup's text, coloured only where its interval leaves no doubt; nothing depends on seeing it."""
     if found is None or found["low"] is None:
         return text
-    low, high = wording.ends(found)
+    low, high = found["low"], found["ratio"] if found["high"] is None else found["high"]
     style = "green" if low > 1.0 else "red" if high < 1.0 else ""
     return Styled(text, style) if style else text
 
 
+def _end_to_end(arm: ArmRow, *, intervals: bool = True) -> str:
+    """The cell of the end-to-end speedup; that of the baseline as in the speedup's own column."""
+    found = arm["end_to_end_speedup"]
+    if found is None:
+        return wording.row_speedup(arm)
+    return speedup(found) if intervals else f"{found['ratio']:.2f}x"
+
+
+TIMES = (
+    right("sequences", entry("sequences")),
+    right("ms/token", _time),
+    left("speedup", _speedup, note="95%", whole=True),
+)
+"""Times alone, for the sequences that were measured under one of several conditions."""
+
+
+def conditions(summary: Summary, run: Run) -> list[str]:
+    """The times of a run of several conditions, under each."""
+    parts: list[str | Table] = []
+    for found, title in zip(summary.get("conditions") or [], condition_titles(summary), strict=True):
+        parts += [f"### {escape(title)}", in_full().table(TIMES, found["rows"])]
+    return paragraphs("## Times by condition", conditions_sentence(summary), *parts) if parts else []
+
+
+ACCEPTANCE = tuple(right(name, partial(wording.measure, name), code=True) for name in wording.FIRST_SCREEN)
+"""The first measures of acceptance of speculative arms."""
+
+
 def category_table(parts: Sequence[CategoryPart], metric: str | None, naming: Naming) -> Table:
     """The results of every arm under a heading for each category."""
-    rows: list[Row | Heading] = []
-    made = [(_category_title(part), decoding(part["rows"], metric, naming)) for part in parts]
-    for title, own in made:
-        groups = [row for row in own.rows if isinstance(row, Heading) and row.title]
-        rows += [] if groups else [Heading(title)]
+    rows: list[Sequence[Cell] | Heading] = []
+    made = [naming.table(arm_columns(part["rows"], metric, None), part["rows"]) for part in parts]
+    for part, own in zip(parts, made, strict=True):
+        name = "no category" if part["category"] is None else part["category"]
+        title = f"{name} ({wording.counted(part['prompts'], 'prompt')})"
+        titled = any(isinstance(row, Heading) and row.title for row in own.rows)
+        rows += [] if titled else [Heading(title)]
         for row in own.rows:
             if not isinstance(row, Heading):
                 rows.append(row)
             elif row.title:
                 rows.append(Heading(f"{title}, {row.title}"))
-    return Table(made[0][1].columns, rows, names=made[0][1].names)
+    return Table(made[0].columns, rows, names=made[0].names)
 
 
-def categories(summary: Summary, run: Mapping[str, Any]) -> list[str]:
+def categories(summary: Summary, run: Run) -> list[str]:
     """The table of a run with several categories."""
     parts = summary.get("by_category") or []
     if not parts:
         return []
-    made = category_table(parts, wording.headline_metric(summary), in_full())
-    return ["## By category", "", *made.as_markdown()]
-
-
-def _category_title(part: CategoryPart) -> str:
-    name = "no category" if part["category"] is None else part["category"]
-    return f"{name} ({part['prompts']} prompt{'' if part['prompts'] == 1 else 's'})"
+    return paragraphs("## By category", category_table(parts, wording.headline_metric(summary), in_full()))
 
 
 ENGINES_NOTE = (
     "Speedup over the ArS of the arm's own engine, which says whether speculation pays there, and over the "
     "fastest ArS of the run, which says whether it is worth using."
 )
+BASELINES = (
+    left("over its own ArS", lambda row: speedup(row.get("own_speedup")), note="95%", whole=True),
+    left("over the fastest", entry("speedup", speedup), note="95%", whole=True),
+)
+"""Each arm against the ArS of its own engine and against the fastest ArS of all."""
 
 
 def speculative(summary: Summary) -> list[ArmRow]:
@@ -154,17 +160,6 @@ def speculative(summary: Summary) -> list[ArmRow]:
     rows = summary["rows"]
     several = len({row["engine"] for row in rows}) > 1
     return [row for row in rows if row["method"] == "sps"] if several else []
-
-
-def baselines(rows: Sequence[ArmRow], naming: Naming) -> Table:
-    """Each arm against the ArS of its own engine and against the fastest ArS of all."""
-    columns = [
-        left("over its own ArS", note="95%", whole=True),
-        left("over the fastest", note="95%", whole=True),
-    ]
-    return naming.table(
-        columns, rows, lambda row: [wording.speedup(row.get("own_speedup")), wording.speedup(row["speedup"])]
-    )
 
 
 def engine_notes(summary: Summary) -> list[str]:
@@ -176,33 +171,25 @@ def engine_notes(summary: Summary) -> list[str]:
     return [*found["unequal"], *_by_engine(unseen)]
 
 
-def engines(summary: Summary, run: Mapping[str, Any]) -> list[str]:
+def engines(summary: Summary, run: Run) -> list[str]:
     """The report's section on engines; none for a run of one."""
-    rows = speculative(summary)
-    found = summary.get("engines")
-    lines = ["", ENGINES_NOTE, "", *baselines(rows, in_full()).as_markdown()] if rows else []
+    rows, found = speculative(summary), summary.get("engines")
+    parts: list[str | Table | list[str]] = [ENGINES_NOTE, in_full().table(BASELINES, rows)] if rows else []
     if found is not None:
-        lines += ["", *_answered(summary, found["arms"]).as_markdown()]
-        limits = ((engine["name"], limit) for engine in found["arms"] for limit in engine["limits"])
-        notes = [*engine_notes(summary), *_by_engine(limits)]
-        lines += ["", *(f"* {escape(text)}" for text in notes)] if notes else []
-    return ["## Engines", *lines] if lines else []
-
-
-def _answered(summary: Summary, engines: Sequence[EngineOfArm]) -> Table:
-    """What answered for each arm, in which version and by which rule."""
-    rows = {row["arm"]: row for row in summary["rows"]}
-    cells = [
-        [
-            label(rows[engine["arm"]]),
-            rows[engine["arm"]]["sampling"],
-            " ".join([engine["name"], engine["version"] or wording.NOTHING]),
-            engine["rule"] or wording.NOTHING,
+        by_arm = {row["arm"]: row for row in summary["rows"]}
+        answered = [
+            [
+                *(str(column.cell(by_arm[one["arm"]])) for column in (ARM, SAMPLING)),
+                f"{one['name']} {one['version'] or wording.NOTHING}",
+                one["rule"] or wording.NOTHING,
+            ]
+            for one in found["arms"]
+            if one["arm"] in by_arm
         ]
-        for engine in engines
-        if engine["arm"] in rows
-    ]
-    return Table([left("arm"), left("sampling"), left("engine and version"), left("rule")], cells)
+        limits = ((engine["name"], limit) for engine in found["arms"] for limit in engine["limits"])
+        columns = [ARM, SAMPLING, left("engine and version"), left("rule")]
+        parts += [Table(columns, answered), bullets([*engine_notes(summary), *_by_engine(limits)])]
+    return paragraphs("## Engines", *parts) if parts else []
 
 
 def _by_engine(notes: Iterator[tuple[str, str]]) -> list[str]:
@@ -216,26 +203,20 @@ def measured_energy(summary: Summary) -> Energy | None:
     return found if found is not None and found["arms"] else None
 
 
-def energy_table(arms: Sequence[ArmEnergy], naming: Naming) -> Table:
-    """Joules per token of every arm, and over those of ArS."""
-    columns = [
-        left("J/token", note="95%", whole=True),
-        left("of ArS", note="95%", whole=True),
-        right("sequences"),
-    ]
-    return naming.table(columns, arms, _energy_cells)
-
-
-def _energy_cells(arm: ArmEnergy) -> list[str]:
-    return [_joules(arm), wording.speedup(arm["ratio"]), str(arm["sequences"])]
-
-
 def _joules(arm: ArmEnergy) -> str:
     """Three digits or so: joules a token are below 1 on a CPU and above 100 for large models."""
     found = arm["joules_per_token"]
     if found["estimate"] >= 1 or found["low"] is None or found["high"] is None:
-        return wording.interval(Interval(found["estimate"], found["low"], found["high"]))
-    return f"{found['estimate']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
+        return wording.estimate(found)
+    return f"{found['estimate']:.3f}{wording.brackets(found, '{:.3f}'.format)}"
+
+
+ENERGY = (
+    left("J/token", _joules, note="95%", whole=True),
+    left("of ArS", entry("ratio", speedup), note="95%", whole=True),
+    right("sequences", entry("sequences")),
+)
+"""Joules per token of every arm, and over those of ArS."""
 
 
 def energy_note(found: Energy) -> str:
@@ -250,7 +231,7 @@ def energy_note(found: Energy) -> str:
     )
 
 
-def energy(summary: Summary, run: Mapping[str, Any]) -> list[str]:
+def energy(summary: Summary, run: Run) -> list[str]:
     """The report's section; none for a run from before energy was looked for."""
     found = summary.get("energy")
     if found is None:
@@ -258,7 +239,7 @@ def energy(summary: Summary, run: Mapping[str, Any]) -> list[str]:
     if not found["arms"]:
         return [f"Energy: not known ({escape(found['reason'] or 'it was not counted')})."]
     notes = escape(" ".join([energy_note(found), *uncounted(summary)]))
-    return ["## Energy", "", *energy_table(found["arms"], in_full()).as_markdown(), "", notes]
+    return paragraphs("## Energy", in_full().table(ENERGY, found["arms"]), notes)
 
 
 def uncounted(summary: Summary) -> list[str]:
@@ -277,35 +258,20 @@ SURFACES_NOTE = (
 )
 
 
-def surfaces(summary: Summary, run: Mapping[str, Any]) -> list[str]:
+def surfaces(summary: Summary, run: Run) -> list[str]:
     """The section of report.md; nothing for a run of one batch size."""
-    lines: list[str] = []
+    parts: list[str | Table] = []
     for surface in summary.get("surfaces") or []:
-        lines += [
-            "",
-            f"### {wording.escape(surface_title(surface))}",
-            "",
-            *surface_table(surface).as_markdown(),
-        ]
-        lines += [line for text in surface_sentences(surface) for line in ("", wording.escape(text))]
-    return ["## Batches", "", wording.escape(SURFACES_NOTE), *lines] if lines else []
+        parts += [f"### {escape(surface_title(surface))}", surface_table(surface)]
+        parts += map(escape, surface_sentences(surface))
+    return paragraphs("## Batches", escape(SURFACES_NOTE), *parts) if parts else []
 
 
 def surface_title(surface: Surface) -> str:
     """What the surface is of, beside batch size and K."""
     engine = [] if surface["engine"] == EAGER else [f"@{surface['engine']}"]
-    return ", ".join(
-        ["Speedup by batch size", surface["sampling"], *unusual({"method": "sps", **surface}), *engine]
-    )
-
-
-def surface_table(surface: Surface, *, intervals: bool = True) -> Table:
-    """A row a batch size, a column a K; without intervals it fits on a screen."""
-    ks = sorted({cell["k"] for cell in surface["cells"]} - {0})
-    columns = [right("B"), right("ArS tokens/s"), right("ms/token")]
-    columns += [left(f"K={k}", note="95%", whole=True) if intervals else right(f"K={k}") for k in ks]
-    columns += [right("SpS tokens/s"), right("ms/token")]
-    return Table(columns, [_row(batch, surface, ks, intervals=intervals) for batch in batch_sizes(surface)])
+    parts = ["Speedup by batch size", surface["sampling"], *unusual({"method": "sps", **surface}), *engine]
+    return ", ".join(parts)
 
 
 def batch_sizes(surface: Surface) -> list[int]:
@@ -313,49 +279,49 @@ def batch_sizes(surface: Surface) -> list[int]:
     return sorted({cell["batch"] for cell in surface["cells"]})
 
 
-def _row(batch: int, surface: Surface, ks: list[int], *, intervals: bool) -> list[Cell]:
-    cells = {cell["k"]: cell for cell in surface["cells"] if cell["batch"] == batch}
-    speculative = [cells[k] for k in ks if k in cells]
-    best = max(speculative, key=lambda cell: cell["tokens_per_s"], default=None)
-    return [
-        str(batch),
-        *_rates(cells.get(0)),
-        *(_surface_speedup(cells.get(k), intervals=intervals) for k in ks),
-        *_rates(best),
+def surface_table(surface: Surface, *, intervals: bool = True) -> Table:
+    """A row a batch size, a column a K; without intervals it fits on a screen."""
+    ks = sorted({cell["k"] for cell in surface["cells"]} - {0})
+    by_k = [left(f"K={k}", note="95%", whole=True) if intervals else right(f"K={k}") for k in ks]
+    columns = [
+        *map(right, ("B", "ArS tokens/s", "ms/token")),
+        *by_k,
+        *map(right, ("SpS tokens/s", "ms/token")),
     ]
+    rows = []
+    for batch in batch_sizes(surface):
+        cells = {cell["k"]: cell for cell in surface["cells"] if cell["batch"] == batch}
+        speculating = [cells[k] for k in ks if k in cells]
+        best = max(speculating, key=lambda cell: cell["tokens_per_s"], default=None)
+        row: list[Cell] = [str(batch), *_rates(cells.get(0))]
+        for found in (cells[k]["speedup"] if k in cells else None for k in ks):
+            text = speedup(found) if intervals or found is None else f"{found['ratio']:.2f}x"
+            row.append(_coloured(text, found))
+        rows.append([*row, *_rates(best)])
+    return Table(columns, rows)
 
 
 def _rates(cell: SurfaceCell | None) -> tuple[str, str]:
     if cell is None:
         return wording.NOTHING, wording.NOTHING
-    return f"{cell['tokens_per_s']:,.0f}", wording.milliseconds(cell["latency_ms_per_token"])
-
-
-def _surface_speedup(cell: SurfaceCell | None, *, intervals: bool) -> Cell:
-    found = None if cell is None else cell["speedup"]
-    text = wording.speedup(found) if intervals or found is None else f"{found['ratio']:.2f}x"
-    return coloured(text, found)
+    return f"{cell['tokens_per_s']:,.0f}", milliseconds(cell["latency_ms_per_token"])
 
 
 def surface_sentences(surface: Surface) -> list[str]:
     """Up to which batch size each K pays, and whether batches write what batch size 1 writes."""
     largest = batch_sizes(surface)[-1]
     lines = [" ".join(_pays(line, largest) for line in surface["pays_up_to"])]
-    return [*lines, *_same_tokens(surface)]
-
-
-def _same_tokens(surface: Surface) -> list[str]:
     compared = [cell for cell in surface["cells"] if cell["batch"] > 1 and cell["as_alone"] is not None]
-    if not compared:
-        return []
     same = sum(cell["as_alone"] or 0 for cell in compared)
     of = sum(cell["compared"] for cell in compared)
-    if same == of:
-        return [f"Outputs of batches are identical to those of batch size 1 on all {of:,}."]
-    return [
-        f"{of - same:,} of {of:,} outputs of batches differ from those of batch size 1. Forwards of more "
-        "rows may round otherwise; what the evidence says of each arm stands under losslessness."
-    ]
+    if compared and same == of:
+        lines.append(f"Outputs of batches are identical to those of batch size 1 on all {of:,}.")
+    elif compared:
+        lines.append(
+            f"{of - same:,} of {of:,} outputs of batches differ from those of batch size 1. Forwards of more "
+            "rows may round otherwise; what the evidence says of each arm stands under losslessness."
+        )
+    return lines
 
 
 def _pays(line: PaysUpTo, largest: int) -> str:
@@ -367,11 +333,167 @@ def _pays(line: PaysUpTo, largest: int) -> str:
         return f"Of K={k} it is not known."
     if batch == 0:
         return f"K={k} pays at no batch size."
-    return f"K={k} pays up to B = {batch:.3g}{_ends(line, largest)}."
-
-
-def _ends(line: PaysUpTo, largest: int) -> str:
-    if line["low"] is None:
-        return ""
     high = f"beyond {largest}" if line["high"] is None else f"{line['high']:.3g}"
-    return f" [{line['low']:.3g}, {high}]"
+    ends = "" if line["low"] is None else f" [{line['low']:.3g}, {high}]"
+    return f"K={k} pays up to B = {batch:.3g}{ends}."
+
+
+# --- two runs, paired ---
+
+
+def compared_screen(compared: Mapping[str, Any]) -> RenderableType:
+    """Times, then metrics, then what may explain a difference."""
+    arms = compared["arms"]
+    columns = [
+        left("ms/token and speedup", full_name),
+        right("A", entry("a_ms_per_token", milliseconds)),
+        right("B", entry("b_ms_per_token", milliseconds)),
+        right("B/A time", entry("time_ratio", _ratio), note="95%"),
+        right("A", entry("a_speedup", wording.times)),
+        right("B", entry("b_speedup", wording.times)),
+    ]
+    title = f"B against A on {compared['prompts']} common prompts"
+    names = [f"{side.upper()}  {wording.printable(str(compared[side]))}" for side in ("a", "b")]
+    parts: list[RenderableType] = [Text(), Text(title, style="bold"), *map(Text, names), Text()]
+    parts.append(table_of(columns, arms))
+    for sentences in ([*_metrics(arms)], [*_tokens(arms)]):
+        parts += [Text(), *map(Text, sentences)] if sentences else []
+    notes = [*compared["refusals"], *compared["machine"], *compared["warnings"]]
+    notes += [f"{arm} is in {side} only" for side in ("A", "B") for arm in compared[f"only_{side.lower()}"]]
+    caveat = (
+        "Paired by prompt; the runs were not interleaved, so a drift of the machine between them is in the "
+        "ratio and not in its interval."
+    )
+    parts += [Text(), *(Text(f"! {wording.printable(text)}.") for text in notes)]
+    return Group(*parts, Text(caveat, style="dim"), Text())
+
+
+def _ratio(found: Row) -> str:
+    return f"{found['ratio']:.3f}{wording.brackets(found, '{:.3f}'.format)}"
+
+
+def _metrics(arms: list[dict[str, Any]]) -> Iterator[str]:
+    for arm in arms:
+        for found in arm["metrics"]:
+            digits = wording.difference_digits(found["metric"])
+            ends = wording.brackets(found, f"{{:+.{digits}f}}".format)
+            title = wording.metric_title(found["metric"])
+            yield (
+                f"{full_name(arm)}: {title} {found['a']:.{digits}f} -> {found['b']:.{digits}f}, "
+                f"{found['difference']:+.{digits}f}{ends}"
+            )
+
+
+def _tokens(arms: list[dict[str, Any]]) -> Iterator[str]:
+    """Which outputs are the same, and how close the decision was where two first parted."""
+    for arm in arms:
+        same = arm["tokens"]
+        if same is None:
+            continue
+        identical = round(same["identical"] * same["sequences"])
+        if identical == same["sequences"]:
+            yield f"{full_name(arm)}: identical tokens in all {identical} outputs"
+            continue
+        place = same["first_divergence"]
+        yield (
+            f"{full_name(arm)}: {identical} of {same['sequences']} outputs identical; the earliest "
+            f"difference is token {place['position']} of {wording.printable(place['example_id'])}"
+            f"{_gap(place)}"
+        )
+
+
+def _gap(place: Mapping[str, Any]) -> str:
+    """The tokens of both runs, and how far apart the two largest logits are; empty where none were read."""
+    if "gap" not in place:
+        return ""
+    sides = []
+    for side in ("a", "b"):
+        token, text = place[f"{side}_token"], place.get(f"{side}_text")
+        shown = f" {wording.printable(text)!r}" if text else ""
+        sides.append("the end" if token is None else f"{token}{shown}")
+    head = f": {sides[0]} in A, {sides[1]} in B; "
+    if place["gap"] is None:
+        return f"{head}the gap of the two largest logits there is unknown ({place['gap_unknown']})"
+    return f"{head}the two largest logits there are {place['gap']:.2g} apart ({place['dtype']})"
+
+
+# --- several runs, side by side ---
+
+RUNS_NOTE = (
+    "Each speedup is against the run's own ArS. Times of different runs compare only where nothing below "
+    "differs; `spsbench compare` pairs their prompts."
+)
+
+_FACTS = {
+    "task": ("task_label",),
+    "data": ("data", "source"),
+    "prompts": ("identity", "prompt_sha256"),
+    "pair": ("pair",),
+    "synthetic": ("synthetic",),
+    "dtype": ("identity", "dtype"),
+    "device": ("identity", "device"),
+    "max_new_tokens": ("identity", "max_new_tokens"),
+    "fixed_length": ("identity", "fixed_length"),
+    "seed": ("identity", "seed"),
+    "threads": ("models", "threads"),
+    "cpu": ("environment", "cpu", "model"),
+    "gpus": ("environment", "gpus"),
+    "spsbench": ("environment", "spsbench"),
+    "git": ("environment", "git"),
+    "torch": ("environment", "libraries", "torch"),
+}
+
+
+def several_runs(runs: Sequence[Measured], names: Sequence[str]) -> Table:
+    """One row per arm of every run; quality goes by the metric's name where all runs have the same."""
+    metrics = [wording.headline_metric(measured.summary) for measured in runs]
+    mixed = len(set(metrics)) > 1
+    rows = []
+    for name, measured, metric in zip(names, runs, metrics, strict=True):
+        for row in measured.summary["rows"]:
+            quality = wording.metric(metric, row["metrics"].get(metric)) if metric else wording.NOTHING
+            if mixed and quality != wording.NOTHING:
+                quality = f"{wording.metric_title(metric)} {quality}"
+            rows.append({**row, "run": name, "quality": quality})
+    columns = [
+        left("run", entry("run")),
+        *(ARM, SAMPLING),
+        right("quality" if mixed else wording.metric_title(metrics[0]), entry("quality")),
+        right("ms/token", entry("ms_per_token", milliseconds)),
+        left("speedup", wording.row_speedup, note="95%", whole=True),
+        TOKENS,
+    ]
+    return table_of(columns, rows)
+
+
+def differences(runs: Sequence[Measured], names: Sequence[str]) -> Table:
+    """What makes the runs different experiments: a row per fact, its value in each run."""
+    found = []
+    for fact, path in _FACTS.items():
+        values = [_shown(value(measured.run, *path)) for measured in runs]
+        if len(set(values)) > 1:
+            found.append([fact, *values])
+    return Table([left("differs"), *map(left, names)], found)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return wording.NOTHING
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(part)}" for key, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value)) or "none"
+    text = str(value)
+    return text[:12] if len(text) == 64 and text.isalnum() else text
+
+
+def side_by_side(runs: Sequence[Measured]) -> RenderableType:
+    """The table for a terminal of 80 columns: runs go by letters, listed above it."""
+    letters = [chr(ord("A") + place) if place < 26 else str(place + 1) for place in range(len(runs))]
+    parts: list[RenderableType] = [Text()]
+    for letter, run in zip(letters, runs, strict=True):
+        parts.append(Text(f"{letter}  {run.name}: {wording.title(run.summary)}", overflow="fold"))
+    parts += [Text(), several_runs(runs, letters)]
+    different = differences(runs, letters)
+    parts += [Text(), different] if different.rows else []
+    return Group(*(Padding(part, (0, 1)) for part in parts), Text())

@@ -7,7 +7,7 @@ know the run's own record, the screen's the columns that there are.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,36 +15,36 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from spsbench.axes import label
+from spsbench.axes import Row, label
 from spsbench.report import facts, judgement, results, why, wording
-from spsbench.report.tables import SCREEN_WIDTH, Naming, Styled, Table, fitting, in_full, left, right
-from spsbench.report.wording import escape, fence
+from spsbench.report.facts import Run
+from spsbench.report.tables import (
+    SCREEN_WIDTH,
+    Column,
+    Naming,
+    Styled,
+    Table,
+    entry,
+    fitting,
+    in_full,
+    left,
+    paragraphs,
+    right,
+)
+from spsbench.report.wording import escape, fence, full_name
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
 from spsbench.summary import COMM, PHASES
-from spsbench.summary_types import ArmRow, Summary
+from spsbench.summary_types import Summary
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from spsbench.report.figures import Gallery
 
-Run = Mapping[str, Any]
 Block = list["RenderableType"]
 """Lines of a screen, with an empty one around them."""
 
 FOLDER = "figures"
-
-STANDING_CAVEATS = (
-    "Speedup is the ratio of pooled decoding time per token, prefill apart; end to end counts prefill too.",
-    "Equal metrics are no proof of equal distributions; `spsbench verify` tests the sampler.",
-)
-_ONE_DRAW = (
-    "One process is one draw: memory layout, clocks and autotuning vary between processes, and the interval "
-    "does not contain that."
-)
-ONE_PROCESS = f"The speedup's 95% interval is a jackknife over prompts, paired (Student's t). {_ONE_DRAW}"
-STOPPED = f"The speedup's 95% interval is that of a confidence sequence over prompts, paired. {_ONE_DRAW}"
-SEVERAL_PROCESSES = "The speedup's 95% interval is a jackknife over processes and over prompts (Student's t)."
 
 
 def render(summary: Summary, run: Run) -> str:
@@ -75,101 +75,86 @@ def screen(summary: Summary, width: int = SCREEN_WIDTH) -> RenderableType:
 
 
 def _heading(summary: Summary, run: Run) -> list[str]:
-    lines = [f"# {escape(wording.title(summary))}"]
-    notes = [*facts.untrusted(summary), *judgement.alarms(summary), *judgement.headline(summary)]
-    lines += ["", *(f"**{escape(text)}**  " for text in notes)]
-    lines += [
-        f"**{escape(answer)}** {escape(beside)}".rstrip() + "  " for answer, beside in why.verdicts(summary)
-    ]
+    lines = [f"# {escape(wording.title(summary))}", ""]
+    alarming = [*facts.untrusted(summary), *judgement.alarms(summary)]
+    notes = [*alarming, *judgement.weak(summary.get("ceiling"))]
+    lines += [f"**{escape(text)}**  " for text in notes]
+    for answer, beside in why.verdicts(summary):
+        lines.append(f"**{escape(answer)}** {escape(beside)}".rstrip() + "  ")
     lines += [f"{escape(text)}  " for text in judgement.losslessness(summary)]
-    if summary.get("synthetic"):
-        lines += ["", wording.SYNTHETIC]
-    return lines
+    return [*lines, "", wording.SYNTHETIC] if summary.get("synthetic") else lines
 
 
 def _results(summary: Summary, run: Run) -> list[str]:
     rows = summary["rows"]
     if not rows:
-        return ["## Results", "", "Nothing was measured."]
-    table = results.results(rows, wording.headline_metric(summary), in_full())
-    notes = [text for text in (wording.extraction(summary), wording.left_out(summary)) if text]
-    notes = [*facts.stopping(summary), *notes, *wording.signatures(summary)]
-    return ["## Results", "", *table.as_markdown(), *(line for text in notes for line in ("", escape(text)))]
+        return paragraphs("## Results", "Nothing was measured.")
+    table = in_full().table(results.arm_columns(rows, wording.headline_metric(summary)), rows)
+    notes = [*facts.stopping(summary), *wording.data_notes(summary)]
+    return paragraphs("## Results", table, *map(escape, notes))
 
 
 def _details(summary: Summary, run: Run) -> list[str]:
     """Every metric, and where the time went."""
-    parts = [part for part in (_quality(summary), _timing(summary), _loops(summary)) if part]
-    return ["## Details", *(line for part in parts for line in ("", *part))] if parts else []
-
-
-def _quality(summary: Summary) -> list[str]:
-    rows = [row for row in summary["rows"] if row["metrics"]]
-    names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    if len(names) < 2:
-        return []
-    columns = [right(wording.metric_title(name)) for name in names]
-
-    def cells(row: ArmRow) -> list[str]:
-        return [wording.quality(name, row) for name in names]
-
-    return ["### All metrics", "", *in_full().table(columns, rows, cells).as_markdown()]
-
-
-def _timing(summary: Summary) -> list[str]:
-    columns = [
-        *map(right, ("sequences", "failed", "tokens")),
-        *map(right, ("first half", "second half", "prompts slower", "peak memory")),
-    ]
-
-    def cells(row: ArmRow) -> list[str]:
-        return [
-            *(str(row[name]) for name in ("sequences", "failed", "tokens")),
-            *(wording.number(half, 2) for half in row["speedup_halves"] or (None, None)),
-            wording.percent(row["share_slower"]),
-            wording.mebibytes(row["peak_memory_bytes"]),
-        ]
-
     rows = summary["rows"]
-    return ["### Timing", "", *in_full().table(columns, rows, cells).as_markdown()] if rows else []
-
-
-def _loops(summary: Summary) -> list[str]:
-    rows = [row for row in summary["rows"] if row["loop_time"]]
-    if not rows:
-        return []
-    split = any("comm_ms" in (row["loop_time"] or {}) for row in rows)
+    scored = [row for row in rows if row["metrics"]]
+    metrics = list(dict.fromkeys(name for row in scored for name in row["metrics"]))
+    qualities = [right(wording.metric_title(name), partial(wording.quality, name)) for name in metrics]
+    looped = [row for row in rows if row["loop_time"]]
+    split = any("comm_ms" in (row["loop_time"] or {}) for row in looped)
     phases = (*PHASES[:-1], COMM, PHASES[-1]) if split else PHASES
-    columns = [*(right(f"{phase} ms") for phase in phases), left("target mode"), left("draft mode")]
+    loops = [
+        *(right(f"{phase} ms", partial(_phase, phase)) for phase in phases),
+        left("target mode", lambda row: row["target_mode"] or wording.NOTHING),
+        left("draft mode", lambda row: row["draft_mode"] or wording.NOTHING),
+    ]
+    tables = {
+        "### All metrics": (qualities, scored if len(metrics) > 1 else []),
+        "### Timing": (TIMING, rows),
+        "### Mean time of a loop": (loops, looped),
+    }
+    parts: list[str | Table] = []
+    for title, (columns, shown) in tables.items():
+        parts += [title, in_full().table(columns, shown)] if shown else []
+    return paragraphs("## Details", *parts) if parts else []
 
-    def cells(row: ArmRow) -> list[str]:
-        return [
-            *(wording.milliseconds(wording.phase_ms(row["loop_time"], phase)) for phase in phases),
-            *(row[mode] or wording.NOTHING for mode in ("target_mode", "draft_mode")),
-        ]
 
-    return ["### Mean time of a loop", "", *in_full().table(columns, rows, cells).as_markdown()]
+def _half(place: int, row: Row) -> str:
+    return wording.number((row["speedup_halves"] or (None, None))[place], 2)
+
+
+def _phase(phase: str, row: Row) -> str:
+    return wording.milliseconds(wording.phase_ms(row["loop_time"], phase))
+
+
+TIMING = (
+    right("sequences", entry("sequences")),
+    right("failed", entry("failed")),
+    right("tokens", entry("tokens")),
+    right("first half", partial(_half, 0)),
+    right("second half", partial(_half, 1)),
+    right("prompts slower", entry("share_slower", wording.percent)),
+    right("peak memory", entry("peak_memory_bytes", wording.mebibytes)),
+)
 
 
 def _acceptance(summary: Summary, run: Run) -> list[str]:
     rows = [row for row in summary["rows"] if row["acceptance"]]
     if not rows:
         return []
-    lines = ["## Acceptance", "", *results.acceptance(rows, in_full(), rule=True).as_markdown()]
-    lines += ["", "### Every name", "", "Pooled over loops / mean over prompts.", ""]
-    lines += _every_name(rows).as_markdown()
-    legend = [f"* `{name}`: {escape(text)}" for name, text in LEGEND.items()]
-    return [*lines, "", "### Legend", "", *legend]
-
-
-def _every_name(rows: list[ArmRow]) -> Table:
-    columns = [left("name"), *(right(f"{label(row)}, {row['sampling']}") for row in rows)]
+    rule = left("verification rule", lambda row: row["verification_rule"] or wording.NOTHING)
+    columns = [left("name"), *(right(full_name(row)) for row in rows)]
     found: list[Mapping[str, Any]] = [row["acceptance"] for row in rows if row["acceptance"]]
-    lines = [
+    cells = [
         [name, *(f"{_value(name, own[name])} / {_value(name, own['macro'][name])}" for own in found)]
         for name in LEGEND
     ]
-    return Table(columns, lines)
+    return paragraphs(
+        "## Acceptance",
+        in_full().table([*results.ACCEPTANCE, rule], rows),
+        *("### Every name", "Pooled over loops / mean over prompts.", Table(columns, cells)),
+        *("### Legend", [f"* `{name}`: {escape(text)}" for name, text in LEGEND.items()]),
+    )
 
 
 def _value(name: str, value: Any) -> str:
@@ -179,38 +164,47 @@ def _value(name: str, value: Any) -> str:
 
 
 def _caveats(summary: Summary, run: Run) -> list[str]:
-    several = any(row.get("processes", 1) > 1 for row in summary["rows"])
     found = summary.get("stopping")
-    interval = STOPPED if found and found["anytime"] else SEVERAL_PROCESSES if several else ONE_PROCESS
-    lines = [*map(escape, facts.further_warnings(summary)), *STANDING_CAVEATS, interval]
-    return ["## Caveats", "", *(f"* {line}" for line in lines)]
+    one_draw = (
+        " One process is one draw: memory layout, clocks and autotuning vary between processes, and the "
+        "interval does not contain that."
+    )
+    interval = f"a jackknife over prompts, paired (Student's t).{one_draw}"
+    if found and found["anytime"]:
+        interval = f"that of a confidence sequence over prompts, paired.{one_draw}"
+    elif any(row.get("processes", 1) > 1 for row in summary["rows"]):
+        interval = "a jackknife over processes and over prompts (Student's t)."
+    lines = [
+        *map(escape, facts.further_warnings(summary)),
+        "Speedup is the ratio of pooled decoding time per token, prefill apart; end to end counts prefill "
+        "too.",
+        "Equal metrics are no proof of equal distributions; `spsbench verify` tests the sampler.",
+        f"The speedup's 95% interval is {interval}",
+    ]
+    return paragraphs("## Caveats", [f"* {line}" for line in lines])
 
 
 def _environment(summary: Summary, run: Run) -> list[str]:
-    facts = [(name, value) for name, value in _flat(run.get("environment") or {}) if name != "command"]
-    facts += [("sha256 of all token ids", digest)] if (digest := summary.get("token_sha256")) else []
-    table = Table([left("what"), left("value")], facts)
-    return ["## Environment", "", *table.as_markdown()] if facts else []
+    rows = [pair for pair in _flat(run.get("environment") or {}) if pair[0] != "command"]
+    rows += [("sha256 of all token ids", digest)] if (digest := summary.get("token_sha256")) else []
+    return paragraphs("## Environment", Table([left("what"), left("value")], rows)) if rows else []
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
     """Leaves of nested mappings under dotted names; what is unknown is left out."""
+    if isinstance(value, (list, tuple)):
+        value = dict(enumerate(value))
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from _flat(part, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, (list, tuple)):
-        for index, part in enumerate(value):
-            yield from _flat(part, f"{name}.{index}")
     elif value is not None:
         yield name, f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _reproduce(summary: Summary, run: Run) -> list[str]:
     command = run.get("command") or (run.get("environment") or {}).get("command")
-    if not command:
-        return []
-    text = command if isinstance(command, str) else shlex.join(map(str, command))
-    return ["## Reproduce", "", *fence(text)]
+    text = command if isinstance(command, str) else shlex.join(map(str, command or ()))
+    return paragraphs("## Reproduce", fence(text)) if command else []
 
 
 def described(gallery: Gallery) -> dict[str, Any]:
@@ -223,19 +217,15 @@ def described(gallery: Gallery) -> dict[str, Any]:
     }
 
 
-def figures(summary: Summary, run: Mapping[str, Any]) -> list[str]:
+def figures(summary: Summary, run: Run) -> list[str]:
     """Each figure with its caption, and which could not be drawn; nothing where none was asked for."""
-    drawn, left_out = run.get("figures") or [], run.get("figures_left_out") or []
-    if not drawn and not left_out:
-        return []
-    lines = ["## Figures"]
-    for plate in drawn:
-        lines += ["", f"### {escape(plate['title'])}", ""]
-        lines += [f"![{escape(plate['title'])}]({FOLDER}/{plate['name']}.svg)", "", escape(plate["caption"])]
-    if left_out:
-        lines += ["", "Not drawn:", ""]
-        lines += [f"* {escape(title)}: {escape(reason)}." for title, reason in left_out]
-    return lines
+    parts: list[str | list[str]] = []
+    for plate in run.get("figures") or []:
+        title = escape(plate["title"])
+        parts += [f"### {title}", f"![{title}]({FOLDER}/{plate['name']}.svg)", escape(plate["caption"])]
+    if left_out := run.get("figures_left_out"):
+        parts += ["Not drawn:", [f"* {escape(title)}: {escape(reason)}." for title, reason in left_out]]
+    return paragraphs("## Figures", *parts) if parts else []
 
 
 def _heading_screen(summary: Summary, room: int) -> Iterator[Block]:
@@ -247,15 +237,14 @@ def _heading_screen(summary: Summary, room: int) -> Iterator[Block]:
     verdict: Block = []
     for sentence, beside in why.verdicts(summary):
         verdict += [_text(sentence, "bold"), *([_text(beside)] if beside else [])]
-    yield [*verdict, *(_text(line, "bold") for line in judgement.headline(summary))]
+    yield [*verdict, *(_text(line, "bold") for line in judgement.weak(summary.get("ceiling")))]
 
 
 def _title(summary: Summary, common: str) -> RenderableType:
     """What was measured, and what all arms have in common where the table does not say it of each."""
     text = Text(wording.title(summary), style="bold")
     details = [f"pair {wording.printable(str(summary['pair']))}"] if summary.get("pair") else []
-    prompts = max((row["prompts"] for row in summary["rows"]), default=0)
-    details.append(f"{prompts} prompt{'s' if prompts != 1 else ''}")
+    details.append(wording.counted(facts.prompts(summary), "prompt"))
     details += [wording.printable(common)] if common else []
     return text.append(", " + ", ".join(details), style="not bold dim")
 
@@ -263,43 +252,47 @@ def _title(summary: Summary, common: str) -> RenderableType:
 def _table(summary: Summary, room: int) -> tuple[Table, Naming]:
     """The table of all arms; where names take the room, without the end-to-end speedup."""
     rows, metric = summary["rows"], wording.headline_metric(summary)
-    whole = fitting(rows, partial(results.results, rows, metric, intervals=False), in_full(), room)
-    shorter = fitting(rows, partial(results.decoding, rows, metric), in_full(), room)
+    whole, shorter = (
+        _fitting(rows, results.arm_columns(rows, metric, end_to_end), room) for end_to_end in ("ratio", None)
+    )
     return next((made for made in (whole, shorter) if made[0].least_width() <= room), whole)
+
+
+def _fitting(
+    rows: Sequence[Row], columns: Sequence[Column], room: int, naming: Naming | None = None
+) -> tuple[Table, Naming]:
+    return fitting(rows, lambda names: names.table(columns, rows), naming or in_full(), room)
 
 
 def _results_screen(summary: Summary, room: int) -> Iterator[Block]:
     """The table, one of times for each of several conditions, and how the run ended."""
-    yield [_table(summary, room)[0].as_rich()]
-    if entries := summary.get("conditions") or []:
+    yield [_table(summary, room)[0]]
+    if conditions := summary.get("conditions") or []:
         yield [_text(facts.conditions_sentence(summary), "bold")]
-    for entry, title in zip(entries, facts.condition_titles(summary), strict=True):
-        table, _ = fitting(entry["rows"], partial(results.times, entry["rows"]), in_full(), room)
-        yield [_text(title), table.as_rich()]
+    for found, title in zip(conditions, facts.condition_titles(summary), strict=True):
+        yield [_text(title), _fitting(found["rows"], results.TIMES, room)[0]]
     yield _dim(facts.stopping(summary))
 
 
 def _surfaces_screen(summary: Summary, room: int) -> Iterator[Block]:
     for surface in summary.get("surfaces") or []:
         table = results.surface_table(surface, intervals=False)
-        sentences = _dim(results.surface_sentences(surface))
-        yield [_text(results.surface_title(surface)), table.as_rich(), *sentences]
+        yield [_text(results.surface_title(surface)), table, *_dim(results.surface_sentences(surface))]
 
 
 def _engines_screen(summary: Summary, room: int) -> Iterator[Block]:
     """Both baselines where there are several engines, what was not equal between them, and joules."""
     if rows := results.speculative(summary):
-        yield [fitting(rows, partial(results.baselines, rows), in_full(), room)[0].as_rich()]
+        yield [_fitting(rows, results.BASELINES, room)[0]]
     yield _dim(results.engine_notes(summary))
     if found := results.measured_energy(summary):
-        table, _ = fitting(found["arms"], partial(results.energy_table, found["arms"]), in_full(), room)
-        yield [table.as_rich(), *_dim([results.energy_note(found)])]
+        yield [_fitting(found["arms"], results.ENERGY, room)[0], *_dim([results.energy_note(found)])]
 
 
 def _categories_screen(summary: Summary, room: int) -> Iterator[Block]:
     if parts := summary.get("by_category") or []:
         make = partial(results.category_table, parts, wording.headline_metric(summary))
-        yield [*_dim(["By category."]), fitting(summary["rows"], make, in_full(), room)[0].as_rich()]
+        yield [*_dim(["By category."]), fitting(summary["rows"], make, in_full(), room)[0]]
 
 
 def _belief_screen(summary: Summary, room: int) -> Iterator[Block]:
@@ -316,30 +309,29 @@ def _acceptance_screen(summary: Summary, room: int) -> Iterator[Block]:
     arms = [row for row in summary["rows"] if row["acceptance"]]
     if len(arms) > 1:
         naming = in_full(sampling=len({row["sampling"] for row in arms}) > 1)
-        yield [fitting(arms, partial(results.acceptance, arms), naming, room)[0].as_rich()]
+        yield [_fitting(arms, results.ACCEPTANCE, room, naming)[0]]
     for row in arms if len(arms) == 1 else ():
-        values = zip(wording.FIRST_SCREEN, wording.first_screen(row["acceptance"]), strict=True)
-        yield [Text("  ".join(map(" ".join, values)))]
+        yield [Text("  ".join(f"{name} {wording.measure(name, row)}" for name in wording.FIRST_SCREEN))]
 
 
 def _caveats_screen(summary: Summary, room: int) -> Iterator[Block]:
     """What was run and left out, how metrics were computed, by which rules, warnings, the tokens' hash."""
-    found = [text for text in (wording.extraction(summary), wording.left_out(summary)) if text]
-    for text in [*found, *wording.signatures(summary)]:
+    for text in wording.data_notes(summary):
         yield _dim([text])
     arms: dict[str, list[str]] = {}
     for row in summary["rows"]:
         if row["verification_rule"]:
             arms.setdefault(row["verification_rule"], []).append(label(row))
     if len(arms) > 1:  # acceptance under different rules is not on one scale
-        yield _dim([f"{_counted(own)} by: {rule}" for rule, own in arms.items()])
+        yield _dim([f"{_verifying(own)} by: {rule}" for rule, own in arms.items()])
     if warnings := facts.further_warnings(summary):
         lines = Table([left(whole=True), left()], [[Styled("!", "yellow"), text] for text in warnings])
         yield [lines.as_rich(gap=1)]
-    yield _dim([digest] if (digest := facts.token_hash(summary)) else [])
+    digest = summary.get("token_sha256")
+    yield _dim([f"Hash of all token ids: {digest[:16]}"] if digest else [])  # as --expect takes it
 
 
-def _counted(labels: list[str]) -> str:
+def _verifying(labels: list[str]) -> str:
     """Who verifies: the arms by their labels, or how many they are."""
     different = list(dict.fromkeys(labels))
     if len(different) > wording.MANY:
@@ -369,7 +361,7 @@ SECTIONS = (
     Section(results.surfaces, _surfaces_screen),
     Section(results.engines, _engines_screen),
     Section(results.categories, _categories_screen),
-    Section(facts.conditions),
+    Section(results.conditions),
     Section(figures),
     Section(judgement.losslessness_section, _belief_screen),
     Section(judgement.parity_section),

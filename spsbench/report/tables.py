@@ -1,54 +1,29 @@
-"""A table as a value, built once, drawn on a terminal and written as Markdown; what it calls its arms."""
+"""A table as a value, its columns declared once, for a terminal, Markdown and LaTeX."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from spsbench.axes import AnyRow, label
+from rich import box
+from rich.cells import cell_len
+from rich.console import Group
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table as RichTable
+from rich.text import Text
+
 from spsbench.axes import Row as Arm
+from spsbench.axes import label
 from spsbench.report.wording import escape, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.measure import Measurement
-    from rich.table import Table as RichTable
-    from rich.text import Text
 
 
 SCREEN_WIDTH = 80
 """Columns of a terminal that says nothing of its width."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column; ``left`` and ``right`` make one.
-
-    Attributes:
-        note: shown in brackets after the title, e.g. ``95%`` of an interval.
-    """
-
-    title: str = ""
-    note: str = ""
-    numeric: bool = False
-    whole: bool = False
-    code: bool = False
-
-    @property
-    def heading(self) -> str:
-        """The title with its note."""
-        return f"{self.title} [{self.note}]" if self.note else self.title
-
-
-def left(title: str = "", *, note: str = "", whole: bool = False) -> Column:
-    """A column of words, which may be broken over several lines unless they are to stay ``whole``."""
-    return Column(title, note, whole=whole)
-
-
-def right(title: str, *, note: str = "", code: bool = False) -> Column:
-    """A column of numbers."""
-    return Column(title, note, numeric=True, whole=True, code=code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +46,65 @@ Row: TypeAlias = Sequence[Cell]
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """A column, declared once for every renderer; ``left`` and ``right`` make one.
+
+    Attributes:
+        cell: what the column says of a row, for ``table_of``.
+        note: shown in brackets after the title, e.g. ``95%`` of an interval.
+        latex: the title in LaTeX, where it is another.
+    """
+
+    title: str
+    cell: Callable[[Any], Cell]
+    note: str = ""
+    numeric: bool = False
+    whole: bool = False
+    code: bool = False
+    latex: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title with its note."""
+        return f"{self.title} [{self.note}]" if self.note else self.title
+
+
+def left(
+    title: str = "",
+    cell: Callable[[Any], Cell] = str,
+    *,
+    note: str = "",
+    whole: bool = False,
+    latex: str = "",
+) -> Column:
+    """A column of words, which may be broken over several lines unless they are to stay ``whole``."""
+    return Column(title, cell, note, whole=whole, latex=latex)
+
+
+def right(
+    title: str, cell: Callable[[Any], Cell] = str, *, note: str = "", code: bool = False, latex: str = ""
+) -> Column:
+    """A column of numbers."""
+    return Column(title, cell, note, numeric=True, whole=True, code=code, latex=latex)
+
+
+def entry(name: str, show: Callable[..., Cell] = str, *more: Any) -> Callable[[Any], Cell]:
+    """A cell that shows one entry of its row: ``entry("c", number, 3)``."""
+    return lambda row: show(row[name], *more)
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Columns and rows of text. The text is untrusted: each renderer makes it harmless.
 
-    A newline in a cell is kept on a terminal and is a space in Markdown.
+    A newline in a cell is kept on a terminal and is a space in Markdown. On a terminal that is too narrow,
+    every row is a paragraph, with a line for each cell.
     """
 
     columns: Sequence[Column]
     rows: Sequence[Row | Heading]
     names: int = 1
+    gap: int = 2
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -88,116 +113,107 @@ class Table:
 
     def as_markdown(self) -> list[str]:
         """Lines of a GitHub table; titles and cells are escaped."""
-        titles = [_markdown_title(column) for column in self.columns]
-        rules = ["--:" if column.numeric else ":--" for column in self.columns]
-        lines = [titles, rules, *self._markdown_rows()]
-        return ["| " + " | ".join(cells) + " |" for cells in lines]
-
-    def _markdown_rows(self) -> Iterator[list[str]]:
+        titles = [f"`{each.title}`" if each.code else escape(each.title) for each in self.columns]
+        notes = [f" [{column.note}]" if column.note else "" for column in self.columns]
+        lines = [
+            [title + note for title, note in zip(titles, notes, strict=True)],
+            ["--:" if column.numeric else ":--" for column in self.columns],
+        ]
         for row in self.rows:
             if not isinstance(row, Heading):
-                yield [escape(_plain(cell)) for cell in row]
+                lines.append([escape(plain(cell)) for cell in row])
             elif row.title:
-                yield [escape(row.title), *[""] * (len(self.columns) - 1)]
+                lines.append([escape(row.title), *[""] * (len(self.columns) - 1)])
+        return ["| " + " | ".join(cells) + " |" for cells in lines]
 
-    def as_rich(self, *, gap: int = 2) -> RenderableType:
-        """The table for a terminal, with ``gap`` spaces between columns.
+    def as_rich(self, *, gap: int = 2) -> Table:
+        """The table for a terminal, with ``gap`` spaces between columns."""
+        return replace(self, gap=gap)
 
-        Where the terminal is too narrow for it, every row is a paragraph, with a line for each cell.
-        """
-        return _Fitting(self, gap)
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield self._drawn(options.max_width)
 
-    def drawn(self, room: int, gap: int) -> RenderableType:
-        """The table in so many columns of a terminal."""
-        return self._columns(gap, room) if self.least_width(gap=gap) <= room else self._stacked()
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self._drawn(options.max_width))
 
-    def _columns(self, gap: int, room: int) -> RenderableType:
-        from rich.console import Group
-        from rich.text import Text
-
+    def _drawn(self, room: int) -> RenderableType:
+        if self.least_width() > room:
+            return self._stacked()
         if not any(isinstance(row, Heading) and row.title for row in self.rows):
-            return self._grid(self.rows, gap)
+            return self._grid(self.rows)
         # A title is as wide as it likes, so it stands outside of the grids, which share their widths.
         widths = self._widths()
         for place, column in enumerate(self.columns):
-            excess = sum(widths) + gap * (len(widths) - 1) - room
+            excess = sum(widths) + self.gap * (len(widths) - 1) - room
             if not column.whole:  # broken over lines as far as need be
                 widths[place] -= max(0, min(excess, widths[place] - self._longest_word(place)))
-        parts: list[RenderableType] = [self._grid([], gap, widths)]
-        for title, rows in _groups(self.rows):
+        parts: list[RenderableType] = [self._grid([], widths)]
+        for title, rows in self._groups():
             parts += [Text()] if len(parts) > 1 else []
             parts += [Text(printable(title))] if title else []
-            parts.append(self._grid(rows, gap, widths, head=False))
+            parts.append(self._grid(rows, widths, head=False))
         return Group(*parts)
+
+    def _groups(self) -> list[tuple[str, list[Row]]]:
+        """The rows by the title above them; rows before the first heading have none."""
+        groups: list[tuple[str, list[Row]]] = [("", [])]
+        for row in self.rows:
+            if isinstance(row, Heading):
+                groups.append((row.title, []))
+            else:
+                groups[-1][1].append(row)
+        return [(title, own) for title, own in groups if own]
 
     def _stacked(self) -> RenderableType:
         """Every row as a paragraph: its name, then a line for each cell."""
-        from rich.console import Group
-        from rich.padding import Padding
-        from rich.text import Text
-
         parts: list[RenderableType] = []
         for row in self.rows:
             if isinstance(row, Heading):
                 parts += [Text(), Text(printable(row.title))] if row.title else []
                 continue
-            names = [text for cell in row[: self.names] if (text := _plain(cell))]
-            parts.append(Text(printable(", ".join(names))))
-            titles = [left(), left(whole=True)]
+            parts.append(Text(printable(", ".join(filter(None, map(plain, row[: self.names]))))))
             cells: list[Row] = [
                 [Styled(column.heading, "dim"), cell]
                 for column, cell in zip(self.columns[self.names :], row[self.names :], strict=True)
-                if _plain(cell)
+                if plain(cell)
             ]
-            parts.append(Padding(Table(titles, cells)._grid(cells, 2), (0, 0, 0, 2)))
+            parts.append(Padding(Table([left(), left(whole=True)], cells)._grid(cells), (0, 0, 0, 2)))
         return Group(*parts)
 
-    def least_width(self, *, gap: int = 2) -> int:
+    def least_width(self) -> int:
         """Columns of a terminal that the table takes where what may be broken is broken at its spaces."""
         least = [
             width if column.whole else self._longest_word(place)
             for place, (column, width) in enumerate(zip(self.columns, self._widths(), strict=True))
         ]
-        return sum(least) + gap * (len(self.columns) - 1)
+        return sum(least) + self.gap * (len(self.columns) - 1)
+
+    def width(self) -> int:
+        """Cells of a terminal that the table takes where nothing is broken over lines."""
+        return sum(self._widths()) + self.gap * (len(self.columns) - 1)
 
     def _longest_word(self, place: int) -> int:
-        from rich.cells import cell_len
-
-        cells = [_plain(row[place]) for row in self.rows if not isinstance(row, Heading)]
-        return max(map(cell_len, " ".join([self.columns[place].heading, *cells]).split()), default=0)
-
-    def width(self, *, gap: int = 2) -> int:
-        """Cells of a terminal that the table takes where nothing is broken over lines."""
-        return sum(self._widths()) + gap * (len(self.columns) - 1)
+        return max(map(cell_len, " ".join(self._texts(place)).split()), default=0)
 
     def _widths(self) -> list[int]:
-        from rich.cells import cell_len
+        texts = map(self._texts, range(len(self.columns)))
+        return [max(cell_len(line) for text in own for line in text.split("\n")) for own in texts]
 
-        rows = [row for row in self.rows if not isinstance(row, Heading)]
-        return [
-            max(
-                cell_len(line)
-                for text in (column.heading, *(_plain(row[place]) for row in rows))
-                for line in text.split("\n")
-            )
-            for place, column in enumerate(self.columns)
-        ]
+    def _texts(self, place: int) -> list[str]:
+        """A column's heading and cells."""
+        cells = [plain(row[place]) for row in self.rows if not isinstance(row, Heading)]
+        return [self.columns[place].heading, *cells]
 
     def _grid(
-        self, rows: Sequence[Row | Heading], gap: int, widths: Sequence[int] | None = None, head: bool = True
+        self, rows: Sequence[Row | Heading], widths: Sequence[int] | None = None, head: bool = True
     ) -> RichTable:
-        from rich import box
-        from rich.table import Table as RichTable
-        from rich.text import Text
-
-        head = head and any(column.title for column in self.columns)
         # This box draws a space between columns, the padding is the rest of the gap.
         grid = RichTable(
             box=box.SIMPLE_HEAD,
-            show_header=head,
+            show_header=head and any(column.title for column in self.columns),
             show_edge=False,
             pad_edge=False,
-            padding=(0, gap - 1, 0, 0),
+            padding=(0, self.gap - 1, 0, 0),
             header_style="not bold dim",
         )
         for place, column in enumerate(self.columns):
@@ -216,47 +232,34 @@ class Table:
         return grid
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitting:
-    """A table that is drawn as the terminal's width allows."""
-
-    table: Table
-    gap: int
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield self.table.drawn(options.max_width, self.gap)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        from rich.measure import Measurement
-
-        return Measurement.get(console, options, self.table.drawn(options.max_width, self.gap))
-
-
-def _groups(rows: Sequence[Row | Heading]) -> list[tuple[str, list[Row]]]:
-    """The rows by the title above them; rows before the first heading have none."""
-    groups: list[tuple[str, list[Row]]] = [("", [])]
-    for row in rows:
-        if isinstance(row, Heading):
-            groups.append((row.title, []))
-        else:
-            groups[-1][1].append(row)
-    return [(title, own) for title, own in groups if own]
-
-
-def _plain(cell: Cell) -> str:
+def plain(cell: Cell) -> str:
+    """The text of a cell."""
     return cell.text if isinstance(cell, Styled) else cell
 
 
 def _text(cell: Cell) -> Text:
-    from rich.text import Text
-
-    shown = "\n".join(printable(line) for line in _plain(cell).split("\n"))
+    shown = "\n".join(map(printable, plain(cell).split("\n")))
     return Text(shown, style=cell.style if isinstance(cell, Styled) else "")
 
 
-def _markdown_title(column: Column) -> str:
-    title = f"`{column.title}`" if column.code else escape(column.title)
-    return f"{title} [{column.note}]" if column.note else title
+def table_of(columns: Sequence[Column], rows: Iterable[Any], names: int = 1) -> Table:
+    """A table of what the columns say of each row; a heading among the rows stays one."""
+    cells = [row if isinstance(row, Heading) else [each.cell(row) for each in columns] for row in rows]
+    return Table(columns, cells, names)
+
+
+def paragraphs(*parts: str | Table | Sequence[str]) -> list[str]:
+    """Lines of Markdown with an empty one between the parts; parts that are empty are left out."""
+    lines: list[str] = []
+    for part in parts:
+        own = part.as_markdown() if isinstance(part, Table) else [part] if isinstance(part, str) else part
+        lines += [*([""] if lines else []), *own] if any(own) else []
+    return lines
+
+
+def bullets(texts: Iterable[str]) -> list[str]:
+    """A list of Markdown; the texts are escaped."""
+    return [f"* {escape(text)}" for text in texts]
 
 
 ROOM = SCREEN_WIDTH - 2
@@ -265,49 +268,37 @@ ROOM = SCREEN_WIDTH - 2
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The first cells of the rows about arms, and the groups that the rows are in."""
+    """The first columns of the rows about arms, and the groups that the rows are in."""
 
     columns: tuple[Column, ...]
-    cells: Callable[[Arm], list[str]]
-    group: Callable[[Arm], str]
     titled: bool = False
     common: str = ""
 
-    def table(
-        self, columns: Sequence[Column], arms: Sequence[AnyRow], cells: Callable[[AnyRow], Sequence[Cell]]
-    ) -> Table:
+    def table(self, columns: Sequence[Column], arms: Sequence[Arm]) -> Table:
         """A table with a row per arm."""
-        rows: list[Row | Heading] = []
+        rows: list[Arm | Heading] = []
         previous: str | None = None
         for arm in arms:
-            group = self.group(arm)
+            group = str(arm["sampling"])
             if group != previous and (rows or self.titled):
                 rows.append(Heading(group if self.titled else ""))
             previous = group
-            rows.append([*self.cells(arm), *cells(arm)])
-        return Table([*self.columns, *columns], rows, names=len(self.columns))
+            rows.append(arm)
+        return table_of([*self.columns, *columns], rows, len(self.columns))
+
+
+ARM, SAMPLING = left("arm", label), left("sampling", entry("sampling"))
 
 
 def in_full(*, sampling: bool = True) -> Naming:
     """Every arm by its label and, unless it is left out, its sampling."""
-
-    def cells(arm: Arm) -> list[str]:
-        return [label(arm), arm["sampling"]] if sampling else [label(arm)]
-
-    columns = (left("arm"), left("sampling")) if sampling else (left("arm"),)
-    return Naming(columns, cells, lambda arm: str(arm["sampling"]))
+    return Naming((ARM, SAMPLING) if sampling else (ARM,))
 
 
 def by_label(arms: Sequence[Arm]) -> Naming:
     """Every arm by its label, which sentences call it by, under its sampling where there are several."""
     samplings = {str(arm["sampling"]) for arm in arms}
-    return Naming(
-        (left("arm"),),
-        lambda arm: [label(arm)],
-        lambda arm: str(arm["sampling"]),
-        titled=len(samplings) > 1,
-        common="" if len(samplings) > 1 else samplings.pop(),
-    )
+    return Naming((ARM,), titled=len(samplings) > 1, common="" if len(samplings) > 1 else samplings.pop())
 
 
 def fitting(

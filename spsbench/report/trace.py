@@ -13,24 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, get_character_cell_size
 
-from spsbench.axes import label, series
+from spsbench.axes import series
 from spsbench.report.measured import Measured
+from spsbench.report.wording import full_name
 from spsbench.summary_types import ArmRow
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import Console
 
 
-FATES = ("accepted", "rejected", "correction", "bonus", "ars")
 LEGEND = {
     "accepted": "drafted, and accepted by the target",
     "rejected": "drafted, and rejected: not output",
     "correction": "drawn from the residual in its place",
     "bonus": "drawn from the target after a draft accepted whole",
 }
-
-_OUTPUT = ("accepted", "correction", "bonus", "ars")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ class Token:
 
     Attributes:
         text: as it may be shown, see ``visible``.
-        fate: one of ``FATES``.
+        fate: one of ``LEGEND``, or ``ars``.
         target_prob, draft_prob, u: see ``TracedToken``.
     """
 
@@ -71,7 +68,7 @@ class Trace:
     @property
     def emitted(self) -> int:
         """Tokens of the output."""
-        return sum(token.fate in _OUTPUT for loop in self.loops for token in loop.tokens)
+        return sum(token.fate != "rejected" for loop in self.loops for token in loop.tokens)
 
 
 def visible(text: str) -> str:
@@ -107,26 +104,33 @@ def traces(measured: Measured) -> tuple[Trace, ...]:
     if not len(tokens):
         return ()
     texts = measured.run.get("token_texts") or {}
+    traced = set(tokens["arm"])
+    rows = [row for row in measured.summary["rows"] if row["arm"] in traced]
+    best = [max(group, key=_rank) for group in series(rows)]
     found = []
-    for row in _chosen(measured):
-        own = tokens[tokens["arm"] == row["arm"]]
+    for row in (row for row in rows if row in best):
         times = _times(measured, row["arm"])
+        own = tokens[tokens["arm"] == row["arm"]]
         for key, part in own.groupby(["example_id", "sample_index"], sort=False):
-            found.append(_trace(row, key, part, times, texts))
+            parts: dict[int, list[Token]] = {}
+            for loop, token_id, fate, target, draft, u in part[_COLUMNS].itertuples(index=False):
+                token = Token(shown_text(token_id, texts), fate, target, None if draft != draft else draft, u)
+                parts.setdefault(int(loop), []).append(token)
+            ms = times.get(key, [])
+            loops = tuple(
+                TracedLoop(index, ms[index] if index < len(ms) else None, tuple(every))
+                for index, every in parts.items()
+            )
+            found.append(Trace(visible(str(key[0])), row["arm"], full_name(row), loops))
     order = {visible(str(example)): place for place, example in enumerate(tokens["example_id"].unique())}
     return tuple(sorted(found, key=lambda trace: order[trace.example_id]))
 
 
-def _chosen(measured: Measured) -> list[ArmRow]:
-    traced = set(measured.tokens["arm"])
-    rows = [row for row in measured.summary["rows"] if row["arm"] in traced]
-    best = [max(group, key=_rank) for group in series(rows)]
-    return [row for row in rows if row in best]
+_COLUMNS = ["loop", "token_id", "fate", "target_prob", "draft_prob", "u"]
 
 
 def _rank(row: ArmRow) -> tuple[bool, float]:
-    ratio = row["speedup"]["ratio"] if row["speedup"] else 0.0
-    return row["method"] == "sps", ratio
+    return row["method"] == "sps", row["speedup"]["ratio"] if row["speedup"] else 0.0
 
 
 def _times(measured: Measured, arm: str) -> dict[Any, list[float | None]]:
@@ -134,39 +138,11 @@ def _times(measured: Measured, arm: str) -> dict[Any, list[float | None]]:
     loops = measured.loops_by_arm.get(arm)
     if loops is None:
         return {}
-    traced = set(measured.tokens["example_id"])
-    part = loops[loops["example_id"].isin(traced)]
+    part = loops[loops["example_id"].isin(set(measured.tokens["example_id"]))]
     return {
         key: [None if second != second else 1e3 * second for second in own["loop_s"]]
         for key, own in part.groupby(["example_id", "sample_index"], sort=False)
     }
-
-
-def _trace(
-    row: ArmRow,
-    key: Any,
-    tokens: pd.DataFrame,
-    times: dict[Any, list[float | None]],
-    texts: Mapping[str, str],
-) -> Trace:
-    example, _ = key
-    seconds = times.get(key, [])
-    loops: dict[int, list[Token]] = {}
-    for loop, token_id, fate, target, draft, u in tokens[_COLUMNS].itertuples(index=False):
-        token = Token(shown_text(token_id, texts), fate, target, None if draft != draft else draft, u)
-        loops.setdefault(int(loop), []).append(token)
-    return Trace(
-        example_id=visible(str(example)),
-        arm=row["arm"],
-        title=f"{label(row)}, {row['sampling']}",
-        loops=tuple(
-            TracedLoop(index, seconds[index] if index < len(seconds) else None, tuple(parts))
-            for index, parts in loops.items()
-        ),
-    )
-
-
-_COLUMNS = ["loop", "token_id", "fate", "target_prob", "draft_prob", "u"]
 
 
 _STYLES = {

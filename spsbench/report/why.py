@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from spsbench.axes import label, place
@@ -19,26 +20,24 @@ from spsbench.predict.factors import (
     residual_factors,
 )
 from spsbench.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND
-from spsbench.records import Interval
 from spsbench.report import judgement, wording
-from spsbench.report.tables import Table, in_full, left, right
-from spsbench.report.wording import escape
+from spsbench.report.tables import Column, Table, bullets, entry, in_full, left, paragraphs, right, table_of
+from spsbench.report.wording import NOTHING, escape, milliseconds, number, percent, signed, speedup
 from spsbench.summary_types import (
     AgainstBest,
-    ArmCeiling,
     ArmFactors,
     ArmPositions,
     ArmPrediction,
-    ArmTails,
-    BreakEven,
     Ceiling,
-    Estimate,
     MeanSd,
+    Residual,
     SeriesPrediction,
     SpeedVerdict,
     Spread,
     Summary,
 )
+
+Run = Mapping[str, Any]
 
 VERDICT_NOTE = (
     "Ratios of time per token, paired by prompt: how much faster the fastest arm is. Where the interval "
@@ -49,52 +48,63 @@ VERDICT_NOTE = (
 def verdicts(summary: Summary) -> list[tuple[str, str]]:
     """For every sampling and batch size a sentence with the answer, and what belongs beside it."""
     found = summary.get("verdict") or []
-    return [(answer(entry, _scope(entry, found)), details(entry)) for entry in found]
+    return [(answer(each, _scope(each, found)), details(each)) for each in found]
 
 
-def _scope(entry: SpeedVerdict, entries: Sequence[SpeedVerdict]) -> str:
+def _scope(verdict: SpeedVerdict, verdicts: Sequence[SpeedVerdict]) -> str:
     """What sets a verdict apart from the others, e.g. ``nucleus, B=4``; empty for a single one."""
-    several = [len({other[axis] for other in entries}) > 1 for axis in ("sampling", "batch")]
-    words = [entry["sampling"]] if several[0] else []
-    return ", ".join([*words, f"B={entry['batch']}"] if several[1] else words)
+    samplings, batches = ({other[axis] for other in verdicts} for axis in ("sampling", "batch"))
+    words = [verdict["sampling"]] if len(samplings) > 1 else []
+    return ", ".join([*words, f"B={verdict['batch']}"] if len(batches) > 1 else words)
 
 
-def answer(entry: SpeedVerdict, scope: str = "") -> str:
+def answer(verdict: SpeedVerdict, scope: str = "") -> str:
     """Whether to use speculative sampling, with which arm, and what it gains."""
-    gain = f"{wording.speedup(entry['speedup'])} per token"
-    if entry["end_to_end"] is not None:
-        gain += f", {wording.speedup(entry['end_to_end'])} end to end"
-    name, where = _name(entry), f", {scope}" if scope else ""
-    if entry["outcome"] == "pays":
-        return f"Use {name}{where}: {gain}." if entry["others"] else f"{name}{where} pays: {gain}."
-    fastest = f"{name}, the fastest of {entry['candidates']}," if entry["others"] else name
-    if entry["outcome"] == "does not pay":
-        return f"Does not pay here{where}: {fastest} ran {gain}.{_would(entry['break_even'])}"
-    return f"No clear gain{where}: {fastest} ran {gain}.{_unclear(entry)}"
+    gain = f"{speedup(verdict['speedup'])} per token"
+    if verdict["end_to_end"] is not None:
+        gain += f", {speedup(verdict['end_to_end'])} end to end"
+    name, where = _name(verdict), f", {scope}" if scope else ""
+    if verdict["outcome"] == "pays":
+        return f"Use {name}{where}: {gain}." if verdict["others"] else f"{name}{where} pays: {gain}."
+    fastest = f"{name}, the fastest of {verdict['candidates']}," if verdict["others"] else name
+    if verdict["outcome"] == "does not pay":
+        return f"Does not pay here{where}: {fastest} ran {gain}.{_would(verdict)}"
+    return f"No clear gain{where}: {fastest} ran {gain}.{_unclear(verdict)}"
 
 
-def details(entry: SpeedVerdict) -> str:
+def details(verdict: SpeedVerdict) -> str:
     """Which arms are as good, the largest loss, and what choosing on other prompts gave."""
-    parts = [_alike(entry), _at_the_edge(entry), _elsewhere(entry)]
-    if entry["binding"] is not None:
-        parts.append(f"Largest loss: {SHORT[entry['binding']]}.")
-    if entry["outcome"] == "pays" and entry["tail_s"]["chosen"]["p99"] >= entry["tail_s"]["ars"]["p99"]:
+    parts = [_alike(verdict)]
+    ks = [other["k"] for other in verdict["others"]]
+    if verdict["outcome"] == "pays" and _only_k(verdict) and verdict["k"] >= max(ks):
+        parts.append(f"K={verdict['k']} is the largest that was measured; a larger K may be faster.")
+    elsewhere, chosen = verdict["elsewhere"], "Chosen on one half of the prompts"
+    if elsewhere is not None and elsewhere["low"] is None and elsewhere["ratio"] == 1.0:
+        parts.append(f"{chosen}, ArS was the fastest.")
+    elif elsewhere is not None:
+        parts.append(f"{chosen} and measured on the other, both ways: {speedup(elsewhere)}.")
+    if verdict["binding"] is not None:
+        parts.append(f"Largest loss: {SHORT[verdict['binding']]}.")
+    tail = verdict["tail_s"]
+    if verdict["outcome"] == "pays" and tail["chosen"]["p99"] >= tail["ars"]["p99"]:
         parts.append("The slowest sequences gain nothing.")
     return " ".join(part for part in parts if part)
 
 
-def _name(entry: SpeedVerdict) -> str:
-    """The arm by its K alone where nothing else sets it apart from the others."""
-    return f"K={entry['k']}" if _only_k(entry) else label(entry)
+def _name(verdict: SpeedVerdict, arm: SpeedVerdict | AgainstBest | None = None) -> str:
+    """An arm, of itself the chosen one, by its K alone where nothing else sets the verdict's arms apart."""
+    arm = arm or verdict
+    return f"K={arm['k']}" if _only_k(verdict) else label(arm)
 
 
-def _only_k(entry: SpeedVerdict) -> bool:
-    here = place(entry, "k")
-    return bool(entry["others"]) and all(place(other, "k") == here for other in entry["others"])
+def _only_k(verdict: SpeedVerdict) -> bool:
+    here = place(verdict, "k")
+    return bool(verdict["others"]) and all(place(other, "k") == here for other in verdict["others"])
 
 
-def _would(even: BreakEven | None) -> str:
+def _would(verdict: SpeedVerdict) -> str:
     """From where on it would pay, all else as measured."""
+    even = verdict["break_even"]
     if even is None:
         return ""
     ways = []
@@ -107,87 +117,54 @@ def _would(even: BreakEven | None) -> str:
     return f" It would pay with {' or '.join(ways)}."
 
 
-def _unclear(entry: SpeedVerdict) -> str:
+def _unclear(verdict: SpeedVerdict) -> str:
     """Why there is no answer, and what gives one."""
-    if entry["elsewhere"] is None and entry["others"] and entry["speedup"]["low"] is not None:
-        few = f"{entry['prompts']} prompts are too few to choose among {entry['candidates']} arms"
+    bounded = verdict["speedup"]["low"] is not None
+    if verdict["elsewhere"] is None and verdict["others"] and bounded:
+        few = f"{verdict['prompts']} prompts are too few to choose among {verdict['candidates']} arms"
         return f" {few}. Raise --limit."
-    if entry["speedup"]["low"] is None:
-        counted = f"{entry['prompts']} prompt{'' if entry['prompts'] == 1 else 's'}"
-        return f" There is no interval over {counted}. Raise --limit."
+    if not bounded:
+        return f" There is no interval over {wording.counted(verdict['prompts'], 'prompt')}. Raise --limit."
     return " Raise --limit for a narrower interval."
 
 
-def _alike(entry: SpeedVerdict) -> str:
+def _alike(verdict: SpeedVerdict) -> str:
     """The arms that the measurement cannot tell from the fastest."""
-    if not entry["others"]:
-        return ""
-    alike = [other for other in entry["others"] if not other["slower"]]
+    others = verdict["others"]
+    alike = [other for other in others if not other["slower"]]
     if not alike:
-        return "Every other K is slower." if _only_k(entry) else "Every other arm is slower."
-    if _only_k(entry):
-        return f"{_ks(entry, alike)} cannot be told apart."
-    if len(alike) > wording.MANY:
-        return f"{len(alike)} of {len(entry['others'])} other arms cannot be told apart from it."
-    return f"Cannot be told apart from it: {', '.join(label(other) for other in alike)}."
+        noun = "K" if _only_k(verdict) else "arm"
+        return f"Every other {noun} is slower." if others else ""
+    if not _only_k(verdict):
+        if len(alike) > wording.MANY:
+            return f"{len(alike)} of {len(others)} other arms cannot be told apart from it."
+        return f"Cannot be told apart from it: {', '.join(label(other) for other in alike)}."
+    ks = sorted([verdict["k"], *(other["k"] for other in alike)])
+    between = [k for k in (verdict["k"], *(other["k"] for other in others)) if ks[0] <= k <= ks[-1]]
+    shown = f"{', '.join(map(str, ks[:-1]))} and {ks[-1]}"
+    if sorted(between) == ks and len(ks) > 2:  # every measured K between the ends belongs to it
+        shown = f"{ks[0]} to {ks[-1]}"
+    return f"K={shown} cannot be told apart."
 
 
-def _ks(entry: SpeedVerdict, alike: Sequence[AgainstBest]) -> str:
-    """``K=2 to 5`` where every measured K between the ends belongs to it, else ``K=2, 3 and 6``."""
-    measured = sorted([entry["k"], *(other["k"] for other in entry["others"])])
-    ks = sorted([entry["k"], *(other["k"] for other in alike)])
-    between = [k for k in measured if ks[0] <= k <= ks[-1]]
-    if between == ks and len(ks) > 2:
-        return f"K={ks[0]} to {ks[-1]}"
-    return f"K={', '.join(map(str, ks[:-1]))} and {ks[-1]}"
-
-
-def _at_the_edge(entry: SpeedVerdict) -> str:
-    """That the sweep ended at the fastest K: a larger one was not tried."""
-    ks = [other["k"] for other in entry["others"]]
-    if entry["outcome"] != "pays" or not _only_k(entry) or entry["k"] < max(ks):
-        return ""
-    return f"K={entry['k']} is the largest that was measured; a larger K may be faster."
-
-
-def _elsewhere(entry: SpeedVerdict) -> str:
-    found = entry["elsewhere"]
-    if found is None:
-        return ""
-    if found["low"] is None and found["ratio"] == 1.0:
-        return "Chosen on one half of the prompts, ArS was the fastest."
-    return (
-        f"Chosen on one half of the prompts and measured on the other, both ways: {wording.speedup(found)}."
-    )
-
-
-def which(summary: Summary, run: Mapping[str, Any]) -> list[str]:
+def which(summary: Summary, run: Run) -> list[str]:
     """The fastest arm against every other one, where there are several."""
-    entries = [entry for entry in summary.get("verdict") or [] if entry["others"]]
-    if not entries:
+    every = summary.get("verdict") or []
+    verdicts = [each for each in every if each["others"]]
+    if not verdicts:
         return []
-    lines = ["## Which K" if all(map(_only_k, entries)) else "## Which arm", ""]
-    for entry in entries:
-        scope = _scope(entry, summary.get("verdict") or [])
-        lines += [f"**{escape(answer(entry, scope))}** {escape(details(entry))}", ""]
-        lines += [*_against(entry).as_markdown(), ""]
-    return [*lines, VERDICT_NOTE]
-
-
-def _against(entry: SpeedVerdict) -> Table:
-    columns = [left("instead"), right(f"{_name(entry)} is faster by", note="95%"), left("verdict")]
-    cells = [
-        [
-            f"K={other['k']}" if _only_k(entry) else label(other),
-            wording.speedup(other["gain"]),
-            "slower" if other["slower"] else "cannot be told apart",
+    parts: list[str | Table] = []
+    for each in verdicts:
+        columns = [
+            left("instead", partial(_name, each)),
+            right(f"{_name(each)} is faster by", entry("gain", speedup), note="95%"),
+            left("verdict", lambda other: "slower" if other["slower"] else "cannot be told apart"),
         ]
-        for other in entry["others"]
-    ]
-    return Table(columns, cells)
+        parts.append(f"**{escape(answer(each, _scope(each, every)))}** {escape(details(each))}")
+        parts.append(table_of(columns, each["others"]))
+    noun = "K" if all(map(_only_k, verdicts)) else "arm"
+    return paragraphs(f"## Which {noun}", *parts, VERDICT_NOTE)
 
-
-Run = Mapping[str, Any]
 
 EVIDENCE = {
     ACCEPTANCE: "alpha {alpha:.3f}: {tokens_per_loop:.2f} tokens per loop",
@@ -203,6 +180,43 @@ WHY_NOTE = (
     "else) down to the measured speedup, exactly. Acceptance is alpha_beta of this arm: it describes, and "
     "predicts nothing."
 )
+
+
+def why(summary: Summary, run: Run) -> list[str]:
+    """The factors of the fastest arm of each sampling, then all arms in one table."""
+    explained = summary.get("why") or []
+    if not explained:
+        return []
+    parts: list[str | Table] = []
+    for each in judgement.fastest(summary):
+        parts += [f"**{escape(each['sentence'])}**", _factors(each)]
+    if len(explained) > 1:
+        names = list(dict.fromkeys(factor["name"] for each in explained for factor in each["factors"]))
+        columns = [
+            right("K+1", lambda arm: str(arm["k"] + 1)),
+            *(right(name.replace("_", " "), partial(_factor, name)) for name in names),
+            right("speedup", entry("speedup", wording.times)),
+        ]
+        parts += ["### Factors of every arm", in_full().table(columns, explained)]
+    return paragraphs("## Why this fast, and not faster", *parts, WHY_NOTE)
+
+
+def _factor(name: str, arm: ArmFactors) -> str:
+    return number({factor["name"]: factor["factor"] for factor in arm["factors"]}.get(name), 3)
+
+
+def _factors(arm: ArmFactors) -> Table:
+    cells = [["K+1", "", f"{arm['k'] + 1:.2f}x", "", ""]]
+    for found in arm["factors"]:
+        evidence = EVIDENCE[found["name"]].format_map(found["evidence"])
+        title = found["title"] + (" (binding)" if found["name"] == arm["binding"] else "")
+        cells.append(
+            [title, f"x{found['factor']:.3f}", f"{found['running']:.2f}x", evidence, found["remedy"]]
+        )
+    columns = [left("factor"), right("value"), right("product"), left("evidence"), left("remedy")]
+    return Table(columns, cells)
+
+
 THEORY_NOTE = (
     "Leviathan et al. 2022: (1 - alpha^(K+1)) / (1 - alpha) / (K c + 1), with alpha by teacher forcing on "
     "ArS text (`alpha_leviathan`). Chen et al. 2023: r'(K+1) t_target / (K t_draft + t_target), with the "
@@ -213,101 +227,68 @@ THEORY_NOTE = (
 )
 
 
-def why(summary: Summary, run: Run) -> list[str]:
-    """The factors of the fastest arm of each sampling, then all arms in one table."""
-    entries = summary.get("why") or []
-    if not entries:
-        return []
-    lines = ["## Why this fast, and not faster", ""]
-    for entry in judgement.fastest(summary):
-        lines += [f"**{escape(entry['sentence'])}**", "", *_factors(entry).as_markdown(), ""]
-    if len(entries) > 1:
-        lines += ["### Factors of every arm", "", *_every_arm(entries).as_markdown(), ""]
-    return [*lines, WHY_NOTE]
-
-
-def _factors(entry: ArmFactors) -> Table:
-    cells = [["K+1", "", f"{entry['k'] + 1:.2f}x", "", ""]]
-    for factor in entry["factors"]:
-        evidence = EVIDENCE[factor["name"]].format_map(factor["evidence"])
-        title = factor["title"] + (" (binding)" if factor["name"] == entry["binding"] else "")
-        cells.append(
-            [title, f"x{factor['factor']:.3f}", f"{factor['running']:.2f}x", evidence, factor["remedy"]]
-        )
-    columns = [left("factor"), right("value"), right("product"), left("evidence"), left("remedy")]
-    return Table(columns, cells)
-
-
-def _every_arm(entries: list[ArmFactors]) -> Table:
-    names = list(dict.fromkeys(factor["name"] for entry in entries for factor in entry["factors"]))
-    columns = [right("K+1"), *(right(name.replace("_", " ")) for name in names), right("speedup")]
-
-    def cells(entry: ArmFactors) -> list[str]:
-        values = {factor["name"]: factor["factor"] for factor in entry["factors"]}
-        shown = [wording.number(values.get(name), 3) for name in names]
-        return [str(entry["k"] + 1), *shown, f"{entry['speedup']:.2f}x"]
-
-    return in_full().table(columns, entries, cells)
-
-
 def theory(summary: Summary, run: Run) -> list[str]:
     """Predicted and measured speedups with the sign of what the theory misses, and the best K."""
     found = summary.get("prediction")
     if not found:
         return []
-    columns = [*map(right, ("alpha", "c", "measured", "Leviathan", "residual")), left("largest cause")]
-    columns += map(right, ("Chen", "residual", "operations factor", "tokens/loop", "by replay"))
-    factors = {entry["arm"]: entry for entry in summary.get("why") or []}
-    table = in_full().table(columns, found["arms"], lambda arm: _predicted(arm, factors.get(arm["arm"])))
-    lines = ["## Theory", "", *table.as_markdown(), ""]
-    notes = [text for sampling in found["samplings"] if (text := _best(sampling) + _loop(sampling))]
-    return [*lines, *(f"* {escape(text.strip())}" for text in notes), *([""] if notes else []), THEORY_NOTE]
+    factors = {each["arm"]: each for each in summary.get("why") or []}
 
+    def largest(arm: ArmPrediction) -> str:
+        """What does most for the residual of Leviathan's formula, with its factor."""
+        parts = residual_factors(arm, factors[arm["arm"]]) if arm["arm"] in factors else []
+        return cause(residual_cause(arm["residual"], parts))
 
-def _predicted(arm: ArmPrediction, factors: ArmFactors | None) -> list[str]:
-    return [
-        wording.number(arm["alpha"], 3),
-        wording.number(arm["c"], 3),
-        wording.number(arm["measured"], 2),
-        wording.number(arm["predicted"], 2),
-        _signed(arm["residual"]),
-        _cause(arm, factors),
-        wording.number(arm["chen"], 2),
-        _signed(arm["chen_residual"]),
-        wording.number(arm["operations_factor"], 2),
-        wording.number(arm["tokens_per_loop_kept"], 2),
-        _length(arm["tokens_per_loop_replayed"]),
+    columns = [
+        right("alpha", entry("alpha", number, 3)),
+        right("c", entry("c", number, 3)),
+        right("measured", entry("measured", number, 2)),
+        right("Leviathan", entry("predicted", number, 2)),
+        right("residual", entry("residual", signed)),
+        left("largest cause", largest),
+        right("Chen", entry("chen", number, 2)),
+        right("residual", entry("chen_residual", signed)),
+        right("operations factor", entry("operations_factor", number, 2)),
+        right("tokens/loop", entry("tokens_per_loop_kept", number, 2)),
+        right("by replay", entry("tokens_per_loop_replayed", wording.estimate)),
     ]
+    notes = bullets(text for each in found["samplings"] if (text := _best(each)))
+    return paragraphs("## Theory", in_full().table(columns, found["arms"]), notes, THEORY_NOTE)
 
 
-def _cause(arm: ArmPrediction, factors: ArmFactors | None) -> str:
-    """What does most for the residual of Leviathan's formula, with its factor."""
-    parts = [] if factors is None else residual_factors(arm, factors)
-    cause = residual_cause(arm["residual"], parts)
-    return wording.NOTHING if cause is None else f"{cause['title']} (x{cause['factor']:.2f})"
-
-
-def _length(found: Estimate | None) -> str:
-    if found is None:
-        return wording.NOTHING
-    return wording.interval(Interval(found["estimate"], found["low"], found["high"]))
+def cause(found: Residual | None) -> str:
+    """A factor by its title, or a dash."""
+    return NOTHING if found is None else f"{found['title']} (x{found['factor']:.2f})"
 
 
 def _best(found: SeriesPrediction) -> str:
-    if found["best_k"] is None:
-        return ""
-    text = f"{found['sampling']}: the theory's best K is {found['best_k']}, {found['best_speedup']:.2f}x"
-    return f"{text}; at least {found['minimum_gain']:.2f}x from alpha and c alone. "
+    """The best K in theory, and the line of the loop's time over K."""
+    name, line, sentences = found["sampling"], found["loop"], []
+    if found["best_k"] is not None:
+        text = f"{name}: the theory's best K is {found['best_k']}, {found['best_speedup']:.2f}x"
+        sentences.append(f"{text}; at least {found['minimum_gain']:.2f}x from alpha and c alone.")
+    if line is not None:
+        text = f"{name}: a loop takes {line['intercept_ms']:.3g} + {line['slope_ms']:.3g} K ms"
+        if line["drafting_ms_per_token"] is not None:
+            text += f", drafting alone {line['drafting_ms_per_token']:.3g} ms per token"
+        sentences.append(f"{text}.")
+    return " ".join(sentences)
 
 
-def _loop(found: SeriesPrediction) -> str:
-    line = found["loop"]
-    if line is None:
-        return ""
-    text = f"{found['sampling']}: a loop takes {line['intercept_ms']:.3g} + {line['slope_ms']:.3g} K ms"
-    if line["drafting_ms_per_token"] is not None:
-        text += f", drafting alone {line['drafting_ms_per_token']:.3g} ms per token"
-    return f"{text}."
+CEILING = (
+    right("ms/token", entry("ms_per_token", milliseconds)),
+    right("floor", entry("floor_ms_per_token", milliseconds)),
+    right("share of floor", entry("share", percent)),
+    right("best speedup", entry("best_speedup", number, 2)),
+    left(
+        "beats ArS ceiling",
+        lambda arm: (
+            ""
+            if arm["method"] == "ars"
+            else {None: NOTHING, True: "yes", False: "no"}[arm["beats_ars_ceiling"]]
+        ),
+    ),
+)
 
 
 def ceiling(summary: Summary, run: Run) -> list[str]:
@@ -315,55 +296,45 @@ def ceiling(summary: Summary, run: Run) -> list[str]:
     found = summary.get("ceiling")
     if not found:
         return []
-    lines = ["## The ceiling", "", *_regime(found)]
-    if found["regime"] != BANDWIDTH_BOUND:
-        return lines
-    titles = ("ms/token", "floor", "share of floor", "best speedup")
-    columns = [*map(right, titles), left("beats ArS ceiling")]
-    return [*lines, "", *in_full().table(columns, found["arms"], _floors).as_markdown()]
-
-
-def _floors(arm: ArmCeiling) -> list[str]:
-    beats = arm["beats_ars_ceiling"]
-    notes = wording.NOTHING if beats is None else "yes" if beats else "no"
-    return [
-        wording.milliseconds(arm["ms_per_token"]),
-        wording.milliseconds(arm["floor_ms_per_token"]),
-        wording.percent(arm["share"]),
-        wording.number(arm["best_speedup"], 2),
-        "" if arm["method"] == "ars" else notes,
-    ]
+    table = in_full().table(CEILING, found["arms"]) if found["regime"] == BANDWIDTH_BOUND else ""
+    return paragraphs("## The ceiling", _regime(found), table)
 
 
 def _regime(found: Ceiling) -> list[str]:
-    sizes = found["forward_bytes"]
+    sizes, bandwidth = found["forward_bytes"], found["bandwidth_bytes_per_s"]
     draft = "" if sizes["draft"] is None else f", the draft {wording.mebibytes(sizes['draft'])}"
     text = f"A forward of the target reads {wording.mebibytes(sizes['target'])} of weights{draft}."
     if found["regime"] == DISPATCH_BOUND:
-        return [f"{text} {_cached(found)}"]
-    if found["bandwidth_bytes_per_s"] is None:
+        fit = f"The weights fit in the reported last-level cache ({wording.mebibytes(found['cache_bytes'])})"
+        so = ", so"
+        if found.get("cache_shared"):
+            so = (
+                ". A hypervisor reports it, and other guests of the host may share it. If it is available in "
+                "full,"
+            )
+        return [
+            f"{text} {fit}{so} the regime is dispatch-bound: a speedup comes from fewer forwards to "
+            "dispatch, not from less memory traffic, and no bandwidth ceiling applies."
+        ]
+    if bandwidth is None:
         return [f"{text} The memory bandwidth was not measured, so no floor is shown."]
-    weak = judgement.weak(found)
-    return [f"{text} Measured bandwidth: {found['bandwidth_bytes_per_s'] / 1e9:.3g} GB/s.", *weak]
+    return [f"{text} Measured bandwidth: {bandwidth / 1e9:.3g} GB/s.", *judgement.weak(found)]
 
 
-def _cached(found: Ceiling) -> str:
-    """Weights within the cache: stated as a condition where the cache may be shared."""
-    size = wording.mebibytes(found["cache_bytes"])
-    meaning = (
-        "dispatch-bound: a speedup comes from fewer forwards to dispatch, not from less memory traffic, and "
-        "no bandwidth ceiling applies."
-    )
-    if found.get("cache_shared"):
-        return (
-            f"The weights fit in the reported last-level cache ({size}). A hypervisor reports it, and other "
-            f"guests of the host may share it. If it is available in full, the regime is {meaning}"
+def hindsight(summary: Summary, run: Run) -> list[str]:
+    """The bound on what a K per loop could gain."""
+    lines: list[str] = []
+    for found in summary.get("hindsight") or []:
+        fixed = "ArS" if found["best_k"] == 0 else f"the best fixed K={found['best_k']}"
+        lines.append(
+            f"* {escape(found['sampling'])}: the right K in every loop, known only afterwards, would have "
+            f"taken {milliseconds(found['oracle_ms_per_token'])} ms/token against "
+            f"{milliseconds(found['fixed_ms_per_token'])} for {fixed}: at most {found['gain_bound']:.2f}x "
+            f"faster, for K up to {found['max_k']} (reached in {percent(found['censored'])} of its loops)."
         )
-    return f"The weights fit in the reported last-level cache ({size}), so the regime is {meaning}"
-
-
-def _signed(value: float | None) -> str:
-    return wording.NOTHING if value is None else f"{value:+.2f}"
+        lines += [f"  * {escape(judgement.adapted(arm))}" for arm in found.get("adaptive", ())]
+    note = "No sampler can know this beforehand: a bound on adapting K, not a promise."
+    return paragraphs("## Hindsight, a bound", lines, note) if lines else []
 
 
 TAILS_NOTE = (
@@ -372,82 +343,50 @@ TAILS_NOTE = (
 )
 
 
-def hindsight(summary: Summary, run: Run) -> list[str]:
-    """The bound on what a K per loop could gain."""
-    found = summary.get("hindsight") or []
-    if not found:
-        return []
-    lines = ["## Hindsight, a bound", ""]
-    for entry in found:
-        fixed = "ArS" if entry["best_k"] == 0 else f"the best fixed K={entry['best_k']}"
-        lines.append(
-            f"* {escape(entry['sampling'])}: the right K in every loop, known only afterwards, would have "
-            f"taken {wording.milliseconds(entry['oracle_ms_per_token'])} ms/token against "
-            f"{wording.milliseconds(entry['fixed_ms_per_token'])} for {fixed}: at most "
-            f"{entry['gain_bound']:.2f}x faster, for K up to {entry['max_k']} (reached in "
-            f"{wording.percent(entry['censored'])} of its loops)."
-        )
-        lines += [f"  * {escape(judgement.adapted(arm))}" for arm in entry.get("adaptive", ())]
-    return [*lines, "", "No sampler can know this beforehand: a bound on adapting K, not a promise."]
-
-
 def tails(summary: Summary, run: Run) -> list[str]:
     """P50, P90 and P99 of latency by arm."""
     found = summary.get("tails")
     if not found:
         return []
-    n = found["n_tokens"]
-    titles = [
-        *("sequence P50 s", "P90 s", "P99 s"),
-        *(f"until {n} tokens P50 s", "P90 s", "P99 s", "mean ± sd s", "paper's clock s", "prompts slower"),
+    columns = [
+        *_percentiles("sequence", "sequence_s"),
+        *_percentiles(f"until {found['n_tokens']} tokens", "until_n_s"),
+        right("mean ± sd s", entry("until_n_s", _spread)),
+        right("paper's clock s", entry("paper_clock_s", _spread)),
+        right("prompts slower", entry("share_slower", percent)),
     ]
-    table = in_full().table([*map(right, titles)], found["arms"], _tail)
-    lines = ["## Tails", "", *table.as_markdown(), ""]
     few = any(arm["p99_rests_on_few"] for arm in found["arms"])
-    return [*lines, TAILS_NOTE + (" With fewer than 100 sequences P99 is nearly the slowest." if few else "")]
+    note = TAILS_NOTE + (" With fewer than 100 sequences P99 is nearly the slowest." if few else "")
+    return paragraphs("## Tails", in_full().table(columns, found["arms"]), note)
 
 
-def _tail(arm: ArmTails) -> list[str]:
-    whole, until, clock = arm["sequence_s"], arm["until_n_s"], arm["paper_clock_s"]
-    return [
-        *_quantiles(whole),
-        *_quantiles(until),
-        _spread(until),
-        _spread(clock),
-        wording.percent(arm["share_slower"]),
-    ]
+def _percentiles(title: str, name: str) -> list[Column]:
+    def shown(found: Spread | None, percentile: str) -> str:
+        values: Mapping[str, Any] = found or {}
+        return number(values.get(percentile), 3)
 
-
-def _quantiles(found: Spread | None) -> list[str]:
-    if found is None:
-        return [wording.NOTHING] * 3
-    return [wording.number(value, 3) for value in (found["p50"], found["p90"], found["p99"])]
+    titles = {"p50": f"{title} P50 s", "p90": "P90 s", "p99": "P99 s"}
+    return [right(heading, entry(name, shown, key)) for key, heading in titles.items()]
 
 
 def _spread(found: MeanSd | None) -> str:
-    return wording.NOTHING if found is None else f"{found['mean']:.3f} ± {found['sd']:.3f}"
+    return NOTHING if found is None else f"{found['mean']:.3f} ± {found['sd']:.3f}"
 
 
 def positions(summary: Summary, run: Run) -> list[str]:
     """Mean acceptance length by where in the output a loop began."""
     found = summary.get("positions") or []
-    starts = sorted(
-        {(part["start"], part["end"]) for arm in found for part in arm["bins"]}, key=lambda place: place[0]
-    )
-    if len(starts) < 2:
+    bins = {(part["start"], part["end"]) for arm in found for part in arm["bins"]}
+    if len(bins) < 2:
         return []
 
-    def cells(arm: ArmPositions) -> list[str]:
-        at = {
-            part["start"]: f"{part['mean_acceptance_length']:.2f} ({part['loops']})" for part in arm["bins"]
-        }
-        return [at.get(start, wording.NOTHING) for start, _ in starts]
+    def mean(start: int, arm: ArmPositions) -> str:
+        parts = [part for part in arm["bins"] if part["start"] == start]
+        return f"{parts[-1]['mean_acceptance_length']:.2f} ({parts[-1]['loops']})" if parts else NOTHING
 
-    columns = [right(_bin(*place)) for place in starts]
-    table = in_full().table(columns, found, cells)
-    lines = ["### Along the output", "", *table.as_markdown(), ""]
-    return [*lines, "`mean_acceptance_length` of the loops that began at these output tokens (how many)."]
-
-
-def _bin(start: int, end: int | None) -> str:
-    return f"{start}+" if end is None else f"{start}-{end - 1}"
+    columns = [
+        right(f"{start}+" if end is None else f"{start}-{end - 1}", partial(mean, start))
+        for start, end in sorted(bins, key=lambda place: place[0])
+    ]
+    note = "`mean_acceptance_length` of the loops that began at these output tokens (how many)."
+    return paragraphs("### Along the output", in_full().table(columns, found), note)

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from spsbench.axes import Method
+from spsbench.axes import Row, label
 from spsbench.records import Interval
-from spsbench.summary_types import (
-    Acceptance,
-    ArmRow,
-    CategoryRow,
-    LoopTime,
-    MetricInterval,
-    RatioInterval,
-    Summary,
-)
+from spsbench.summary_types import Estimate, LoopTime, RatioInterval, Summary
 
 SYNTHETIC = "Synthetic data, or a pair trained on it: these numbers say nothing about real text."
 
@@ -40,29 +32,11 @@ def fence(text: str) -> list[str]:
     return [marks, *body, marks]
 
 
-Measure = Literal["mean_acceptance_length", "alpha_beta", "draft_acceptance_rate"]
-
-
-class Timed(TypedDict):
-    """What the cell of a speedup is made from."""
-
-    method: Method
-    sequences: int
-    ms_per_token: float | None
-    baseline: str | None
-    speedup: RatioInterval | None
-
-
 NOTHING = "-"
-FIRST_SCREEN: tuple[Measure, ...] = ("mean_acceptance_length", "alpha_beta", "draft_acceptance_rate")
+FIRST_SCREEN = ("mean_acceptance_length", "alpha_beta", "draft_acceptance_rate")
 MANY = 4
 """More speculative arms than this are not notes one by one."""
 
-_EXTRACTIONS = {
-    "fence": "code taken from the first Python fence that defines the function, else from the first fence.",
-    "none": "every answer run as it is, after its prompt.",
-    "begun": "the answer is begun with a fence and the function's head, and run up to the closing fence.",
-}
 BLEU = "bleu"
 _PREFERRED_METRICS = ("rouge2", "pass@1", "exact_match")
 
@@ -79,9 +53,9 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.{3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
-def first_screen(found: Acceptance | None) -> list[str]:
-    """The measures of ``FIRST_SCREEN``."""
-    return [number(found[name] if found else None, 3) for name in FIRST_SCREEN]
+def measure(name: str, row: Row) -> str:
+    """One of the measures of ``FIRST_SCREEN``."""
+    return number(row["acceptance"][name] if row["acceptance"] else None, 3)
 
 
 def phase_ms(found: LoopTime | None, phase: str) -> float | None:
@@ -100,26 +74,54 @@ def mebibytes(size_bytes: float | None) -> str:
     return NOTHING if size_bytes is None else f"{size_bytes / 2**20:,.0f} MiB"
 
 
+def signed(value: float | None, digits: int = 2) -> str:
+    """A difference with its sign, or a dash."""
+    return NOTHING if value is None else f"{value:+.{digits}f}"
+
+
+def times(value: float | None, digits: int = 2) -> str:
+    """A factor, ``1.92x``, or a dash."""
+    return NOTHING if value is None else f"{value:.{digits}f}x"
+
+
+def brackets(found: Row | None, show: Callable[[float], str] = "{:.2f}".format) -> str:
+    """The ends of an interval in brackets, after a space; nothing where there are none."""
+    if found is None or found["low"] is None:
+        return ""
+    return f" [{show(found['low'])}, {show(found['high'])}]"
+
+
 def speedup(value: RatioInterval | None) -> str:
     """``1.92x [1.85, 1.99]``; without brackets where there is no interval."""
-    if value is None:
-        return NOTHING
-    return interval(Interval(value["ratio"], value["low"], value["high"]), "x")
+    return NOTHING if value is None else f"{value['ratio']:.2f}x{brackets(value)}"
+
+
+def estimate(value: Estimate | None, unit: str = "") -> str:
+    """``interval`` of an entry of the summary, or a dash."""
+    return NOTHING if value is None else f"{value['estimate']:.2f}{unit}{brackets(value)}"
 
 
 def interval(value: Interval, unit: str = "") -> str:
     """``4.10 [3.95, 4.21]``, with a unit after the estimate; without brackets where there are no ends."""
-    ends = "" if value.low is None else f" [{value.low:.2f}, {value.high:.2f}]"
-    return f"{value.estimate:.2f}{unit}{ends}"
+    return f"{value.estimate:.2f}{unit}{brackets({'low': value.low, 'high': value.high})}"
 
 
 def interval_percent(value: Interval) -> str:
     """``85% [82%, 88%]`` of a share; without brackets where there are no ends."""
-    ends = "" if value.low is None or value.high is None else f" [{value.low:.0%}, {value.high:.0%}]"
-    return f"{value.estimate:.0%}{ends}"
+    return f"{value.estimate:.0%}{brackets({'low': value.low, 'high': value.high}, '{:.0%}'.format)}"
 
 
-def row_speedup(row: Timed) -> str:
+def counted(count: int, noun: str) -> str:
+    """``1 prompt``, ``2 prompts``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def full_name(row: Row) -> str:
+    """An arm as sentences name it, with its sampling."""
+    return f"{label(row)}, {row['sampling']}"
+
+
+def row_speedup(row: Row) -> str:
     """The cell of the table: the baseline of a sampling reads ``1x``."""
     timed = row["sequences"] and row["ms_per_token"] is not None
     is_baseline = row["method"] == "ars" and row["baseline"] is None and timed
@@ -151,18 +153,16 @@ def metric(name: str | None, value: float | None) -> str:
     return number(value, 2 if name == BLEU else 3)
 
 
-def quality(name: str | None, row: ArmRow | CategoryRow) -> str:
+def quality(name: str | None, row: Row) -> str:
     """An arm's figure by a metric, with its interval where the metric is one figure of the corpus."""
     shown = metric(name, row["metrics"].get(name) if name else None)
-    low, high = metric_ends(name, row)
-    return shown if low is None else f"{shown} [{metric(name, low)}, {metric(name, high)}]"
+    return shown + brackets(metric_ends(name, row), lambda value: metric(name, value))
 
 
-def metric_ends(name: str | None, row: ArmRow | CategoryRow) -> tuple[float | None, float | None]:
-    """The interval of an arm's figure; None twice where there is none."""
-    known: Mapping[str, MetricInterval] = row.get("metric_intervals") or {}  # type: ignore[assignment]
-    found = known.get(name or "")
-    return (None, None) if found is None else (found["low"], found["high"])
+def metric_ends(name: str | None, row: Row) -> Mapping[str, float | None] | None:
+    """The interval of an arm's figure, if it has one."""
+    found: Mapping[str, float | None] | None = (row.get("metric_intervals") or {}).get(name or "")
+    return found
 
 
 def difference_digits(metric_name: str | None) -> int:
@@ -170,42 +170,29 @@ def difference_digits(metric_name: str | None) -> int:
     return 2 if metric_name == BLEU else 4
 
 
-def extraction(summary: Summary) -> str | None:
-    """What of an answer was run; None where no code is, or the run is too old to tell."""
-    said = _EXTRACTIONS.get(summary.get("extract") or "")
-    shown = headline_metric(summary)
-    return f"{metric_title(shown)}: {said}" if said and shown else None
+_EXTRACTIONS = {
+    "fence": "code taken from the first Python fence that defines the function, else from the first fence.",
+    "none": "every answer run as it is, after its prompt.",
+    "begun": "the answer is begun with a fence and the function's head, and run up to the closing fence.",
+}
 
 
-def signatures(summary: Summary) -> list[str]:
-    """How exactly metrics were computed, in their own words, e.g. sacrebleu's signature."""
-    notes = summary.get("metric_signatures") or {}
-    return [f"{metric_title(name)}: {printable(text)}" for name, text in notes.items()]
-
-
-def left_out(summary: Summary) -> str | None:
-    """What of the data was not run; None where everything was, or what ran is not such a file."""
+def data_notes(summary: Summary) -> list[str]:
+    """What of the answers was run, what of the data was not, and how metrics say they were computed."""
+    shown, notes = headline_metric(summary), []
+    if shown and (extracted := _EXTRACTIONS.get(summary.get("extract") or "")):
+        notes.append(f"{metric_title(shown)}: {extracted}")
     data = summary.get("data")
-    if not isinstance(data, Mapping):
-        return None
-    counts = {
-        "later turns, as the file has no answer before them": data.get("later_turns"),
-        "conversations that no user begins": data.get("unasked"),
-        "rows without text": data.get("skipped_empty"),
-    }
-    notes = [f"{what}: {count}" for what, count in counts.items() if count]
-    return f"Left out, {'; '.join(notes)}." if notes else None
-
-
-def sped(rows: Iterable[ArmRow]) -> list[tuple[ArmRow, RatioInterval]]:
-    """The rows that have a speedup, each with it."""
-    return [(row, row["speedup"]) for row in rows if row["speedup"]]
-
-
-def ends(found: RatioInterval) -> tuple[float, float]:
-    """The ends of the interval; the ratio twice where there is none."""
-    low, high, ratio = found["low"], found["high"], found["ratio"]
-    return (ratio if low is None else low, ratio if high is None else high)
+    if isinstance(data, Mapping):
+        counts = {
+            "later turns, as the file has no answer before them": data.get("later_turns"),
+            "conversations that no user begins": data.get("unasked"),
+            "rows without text": data.get("skipped_empty"),
+        }
+        left_out = "; ".join(f"{what}: {count}" for what, count in counts.items() if count)
+        notes += [f"Left out, {left_out}."] if left_out else []
+    signatures = summary.get("metric_signatures") or {}  # e.g. sacrebleu's, in its own words
+    return notes + [f"{metric_title(name)}: {printable(text)}" for name, text in signatures.items()]
 
 
 def title(summary: Summary) -> str:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from spsbench.engines.rescore import Reading
 from spsbench.peers.engine import add_up
-from spsbench.report.engine_audits import EVERY
+from spsbench.report.judgement import EVERY
 
 Floats = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]

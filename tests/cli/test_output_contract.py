@@ -14,7 +14,7 @@ from commandline import BRIEF, SMALL, Result, call
 
 from spsbench.cli import paper
 from spsbench.cli.main import PANELS
-from spsbench.cli.paper_parts import keep_page
+from spsbench.cli.paper import keep_page
 from spsbench.verify.effort import Finding
 
 SAMPLE = {"task_id": "MiniEval/0", "completion": "    return 1\n"}
@@ -30,7 +30,9 @@ def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = Finding("analytic", True, "0 of 1 differ", "0.1", {})
     monkeypatch.setattr("spsbench.verify.verification.findings", lambda *_: iter([found]))
     monkeypatch.setattr(
-        paper, "reproduce", lambda params: keep_page({"complete": True}, "page", "page", tmp_path, params)
+        paper,
+        "reproduce_chen",
+        lambda params: keep_page({"complete": True}, "page", "page", tmp_path, params),
     )
     made = SimpleNamespace(record={}, recipe=SimpleNamespace(kind="model"), held_out=[], folder=tmp_path)
     source = SimpleNamespace(name="target")

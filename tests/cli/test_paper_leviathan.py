@@ -13,10 +13,8 @@ import pytest
 from commandline import Cli, Result, call
 
 import spsbench.runner  # noqa: F401  (fills sys.modules)
-from spsbench.cli import paper as paper_leviathan
-from spsbench.cli import paper_parts as leviathan_drafts
-from spsbench.cli import paper_parts as leviathan_setup
-from spsbench.cli.paper_parts import chosen_k, options_of, setup_of
+from spsbench.cli import paper
+from spsbench.cli.paper import chosen_k, options_of, setup_of
 from spsbench.config import load_paper, resolve
 from spsbench.errors import UsageError
 from spsbench.law.theory import walltime_factor
@@ -35,8 +33,8 @@ def short(patch: pytest.MonkeyPatch) -> None:
     """Outputs of a few tokens, no warm-up, one round of timing, and no figure of the single runs."""
     patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     patch.setattr(alphas, "ROUNDS", 1)
-    patch.setattr(leviathan_setup, "LIMITS", leviathan_setup.LIMITS | SHORT)
-    patch.setattr("spsbench.report.figures._FIGURES", {})
+    patch.setattr(paper, "LIMITS", paper.LIMITS | SHORT)
+    patch.setattr("spsbench.report.figures.FIGURES", {})
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +103,7 @@ def test_a_finished_paper_measures_nothing_again(
         raise AssertionError("measured again")
 
     monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "load", refused)
-    monkeypatch.setattr(leviathan_drafts, "_load", refused)
+    monkeypatch.setattr(paper, "_load", refused)
     again = cli("paper", "--resume", whole[0])
     assert again.code == 0, again.err
     assert "Tables 1 to 3 of Leviathan" in " ".join(again.out.split())
@@ -141,7 +139,7 @@ def test_texts_stay_when_another_draft_is_put_first(
         read.extend(plans)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(leviathan_drafts, "_load", stopped)
+    monkeypatch.setattr(paper, "_load", stopped)
     samples = (place / "texts-ende" / "samples.jsonl").read_bytes()
     found = cli("paper", "--resume", place, "--draft", "base=embedded:mini-t5/draft-base", *after)
     assert found.code == 130, found.err
@@ -171,22 +169,22 @@ def test_a_paper_that_was_stopped_keeps_its_k(
 ) -> None:
     """Stopped behind the choice of K, and continued with more texts: alphas are new, the K stays."""
     short(monkeypatch)
-    place, measure = tmp_path / "paper", paper_leviathan.measure_part
+    place, measure = tmp_path / "paper", paper.measure_part
     titles: list[str] = []
 
-    def interrupted(part: paper_leviathan.Part, *given: Any, **named: Any) -> Any:
+    def interrupted(part: paper.Part, *given: Any, **named: Any) -> Any:
         titles.append(part.title)
         if part.name.startswith("table2"):
             raise KeyboardInterrupt
         return measure(part, *given, **named)
 
-    monkeypatch.setattr(paper_leviathan, "measure_part", interrupted)
-    monkeypatch.setattr(leviathan_drafts, "chosen_k", lambda *given: 3)
+    monkeypatch.setattr(paper, "measure_part", interrupted)
+    monkeypatch.setattr(paper, "chosen_k", lambda *given: 3)
     stopped = cli(*PAPER, *SMALL, "--quiet", "--out", place)
     assert stopped.code == 130
     assert f"spsbench paper --resume {place}" in stopped.err
     before = json.loads((place / "drafts-ende.json").read_text())
-    monkeypatch.setattr(leviathan_drafts, "chosen_k", lambda *given: 5)
+    monkeypatch.setattr(paper, "chosen_k", lambda *given: 5)
     assert cli("paper", "--resume", place, "--limit", "3", "--quiet").code == 130
     after = json.loads((place / "drafts-ende.json").read_text())
     assert before["texts"] != after["texts"]
@@ -208,8 +206,8 @@ def test_a_paper_of_ones_own_is_found_from_another_folder(
 ) -> None:
     """Whichever way its file is written."""
     short(monkeypatch)
-    monkeypatch.setattr(paper_leviathan, "_measure", lambda *given, **named: ({}, [], []))
-    monkeypatch.setattr(paper_leviathan, "_conclude", lambda *given: None)
+    monkeypatch.setattr(paper, "_measure", lambda *given, **named: ({}, [], []))
+    monkeypatch.setattr(paper, "_conclude", lambda *given: None)
     file, place = tmp_path / "mine.yaml", tmp_path / "paper"
     file.write_text("pair: mini-t5\ndrafts: {a: {id: embedded:mini-t5/draft-small}}\ntasks: {t: wmt-mini}\n")
     monkeypatch.chdir(tmp_path)
@@ -278,9 +276,9 @@ def test_models_and_tasks_of_ones_own_take_the_place_of_the_papers(tmp_path: Pat
 
 
 def test_the_shipped_paper_names_models_and_tasks_that_exist() -> None:
-    paper = load_paper("leviathan")
-    for task in paper.tasks.values():
-        assert resolve({"task": task}, None, (), "paper", paper.pair).pair.target.id
+    shipped = load_paper("leviathan")
+    for task in shipped.tasks.values():
+        assert resolve({"task": task}, None, (), "paper", shipped.pair).pair.target.id
 
 
 def test_k_is_the_best_of_the_formula_and_at_least_1() -> None:

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from spsbench.law.theory import expected_tokens, walltime_factor
 from spsbench.records import Interval
-from spsbench.report import leviathan
-from spsbench.report.figures import leviathan as drawings
-from spsbench.report.figures.leviathan import draw
-from spsbench.report.leviathan import WalltimeRun, gather, render, screen, table1, walltime_row
+from spsbench.report import paper
+from spsbench.report.paper import draw, gather_leviathan, table1, walltime_row
+from spsbench.report.paper import render_leviathan as render
+from spsbench.report.paper import screen_leviathan as screen
 
 # Of the twelve rows of the paper's Table 2, by equation 1.
 EXPECTED = (3.600, 4.161, 4.420, 2.574, 2.816, 2.572, 2.642, 3.143, 2.693, 2.081, 2.019, 2.049)
@@ -37,17 +37,16 @@ def test_table_1_is_the_papers_to_its_last_digit() -> None:
 
 
 def test_the_papers_table_2_comes_with_its_expected_tokens(make_row: Any, make_summary: Any) -> None:
-    for row, tokens in zip(leviathan.TABLE_2, EXPECTED, strict=True):
-        measured = walltime_row(_measured(make_row, make_summary, row.task, row.draft, row.temperature))
-        paper = measured["paper"]
-        assert paper is not None
-        assert paper["expected_tokens"] == pytest.approx(tokens, abs=6e-4)
-        assert (paper["k"], paper["alpha"], paper["speed"]) == row[3:]
+    for (place, row), tokens in zip(paper.TABLE_2.items(), EXPECTED, strict=True):
+        printed = walltime_row(**_measured(make_row, make_summary, *place))["paper"]
+        assert printed is not None
+        assert printed["expected_tokens"] == pytest.approx(tokens, abs=6e-4)
+        assert (printed["k"], printed["alpha"], printed["speed"]) == row
 
 
 def _measured(
     make_row: Any, make_summary: Any, task: str = "ende", draft: str = "small", temperature: int = 0
-) -> WalltimeRun:
+) -> dict[str, Any]:
     """A run with alpha .7, c .1 and K 4 that is slower than the formula says, since verifying is dear."""
     sps, predicted = make_row(), walltime_factor(0.7, 0.1, 4)
     arm = {name: sps.get(name) for name in ("arm", "method", "sampling", "engine", "k")}
@@ -76,8 +75,14 @@ def _measured(
         contention={"trusted": True, "reasons": []},
     )
     alpha, length = Interval(0.7, 0.68, 0.72), Interval(2.9, 2.8, 3.0)
-    part = f"table2-{task}-{draft}-t{temperature}"
-    return WalltimeRun(task, draft, temperature, part, summary, alpha, length, rehearsed_c=0.2)
+    return {
+        "place": (task, draft, temperature),
+        "part": f"table2-{task}-{draft}-t{temperature}",
+        "summary": summary,
+        "alpha": alpha,
+        "tokens_per_loop": length,
+        "rehearsed_c": 0.2,
+    }
 
 
 @pytest.fixture
@@ -86,14 +91,11 @@ def page(make_row: Any, make_summary: Any) -> dict[str, Any]:
     ends: Any = {"estimate": 0.07, "low": 0.06, "high": 0.08}
     alphas: Any = [
         {"task": "ende", "draft": "unigram", "temperature": 1, "alpha": ends, "positions": 1_234}
-        | {"paper": leviathan.printed_alpha("ende", "unigram", 1)}
+        | {"paper": paper.TABLE_3["ende", "unigram", 1]}
     ]
-    summaries = {row.part: row.summary for row in rows}
-    titles = {row.part: f"Table 2, {row.draft}" for row in rows}
-    return {
-        **gather([walltime_row(row) for row in rows], alphas, summaries, titles, "mini-t5"),
-        "study": STUDY,
-    }
+    runs = {row["part"]: (f"Table 2, {row['place'][1]}", row["summary"]) for row in rows}
+    found = gather_leviathan([walltime_row(**row) for row in rows], alphas, runs, "mini-t5")
+    return {**found, "study": STUDY}
 
 
 def test_a_row_says_what_makes_it_slower_than_the_formula(page: dict[str, Any]) -> None:
@@ -109,19 +111,19 @@ def test_a_row_says_what_makes_it_slower_than_the_formula(page: dict[str, Any]) 
 def test_where_phases_are_not_timed_c_is_the_rehearsals(make_row: Any, make_summary: Any) -> None:
     """As on a GPU: the row is predicted all the same, and says with which c."""
     run = _measured(make_row, make_summary)
-    prediction: Any = run.summary["prediction"]
+    prediction: Any = run["summary"]["prediction"]
     assert prediction is not None
     unseen = {"c": None, "c_source": "not measured", "predicted": None, "residual": None}
     prediction["arms"][0] |= unseen
-    (why,) = cast(Any, run.summary)["why"]
+    (why,) = run["summary"]["why"]
     why["factors"] = [{"name": "acceptance", "factor": 0.5}, {"name": "loop_time", "factor": 0.7}]
-    row = walltime_row(run)
+    row = walltime_row(**run)
     assert (row["c"], row["c_source"]) == (0.2, "rehearsal")
     assert row["predicted"] == pytest.approx(walltime_factor(0.7, 0.2, 4))
     assert row["residual"] == pytest.approx(1.92 - walltime_factor(0.7, 0.2, 4))
     assert (row["residual_factors"], row["cause"]) == ([], None)
     prediction["arms"][0]["alpha"] = None
-    assert walltime_row(run)["predicted"] is None
+    assert walltime_row(**run)["predicted"] is None
 
 
 def test_the_page_names_what_was_measured_and_where_c_is_from(page: dict[str, Any]) -> None:
@@ -171,7 +173,7 @@ def test_the_figures_show_every_row_and_say_synthetic(page: dict[str, Any]) -> N
 
 def test_no_row_lies_beyond_an_axis(page: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A draft that always agrees, with K = 40: 41 tokens per loop."""
-    monkeypatch.setattr(drawings, "printed", lambda drawing: drawing)
+    monkeypatch.setattr(paper, "printed", lambda drawing: drawing)
     edge: Any = {"estimate": 41.0, "low": 41.0, "high": 41.0}
     page["table2"][0] |= {"k": 40, "alpha": {"estimate": 1.0, "low": 1.0, "high": 1.0}, "predicted": 30.0}
     page["table2"][0] |= {"tokens_per_loop": edge, "expected_tokens": 41.0, "operations": 20.0}
@@ -190,8 +192,8 @@ def test_a_row_without_prediction_or_intervals_can_be_shown(make_row: Any, make_
         why=None,
         contention={"trusted": False, "reasons": ["others computed"]},
     )
-    row = WalltimeRun("ende", "small", 0, "part", bare, None, None, rehearsed_c=0.2)
-    page = {**gather([walltime_row(row)], [], {"part": bare}, {"part": "Table 2"}, "mini-t5"), "study": STUDY}
+    row = walltime_row(("ende", "small", 0), "part", bare, None, None, rehearsed_c=0.2)
+    page = {**gather_leviathan([row], [], {"part": ("Table 2", bare)}, "mini-t5"), "study": STUDY}
     line = next(line for line in render(page).splitlines() if line.startswith("| small |"))
     assert line.split(" | ")[3:10] == ["-"] * 7
     assert "others computed" in render(page)

@@ -8,7 +8,7 @@ import io
 from rich.console import Console
 from synthetic_run import measured
 
-from spsbench.report import comparison
+from spsbench.report import results
 from spsbench.report.measured import Measured
 from spsbench.report.tables import Heading, Table
 
@@ -20,7 +20,7 @@ def _other(**run: object) -> Measured:
 
 def _text(*runs: Measured) -> str:
     console = Console(file=io.StringIO(), width=80)
-    console.print(comparison.side_by_side(runs))
+    console.print(results.side_by_side(runs))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -31,7 +31,7 @@ def cells(table: Table) -> list[list[str]]:
 
 
 def test_every_arm_of_every_run_has_a_row() -> None:
-    table = comparison.compared([measured(), _other()], ["fixture", "other"])
+    table = results.several_runs([measured(), _other()], ["fixture", "other"])
     rows = cells(table)
     assert [row[0] for row in rows] == ["fixture"] * 8 + ["other"] * 2
     assert rows[-2][1:3] == ["ArS", "nucleus"]
@@ -42,18 +42,18 @@ def test_every_arm_of_every_run_has_a_row() -> None:
 def test_different_metrics_are_named_in_the_cells() -> None:
     rows = [{**row, "metrics": {"pass@1": 0.451}} for row in _other().summary["rows"]]
     solved = dataclasses.replace(_other(), summary={**_other().summary, "rows": rows})
-    table = comparison.compared([measured(), solved], "AB")
+    table = results.several_runs([measured(), solved], "AB")
     assert table.columns[3].title == "quality"
     assert cells(table)[0][3].startswith("ROUGE-2 0.")
     assert cells(table)[-1][3] == "pass@1 45.1%"
 
 
 def test_only_what_differs_is_listed() -> None:
-    names = [row[0] for row in cells(comparison.differences([measured(), _other()], "AB"))]
+    names = [row[0] for row in cells(results.differences([measured(), _other()], "AB"))]
     assert names == ["seed"]
     other = _other(environment={"gpus": [{"name": "H200"}]})
-    assert ["gpus", "-", "name H200"] in cells(comparison.differences([measured(), other], "AB"))
-    assert cells(comparison.differences([measured(), measured()], "AB")) == []
+    assert ["gpus", "-", "name H200"] in cells(results.differences([measured(), other], "AB"))
+    assert cells(results.differences([measured(), measured()], "AB")) == []
 
 
 def test_the_screen_keeps_to_80_columns() -> None:

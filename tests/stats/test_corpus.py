@@ -174,7 +174,7 @@ def test_a_run_shows_bleu_with_its_interval_and_points(make_samples: Make) -> No
     assert ars["metrics"] == {"bleu": figure(rows["ars"])}
     ends = ars["metric_intervals"]["bleu"]
     assert ends["low"] < ars["metrics"]["bleu"] < ends["high"]
-    compared = results.results(summary["rows"], "bleu", in_full())
+    compared = in_full().table(results.arm_columns(summary["rows"], "bleu"), summary["rows"])
     assert "BLEU [95%]" in "".join(compared.as_markdown())
     written = f"{ars['metrics']['bleu']:.2f} \\[{ends['low']:.2f}, {ends['high']:.2f}\\]"
     assert written in "".join(compared.as_markdown())

@@ -12,8 +12,7 @@ import pytest
 from commandline import SMALL, call
 from tiny_models import CHAT_TEMPLATE, config_of, make, make_tokenizer, save
 
-from spsbench.cli.paper import PARTS, settings
-from spsbench.cli.paper_parts import OF_BOTH, OF_CHEN
+from spsbench.cli.paper import OF_BOTH, OF_CHEN, PARTS, settings
 from spsbench.stats.comparison import reasons
 
 ROW = {

@@ -18,7 +18,7 @@ from spsbench.law.evidence import Sums, added, evidence
 from spsbench.peers.protocol import Answer, Ask, PeerError, PeerGone, checked
 from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
-from spsbench.report.engine_audits import audit_sentences
+from spsbench.report.judgement import audit_sentences
 from spsbench.summary_types import EngineAuditRow
 from spsbench.verify import effort, engine_audit, localise
 from spsbench.verify.audit import Foreign

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,49 +165,42 @@ def stamped_sheet(
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    rows, columns = _grid(len(panels), most_beside)
-    lines = textwrap.wrap(stamp, _STAMP_CHARACTERS) if _STACKED.get() else [stamp]
-    width, height = _size(len(panels), rows, height_in)
+    count = len(panels)
+    if _STACKED.get():
+        rows, columns, lines = count, 1, textwrap.wrap(stamp, _STAMP_CHARACTERS)
+        width, height = NARROW_IN, _STACKED_LEGEND_IN + _STACKED_HEIGHT * height_in * count
+    else:  # one size of text for all: the width of a page holds a whole figure
+        rows, lines = -(-count // most_beside), [stamp]
+        columns, width, height = -(-count // rows), WIDTH_IN if count > 1 else SINGLE_IN, height_in * rows
     foot = (_LINE_IN * len(lines) + 0.03) / height
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06, rect=(0, foot, 1, 1 - foot))
     figure = Figure(figsize=(width, height), layout=layout)
     ratios = list(panels) if rows == 1 else None
     axes = figure.subplots(rows, columns, squeeze=False, width_ratios=ratios).flatten().tolist()
-    for unused in axes[len(panels) :]:
+    for unused in axes[count:]:
         unused.remove()
-    _sign(figure, "\n".join(lines), synthetic, height)
-    return figure, axes[: len(panels)]
-
-
-def _grid(panels: int, most_beside: int) -> tuple[int, int]:
-    """(rows, columns) that hold the panels, as square as can be."""
-    if _STACKED.get():
-        return panels, 1
-    rows = -(-panels // most_beside)
-    return rows, -(-panels // rows)
-
-
-def _size(panels: int, rows: int, height_in: float) -> tuple[float, float]:
-    """(width, height) in inches. One size of text for all: the width of a page holds a whole figure."""
-    if _STACKED.get():
-        return NARROW_IN, _STACKED_LEGEND_IN + _STACKED_HEIGHT * height_in * panels
-    return (WIDTH_IN if panels > 1 else SINGLE_IN), height_in * rows
-
-
-def _sign(figure: Figure, stamp: str, synthetic: bool, height_in: float) -> None:
-    """What is shown, in small type at the foot."""
-    bottom = 0.035 / height_in
-    figure.text(0.008, bottom, stamp, fontsize=SMALL_PT, color=FAINT, va="bottom")
+    bottom = 0.035 / height
+    small: dict[str, Any] = {"fontsize": SMALL_PT, "color": FAINT, "va": "bottom"}
+    figure.text(0.008, bottom, "\n".join(lines), **small)
     if synthetic:
         box = {"boxstyle": "round,pad=0.2", "facecolor": PAPER, "edgecolor": FAINT, "linewidth": 0.7}
-        figure.text(
-            *(0.988, bottom + 0.02 / height_in, "SYNTHETIC"),
-            fontsize=SMALL_PT,
-            color=FAINT,
-            va="bottom",
-            ha="right",
-            bbox=box,
-        )
+        figure.text(0.988, bottom + 0.02 / height, "SYNTHETIC", ha="right", bbox=box, **small)
+    return figure, axes[:count]
+
+
+def name_axes(axes: Axes, title: str, y: str, x: str = "") -> None:
+    """Give a panel its title, and its axes what they are of and in which unit."""
+    axes.set_title(title)
+    axes.set_ylabel(y)
+    if x:
+        axes.set_xlabel(x)
+
+
+def same_top(panels: Sequence[Axes], factor: float = 1.0) -> None:
+    """Panels from 0 to the highest of their tops."""
+    top = max(axes.get_ylim()[1] for axes in panels)
+    for axes in panels:
+        axes.set_ylim(0, factor * top)
 
 
 def label_beside(panels: Sequence[Axes], label: str) -> None:
@@ -259,7 +252,12 @@ def key(label: str, **line: Any) -> Any:
     return Line2D([], [], label=label, **line)
 
 
-DOTS_PER_INCH = 200
+def patch(label: str, **look: Any) -> Any:
+    """A legend entry drawn as a patch."""
+    from matplotlib.patches import Patch
+
+    return Patch(label=label, **look)
+
 
 _VARIABLES = {INK: "ink", FAINT: "faint", RULE: "rule", PAPER: "paper"}
 _VARIABLES |= {color: f"tone-{index}" for index, color in enumerate(TONES)}
@@ -268,25 +266,22 @@ _VARIABLES |= {color: f"series-{index}" for index, color in enumerate(SERIES)}
 
 def printed(drawing: Drawing, narrow: Drawing | None = None) -> Plate:
     """The figure as PNG, SVG and PDF, without date or version: the same run gives the same bytes."""
-    figure = drawing.figure
+    figure, name = drawing.figure, {"Creator": "spsbench"}
     _wrap_titles(figure)
-    png, pdf = io.BytesIO(), io.BytesIO()
-    figure.savefig(png, format="png", dpi=DOTS_PER_INCH, metadata={"Software": "spsbench"})
+    png = _saved(figure, "png", {"Software": "spsbench"}, dpi=200)
     figure.set_layout_engine("none")  # everything has found its place
-    figure.savefig(
-        pdf, format="pdf", metadata={"CreationDate": None, "Creator": "spsbench", "Producer": None}
-    )
-    plate = Plate(drawing.name, drawing.title, drawing.caption, png.getvalue(), _svg(figure), pdf.getvalue())
-    if narrow is None:
-        return plate
-    _wrap_titles(narrow.figure)
-    return replace(plate, narrow_svg=_svg(narrow.figure))
+    pdf = _saved(figure, "pdf", {"CreationDate": None, **name, "Producer": None})
+    svg, narrow_svg = _saved(figure, "svg", {"Date": None, **name}).decode(), ""
+    if narrow is not None:
+        _wrap_titles(narrow.figure)
+        narrow_svg = _saved(narrow.figure, "svg", {"Date": None, **name}).decode()
+    return Plate(drawing.name, drawing.title, drawing.caption, png, svg, pdf, narrow_svg)
 
 
-def _svg(figure: Figure) -> str:
+def _saved(figure: Figure, kind: str, metadata: dict[str, Any], **more: Any) -> bytes:
     file = io.BytesIO()
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": "spsbench"})
-    return file.getvalue().decode()
+    figure.savefig(file, format=kind, metadata=metadata, **more)
+    return file.getvalue()
 
 
 def _wrap_titles(figure: Figure) -> None:
@@ -325,15 +320,11 @@ def _element(svg: str, title: str, prefix: str) -> str:
     text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{prefix}", text)
     for color, variable in _VARIABLES.items():
         text = text.replace(color, f"var(--{variable}, {color.upper()})")
-    return re.sub(
-        r'<svg [^>]*viewBox="([^"]*)"[^>]*>', lambda found: _opening(title, found[1]), text, count=1
-    )
-
-
-def _opening(title: str, view: str) -> str:
-    """``--points``: the width of the drawing, which the page multiplies by its one scale."""
-    points = view.split()[2]
-    return (
+    view = re.search(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', text)
+    assert view is not None
+    points = view[1].split()[2]  # the width of the drawing, which the page multiplies by its one scale
+    opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'viewBox="{view}" role="img" aria-label="{escape(title)}" style="--points: {points}">'
+        f'viewBox="{view[1]}" role="img" aria-label="{escape(title)}" style="--points: {points}">'
     )
+    return text[: view.start()] + opening + text[view.end() :]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from synthetic_run import gallery, measured
 
-from spsbench.report.figures import draw, loops, speed, style
+from spsbench.report import figures
+from spsbench.report.figures import draw, style
 from spsbench.report.figures.style import Drawing, FigureSkipped, printed, quiet
 from spsbench.report.measured import Measured
 
@@ -30,7 +31,7 @@ def lines(axes: Any) -> list[Any]:
 
 def test_figure_1_shows_both_clocks() -> None:
     """The wall's mean and deviation are those of the sequences, the paper's those of their loop counts."""
-    drawing = speed.figure1(measured())
+    drawing = figures.figure1(measured())
     axes = drawing.figure.axes[0]
     assert axes.get_title(loc="left") == "Time for 24 tokens"
     bars = [container for container in axes.containers if container.has_yerr]
@@ -48,7 +49,7 @@ def test_figure_1_shows_both_clocks() -> None:
 
 
 def test_figure_1_shows_r_prime_and_the_fitted_loop_time() -> None:
-    _, share, loop = speed.figure1(measured()).figure.axes
+    _, share, loop = figures.figure1(measured()).figure.axes
     rows = measured().series[1].rows
     assert lines(share)[1].get_ydata().tolist() == [1.0, *(r["acceptance"]["r_prime"] for r in rows[1:])]
     assert lines(loop)[0].get_ydata().tolist() == [
@@ -60,7 +61,7 @@ def test_figure_1_shows_r_prime_and_the_fitted_loop_time() -> None:
 
 
 def test_outputs_of_free_length_are_told_by_token() -> None:
-    drawing = speed.figure1(measured(fixed_length=False))
+    drawing = figures.figure1(measured(fixed_length=False))
     axes = drawing.figure.axes[0]
     assert axes.get_title(loc="left") == "Time per token"
     assert "outputs differ in length" in drawing.caption
@@ -70,7 +71,7 @@ def test_outputs_of_free_length_are_told_by_token() -> None:
 
 
 def test_speedup_has_its_interval_and_its_predictions() -> None:
-    drawing = speed.against_k(measured())
+    drawing = figures.against_k(measured())
     rows = measured().series[0].speculative
     axes = drawing.figure.axes[0]
     (bars,) = [container for container in axes.containers if container.has_yerr]
@@ -80,7 +81,7 @@ def test_speedup_has_its_interval_and_its_predictions() -> None:
     predicted = [row["prediction"]["chen"] for row in rows]
     assert any(line.get_ydata().tolist() == predicted for line in lines(axes) if len(line.get_xdata()) == 3)
     without = {**measured().summary, "rows": [{**r, "prediction": None} for r in measured().summary["rows"]]}
-    plain = speed.against_k(dataclasses.replace(measured(), summary=without))
+    plain = figures.against_k(dataclasses.replace(measured(), summary=without))
     assert "Predictions" in drawing.caption
     assert "Predictions" not in plain.caption
 
@@ -94,7 +95,7 @@ def test_a_long_legend_stays_inside_the_figure() -> None:
 
 
 def test_acceptance_by_position_is_that_of_the_deepest_arm() -> None:
-    position, along = loops.positions(measured()).figure.axes
+    position, along = figures.positions(measured()).figure.axes
     deepest = measured().series[0].rows[-1]["acceptance"]
     assert lines(position)[0].get_ydata().tolist() == deepest["acceptance_per_position"]
     assert lines(position)[1].get_ydata().tolist() == deepest["conditional_acceptance"]
@@ -106,7 +107,7 @@ def test_acceptance_by_position_is_that_of_the_deepest_arm() -> None:
 
 
 def test_histograms_are_shares_of_loops() -> None:
-    axes = loops.lengths(measured()).figure.axes[-1]
+    axes = figures.lengths(measured()).figure.axes[-1]
     assert axes.get_title(loc="left") == "K = 4"
     heights = [bar.get_height() for bar in axes.containers[0]]
     accepted = measured().loops_by_arm["sps-k4-nucleus"]["accepted"]
@@ -115,13 +116,13 @@ def test_histograms_are_shares_of_loops() -> None:
 
 
 def test_the_parts_of_a_loop_add_up_to_it() -> None:
-    axes = loops.phases(measured()).figure.axes[0]
+    axes = figures.phases(measured()).figure.axes[0]
     tops = np.sum([[bar.get_height() for bar in part] for part in axes.containers], axis=0)
     assert tops == pytest.approx([row["loop_time"]["loop_ms"] for row in measured().series[0].rows])
 
 
 def test_percentiles_and_slower_prompts() -> None:
-    drawing = loops.tails(measured())
+    drawing = figures.tails(measured())
     nucleus, _, slower = drawing.figure.axes
     times = 1e3 * measured().sequences["sps-k4-nucleus"]["decode_s"]
     assert [line.get_ydata()[-1] for line in lines(nucleus)] == pytest.approx(
@@ -136,7 +137,7 @@ def test_percentiles_and_slower_prompts() -> None:
 def test_every_arm_has_a_bar_with_its_interval_and_doubts_are_stamped_on_it() -> None:
     run = measured()
     rows = [row for row in run.summary["rows"] if row["method"] == "sps"]
-    (axes,) = speed.by_arm(run).figure.axes
+    (axes,) = figures.by_arm(run).figure.axes
     assert [bar.get_width() for bar in axes.patches] == [row["speedup"]["ratio"] for row in rows]
     assert [text.get_text() for text in axes.get_yticklabels()][:2] == [
         "SpS (K=1), nucleus",
@@ -146,7 +147,7 @@ def test_every_arm_has_a_bar_with_its_interval_and_doubts_are_stamped_on_it() ->
     ends = [(row["speedup"]["low"], row["speedup"]["high"]) for row in rows]
     assert np.asarray([segment[:, 0] for segment in bars.get_segments()]) == pytest.approx(np.asarray(ends))
     busy = {**run.summary, "contention": {**run.summary["contention"], "reasons": ["others computed"]}}
-    stamped = printed(speed.by_arm(dataclasses.replace(run, summary=busy)))
+    stamped = printed(figures.by_arm(dataclasses.replace(run, summary=busy)))
     assert "12 prompts, DO NOT TRUST THESE TIMES" in stamped.svg
 
 
@@ -178,7 +179,7 @@ def test_without_phases_their_figure_is_left_out() -> None:
     ]
     blind = dataclasses.replace(measured(), summary={**measured().summary, "rows": rows})
     with pytest.raises(FigureSkipped, match="parts of a loop"):
-        loops.phases(blind)
+        figures.phases(blind)
 
 
 @pytest.mark.thorough
@@ -191,13 +192,13 @@ def test_synthetic_data_is_stamped_on_every_figure() -> None:
 
 def test_real_data_is_not_stamped_and_names_are_no_markup() -> None:
     summary = {**measured().summary, "synthetic": False, "task_label": "$x$ <b>&amp;"}
-    real = printed(loops.phases(dataclasses.replace(measured(), summary=summary)))
+    real = printed(figures.phases(dataclasses.replace(measured(), summary=summary)))
     assert "SYNTHETIC" not in real.svg
     assert "$x$ &lt;b&gt;&amp;amp;" in real.svg
 
 
 def test_tokens_per_loop_by_replay_stand_beside_the_measured_ones() -> None:
-    axes = loops.replayed(measured()).figure.axes[0]
+    axes = figures.replayed(measured()).figure.axes[0]
     arms = [arm for arm in measured().summary["prediction"]["arms"] if arm["sampling"] == "nucleus"]
     told, kept, independent = axes.get_lines()
     assert told.get_ydata().tolist() == [arm["tokens_per_loop_replayed"]["estimate"] for arm in arms]
@@ -211,4 +212,4 @@ def test_a_run_without_read_texts_has_no_such_figure() -> None:
     without = [{**arm, "tokens_per_loop_replayed": None} for arm in measured().summary["prediction"]["arms"]]
     summary = {**measured().summary, "prediction": {**measured().summary["prediction"], "arms": without}}
     with pytest.raises(FigureSkipped, match="fewer than two"):
-        loops.replayed(dataclasses.replace(measured(), summary=summary))
+        figures.replayed(dataclasses.replace(measured(), summary=summary))

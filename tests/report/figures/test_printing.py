@@ -9,7 +9,7 @@ import pytest
 from synthetic_run import gallery, measured
 
 from spsbench.errors import SpsbenchError
-from spsbench.report.figures import loops, speed
+from spsbench.report import figures
 from spsbench.report.figures.style import (
     NARROW_IN,
     SINGLE_IN,
@@ -28,9 +28,9 @@ from spsbench.report.figures.style import (
 @pytest.mark.thorough
 def test_the_same_run_gives_the_same_bytes() -> None:
     with quiet():
-        beside = loops.phases(measured())
+        beside = figures.phases(measured())
         with stacked():
-            again = printed(beside, loops.phases(measured()))
+            again = printed(beside, figures.phases(measured()))
     (first,) = [plate for plate in gallery().plates if plate.name == again.name]
     assert again == first
 
@@ -86,7 +86,7 @@ def widths(svg: str) -> float:
 
 def test_all_figures_have_one_scale() -> None:
     """Text is as large in a figure of one panel as of three: their widths are in points of the same page."""
-    single = printed(speed.against_k(measured(ks=(0, 2, 4), samplings=("nucleus",))))
+    single = printed(figures.against_k(measured(ks=(0, 2, 4), samplings=("nucleus",))))
     assert widths(single.svg) == pytest.approx(SINGLE_IN * 72)
     for plate in gallery().plates:
         width_in = SINGLE_IN if plate.name == "arms" else WIDTH_IN
@@ -114,8 +114,8 @@ def test_many_panels_wrap_into_rows_and_are_stacked_on_a_phone() -> None:
 
 def test_every_panel_says_what_it_shows_and_in_which_unit() -> None:
     with quiet(), stacked():
-        drawn = (loops.lengths, loops.phases, loops.positions, loops.replayed, loops.tails)
-        for draw in (speed.figure1, speed.against_k, *drawn):
+        drawn = (figures.lengths, figures.phases, figures.positions, figures.replayed, figures.tails)
+        for draw in (figures.figure1, figures.against_k, *drawn):
             for axes in draw(measured()).figure.axes:
                 assert axes.get_xlabel()
                 assert axes.get_ylabel()
@@ -123,5 +123,5 @@ def test_every_panel_says_what_it_shows_and_in_which_unit() -> None:
 
 def test_acceptance_by_position_has_both_kinds_in_its_legend() -> None:
     with quiet():
-        (legend,) = loops.positions(measured()).figure.legends
+        (legend,) = figures.positions(measured()).figure.legends
     assert [text.get_text() for text in legend.texts] == ["nucleus", "greedy", "joint", "conditional"]
