@@ -164,7 +164,7 @@ def _data() -> Iterator[Check]:
 
 
 def _mini_data(spec: TaskSpec) -> Check:
-    from spsbench.tasks.yaml_task import mini_path
+    from spsbench.tasks.task import mini_path
 
     try:
         return Check(f"data {spec.name} mini", "ok", f"synthetic, {mini_path(spec).name}")

@@ -193,8 +193,7 @@ def _external_engines() -> list[Row]:
 
 
 def _metrics() -> list[Row]:
-    from spsbench.metrics.evaluated import PREFIX
-    from spsbench.metrics.registry import GROUP, METRICS, metric_kind
+    from spsbench.metrics.registry import GROUP, METRICS, PREFIX, metric_kind
     from spsbench.tasks.spec import PROGRAMS
 
     programs = {

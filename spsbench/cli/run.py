@@ -142,7 +142,7 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
 
 def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
     """What a file given as TASK stands for: prompts, or a task with the file as its data."""
-    from spsbench.tasks.layouts import is_task_file, layout_of
+    from spsbench.tasks.prompts import is_task_file, layout_of
 
     if task is None or not is_task_file(task) or not Path(task).is_file():
         return {}

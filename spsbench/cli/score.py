@@ -68,7 +68,7 @@ def judge_samples(samples: Path, params: Mapping[str, Any], limits: Mapping[str,
     """Judge a file of samples; each row is written with every field that came in, with passed and result."""
     from spsbench.execution import judge_all, sandbox_level
     from spsbench.execution.samples import read_problems, read_samples, write_rows
-    from spsbench.metrics.pass_at_k import pass_at_k
+    from spsbench.metrics.builtin import pass_at_k
     from spsbench.tasks.answers import completion_of
 
     extract, unsafe_exec = params["extract"] or "none", params["unsafe_exec"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from spsbench.errors import UsageError
 from spsbench.execution import verdict
 from spsbench.execution.verdict import Seeds, new_secret
-from spsbench.execution.worker_process import ProblemFailure, WorkerFailure, WorkerProcess
+from spsbench.execution.isolation import ProblemFailure, WorkerFailure, WorkerProcess
 
 _TIMEOUT_S = 10.0
 

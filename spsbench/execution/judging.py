@@ -14,7 +14,7 @@ from spsbench.errors import SpsbenchError
 from spsbench.execution import verdict
 from spsbench.execution.isolation import IsolationLevel, probe
 from spsbench.execution.verdict import Seeds, Verdict, new_secret
-from spsbench.execution.worker_process import ProblemFailure, WorkerFailure, WorkerProcess
+from spsbench.execution.isolation import ProblemFailure, WorkerFailure, WorkerProcess
 
 _FIELDS = ("task_id", "prompt", "entry_point", "test")
 

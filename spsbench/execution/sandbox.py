@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.execution.exposure import bubblewrap_command, exposure, find_bubblewrap, interpreter
+from spsbench.execution.sandbox import bubblewrap_command, exposure, find_bubblewrap, interpreter
 
 MEMORY_BYTES = 1 << 30
 """Address space of one program."""

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from spsbench.execution.check import BrokenProblem, judge_program
+from spsbench.execution.worker import BrokenProblem, judge_program
 from spsbench.execution.inside import limits
 from spsbench.execution.sandbox import Sandbox, SandboxFailure
 from spsbench.execution.verdict import Seeds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -119,29 +120,26 @@ def corpus_figure(kind: MetricKind, prompts: Texts, outputs: Texts, references: 
         MetricFault: it raised, or answered something else than a finite number.
     """
     assert kind.corpus is not None
-    corpus = kind.corpus
-    return _number(kind, _called(kind, lambda: corpus(prompts, outputs, references)))
+    return _number(kind, _called(kind, partial(kind.corpus, prompts, outputs, references)))
 
 
 def _columns(kind: MetricKind, prompts: Texts, outputs: Texts, references: Texts) -> dict[str, list[float]]:
     """Numbers of each output by the names under which they are kept."""
     score, sums = kind.score, kind.sums
-    if score is not None:
-        found = _called(kind, lambda: list(score(prompts, outputs, references)))
-        return {kind.name: [_number(kind, value) for value in _each(kind, found, outputs)]}
-    if sums is None:
+    if score is None and sums is None:
         return {name: [1.0] * len(outputs) for name in kind.columns}
-    rows = _called(kind, lambda: [list(row) for row in sums.count(prompts, outputs, references)])
-    for row in _each(kind, rows, outputs):
-        if len(row) != len(sums.columns):
-            raise _fault(kind, f"gave {len(row)} numbers for {len(sums.columns)} columns")
-    return {name: [_number(kind, row[i]) for row in rows] for i, name in enumerate(kind.columns)}
-
-
-def _each(kind: MetricKind, found: list[T], outputs: Texts) -> list[T]:
+    names: tuple[str, ...] = kind.columns or (kind.name,)
+    if sums is not None:
+        found = _called(kind, lambda: [list(row) for row in sums.count(prompts, outputs, references)])
+    else:
+        assert score is not None
+        found = _called(kind, lambda: [[value] for value in score(prompts, outputs, references)])
     if len(found) != len(outputs):
         raise _fault(kind, f"gave {len(found)} scores for {len(outputs)} outputs")
-    return found
+    for row in found:
+        if len(row) != len(names):
+            raise _fault(kind, f"gave {len(row)} numbers for {len(names)} columns")
+    return {name: [_number(kind, row[i]) for row in found] for i, name in enumerate(names)}
 
 
 def _called(kind: MetricKind, call: Callable[[], T]) -> T:

@@ -12,7 +12,7 @@ from typing import Any
 import datasets
 import evaluate
 
-from spsbench.metrics.rouge import ROUGE_TYPES, mean_rouge, rouge
+from spsbench.metrics.builtin import ROUGE_TYPES, mean_rouge, rouge
 
 
 class Rouge(evaluate.Metric):  # type: ignore[misc]  # evaluate ships no types

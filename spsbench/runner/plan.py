@@ -31,8 +31,7 @@ from spsbench.runner.engines import require_own_weights, require_placeable, stoc
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
-from spsbench.tasks.data import TaskData
-from spsbench.tasks.task import Task
+from spsbench.tasks.task import Task, TaskData
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def _metric_names(scores: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> 
 
 
 def _pass_at(problems: pd.Series[Any], passed: pd.Series[Any]) -> dict[str, float | None]:
-    from spsbench.metrics.pass_at_k import pass_at_k
+    from spsbench.metrics.builtin import pass_at_k
 
     per_problem = passed.dropna().astype("float64").groupby(problems).agg(["size", "sum"])
     total = [int(n) for n in per_problem["size"]]

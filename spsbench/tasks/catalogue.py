@@ -11,10 +11,8 @@ from spsbench.paths import data_dir
 from spsbench.plugins import theirs
 from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.humaneval import Code
-from spsbench.tasks.kind import TaskKind
-from spsbench.tasks.prompts import is_prompts_file, read_prompts_file
-from spsbench.tasks.prompts_task import PromptsTask
-from spsbench.tasks.python_task import PythonTask
+from spsbench.tasks.kind import PythonTask, TaskKind
+from spsbench.tasks.prompts import PromptsTask, is_prompts_file, read_prompts_file
 from spsbench.tasks.spec import PROGRAMS, TaskSpec, read_spec
 from spsbench.tasks.task import Task
 from spsbench.tasks.text import Text
@@ -45,15 +43,19 @@ def load_task(
     """A task by name, from another package, a YAML file (ending in .yaml or .yml), ``file.py:attribute`` or a
     prompts file (see ``spsbench.tasks.prompts``).
     """
-    shipped = _shipped()
-    path = Path(name) if name.endswith((".yaml", ".yml")) else shipped.get(name)
+    path = Path(name) if name.endswith((".yaml", ".yml")) else _shipped().get(name)
     task: Task
     if is_prompts_file(name):
         task = PromptsTask(read_prompts_file(Path(name), every_turn=every_turn), Path(name))
-    elif path is None:
-        task = _from_python(task_kind(name))
-    else:
+    elif path is not None:
         task = _from_yaml(path, unsafe_exec, extract, judging)
+    else:
+        kind = task_kind(name)
+        if not kind.samplings:
+            raise UsageError(
+                f"the task {kind.name} has no sampling.", flag="TASK", remedy="Give it at least one."
+            )
+        task = PythonTask(kind, metric_kinds(kind.metrics, f"the metrics of {kind.name}"))
     if extract == "fence" and not task.runs_code:
         raise UsageError(
             f"the answers of {task.name} contain no code.", flag="--extract", remedy="Give auto or none."
@@ -74,14 +76,6 @@ def _from_yaml(path: Path, unsafe_exec: bool, extract: ExtractionChoice, judging
     if spec.kind == "code":
         return Code(spec, kinds, unsafe_exec=unsafe_exec, extract=extract, **judging)
     return Text(spec, kinds) if spec.kind == "text" else Summarization(spec, kinds)
-
-
-def _from_python(kind: TaskKind) -> Task:
-    if not kind.samplings:
-        raise UsageError(
-            f"the task {kind.name} has no sampling.", flag="TASK", remedy="Give it at least one."
-        )
-    return PythonTask(kind, metric_kinds(kind.metrics, f"the metrics of {kind.name}"))
 
 
 def _shipped() -> dict[str, Path]:

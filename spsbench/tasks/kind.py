@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
+from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.metrics.kind import MetricKind
-from spsbench.records import Example, SamplingParams
+from spsbench.records import Example, Prompt, SamplingParams
+from spsbench.tasks.task import Frame, Task, TaskData, sha256_of, task_data
+
+Answer = TypeVar("Answer")
 
 
 def _samplings() -> dict[str, SamplingParams]:
@@ -43,3 +48,80 @@ class TaskKind:
     read: Callable[[Path], Iterable[Example]] | None = None
     synthetic: bool = False
     needs: str = "nothing"
+
+
+class PythonTask(Task):
+    """The task that a ``TaskKind`` defines; errors of its functions are refused before a model is loaded."""
+
+    def __init__(self, kind: TaskKind, metrics: tuple[MetricKind, ...] = ()) -> None:
+        self.kind, self.metrics = kind, metrics
+        self.name, self.stop, self.max_new_tokens = kind.name, tuple(kind.stop), kind.max_new_tokens
+        self.samplings, self.default_sampling = dict(kind.samplings), next(iter(kind.samplings))
+        self.headline = metrics[0].name if metrics else None
+
+    def _load(self, data: str, limit: int | None, seed: int) -> TaskData:
+        """``official`` and ``mini`` are the task's own examples."""
+        path = None if data in ("official", "mini") else Path(data)
+        examples = self._examples(path)
+        shared = sha256_of(f"{example.example_id}\0{self._text(example)}" for example in examples)
+        source = f"examples of the task {self.name}" if path is None else data
+        origin = {"source": source, "revision": None, "split": None}
+        synthetic = self.kind.synthetic and path is None
+        label = self.name if path is None else f"{self.name} ({path.name})"
+        label += " (synthetic)" if synthetic else ""
+        return self._called(
+            "examples that cannot be hashed",
+            lambda: task_data(examples, limit, seed, origin, (label, synthetic), shared),
+        )
+
+    def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt:
+        """Never truncated: only the task knows what may be left out."""
+        return frame.whole(example, self._text(example))
+
+    def _examples(self, path: Path | None) -> list[Example]:
+        read = self.kind.read
+        if path is None:
+            examples = self._called("no examples", lambda: list(self.kind.examples()))
+        elif read is None:
+            raise UsageError(
+                f"the task {self.name} reads no file.",
+                flag="--data",
+                remedy="Leave it out: it has its own examples.",
+            )
+        elif not path.exists():
+            raise UnavailableError(
+                f"{path} does not exist.", flag="--data", remedy="Give the path of a data file."
+            )
+        else:
+            examples = self._called(f"no examples from {path}", lambda: list(read(path)))
+        if not examples:
+            raise self._fault("has no example")
+        seen: set[str] = set()
+        for example in examples:
+            if not isinstance(example, Example):
+                raise self._fault(f"gave {type(example).__name__} for an Example")
+            if not isinstance(example.example_id, str) or not isinstance(example.reference, str):
+                raise self._fault(
+                    f"gave an Example whose id or reference is not text ({example.example_id!r:.60})"
+                )
+            if not example.example_id or example.example_id in seen:
+                raise self._fault(f"gave the id {example.example_id!r} twice, or an empty one")
+            seen.add(example.example_id)
+        return examples
+
+    def _text(self, example: Example) -> str:
+        text = self._called(f"no prompt of {example.example_id}", lambda: self.kind.prompt(example))
+        if not isinstance(text, str) or not text:
+            raise self._fault(f"gave {text!r:.60} for the prompt of {example.example_id}")
+        return text
+
+    def _called(self, without: str, call: Callable[[], Answer]) -> Answer:
+        try:
+            return call()
+        except SpsbenchError:
+            raise
+        except Exception as error:
+            raise self._fault(f"gave {without}: {type(error).__name__}: {error}") from error
+
+    def _fault(self, what: str) -> UnavailableError:
+        return UnavailableError(f"the task {self.name} {what}.", flag="TASK", remedy="Correct the task.")

@@ -1,4 +1,4 @@
-"""A file of the user's prompts, in common layouts.
+"""A file of the user's prompts, in common layouts: used as they are, and only EOS ends an output.
 
 Each record is read by the one field of these that it has:
 
@@ -15,30 +15,117 @@ pair. Where the file has no answer, the turns after it are left out and counted.
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import UnavailableError
-from spsbench.records import Example
-from spsbench.tasks.sources import Row, bad_data, read_rows, read_text, required_column, unique, well_formed
+from spsbench.config.files import file_name
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.metrics.builtin import ROUGE
+from spsbench.metrics.kind import scores
+from spsbench.records import Example, Prompt, SamplingParams
+from spsbench.tasks.sources import Row, bad_data, distinct, read_rows, read_text, required_column, well_formed
+from spsbench.tasks.task import Frame, Task, TaskData, sha256_of, task_data
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".txt")
-
-Message = dict[str, str]
 
 PROMPT, MESSAGES, TURNS, CONVERSATIONS = LAYOUTS = ("prompt", "messages", "turns", "conversations")
 TURN = "turn"
 
+Message = dict[str, str]
+
+_ROLES = {role: role for role in ("system", "user", "assistant")}
 _SPEAKERS = {"system": "system", "human": "user", "user": "user"} | dict.fromkeys(
     ("gpt", "chatgpt", "assistant"), "assistant"
 )
-_ROLES = ("system", "user", "assistant")
 
 # What the published SPEED-Bench has instead of texts that it may not pass on.
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
+
+DATA_FIELDS = {
+    "humaneval": ("task_id", "prompt", "entry_point", "test"),
+    "xsum": ("document", "summary"),
+    "cnndm": ("article", "highlights"),
+}
+"""The fields by which a file is the data of a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a file given as TASK is read: as prompts, or as the data of a task."""
+
+    task: str | None
+    fields: tuple[str, ...]
+
+    def described(self, path: str) -> str:
+        """One sentence for the user."""
+        by = f" ({', '.join(self.fields)})" if self.fields else ""
+        if self.task is None:
+            return f"Reading {path} as prompts{by or ', one a line'}."
+        return f"Reading {path} as data of {self.task}{by}, like `{self.task} --data {path}`."
+
+
+def is_prompts_file(name: str) -> bool:
+    """Whether a TASK is the path of a prompts file, by its ending."""
+    return name.endswith(ENDINGS)
+
+
+def is_task_file(name: str) -> bool:
+    """Whether a TASK is the path of a file of prompts or data, by its ending."""
+    return name.endswith((*ENDINGS, ".csv"))
+
+
+def layout_of(path: Path) -> Layout:
+    """How a file is read; no more of it than its first record is looked at.
+
+    A file that cannot be read, or whose first record is not an object, counts as prompts: the reader of
+    prompts says what is wrong with it.
+    """
+    try:
+        record = None if path.suffix == ".txt" else _first_record(path)
+    except (OSError, ValueError, RecursionError):
+        record = None
+    if not isinstance(record, (dict, list)):
+        return Layout(None, ())
+    fields = set(map(str, record))
+    prompts = tuple(name for name in LAYOUTS if name in fields)
+    for task, needed in DATA_FIELDS.items():
+        # HumanEval's rows have a prompt, too; beside the fields of other data a prompt is what is meant.
+        if fields.issuperset(needed) and not set(prompts).difference(needed):
+            return Layout(task, needed)
+    if prompts and path.suffix == ".csv":
+        raise UsageError(
+            f"{path} holds prompts as CSV, which is not read.",
+            flag="TASK",
+            remedy=f"Give {', '.join(ENDINGS)}.",
+        )
+    if prompts:
+        return Layout(None, prompts)
+    expected = "; ".join(f"data of {task}: {', '.join(needed)}" for task, needed in DATA_FIELDS.items())
+    found = ", ".join(sorted(fields)) or "none"
+    raise UsageError(
+        f"{path} holds neither prompts nor a task's data (its fields: {found}).",
+        flag="TASK",
+        remedy=f"Expected one of {', '.join(LAYOUTS)} for prompts; {expected}.",
+    )
+
+
+def _first_record(path: Path) -> Any:
+    """The first record, or the names of its fields alone."""
+    if path.suffix == ".parquet":
+        from pyarrow import parquet
+
+        return parquet.read_schema(path).names
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        if path.suffix == ".json":  # a list, of which only the beginning may be there
+            start = file.read(1 << 20).decode(errors="ignore").lstrip("\ufeff \t\r\n")
+            return json.JSONDecoder().raw_decode(start[1:].lstrip())[0] if start.startswith("[") else None
+        line = next((line for line in file if line.strip()), b"").decode("utf-8-sig")
+    return next(csv.reader([line]), None) if path.suffix == ".csv" else json.loads(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,38 +151,35 @@ class PromptsFile:
 class _Record:
     """One record of the file: what is asked turn by turn, and how many turns were left out."""
 
-    row: Row
     name: str
     asked: list[dict[str, Any]]
     later_turns: int
 
 
-def is_prompts_file(name: str) -> bool:
-    """Whether a TASK is the path of a prompts file, by its ending."""
-    return name.endswith(ENDINGS)
-
-
 def read_prompts_file(path: Path, *, every_turn: bool = False) -> PromptsFile:
     """The examples of a file."""
     try:
-        records = [_record(row, str(number), every_turn) for number, row in enumerate(_rows(path), start=1)]
-        asked = [record for record in records if record.asked]
-        unique((record.name, record.row) for record in records)
-        named = [(example, record.row) for record in asked for example in _examples(record)]
-        unique((example.example_id, row) for example, row in named)
-        if not named:
+        rows = _rows(path)
+        found = [_record(row, str(number), every_turn) for number, row in enumerate(rows, start=1)]
+        records = distinct(zip(found, rows, strict=True), lambda record: record.name)
+        named = [
+            (example, row) for record, row in zip(records, rows, strict=True) for example in _examples(record)
+        ]
+        examples = distinct(named)
+        if not examples:
             raise bad_data(f"{path} holds no prompt.", "Give a file with at least one.")
     except UnavailableError as error:
         raise UnavailableError(error.message, flag="TASK", remedy=error.remedy) from error
     later = sum(record.later_turns for record in records)
-    return PromptsFile([example for example, _ in named], later, len(records) - len(asked))
+    return PromptsFile(examples, later, sum(not record.asked for record in records))
 
 
 def _rows(path: Path) -> list[Row]:
     if not path.is_file():
         raise bad_data(f"{path} does not exist.", "Give the path of a prompts file.")
     if path.suffix == ".txt":
-        rows = list(_lines(path))
+        lines = enumerate((line.removesuffix("\r") for line in read_text(path).split("\n")), start=1)
+        rows = [Row(f"line {number} of {path}", {PROMPT: text}) for number, text in lines if text.strip()]
     elif path.suffix == ".json":
         rows = list(_items(path))
     else:
@@ -103,13 +187,6 @@ def _rows(path: Path) -> list[Row]:
     if not rows:
         raise bad_data(f"{path} holds no prompt.", "Give a file with at least one.")
     return rows
-
-
-def _lines(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
-        text = line.removesuffix("\r")
-        if text.strip():
-            yield Row(f"line {number} of {path}", {PROMPT: text})
 
 
 def _items(path: Path) -> Iterator[Row]:
@@ -137,35 +214,27 @@ def _record(row: Row, number: str, every_turn: bool) -> _Record:
     ]
     if not every_turn and row.fields.get(MESSAGES) is not None:
         fields = fields[-1:]
-    return _Record(row, _name(row, number), fields, later_turns)
+    ids = [name for name in ("id", "question_id") if row.fields.get(name) is not None]
+    return _Record(required_column(row, *ids) if ids else number, fields, later_turns)
 
 
 def _asked(row: Row) -> tuple[list[dict[str, Any]], int]:
     """(the fields of each sequence, turns left out)."""
-    layout = _layout(row)
-    if layout == PROMPT:
+    found = [name for name in LAYOUTS if row.fields.get(name) is not None]
+    if len(found) > 1:
+        raise bad_data(f"{row.place} has both {' and '.join(found)}.", "Keep one of them.")
+    if not found:
+        known = ", ".join(row.fields) or "none"
+        raise bad_data(
+            f"{row.place} has none of {', '.join(LAYOUTS)} (its fields: {known}).", "Add one of them."
+        )
+    if found == [PROMPT]:
         return [{PROMPT: _whole(required_column(row, PROMPT), row)}], 0
-    if layout == TURNS:
+    if found == [TURNS]:
         texts = _user_turns(row)
         return [{TURN: texts[0]}], len(texts) - 1
-    cut, later_turns = _by_turn(_messages(row) if layout == MESSAGES else _conversation(row))
+    cut, later_turns = _by_turn(_messages(row) if found == [MESSAGES] else _conversation(row))
     return [{MESSAGES: messages} for messages in cut], later_turns
-
-
-def _layout(row: Row) -> str:
-    found = [name for name in LAYOUTS if row.fields.get(name) is not None]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise bad_data(f"{row.place} has both {' and '.join(found)}.", "Keep one of them.")
-    known = ", ".join(row.fields) or "none"
-    raise bad_data(f"{row.place} has none of {', '.join(LAYOUTS)} (its fields: {known}).", "Add one of them.")
-
-
-def _name(row: Row, number: str) -> str:
-    """The record's own id, else its number in the file."""
-    names = [name for name in ("id", "question_id") if row.fields.get(name) is not None]
-    return required_column(row, *names) if names else number
 
 
 def _examples(record: _Record) -> Iterator[Example]:
@@ -186,10 +255,8 @@ def _user_turns(row: Row) -> list[str]:
 
 
 def _messages(row: Row) -> list[Message]:
-    messages = [
-        _message(row, number, part, "role", "content", dict(zip(_ROLES, _ROLES, strict=True)))
-        for number, part in enumerate(_listed(row, MESSAGES), start=1)
-    ]
+    parts = enumerate(_listed(row, MESSAGES), start=1)
+    messages = [_message(row, number, part, "role", "content", _ROLES) for number, part in parts]
     if not any(message["role"] == "user" for message in messages):
         raise bad_data(f"{row.place}: messages has none of the role user.", "Add what is asked.")
     return messages
@@ -265,3 +332,89 @@ def _whole(text: str, row: Row) -> str:
             "Prepare the file with SPEED-Bench's own script, which fetches the texts.",
         )
     return well_formed(text, row)
+
+
+class PromptsTask(Task):
+    """A prompts file as a task."""
+
+    default_sampling, stop, max_new_tokens = "nucleus", (), 256
+
+    def __init__(self, content: PromptsFile, path: Path) -> None:
+        self.content, self.path, self.name = content, path, path.name
+        nucleus = SamplingParams(temperature=0.8, top_p=0.95)
+        self.samplings = {"nucleus": nucleus, "greedy": SamplingParams(greedy=True)}
+        self.metrics = ROUGE if content.has("references") else ()
+        self.headline = "rouge2" if self.metrics else None
+
+    def uses_template(self, *, has_template: bool, is_instruct: bool) -> bool:
+        """See ``Task.uses_template``. Messages need one, learned or not; a ``prompt`` goes through none."""
+        if self.content.has(MESSAGES):
+            return has_template
+        return is_instruct and self.content.has(TURN)
+
+    def _load(self, data: str, limit: int | None, seed: int) -> TaskData:
+        """The file is all there is: ``official`` and ``mini`` both mean it."""
+        if data not in ("official", "mini"):
+            raise UsageError(
+                f"{data} is given together with the prompts file {self.path}.",
+                flag="--data",
+                remedy="Leave one of the two out.",
+            )
+        examples = self.content.examples
+        shared = sha256_of(f"{example.example_id}\0{example.fields}" for example in examples)
+        origin = {
+            "source": str(self.path),
+            "revision": None,
+            "split": None,
+            "later_turns": self.content.later_turns,
+            "unasked": self.content.unasked,
+        }
+        return task_data(examples, limit, seed, origin, (file_name(self.path), False), shared)
+
+    def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt:
+        """Never truncated."""
+        fields = example.fields
+        if MESSAGES in fields:
+            shown = "\n\n".join(f"{said['role']}: {said['content']}" for said in fields[MESSAGES])
+            ids = tuple(_templated(example, frame))
+            made = frame.fitting(Prompt(example.example_id, shown, ids, example.reference, chat=True))
+        elif PROMPT in fields:
+            made = replace(frame, chat=False).whole(example, fields[PROMPT])
+        else:
+            made = frame.whole(example, fields[TURN])
+        others = tuple(fields.get("references", ())[1:])
+        return replace(made, category=fields.get("category"), other_references=others)
+
+    def is_scored(self, prompt: Prompt) -> bool:
+        return bool(prompt.reference)
+
+    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
+        """See ``Task.score``. Of several references the best counts, for each metric."""
+        return [
+            self._best(prompt, text) if self.is_scored(prompt) else {}
+            for prompt, text in zip(prompts, texts, strict=True)
+        ]
+
+    def _best(self, prompt: Prompt, text: str) -> dict[str, float]:
+        references = (prompt.reference, *prompt.other_references)
+        count = len(references)
+        found = scores(self.metrics, [prompt.text] * count, [text] * count, references)
+        return {kind.name: max(one[kind.name] for one in found) for kind in self.metrics}
+
+
+def _templated(example: Example, frame: Frame) -> Sequence[int]:
+    if not frame.chat:
+        raise UsageError(
+            f"the prompt {example.example_id} is a list of messages, and there is no chat template for "
+            "them: the tokenizer has none, or --chat-template none was given.",
+            flag="TASK",
+            remedy="Choose a model with a chat template, or write the text as `prompt`.",
+        )
+    try:
+        return frame.tokenizer.conversation(example.fields[MESSAGES])
+    except ValueError as error:
+        raise UsageError(
+            f"the chat template refuses the messages of {example.example_id} ({error}).",
+            flag="TASK",
+            remedy="Write them as the model's template wants them, e.g. without a system message.",
+        ) from error

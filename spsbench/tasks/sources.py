@@ -8,14 +8,17 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from spsbench.environment import little_memory
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.tasks.spec import HubSource
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,14 @@ def required_column(row: Row, *names: str) -> str:
 
     ``a.b`` is the field ``b`` of the column ``a``.
     """
-    found = next(((name, value) for name in names if (value := _column(row, name)) is not _ABSENT), None)
-    if found is None:
+    found = _columns(row, names)
+    if not found:
         wanted = " or ".join(repr(name) for name in names)
         known = ", ".join(row.fields) or "none"
         raise bad_data(
             f"{row.place} has no column {wanted} (its columns: {known}).", "Add or rename the column."
         )
-    name, value = found
+    name, value = found[0]
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(text, str):
         raise bad_data(
@@ -55,7 +58,6 @@ def required_column(row: Row, *names: str) -> str:
 
 
 def well_formed(text: str, row: Row) -> str:
-    """The text."""
     try:
         text.encode()
     except UnicodeEncodeError as problem:
@@ -67,34 +69,38 @@ def well_formed(text: str, row: Row) -> str:
     return text
 
 
-_ABSENT = object()
-
-
-def _column(row: Row, name: str) -> Any:
-    """What a row has under a name, perhaps within a column; ``_ABSENT`` if nothing."""
-    if name in row.fields:
-        return row.fields[name]
-    outer, dot, inner = name.partition(".")
-    within = row.fields.get(outer)
-    return within.get(inner, _ABSENT) if dot and isinstance(within, Mapping) else _ABSENT
+def _columns(row: Row, names: Sequence[str]) -> list[tuple[str, Any]]:
+    """Those of the columns that a row has, perhaps within another one, with their values."""
+    found = []
+    for name in names:
+        outer, _, inner = name.partition(".")
+        within = row.fields.get(outer)
+        if name in row.fields:
+            found.append((name, row.fields[name]))
+        elif inner and isinstance(within, Mapping) and inner in within:
+            found.append((name, within[inner]))
+    return found
 
 
 def is_blank(row: Row, *names: str) -> bool:
     """Whether the first of the columns ``names`` that the row has holds no text but white space."""
-    value = next((value for name in names if (value := _column(row, name)) is not _ABSENT), None)
+    value = next((value for _, value in _columns(row, names)), None)
     return isinstance(value, str) and not value.strip()
 
 
-def unique(ids: Iterable[tuple[str, Row]]) -> None:
-    """Refuse two rows with one id: samples are kept, resumed and paired by it."""
+def distinct(found: Iterable[tuple[T, Row]], name: Callable[[T], str] = attrgetter("example_id")) -> list[T]:
+    """What was made of rows; two rows with one id are refused: samples are kept, resumed and paired by it."""
     seen: dict[str, Row] = {}
-    for example_id, row in ids:
-        if example_id in seen:
+    made = []
+    for one, row in found:
+        if name(one) in seen:
             raise bad_data(
-                f"{row.place} repeats the id {example_id!r} of {seen[example_id].place}.",
+                f"{row.place} repeats the id {name(one)!r} of {seen[name(one)].place}.",
                 "Give every row its own id.",
             )
-        seen[example_id] = row
+        seen[name(one)] = row
+        made.append(one)
+    return made
 
 
 _FORMS = ".jsonl, .jsonl.gz, .csv, .parquet or a directory saved by datasets"
@@ -106,7 +112,16 @@ def read_rows(path: Path, split: str) -> list[Row]:
         raise UnavailableError(
             f"{path} does not exist.", flag="--data", remedy="Give official, mini or the path of a data file."
         )
-    rows = list(_reader(path, split))
+    if path.is_dir():
+        rows = list(_saved_rows(path, split))
+    elif path.name.endswith((".jsonl", ".jsonl.gz")):
+        rows = list(_json_rows(path))
+    elif path.suffix == ".csv":
+        rows = list(_csv_rows(path))
+    elif path.suffix == ".parquet":
+        rows = list(parquet_rows(path))
+    else:
+        raise UsageError(f"{path} has an unknown file format.", flag="--data", remedy=f"Give {_FORMS}.")
     if not rows:
         raise bad_data(f"{path} holds no row.", "Give a file with at least one example.")
     return rows
@@ -122,18 +137,6 @@ def sibling_train(path: Path, split: str) -> list[Row] | None:
     stem, dot, ending = path.name.partition(".")
     beside = path.with_name(f"{stem}_train{dot}{ending}")
     return read_rows(beside, "train") if beside.is_file() else None
-
-
-def _reader(path: Path, split: str) -> Iterator[Row]:
-    if path.is_dir():
-        return _saved_rows(path, split)
-    if path.name.endswith((".jsonl", ".jsonl.gz")):
-        return _json_rows(path)
-    if path.suffix == ".csv":
-        return _csv_rows(path)
-    if path.suffix == ".parquet":
-        return parquet_rows(path)
-    raise UsageError(f"{path} has an unknown file format.", flag="--data", remedy=f"Give {_FORMS}.")
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
@@ -178,6 +181,39 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         raise bad_data(
             f"line {reader.reader.line_num} of {path} is not CSV ({error}).", "Correct it."
         ) from error
+
+
+def read_aligned(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
+    """One row per line of aligned text files, of which line n of each belongs together (sacrebleu, Moses)."""
+    named = ",".join(map(str, paths))
+    if len(paths) != len(columns):
+        raise UsageError(
+            f"{named} names {len(paths)} files, and the task reads {len(columns)} columns "
+            f"({', '.join(columns)}).",
+            flag="--data",
+            remedy="Give one file of lines per column, in this order, with commas between them.",
+        )
+    files: list[list[str]] = []
+    for path in paths:
+        if not path.is_file():
+            raise bad_data(
+                f"{path} does not exist.", "Give the paths of text files with a comma between them."
+            )
+        # Line feeds alone end a line: a text may hold other separators, which str.splitlines would follow.
+        text = read_text(path).removesuffix("\n")
+        files.append([line.removesuffix("\r") for line in text.split("\n")])
+        if files[-1] == [""]:
+            raise bad_data(f"{path} holds no line.", "Give a file with at least one.")
+    if len({len(lines) for lines in files}) > 1:
+        counts = ", ".join(f"{path} has {len(lines)}" for path, lines in zip(paths, files, strict=True))
+        raise bad_data(
+            f"the files are not aligned: they differ in their number of lines ({counts}).",
+            "Give files of which line n of each belongs together.",
+        )
+    return [
+        Row(f"line {number} of {named}", {"id": str(number), **dict(zip(columns, texts, strict=True))})
+        for number, texts in enumerate(zip(*files, strict=True), start=1)
+    ]
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -262,44 +298,33 @@ def fetch(sources: Sequence[HubSource], split: str, *, exemplars: bool) -> HubDa
 def _fetch_one(source: HubSource, split: str, exemplars: bool) -> HubData:
     import huggingface_hub
 
+    names = [f"*{split}*{form}" for form in (".parquet", ".jsonl", ".jsonl.gz")]
+    names += ["*train/0000.parquet", "*train-00000-of-*", "*train.jsonl*"] if exemplars else []
+    if source.config is not None:
+        names = [f"{at}{source.config}/{name}" for at in ("", "*/") for name in names]
     snapshot = huggingface_hub.snapshot_download(
-        source.repository,
-        repo_type="dataset",
-        revision=source.revision,
-        allow_patterns=_patterns(source.config, split, exemplars),
+        source.repository, repo_type="dataset", revision=source.revision, allow_patterns=names
     )
     root = Path(snapshot)
     files = _files(root, source.config, split)
     if not files:
         raise UnavailableError(f"the snapshot {root} has no Parquet or JSON lines file of {split!r}.")
     rows = [row for path in files for row in read_rows(path, split)]
-    paths = _files(root, source.config, "train")[:1] if exemplars else []
-    train = [row for path in paths for row in _first_rows(path)]
+    train: list[Row] = []
+    for path in _files(root, source.config, "train")[:1] if exemplars else []:
+        train = list(parquet_rows(path, 0)) if path.suffix == ".parquet" else read_rows(path, "train")
     return HubData(source.repository, root.name, rows, train)
-
-
-def _patterns(config: str | None, split: str, exemplars: bool) -> list[str]:
-    """What to download: of several configurations one, and of the train split one file."""
-    names = [f"*{split}*{form}" for form in (".parquet", ".jsonl", ".jsonl.gz")]
-    names += ["*train/0000.parquet", "*train-00000-of-*", "*train.jsonl*"] if exemplars else []
-    return names if config is None else [f"{at}{config}/{name}" for at in ("", "*/") for name in names]
 
 
 def _files(root: Path, config: str | None, split: str) -> list[Path]:
     """Data files of a split, by its name in the file's or a folder's name, in order."""
     named = re.compile(rf"{re.escape(split)}([-_.]|$)")
-
-    def belongs(path: Path) -> bool:
-        parts = path.relative_to(root).parts
-        in_config = config is None or config in parts[:-1]
-        return in_config and (split in parts[:-1] or named.match(parts[-1]) is not None)
-
-    found = (path for form in ("*.parquet", "*.jsonl", "*.jsonl.gz") for path in root.rglob(form))
-    return sorted(path for path in found if belongs(path))
-
-
-def _first_rows(path: Path) -> Iterator[Row]:
-    return parquet_rows(path, row_group=0) if path.suffix == ".parquet" else iter(read_rows(path, "train"))
+    found = []
+    for path in (path for form in ("*.parquet", "*.jsonl", "*.jsonl.gz") for path in root.rglob(form)):
+        *folders, name = path.relative_to(root).parts
+        if (config is None or config in folders) and (split in folders or named.match(name)):
+            found.append(path)
+    return sorted(found)
 
 
 def _first_sentence(error: Exception) -> str:

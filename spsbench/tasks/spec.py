@@ -1,4 +1,4 @@
-"""Wordings of the summarization prompt.
+"""A task as its YAML file defines it, and the wordings of the summarization prompt.
 
 The paper does not give Chinchilla's prompt. ``default`` is ours. ``helm`` and ``lighteval`` use the
 wording of those harnesses (Liang et al. 2022, and the ``lighteval`` package) with our single
@@ -11,10 +11,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -24,8 +23,7 @@ from spsbench.paths import PairFolder
 from spsbench.records import SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class PromptTemplate:
+class PromptTemplate(NamedTuple):
     """How the solved example and the question are put.
 
     The model's answer begins where ``query`` ends; with ``default`` it begins with a space.
@@ -34,9 +32,10 @@ class PromptTemplate:
     exemplar: str
     query: str
 
-    def sha256(self, exemplar_text: str) -> str:
-        """Hash of the template with the filled exemplar: what all prompts of a run share."""
-        return hashlib.sha256(f"{exemplar_text}\0{self.query}".encode()).hexdigest()
+
+def template_sha256(query: str, exemplar_text: str = "") -> str:
+    """Hash of the template with the filled exemplar: what all prompts of a run share."""
+    return hashlib.sha256(f"{exemplar_text}\0{query}".encode()).hexdigest()
 
 
 _DEFAULT = "Article: {document}\n\nSummarize the above article in one sentence.\nSummary:"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
-from spsbench.errors import UsageError
+from spsbench.errors import UnavailableError, UsageError
 from spsbench.metrics.kind import MetricKind, corpus_figure, scores
+from spsbench.paths import mini_dir, mini_dirs
 from spsbench.records import Example, Prompt, SamplingParams
 from spsbench.tasks.answers import ExtractionRule
-from spsbench.tasks.data import TaskData
+from spsbench.tasks.sources import Row, fetch, is_blank, read_rows
+from spsbench.tasks.spec import TaskSpec
 
 
 class TextTokenizer(Protocol):
@@ -29,52 +35,153 @@ class TextTokenizer(Protocol):
         """The same for messages with ``role`` and ``content``; ValueError if the template refuses them."""
 
     def begun_chat(self, text: str, answer: str) -> list[int] | None:
-        """The same with the answer's beginning after it; None if the template does not allow beginning
-        one."""
+        """The same with the answer's beginning after it; None if the template does not allow one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData:
+    """Examples, the exemplar of a 1-shot prompt, and their provenance.
+
+    Attributes:
+        examples: in the order in which they are to run; see ``chosen``.
+        provenance: source, revision, split, split_size, ids_sha256, content_sha256, prompt_preset,
+            prompt_sha256 and, with an exemplar, exemplar_id; goes into ``run.json``.
+    """
+
+    examples: list[Example]
+    exemplar: Example | None
+    provenance: dict[str, Any]
+    synthetic: bool
+    label: str
+
+
+def task_data(
+    examples: Sequence[Example],
+    limit: int | None,
+    seed: int,
+    origin: Mapping[str, Any],
+    described: tuple[str, bool],
+    shared: str,
+    preset: str | None = None,
+    exemplar: Example | None = None,
+) -> TaskData:
+    """The chosen examples with their provenance.
+
+    Args:
+        described: (label, synthetic).
+        shared: hash of what their prompts share.
+    """
+    provenance = {**fingerprint(examples), **origin, "seed": seed}
+    if exemplar is not None:
+        provenance["exemplar_id"] = exemplar.example_id
+    provenance |= {"prompt_preset": preset, "prompt_sha256": shared}
+    label, synthetic = described
+    return TaskData(chosen(examples, limit, seed), exemplar, provenance, synthetic, label)
+
+
+def chosen(examples: Iterable[Example], limit: int | None, seed: int) -> list[Example]:
+    """The first ``limit`` examples by a hash of seed and id, whatever their order in the file; None for all.
+
+    So a small limit is a fair sample of the split, a larger one extends a smaller one (a run can
+    be resumed with more), and a run that is cut short has still measured a fair sample.
+    """
+    return sorted(
+        examples,
+        key=lambda e: hashlib.sha256(f"{seed}\0{e.example_id}".encode(errors="surrogatepass")).digest(),
+    )[:limit]
+
+
+def fingerprint(examples: Sequence[Example]) -> dict[str, Any]:
+    """Size of a split, hash of its sorted ids and hash of all it holds; blind to the rows' order."""
+    ids = [example.example_id for example in examples]
+    content = [json.dumps([e.example_id, e.fields], sort_keys=True) for e in examples]
+    return {"split_size": len(examples), "ids_sha256": sha256_of(ids), "content_sha256": sha256_of(content)}
+
+
+def sha256_of(texts: Iterable[str]) -> str:
+    """Hash of texts in any order."""
+    return hashlib.sha256("\n".join(sorted(texts)).encode(errors="surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a prompt has to fit into, in tokens, and whether it goes through the chat template."""
+
+    tokenizer: TextTokenizer
+    context_window: int
+    max_new_tokens: int
+    chat: bool
+
+    def whole(self, example: Example, text: str) -> Prompt:
+        """A prompt that is never truncated."""
+        ids = self._ids(text)
+        return self.fitting(Prompt(example.example_id, text, ids, example.reference, chat=self.chat))
+
+    def fitting(self, prompt: Prompt) -> Prompt:
+        """The prompt, if it fits."""
+        room = self.context_window - self.max_new_tokens
+        if len(prompt.ids) > room:
+            raise UsageError(
+                f"the prompt of {prompt.example_id} has {len(prompt.ids)} tokens; {self.max_new_tokens} new "
+                f"ones leave room for {max(room, 0)}.",
+                flag="--max-new-tokens",
+                remedy="Shorten it, choose models with a larger window or, with decoders, fewer new tokens.",
+            )
+        return prompt
+
+    def cut(
+        self, example: Example, document: str, text_with: Callable[[str], str], around: str, what: str
+    ) -> Prompt:
+        """The prompt with as much of the document's beginning as fits; ``truncated_tokens`` counts the rest.
+
+        Args:
+            around: subject and verb of what surrounds the document, e.g. ``exemplar and instruction take``.
+            what: what the document is, e.g. ``article``.
+        """
+        room = self.context_window - self.max_new_tokens
+        text, cut = text_with(document), 0
+        ids = self._ids(text)
+        if len(ids) > room:
+            tokens = self.tokenizer.encode(document, special=False)
+            while len(ids) > room:  # cut tokens may join differently with what follows: look again
+                cut += len(ids) - room
+                if cut >= len(tokens):
+                    raise UsageError(
+                        f"a context window of {self.context_window} tokens is too small: {around} "
+                        f"{len(self._ids(text_with('')))} and the output up to {self.max_new_tokens}, which "
+                        f"leaves nothing for the {what}.",
+                        flag="--max-new-tokens",
+                        remedy="Choose fewer new tokens or models with a larger window.",
+                    )
+                # A cut within a character leaves U+FFFD at the end.
+                text = text_with(self.tokenizer.decode(tokens[: len(tokens) - cut]).rstrip("\ufffd"))
+                ids = self._ids(text)
+        return Prompt(example.example_id, text, ids, example.reference, cut, self.chat)
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.chat(text) if self.chat else self.tokenizer.encode(text, special=True))
 
 
 class Task(ABC):
-    """A kind of question with its data, prompt and score."""
+    """A kind of question with its data, prompt and score.
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The task's name, e.g. ``xsum``."""
+    Attributes:
+        samplings: the ways to sample, by name.
+        stop: strings that end an output.
+        max_new_tokens: the length limit of an output, in tokens.
+        metrics: how outputs are scored, beside what the task itself finds by running programs.
+        headline: the metric of the result table, e.g. ``rouge2`` or ``pass@1``; None without any.
+        runs_code: whether scoring executes generated programs.
+    """
 
-    @property
-    @abstractmethod
-    def samplings(self) -> dict[str, SamplingParams]:
-        """The task's ways to sample, by name."""
-
-    @property
-    @abstractmethod
-    def default_sampling(self) -> str:
-        """The sampling of a run that names none."""
-
-    @property
-    @abstractmethod
-    def stop(self) -> tuple[str, ...]:
-        """Strings that end an output."""
-
-    @property
-    @abstractmethod
-    def max_new_tokens(self) -> int:
-        """The length limit of an output, in tokens."""
-
-    @property
-    @abstractmethod
-    def metrics(self) -> tuple[MetricKind, ...]:
-        """How outputs are scored, beside what the task itself finds by running programs."""
-
-    @property
-    @abstractmethod
-    def headline(self) -> str | None:
-        """The metric of the result table, e.g. ``rouge2`` or ``pass@1``; None for a task without any."""
-
-    @property
-    def runs_code(self) -> bool:
-        """Whether scoring executes generated programs."""
-        return False
+    name: str
+    samplings: dict[str, SamplingParams]
+    default_sampling: str
+    stop: tuple[str, ...]
+    max_new_tokens: int
+    metrics: tuple[MetricKind, ...]
+    headline: str | None
+    runs_code = False
 
     def uses_template(self, *, has_template: bool, is_instruct: bool) -> bool:
         """Whether prompts go through the chat template, unless ``--chat-template none`` is given."""
@@ -88,11 +195,17 @@ class Task(ABC):
         """How code is taken from answers to such a prompt; None where no code is asked for."""
         return None
 
-    @abstractmethod
     def load(self, data: str, limit: int | None, seed: int) -> TaskData:
         """Load examples."""
+        if limit is not None and limit < 1:
+            raise UsageError(
+                f"{limit} leaves no example.", flag="--limit", remedy="Give at least 1, or leave it out."
+            )
+        return self._load(data, limit, seed)
 
     @abstractmethod
+    def _load(self, data: str, limit: int | None, seed: int) -> TaskData: ...
+
     def prompt(
         self,
         example: Example,
@@ -103,6 +216,10 @@ class Task(ABC):
         chat_template: bool = False,
     ) -> Prompt:
         """Build the prompt of an example so that prompt and output fit the window."""
+        return self._prompt(example, data, Frame(tokenizer, context_window, max_new_tokens, chat_template))
+
+    @abstractmethod
+    def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt: ...
 
     def is_scored(self, prompt: Prompt) -> bool:
         """Whether outputs to this prompt get a score."""
@@ -119,35 +236,74 @@ class Task(ABC):
         return corpus_figure(kind, asked, texts, references)
 
 
-def whole_prompt(
-    example: Example,
-    text: str,
-    tokenizer: TextTokenizer,
-    context_window: int,
-    max_new_tokens: int,
-    chat_template: bool,
-) -> Prompt:
-    """A prompt that is never truncated; the arguments are those of ``Task.prompt``."""
-    ids = tokenizer.chat(text) if chat_template else tokenizer.encode(text, special=True)
-    prompt = Prompt(example.example_id, text, tuple(ids), example.reference, chat=chat_template)
-    return fitting(prompt, context_window, max_new_tokens)
+class YamlTask(Task):
+    """A task defined by a YAML file: what its kinds have in common."""
 
+    def __init__(self, spec: TaskSpec, metrics: tuple[MetricKind, ...] = ()) -> None:
+        self.spec, self.metrics = spec, metrics
+        self.name, self.headline, self.max_new_tokens = spec.name, spec.headline, spec.max_new_tokens
+        self.samplings = {name: sampling.params() for name, sampling in spec.samplings.items()}
+        self.default_sampling, self.stop = spec.default_sampling, tuple(spec.stop)
 
-def fitting(prompt: Prompt, context_window: int, max_new_tokens: int) -> Prompt:
-    """The prompt, if it fits."""
-    if len(prompt.ids) + max_new_tokens > context_window:
-        raise UsageError(
-            f"the prompt of {prompt.example_id} has {len(prompt.ids)} tokens; {max_new_tokens} new ones "
-            f"leave room for {max(context_window - max_new_tokens, 0)}.",
-            flag="--max-new-tokens",
-            remedy="Shorten it, choose models with a larger window or, with decoders, fewer new tokens.",
+    def _given(self, data: str) -> tuple[list[Row], dict[str, Any]]:
+        """(rows, provenance) of data that came from a path or, as ``mini``, with the package."""
+        split = self.spec.data.split
+        if data == "mini":
+            source = "synthetic data of the package"
+            return read_rows(mini_path(self.spec), split), {"source": source, "revision": None, "split": None}
+        return read_rows(Path(data), split), {"source": data, "revision": None, "split": split}
+
+    def _published(
+        self, columns: Iterable[Sequence[str]], *, exemplars: bool = False
+    ) -> tuple[list[Row], list[Row], dict[str, Any]]:
+        """(rows, rows of the train split, provenance) from the hub.
+
+        A published split may hold rows without text in one of the ``columns``, which nobody can repair.
+        """
+        hub = fetch(self.spec.data.hub, self.spec.data.split, exemplars=exemplars)
+        names = list(columns)
+        rows, train = (
+            [row for row in part if not any(is_blank(row, *one) for one in names)]
+            for part in (hub.rows, hub.train)
         )
-    return prompt
+        origin = {"source": f"hub: {hub.repository}", "revision": hub.revision, "split": self.spec.data.split}
+        return rows, train, {**origin, "skipped_empty": len(hub.rows) - len(rows)}
 
 
-def check_limit(limit: int | None) -> None:
-    """Refuse a limit that leaves nothing to run."""
-    if limit is not None and limit < 1:
+def mini_path(spec: TaskSpec, part: str = "examples") -> Path:
+    """The file of a task's synthetic examples, or of its exemplars."""
+    mini = spec.data.mini
+    if mini is None:
         raise UsageError(
-            f"{limit} leaves no example.", flag="--limit", remedy="Give at least 1, or leave it out."
+            f"the task {spec.name} has no synthetic data.",
+            flag="--data mini",
+            remedy="Give official or a path.",
         )
+    path = mini_dir(mini.folder) / "data" / str(getattr(mini, part))
+    if not path.is_file():
+        raise UnavailableError(
+            f"the synthetic data of {spec.name} are missing ({path}).",
+            flag="--data mini",
+            remedy="Install the package again, or give --data official or a path.",
+        )
+    return path
+
+
+def describe(spec: TaskSpec, data: str) -> tuple[str, bool]:
+    """(label, synthetic) of a task with data from ``official``, ``mini`` or a path."""
+    if data == "mini" or (data != "official" and is_mini(Path(data))):
+        return f"{spec.name.removesuffix('-mini')}-mini (synthetic)", True
+    if data == "official":
+        return spec.name, False
+    return f"{spec.name} ({', '.join(Path(part).name for part in paths_in(data))})", False
+
+
+def is_mini(path: Path) -> bool:
+    """Whether a path lies in the package's synthetic data."""
+    place = path.resolve()
+    return any(place.is_relative_to(folder.resolve()) for folder in mini_dirs().values())
+
+
+def paths_in(data: str) -> list[Path]:
+    """The files that a local ``--data`` names: one, or several with commas between them."""
+    return [Path(data)] if Path(data).exists() else [Path(part) for part in data.split(",")]

@@ -3,64 +3,50 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from spsbench.metrics.kind import MetricKind
 from spsbench.records import Example, Prompt
-from spsbench.tasks.aligned import read_aligned
-from spsbench.tasks.data import TaskData, chosen, fingerprint
 from spsbench.tasks.docstrings import names_in, read_docstrings
-from spsbench.tasks.sentences import sentence_per_line
-from spsbench.tasks.sources import Row, fetch, is_blank, read_rows, required_column, unique
-from spsbench.tasks.spec import PromptTemplate, columns_of
-from spsbench.tasks.task import TextTokenizer, check_limit, whole_prompt
-from spsbench.tasks.truncation import Room, cut_prompt
-from spsbench.tasks.yaml_task import YamlTask, describe, mini_path, paths_in, source_of
+from spsbench.tasks.sources import Row, distinct, read_aligned, required_column
+from spsbench.tasks.spec import columns_of, template_sha256
+from spsbench.tasks.task import Frame, TaskData, YamlTask, describe, paths_in, task_data
 
 
-@dataclass(frozen=True)
 class Text(YamlTask):
     """What stands in the template is all that the model is shown."""
 
-    def load(self, data: str, limit: int | None, seed: int) -> TaskData:
-        """See ``Task.load``. Columns: those of the prompt, the reference, and ``id`` if the rows have one.
+    def _load(self, data: str, limit: int | None, seed: int) -> TaskData:
+        """Load the prompt's columns, the reference, and ``id`` if the rows have one.
 
         ``data`` may also name aligned text files, one per column, with commas between them.
         """
-        check_limit(limit)
-        data = self._own(data)
+        source = self.spec.data
+        if data == "official" and source.mini is not None and not source.hub and not source.docstrings:
+            data = "mini"  # all that there is
         packages = self._packages(data)
         rows, origin = self._rows(data, packages)
         examples = self._examples(rows, published="skipped_empty" in origin)
-        shared = PromptTemplate(exemplar="", query=self.spec.prompt).sha256("")
-        provenance = {**origin, **fingerprint(examples), "seed": seed}
-        provenance |= {"prompt_preset": None, "prompt_sha256": shared}
-        label, synthetic = self._label(data, packages)
-        return TaskData(chosen(examples, limit, seed), None, provenance, synthetic, label)
+        label = data
+        if packages is not None:  # the task's own packages are not named
+            label = "official" if packages == self._packages("official") else "+".join(packages)
+        shared = template_sha256(self.spec.prompt)
+        return task_data(examples, limit, seed, origin, describe(self.spec, label), shared)
 
-    def prompt(
-        self,
-        example: Example,
-        data: TaskData,
-        tokenizer: TextTokenizer,
-        context_window: int,
-        max_new_tokens: int,
-        chat_template: bool = False,
-    ) -> Prompt:
-        """See ``Task.prompt``. Only the end of the column named by ``truncate`` is cut."""
+    def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt:
+        """Only the end of the column named by ``truncate`` is cut."""
         column = self.spec.truncate
         if column is None:
-            text = self.spec.prompt.format(**example.fields)
-            return whole_prompt(example, text, tokenizer, context_window, max_new_tokens, chat_template)
+            return frame.whole(example, self.spec.prompt.format(**example.fields))
 
         def text_with(part: str) -> str:
             return self.spec.prompt.format(**example.fields | {column: part})
 
-        room = Room(context_window, max_new_tokens, around="the rest of the prompt takes", cut=column)
-        return cut_prompt(example, example.fields[column], text_with, tokenizer, room, chat_template)
+        return frame.cut(example, example.fields[column], text_with, "the rest of the prompt takes", column)
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """See ``Task.score``."""
@@ -80,20 +66,11 @@ class Text(YamlTask):
         return prompts, [sentence_per_line(text) for text in texts]
 
     @property
-    def _columns(self) -> list[str]:
-        """What is read of a row: the prompt's columns, then the reference."""
+    def _columns(self) -> dict[str, list[str]]:
+        """What is read of a row, the reference last, with the names under which it may be found."""
         assert self.spec.reference is not None
-        return list(dict.fromkeys([*columns_of(self.spec.prompt), self.spec.reference]))
-
-    def _names(self, column: str) -> list[str]:
-        """Where a column may be found in a row."""
-        return [column, *self.spec.data.columns.get(column, [])]
-
-    def _own(self, data: str) -> str:
-        """``mini`` for the official data of a task that has no others than synthetic ones."""
-        source = self.spec.data
-        only_mini = source.mini is not None and not source.hub and not source.docstrings
-        return "mini" if data == "official" and only_mini else data
+        columns = dict.fromkeys([*columns_of(self.spec.prompt), self.spec.reference])
+        return {column: [column, *self.spec.data.columns.get(column, [])] for column in columns}
 
     def _packages(self, data: str) -> tuple[str, ...] | None:
         """Whose docstrings are read; None for a task without, and for data from elsewhere."""
@@ -104,49 +81,51 @@ class Text(YamlTask):
 
     def _rows(self, data: str, packages: tuple[str, ...] | None) -> tuple[list[Row], dict[str, Any]]:
         """(rows, provenance)."""
-        split = self.spec.data.split
         if packages is not None:
             rows, versions = read_docstrings(packages)
             source = f"docstrings of {'+'.join(packages)}"
             return rows, {"source": source, "revision": versions, "split": None}
-        if data == "mini":
-            return read_rows(mini_path(self.spec), split), source_of(data, split)
-        if data != "official":
-            return self._local_rows(data, split), source_of(data, split)
-        hub = fetch(self.spec.data.hub, split, exemplars=False)
-        # A published split may hold rows without text, which nobody can repair.
-        rows = [row for row in hub.rows if not any(is_blank(row, *self._names(c)) for c in self._columns)]
-        origin = {"source": f"hub: {hub.repository}", "revision": hub.revision, "split": split}
-        return rows, {**origin, "skipped_empty": len(hub.rows) - len(rows)}
-
-    def _local_rows(self, data: str, split: str) -> list[Row]:
+        if data == "official":
+            rows, _, origin = self._published(self._columns.values())
+            return rows, origin
         paths = paths_in(data)
-        return read_rows(paths[0], split) if len(paths) == 1 else read_aligned(paths, self._columns)
-
-    def _label(self, data: str, packages: tuple[str, ...] | None) -> tuple[str, bool]:
-        """(label, synthetic); the task's own packages are not named."""
-        if packages is None:
-            return describe(self.spec, data)
-        own = packages == self._packages("official")
-        return describe(self.spec, "official" if own else "+".join(packages))
+        if data == "mini" or len(paths) == 1:
+            return self._given(data)
+        rows = read_aligned(paths, list(self._columns))
+        return rows, {"source": data, "revision": None, "split": self.spec.data.split}
 
     def _examples(self, rows: Sequence[Row], *, published: bool) -> list[Example]:
-        """The rows as examples."""
+        """The rows as examples; one without an id is named by what is read of it: their order may change."""
         assert self.spec.reference is not None
         found, seen = [], Counter[str]()
         for row in rows:
-            fields = {name: required_column(row, *self._names(name)) for name in self._columns}
-            name = _id(row, fields)
-            seen[name] += 1
-            if published and "id" not in row.fields and seen[name] > 1:
-                name = f"{name}-{seen[name]}"
+            fields = {column: required_column(row, *names) for column, names in self._columns.items()}
+            if "id" in row.fields:
+                name = required_column(row, "id")
+            else:
+                content = "\0".join(fields.values()).encode(errors="surrogatepass")
+                name = hashlib.sha256(content).hexdigest()[:16]
+                seen[name] += 1
+                if published and seen[name] > 1:
+                    name = f"{name}-{seen[name]}"
             found.append((Example(name, fields, fields[self.spec.reference]), row))
-        unique((example.example_id, row) for example, row in found)
-        return [example for example, _ in found]
+        return distinct(found)
 
 
-def _id(row: Row, fields: dict[str, str]) -> str:
-    """The row's own id, else one made of what the task reads of it: the order of rows may change."""
-    if "id" in row.fields:
-        return required_column(row, "id")
-    return hashlib.sha256("\0".join(fields.values()).encode(errors="surrogatepass")).hexdigest()[:16]
+_END = re.compile(r"""(?<=\s\.)\s+|(?<=[.!?])\s+(?=["'`“‘(]*([^\W_]))""")
+"""A possible end of a sentence; the group is the letter or digit after it, where that decides."""
+
+
+def sentence_per_line(text: str) -> str:
+    """The text by sentences, which ROUGE-Lsum takes for one each; as it is if it has several lines already.
+
+    Highlights of CNN/DailyMail come so. A model that was trained on subwords without a line break writes its
+    sentences in one line. A sentence ends with a full stop, question or exclamation mark before white space
+    and a digit or a letter that is not small, perhaps after opening quotation marks or brackets; or with a
+    full stop that stands alone, as in the tokenized part of the data. An abbreviation before a name is taken
+    for an end, and a mark inside closing quotation marks is not: for all arms alike.
+    """
+    stripped = text.strip()
+    if "\n" in stripped:
+        return stripped
+    return _END.sub(lambda end: end[0] if end[1] is not None and end[1].islower() else "\n", stripped)

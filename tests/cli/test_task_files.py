@@ -10,7 +10,7 @@ import pytest
 
 from spsbench.cli.run import task_file
 from spsbench.errors import UsageError
-from spsbench.tasks.layouts import Layout, layout_of
+from spsbench.tasks.prompts import Layout, layout_of
 
 PROBLEM = {"task_id": "T/0", "prompt": "def f():", "entry_point": "f", "test": "def check(f): ..."}
 KINDS = {

@@ -15,9 +15,9 @@ from typing import Any
 from execution.attacks import CLAIMS, GUESSES, PREAMBLE, SLOW
 from execution.scene import Scene
 
-from spsbench.execution.exposure import exposure
+from spsbench.execution.sandbox import exposure
 from spsbench.execution.verdict import Seeds
-from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
+from spsbench.execution.isolation import WorkerFailure, WorkerProcess
 
 CLAIMED = "worked"
 ATTACKS = {**CLAIMS, **GUESSES, **SLOW}

@@ -18,7 +18,7 @@ from execution.hostile import ATTACKS, _ask, run
 
 from spsbench.execution.inside.namespaces import NOBODY
 from spsbench.execution.isolation import LEVELS
-from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
+from spsbench.execution.isolation import WorkerFailure, WorkerProcess
 
 HERE = Path(__file__).resolve().parent
 

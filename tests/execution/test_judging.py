@@ -16,7 +16,7 @@ from spsbench.execution import judge, judge_all, judging, probe, verdict, worker
 from spsbench.execution.isolation import LEVELS
 from spsbench.execution.sandbox import Sandbox, SandboxFailure, mark
 from spsbench.execution.verdict import Seeds, Verdict
-from spsbench.execution.worker_process import WorkerFailure, WorkerProcess
+from spsbench.execution.isolation import WorkerFailure, WorkerProcess
 
 PROBLEM = {
     "task_id": "local/0",

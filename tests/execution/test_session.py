@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from spsbench.execution import check, verdict
-from spsbench.execution.check import ProgramOver, Session
+from spsbench.execution.worker import ProgramOver, Session
 from spsbench.execution.inside import frames, wire
 
 UNASKED = "failed: ProtocolError: an answer to no question"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spsbench.metrics.bleu import COLUMNS, KIND, bleu_counts, bleu_of_sums, signature
+from spsbench.metrics.builtin import BLEU, BLEU_COLUMNS, bleu_counts, bleu_of_sums, bleu_signature
 from spsbench.metrics.kind import Floats, corpus_figure
 
 WORDS = [
@@ -75,8 +75,8 @@ def test_the_signature_is_that_of_the_command(tmp_path: Path) -> None:
     path = str(tmp_path / "lines")
     command = [sys.executable, "-m", "sacrebleu", path, "-i", path, "-f", "text"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert f"BLEU|{signature()} = " in told
-    assert KIND.record()["signature"] == signature()
+    assert f"BLEU|{bleu_signature()} = " in told
+    assert BLEU.record()["signature"] == bleu_signature()
 
 
 def test_figures_come_in_columns_and_need_no_match() -> None:
@@ -88,7 +88,7 @@ def test_figures_come_in_columns_and_need_no_match() -> None:
     assert bleu_of_sums(both.sum(axis=1, keepdims=True)) == bleu_of_sums(joined)
     assert bleu_of_sums(sums_of(["", "x"], ["a b", "c d"]))[0] == 0.0
     assert bleu_of_sums(sums_of(["a b c d"], ["a b c d"]))[0] == pytest.approx(100.0)
-    assert len(COLUMNS) == 10
+    assert len(BLEU_COLUMNS) == 10
 
 
 def test_a_mean_of_sentences_is_another_figure() -> None:
@@ -98,6 +98,6 @@ def test_a_mean_of_sentences_is_another_figure() -> None:
 
 
 def test_it_is_a_figure_by_sums_alone() -> None:
-    assert (KIND.score, KIND.corpus) == (None, None)
+    assert (BLEU.score, BLEU.corpus) == (None, None)
     with pytest.raises(AssertionError):
-        corpus_figure(KIND, [""], ["a"], ["a"])
+        corpus_figure(BLEU, [""], ["a"], ["a"])

@@ -9,7 +9,7 @@ import pytest
 from simulated_sweep import sweep
 from summarised import arms_in
 
-from spsbench.metrics.bleu import KIND, bleu_counts
+from spsbench.metrics.builtin import BLEU, bleu_counts
 from spsbench.stats.comparison import Side, compare, slower, undecided
 
 RUN: dict[str, Any] = {
@@ -165,14 +165,14 @@ def test_a_metric_computed_in_another_way_is_named_and_has_no_interval(of_b: str
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_bleu_under_two_signatures_has_no_interval(alike: bool) -> None:
-    about = [KIND.record() | {"signature": told} for told in ("tok:13a", "tok:13a" if alike else "tok:zh")]
+    about = [BLEU.record() | {"signature": told} for told in ("tok:13a", "tok:13a" if alike else "tok:zh")]
     sides = []
     for name, seed, own in zip("ab", (0, 1), about, strict=True):
         side = _side(name, seed=seed)
         rng = np.random.default_rng(seed)
         words = [" ".join(rng.choice(["a", "b", "c"], 8)) for _ in range(len(side.samples))]
         rows = bleu_counts([""] * len(words), words, ["a b c a b c a b"] * len(words))
-        scores = [dict(zip(KIND.columns, row, strict=True)) for row in rows]
+        scores = [dict(zip(BLEU.columns, row, strict=True)) for row in rows]
         samples = side.samples.assign(scores=scores)
         sides.append(Side(name, side.run | {"metrics": {"bleu": own}}, side.prompts, samples))
     found = compare(*sides)

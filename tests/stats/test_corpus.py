@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from summarised import summarise
 
-from spsbench.metrics.bleu import KIND, bleu_counts, bleu_of_sums
+from spsbench.metrics.builtin import BLEU, bleu_counts, bleu_of_sums
 from spsbench.metrics.kind import MetricKind, Sums, scores
 from spsbench.report import judgement, results
 from spsbench.report.tables import in_full
@@ -25,7 +25,7 @@ from spsbench.stats.scores import score_table
 Make = Callable[..., pd.DataFrame]
 
 WORDS = np.array(["the", "old", "tower", "fell", "and", "three", "men", "ran", "to", "it", "in", "rain"])
-INFO = {"metrics": {"bleu": KIND.record()}, "headline_metric": "bleu"}
+INFO = {"metrics": {"bleu": BLEU.record()}, "headline_metric": "bleu"}
 
 
 def texts(rng: np.random.Generator, n: int, errors: float) -> tuple[list[str], list[str]]:
@@ -41,11 +41,11 @@ def counts(n: int, errors: float, seed: int) -> list[list[float]]:
 
 
 def table(rows: list[list[float]] | Floats) -> pd.DataFrame:
-    return pd.DataFrame(rows, index=[f"e{i}" for i in range(len(rows))], columns=list(KIND.columns))
+    return pd.DataFrame(rows, index=[f"e{i}" for i in range(len(rows))], columns=list(BLEU.columns))
 
 
 def scored(make: Make, method: str, rows: list[list[float]], **more: Any) -> pd.DataFrame:
-    scores = [dict(zip(KIND.columns, row, strict=True)) for row in rows]
+    scores = [dict(zip(BLEU.columns, row, strict=True)) for row in rows]
     return make([1.0] * len(rows), [9] * len(rows), method=method, scores=scores, **more)
 
 
@@ -202,13 +202,13 @@ def test_repeats_of_a_prompt_are_summed_as_one_unit(make_samples: Make) -> None:
     assert found["comparisons"][0]["prompts"] == 10
 
 
-LATIN = MetricKind("latin", "Mine.", sums=Sums(KIND.sums.columns, bleu_counts, _fast_bleu))  # type: ignore[union-attr]
+LATIN = MetricKind("latin", "Mine.", sums=Sums(BLEU.sums.columns, bleu_counts, _fast_bleu))  # type: ignore[union-attr]
 
 
 def test_a_files_metric_needs_its_task_at_hand(make_samples: Make) -> None:
     rows = counts(10, 0.2, 12)
     named = {
-        column.replace("bleu", "latin"): value for column, value in zip(KIND.columns, rows[0], strict=True)
+        column.replace("bleu", "latin"): value for column, value in zip(BLEU.columns, rows[0], strict=True)
     }
     samples = make_samples([1.0], [9], scores=[named])
     info = {"metrics": {"latin": LATIN.record()}}
@@ -240,7 +240,7 @@ def test_a_name_never_has_a_file_run_by_a_report(tmp_path: Path) -> None:
 
 
 def test_columns_that_are_another_version_s_are_not_summed() -> None:
-    told = KIND.record() | {"columns": ["bleu:sys_len"]}
+    told = BLEU.record() | {"columns": ["bleu:sys_len"]}
     assert corpus_metrics({"metrics": {"bleu": told}})["bleu"].value is None
 
 
@@ -333,7 +333,7 @@ def test_which_outputs_a_figure_covers_depends_on_no_order() -> None:
 
 def test_what_is_recorded_of_a_files_metric_is_what_its_function_gives(make_samples: Make) -> None:
     """Figures, intervals and the pair on common prompts, without the function."""
-    names = [column.replace("bleu", "latin") for column in KIND.columns]
+    names = [column.replace("bleu", "latin") for column in BLEU.columns]
     samples = {
         method: make_samples(
             [1.0] * n,

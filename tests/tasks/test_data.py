@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spsbench.paths import mini_dir
 from spsbench.records import Example
-from spsbench.tasks.data import chosen, fingerprint, is_mini
+from spsbench.tasks.task import chosen, fingerprint, is_mini
 
 EXAMPLES = [Example(f"id{i}", {"document": f"text {i}"}, f"summary {i}") for i in range(200)]
 

@@ -13,8 +13,8 @@ from spsbench.errors import UsageError
 from spsbench.paths import data_dir
 from spsbench.records import Prompt
 from spsbench.tasks.catalogue import load_task
-from spsbench.tasks.sentences import sentence_per_line
 from spsbench.tasks.task import TextTokenizer
+from spsbench.tasks.text import sentence_per_line
 
 TASK = load_task("cnndm")
 ARTICLE = "A storm came over the hills. " * 20

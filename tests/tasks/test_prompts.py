@@ -17,8 +17,7 @@ from spsbench.config import resolve
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import Prompt, SamplingParams
 from spsbench.tasks.catalogue import load_task
-from spsbench.tasks.prompts import read_prompts_file
-from spsbench.tasks.prompts_task import PromptsTask
+from spsbench.tasks.prompts import PromptsTask, read_prompts_file
 from spsbench.tasks.task import TextTokenizer
 
 Write = Callable[..., Path]

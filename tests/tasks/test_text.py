@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.metrics.final_number import final_number
+from spsbench.metrics.builtin import final_number
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import TextTokenizer
 

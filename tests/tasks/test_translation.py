@@ -148,12 +148,12 @@ def test_synthetic_data_is_all_that_such_a_task_has(monkeypatch: pytest.MonkeyPa
     (tmp_path / "data").mkdir()
     line = json.dumps({"id": "w", "source": "The cat.", "target": "kat la."})
     (tmp_path / "data/wmt.jsonl").write_text(line + "\n")
-    monkeypatch.setattr("spsbench.tasks.yaml_task.mini_dir", lambda folder="mini": tmp_path)
-    monkeypatch.setattr("spsbench.tasks.data.mini_dirs", lambda: {"mini-t5": tmp_path})
+    monkeypatch.setattr("spsbench.tasks.task.mini_dir", lambda folder="mini": tmp_path)
+    monkeypatch.setattr("spsbench.tasks.task.mini_dirs", lambda: {"mini-t5": tmp_path})
     for source in ("mini", "official", str(tmp_path / "data/wmt.jsonl")):
         data = load_task("wmt-mini").load(source, None, 0)
         assert (data.label, data.synthetic) == ("wmt-mini (synthetic)", True)
-    monkeypatch.setattr("spsbench.tasks.yaml_task.mini_dir", lambda folder="mini": tmp_path / folder)
+    monkeypatch.setattr("spsbench.tasks.task.mini_dir", lambda folder="mini": tmp_path / folder)
     with pytest.raises(UnavailableError, match=r"synthetic data of wmt-mini are missing \(.*mini_t5"):
         load_task("wmt-mini").load("mini", None, 0)
     with pytest.raises(UsageError, match="wmt14-ende has no synthetic data"):

@@ -11,8 +11,7 @@ import pytest
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import Prompt
 from spsbench.tasks.catalogue import load_task
-from spsbench.tasks.data import TaskData
-from spsbench.tasks.task import TextTokenizer
+from spsbench.tasks.task import TaskData, TextTokenizer
 
 TASK = load_task("xsum")
 WORDS = " ".join(f"w{i}" for i in range(70))

@@ -1,0 +1,443 @@
+"""What ``run`` and ``sweep-k`` do: settings, plan, execution with progress, the screen."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.cli.console import out, print_json, say, say_if_busy
+from spsbench.cli.interruption import Interrupted, continued_by, written
+from spsbench.cli.values import seconds
+from spsbench.cluster import cluster_of, require_cluster
+from spsbench.config import RunConfig
+from spsbench.environment import require_cpus
+from spsbench.errors import GateFailed, IncompleteError, UsageError
+from spsbench.files import make_folder, write_text
+from spsbench.paths import results_dir
+from spsbench.records import number
+from spsbench.store import fresh_directory
+
+if TYPE_CHECKING:
+    from spsbench.config import RunConfig
+    from spsbench.records import Arm
+    from spsbench.summary_types import Summary
+
+
+_ABOUT_THE_COMMAND = {
+    *("pair", "protocol", "config", "set"),  # sources of settings, not settings
+    *(
+        "out",
+        "resume",
+        "prompts",
+        "fail_on",
+        "json",
+        "quiet",
+        "debug",
+        "no_score",
+        "no_proof",
+        "expect",
+        "allow_mixed",
+        "budget",
+        "on",
+        "trust",
+    ),
+}
+_NUMBERS = (
+    *("limit", "samples", "max_new_tokens", "seed", "trace", "threads", "tensor_parallel"),
+    *("temperature", "top_p", "top_k"),
+    *("beams", "draft_beams", "length_penalty"),
+)
+
+
+def read_settings(params: Mapping[str, Any]) -> RunConfig:
+    """The configuration that the options of ``run`` or ``sweep-k`` ask for."""
+    from spsbench.config import resolve
+    from spsbench.config.resolve import FIELDS, field_of, remember, require_trusted
+
+    _check_directories(params)
+    gates_of(params["fail_on"])
+    # False is the absence of a switch: it must not overrule what a file says.
+    flags = {
+        name: value
+        for name, value in params.items()
+        if name not in _ABOUT_THE_COMMAND and value is not None and value is not False
+    }
+    if (prompts := params.get("prompts")) is not None:
+        flags["task"] = _prompts_file(prompts)
+    if "data" not in flags:
+        flags |= task_file(flags.get("task"), quiet=params["quiet"])
+    if params["no_score"]:
+        flags["score"] = False
+    if params.get("no_proof"):
+        flags["proof"] = False
+    if (budget := params.get("budget")) is not None:
+        flags["budget"] = seconds(budget, 0.0)
+    # What is no number stays a text, for the configuration to refuse.
+    flags |= {name: number(flags[name]) for name in _NUMBERS if name in flags}
+    if params["resume"] is not None:
+        flags = _as_before(params["resume"] / "run.json") | flags
+    source = params["config"] if params["resume"] is None else params["resume"] / "config.yaml"
+    overrides = params["set"] or ()
+    config = resolve(flags, source, overrides, params["protocol"], params["pair"])
+    if params["resume"] is None:
+        remember(config)
+    else:
+        typed = {field_of(name) for name in (*flags, *(text.partition("=")[0] for text in overrides))}
+        theirs = [field for field in FIELDS if field not in typed]
+        require_trusted(config, theirs, params["resume"], trust=params.get("trust", False))
+    if params.get("on") is None:
+        require_cpus(config.threads)
+    if (placement := params.get("draft_placement")) is not None and config.tensor_parallel == 1:
+        raise UsageError(
+            f"{placement} says where the draft of a split target is, and the target is in one process.",
+            flag="--draft-placement",
+            remedy="Add --tensor-parallel N, or leave it out.",
+        )
+    return config
+
+
+def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
+    """What a file given as TASK stands for: prompts, or a task with the file as its data."""
+    from spsbench.tasks.prompts import is_task_file, layout_of
+
+    if task is None or not is_task_file(task) or not Path(task).is_file():
+        return {}
+    layout = layout_of(Path(task))
+    say(layout.described(task), quiet=quiet)
+    return {} if layout.task is None else {"task": layout.task, "data": task}
+
+
+def _prompts_file(path: str) -> str:
+    """The file of ``--prompts``, which is a way to write TASK."""
+    from spsbench.tasks.prompts import ENDINGS, is_prompts_file
+
+    if not is_prompts_file(path):
+        raise UsageError(
+            f"{path} is not a prompts file.", flag="--prompts", remedy=f"Give {', '.join(ENDINGS)}."
+        )
+    return path
+
+
+def _as_before(run: Path) -> dict[str, str]:
+    """What ``extract: auto`` stood for in a chat that was left to answer freely; and that each turn of
+    ``messages`` was asked before there was a setting for it."""
+    from spsbench.config.files import read_yaml
+    from spsbench.files import read_json
+
+    turns = {} if "turns" in read_yaml(run.with_name("config.yaml"), "--resume") else {"turns": "all"}
+
+    told = read_json(run, "--resume")
+    rule = told.get("extract") or ("fence" if told.get("headline_metric") == "pass@1" else None)
+    chat = (told.get("identity") or {}).get("chat_template") is True
+    return turns | ({"extract": "fence"} if chat and rule == "fence" else {})
+
+
+def _check_directories(params: Mapping[str, Any]) -> None:
+    resume: Path | None = params["resume"]
+    if resume is None:
+        return
+    if not (resume / "run.json").is_file():
+        raise UsageError(
+            f"{resume} is not a run directory.",
+            flag="--resume",
+            remedy="Name the directory of a run, or begin a new one there with --out.",
+        )
+
+
+def gates_of(text: str | None) -> list[str]:
+    """The gates that ``--fail-on`` names."""
+    from spsbench.stats.gate import GATES
+
+    named = [part.strip() for part in (text or "incomplete").split(",")]
+    for gate in named:
+        if gate not in GATES:
+            raise UsageError(
+                f"{gate or 'an empty text'} is unknown.",
+                flag="--fail-on",
+                remedy=f"Choose from {', '.join(GATES)}.",
+            )
+    return named
+
+
+def resume_command(directory: Path, *more: str) -> str:
+    """The command that continues a run, as it can be typed here, with further arguments."""
+    return written("run", "--resume", str(directory), *more)
+
+
+def measure(params: Mapping[str, Any]) -> None:
+    """Carry out a run as the options ask."""
+    config = read_settings(params)
+    expected = _expected(params["expect"])
+    _refuse_settings(config, expect=expected, on=params["on"])
+    if params["on"] is not None:
+        cluster_of(params["on"])
+    require_possible(config, gates_of(params["fail_on"]))
+    among_processes(config, lambda: _measure(params, config, expected))
+
+
+def _refuse_settings(config: RunConfig, **given: Any) -> None:
+    """Refuse what settings, from whatever source, say against options that are no settings."""
+    from spsbench.config.together import refuse_together
+
+    split = config.tensor_parallel if config.tensor_parallel > 1 else None
+    refuse_together(
+        "run", given | {"tensor_parallel": split, "until": config.until, "budget": config.budget_s}
+    )
+
+
+def require_possible(config: RunConfig, gates: Sequence[str] = ()) -> None:
+    """Refuse what the settings alone show to be impossible; torch is not imported for it."""
+    from spsbench.arms.choice import task_and_arms
+
+    _, arms = task_and_arms(config)
+    _require_lossless_rules(arms, gates)
+
+
+def among_processes(config: RunConfig, lead: Callable[[], None]) -> None:
+    """Do something in the first process of a split target while the others follow it; alone, just do it."""
+    import typer
+
+    from spsbench.runner.ranks import among_ranks
+
+    with among_ranks(config) as ranks:
+        if ranks is None or ranks.leads:
+            lead()
+            return
+        from spsbench.runner.ranks import follow
+
+        if code := follow(config, ranks):
+            raise typer.Exit(code)
+
+
+def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None) -> None:
+    """Plan, carry out and judge a run in this process."""
+    from spsbench.cli.progress import watching
+    from spsbench.store import fresh_directory
+
+    quiet: bool = params["quiet"]
+    address = None if (on := params["on"]) is None else require_cluster(on)
+    say_if_busy(quiet=quiet)
+    say("Checking task, data and models", quiet=quiet)
+    from spsbench.runner import execute, execute_on, plan
+
+    ready = plan(config)
+    carry_out = execute if address is None else partial(execute_on, address)
+    named: Path | None = params["resume"] or params["out"]
+    directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
+    continued_by(partial(_continuation, directory, on))
+    with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
+        outcome = carry_out(
+            ready, directory, resume=named is not None, watcher=watcher, allow_mixed=params["allow_mixed"]
+        )
+    show_summary(outcome.summary, as_json=params["json"], quiet=quiet)
+    say(f"Everything is in {outcome.directory}", quiet=quiet)
+    report = shlex.join(["spsbench", "report", str(outcome.directory), "--html"])
+    say(f"Figures and a page with every token: {report}", quiet=quiet)
+    if not outcome.complete:
+        raise _incomplete(outcome.summary, directory)
+    _judge(outcome.summary, gates_of(params["fail_on"]))
+    _require_tokens(outcome.summary, expected)
+
+
+def _expected(text: str | None) -> str | None:
+    """What ``--expect`` gives, checked before anything is loaded."""
+    if text is None or re.fullmatch(r"[0-9a-f]{8,64}", text):
+        return text
+    raise UsageError(
+        f"{text} is not a hash.",
+        flag="--expect",
+        remedy="Give the 16 digits that a run prints as the hash of all token ids, or at least 8 of them.",
+    )
+
+
+def _require_tokens(summary: Summary, expected: str | None) -> None:
+    """Raise ``GateFailed`` unless the run wrote the tokens that ``--expect`` names."""
+    found = summary["token_sha256"] or ""
+    if expected is not None and not found.startswith(expected):
+        raise GateFailed(
+            f"the token ids hash to {found[: len(expected)]}, not to {expected}.",
+            flag="--expect",
+            remedy="`spsbench compare` of both runs shows the first token that differs.",
+        )
+
+
+def _require_lossless_rules(arms: Sequence[Arm], gates: Sequence[str]) -> None:
+    """Refuse a gate on losslessness that a rule cannot pass, before anything is loaded."""
+    from spsbench.arms.choice import is_lossless
+
+    lossy = sorted({arm.rule.name for arm in arms if arm.method == "sps" and not is_lossless(arm)})
+    if lossy and "lossless" in gates:
+        raise UsageError(
+            f"{', '.join(lossy)} is lossy by design and cannot pass the gate lossless.",
+            flag="--fail-on",
+            remedy="Leave the gate or the rule out.",
+        )
+
+
+def _judge(summary: Summary, gates: list[str]) -> None:
+    """Raise ``GateFailed`` for what ``--fail-on`` names and the run did not pass."""
+    from spsbench.stats.gate import failures
+
+    failed = [f"{gate}: {reason}" for gate in gates for reason in failures(summary, gate)]
+    if failed:
+        raise GateFailed(" ".join(failed), flag="--fail-on")
+
+
+def show_summary(summary: Summary, *, as_json: bool, quiet: bool) -> None:
+    """Print a summary on stdout as tables or as JSON; with ``quiet`` no tables."""
+    if as_json:
+        print_json(summary)
+    elif not quiet:
+        from spsbench.report.sections import show
+
+        show(summary, out())
+
+
+@contextmanager
+def _leaving_no_litter(directory: Path, *, fresh: bool) -> Iterator[None]:
+    """Remove a directory that was made for this run and in which nothing was measured."""
+    try:
+        yield
+    except BaseException:
+        if fresh and not _has_samples(directory):
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def _continuation(directory: Path, on: str | None) -> str | None:
+    """The command that continues a run; None if nothing was measured yet."""
+    spread = () if on is None else ("--on", on)
+    return resume_command(directory, *spread) if _has_samples(directory) else None
+
+
+def _has_samples(directory: Path) -> bool:
+    journal = directory / "samples.jsonl"
+    return journal.is_file() and journal.stat().st_size > 0
+
+
+def _most_frequent(directory: Path) -> str:
+    """The error that most sequences failed with, and of how many; empty where none failed."""
+    from spsbench.store import read_frames
+
+    errors = read_frames(directory).samples["error"].dropna().value_counts()
+    if errors.empty:
+        return ""
+    text = next(iter(str(errors.index[0]).splitlines()), "").rstrip(".")
+    return f"; {errors.iloc[0]} with: {text}"
+
+
+def _incomplete(summary: Summary, directory: Path) -> IncompleteError:
+    failed = sum(row["failed"] for row in summary["rows"])
+    missing = sum(row["missing"] for row in summary["rows"])
+    return IncompleteError(
+        f"of the sequences {failed} failed and {missing} are missing{_most_frequent(directory)}.",
+        remedy=f"{directory / 'samples.jsonl'} says why; `{resume_command(directory)}` tries them again.",
+    )
+
+
+_MOST = 64
+_GRACE_S = 20.0
+"""Less than the 30 s that Slurm and Kubernetes leave between SIGTERM and SIGKILL."""
+
+
+def measure_processes(params: Mapping[str, Any]) -> None:
+    """Carry a run out in N processes, one after another, and conclude over all.
+
+    One process is one draw: memory layout, trials at load and clocks differ between processes, and
+    the interval of a single run does not contain that. Each process leaves a complete run in
+    ``process-i``; one that was there before is continued.
+    """
+    count = _count(params["processes"])
+    config = read_settings({name: value for name, value in params.items() if name != "processes"})
+    _refuse_settings(config, processes=count)
+    out: Path = params["out"] or fresh_directory(results_dir(), config.task, config.pair.name)
+    make_folder(out, "--out")
+    settings = out / "settings.yaml"
+    write_text(settings, config.to_yaml())
+    again = ("run", "--processes", str(count), "--config", str(settings), "--out", str(out))
+    continued_by(lambda: written(*again))
+    for index in range(count):
+        say(f"Process {index + 1} of {count}", quiet=params["quiet"])
+        _measure_one(settings, out / f"process-{index}", quiet=params["quiet"])
+    _conclude(out, count, config, as_json=params["json"], quiet=params["quiet"])
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 2 <= int(text) <= _MOST:
+        raise UsageError(f"it must be a whole number from 2 to {_MOST}, got {text}.", flag="--processes")
+    return int(text)
+
+
+def _measure_one(settings: Path, directory: Path, *, quiet: bool) -> None:
+    command = [sys.executable, "-m", "spsbench", "run", "--config", str(settings), "--out", str(directory)]
+    process = subprocess.Popen([*command, *(["--quiet"] if quiet else [])], stdout=subprocess.DEVNULL)
+    try:
+        code = process.wait()
+    except KeyboardInterrupt as error:
+        _end(process, error)
+        raise
+    if code != 0:
+        raise IncompleteError(
+            f"the process for {directory} ended with code {code}.",
+            flag="--processes",
+            remedy="Its message is above; the same command with --out goes on where it stopped.",
+        )
+
+
+def _end(process: subprocess.Popen[bytes], error: KeyboardInterrupt) -> None:
+    """Let a process finish its interruption: Ctrl-C went to it too, another signal may not have."""
+    patience_s = 0.0 if isinstance(error, Interrupted) else _GRACE_S
+    for end in (process.terminate, process.kill):
+        try:
+            process.wait(patience_s)
+            return
+        except subprocess.TimeoutExpired:
+            end()
+        patience_s = _GRACE_S
+    process.wait()
+
+
+def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet: bool) -> None:
+    """Summarise the tables of all processes as one, and show it as a run is shown."""
+    import pandas as pd
+
+    from spsbench.store import read_frames, write_summary
+    from spsbench.store.conditions import condition, joined
+    from spsbench.summary import summarise
+
+    directories = [out / f"process-{index}" for index in range(count)]
+    frames = [read_frames(directory) for directory in directories]
+    infos = [_info(directory) for directory in directories]
+    conditions = joined(infos, [f.samples["condition"] for f in frames])
+    samples = pd.concat(
+        [
+            f.samples.assign(
+                process=i,
+                condition=[conditions.index(condition(infos[i], c)) for c in f.samples["condition"]],
+            )
+            for i, f in enumerate(frames)
+        ],
+        ignore_index=True,
+    )
+    loops = pd.concat([f.loops.assign(process=i) for i, f in enumerate(frames)], ignore_index=True)
+    expected = int(infos[0]["expected_sequences"]) * count
+    info = infos[0] | {"expected_sequences": expected, "conditions": conditions}
+    summary = summarise(samples, loops, info)
+    write_summary(out, summary)
+    show_summary(summary, as_json=as_json, quiet=quiet)
+    say(f"{count} processes of {config.task}; everything is in {out}", quiet=quiet)
+
+
+def _info(directory: Path) -> dict[str, Any]:
+    from spsbench.store import RunStore
+
+    with RunStore.open(directory) as store:
+        return store.run_info()
