@@ -1,21 +1,134 @@
-"""Which layers of isolation hold here: a program that tries to get out is run before any other."""
+"""Start judges' processes, and find the layers that hold here: a program that tries to get out runs first."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import secrets
+import select
+import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import spsbench
 from spsbench.errors import UsageError
 from spsbench.execution import verdict
-from spsbench.execution.verdict import Seeds, new_secret
-from spsbench.execution.isolation import ProblemFailure, WorkerFailure, WorkerProcess
+from spsbench.execution.verdict import Seeds
+
+# The judge keeps its deadlines itself; beyond this its process hangs.
+_GRACE_S = 60.0
+
+
+class WorkerFailure(Exception):
+    """The judge's process died, hung or answered nonsense; says nothing about the program."""
+
+
+class ProblemFailure(Exception):
+    """The problem cannot be judged with; asking again would not help."""
+
+
+class WorkerProcess:
+    """One ``spsbench.execution.worker`` process, asked one job at a time.
+
+    Attributes:
+        hello: what the sandbox says of itself: ``uid``, ``landlock_abi``.
+    """
+
+    def __init__(self, layers: Collection[str], number: int | None = None) -> None:
+        self._layers, self._number = layers, number
+        self._process: subprocess.Popen[str] | None = None
+        self.restart()
+
+    def ask(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Send a job and wait for its answer ``{"result", "cpu_s"}``."""
+        if self._process is None:
+            raise WorkerFailure("the judge's process is gone")
+        line = self._read(float(job["timeout_s"]) + _GRACE_S, json.dumps(job) + "\n")
+        if not line and self._process.wait() == -signal.SIGPROF:
+            # The judge computed in C with an answer, deaf to its alarm, until the kernel ended it.
+            self.restart()
+            return {"result": verdict.TIMED_OUT, "cpu_s": float(job["timeout_s"])}
+        return _reply(line, "result")
+
+    def restart(self) -> None:
+        """Start the process, in place of the one that there may be."""
+        self.close()
+        here = str(Path(spsbench.__file__).resolve().parent.parent)
+        inherited = os.environ.get("PYTHONPATH")
+        search_path = os.pathsep.join([here, inherited] if inherited else [here])
+        place = [] if self._number is None else [str(self._number)]
+        layers = "+".join(sorted(self._layers))
+        self._process = subprocess.Popen(
+            # -P: a random.py in the current directory must not shadow the library's.
+            [sys.executable, "-P", "-m", "spsbench.execution.worker", layers, *place],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": search_path, "PYTHONHASHSEED": "0"},
+            text=True,
+            encoding="utf-8",
+            # Its own session: Ctrl-C is for the benchmark to handle.
+            start_new_session=True,
+        )
+        try:
+            self.hello = _reply(self._read(_GRACE_S), "hello")["hello"]
+        except WorkerFailure:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the process and release its pipes."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # Its sandbox sees the socket closed and ends; so does whatever runs in it.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):  # a job still buffered at its death
+                    stream.close()
+
+    def _read(self, patience_s: float, message: str = "") -> str:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(message)
+            process.stdin.flush()
+            poll = select.poll()  # not select(), which knows no descriptor above 1023
+            poll.register(process.stdout.fileno(), select.POLLIN)
+            if not poll.poll(patience_s * 1000):
+                raise WorkerFailure(f"the judge's process hung for {patience_s:.0f} s")
+            return process.stdout.readline()
+        except (OSError, ValueError) as error:  # ValueError: closed while it was asked
+            raise WorkerFailure(f"the judge's process is gone ({error})") from error
+
+
+def _reply(line: str, wanted: str) -> dict[str, Any]:
+    if not line:
+        raise WorkerFailure("the judge's process ended without an answer")
+    try:
+        reply = json.loads(line)
+    except ValueError as error:
+        raise WorkerFailure(f"the judge's process answered {line[:80]!r}") from error
+    if isinstance(reply, dict) and "broken" in reply:
+        raise ProblemFailure(reply["broken"])
+    if not isinstance(reply, dict) or wanted not in reply:
+        raise WorkerFailure(str(reply.get("error") if isinstance(reply, dict) else reply))
+    return reply
+
 
 _TIMEOUT_S = 10.0
 
@@ -74,29 +187,22 @@ def holds(layers: Collection[str]) -> str | None:
         secret, fresh = Path(folder) / "secret", Path(folder) / "fresh"
         secret.write_text("secret", encoding="ascii")
         arguments = json.dumps([str(secret), str(fresh), server.getsockname()[1]])
-        fault = _ask(layers, [("canary", _TEST.format(arguments=arguments), True), *_ORDINARY])
+        fault = works(layers, ("canary", _TEST.format(arguments=arguments), True))
         return fault or ("a program made a file" if fresh.exists() else None)
 
 
-def works(layers: Collection[str]) -> str | None:
+def works(layers: Collection[str], *more: tuple[str, str, bool]) -> str | None:
     """Whether right and wrong programs are distinguished; nothing about what a program could do."""
-    return _ask(layers, _ORDINARY)
-
-
-_ORDINARY = [("lazy", _LAZY_TEST, True), ("lazy", _LYING_TEST, False)]
-
-
-def _ask(layers: Collection[str], questions: list[tuple[str, str, bool]]) -> str | None:
     try:
         worker = WorkerProcess(layers)
     except WorkerFailure as failure:
         return str(failure)
     try:
-        for entry_point, test, right in questions:
+        for entry_point, test, right in (*more, ("lazy", _LAZY_TEST, True), ("lazy", _LYING_TEST, False)):
             problem = {"task_id": "canary", "prompt": "", "entry_point": entry_point, "test": test}
             job = {"problem": problem, "completion": _PROGRAM, "timeout_s": _TIMEOUT_S}
-            seeds = Seeds.of(new_secret(), "canary").message()
-            result = worker.ask({**job, "seeds": seeds})["result"]
+            seeds = Seeds.of(secrets.token_bytes(16), "canary")
+            result = worker.ask({**job, "seeds": asdict(seeds)})["result"]
             if (result == verdict.PASSED) is not right:
                 return str(result).removeprefix("failed: AssertionError: ")
     except (WorkerFailure, ProblemFailure) as failure:
@@ -114,7 +220,6 @@ LEVELS = (
 )
 _LIMITS = "limits"  # part of every level
 _NONE = len(LEVELS) + 2  # 5 is a container of the user's own, whose isolation is unknown here
-_PARTIAL: tuple[tuple[str, ...], ...] = (("seccomp", _LIMITS), (_LIMITS,))
 
 
 @dataclass(frozen=True)
@@ -173,15 +278,12 @@ def _best() -> tuple[IsolationLevel | None, tuple[str, ...]]:
 
 @cache
 def _unsafe(missing: tuple[str, ...]) -> IsolationLevel:
-    where = "in a container" if _in_container() else "not in a container"
-    for layers in _PARTIAL:
+    in_container = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
+    where = "in a container" if in_container else "not in a container"
+    for layers in (("seccomp", _LIMITS), (_LIMITS,)):
         if works(layers) is None:
             return IsolationLevel(_NONE, f"unsafe ({'+'.join(layers)}, {where})", layers, missing)
     raise UsageError(
         f"generated programs cannot be run on this machine at all ({'; '.join(missing)}).",
         remedy="Generate with --no-score and judge the samples on Linux with `spsbench score`.",
     )
-
-
-def _in_container() -> bool:
-    return any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))

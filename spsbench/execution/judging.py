@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 from spsbench.errors import SpsbenchError
 from spsbench.execution import verdict
-from spsbench.execution.isolation import IsolationLevel, probe
-from spsbench.execution.verdict import Seeds, Verdict, new_secret
-from spsbench.execution.isolation import ProblemFailure, WorkerFailure, WorkerProcess
-
-_FIELDS = ("task_id", "prompt", "entry_point", "test")
+from spsbench.execution.isolation import IsolationLevel, ProblemFailure, WorkerFailure, WorkerProcess, probe
+from spsbench.execution.samples import PROBLEM_FIELDS
+from spsbench.execution.verdict import Seeds, Verdict
 
 # A program that timed out with so much of its time on a CPU would have done so alone, too.
 _FAIR_SHARE = 0.9
@@ -52,7 +51,7 @@ def judge_all(
 ) -> list[Verdict]:
     """As ``judge``, for pairs that are read one by one and not kept: memory does not grow with them."""
     level = probe(unsafe)
-    work = _Work(_jobs(pairs, timeout_s, secret or new_secret()))
+    work = _Work(_jobs(pairs, timeout_s, secret or secrets.token_bytes(16)))
     _run(work, workers or os.cpu_count() or 1, level)
     starved, work.starved = work.starved, []
     if starved:
@@ -63,8 +62,7 @@ def judge_all(
     return [results[key] for key in work.keys]
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(NamedTuple):
     key: bytes
     message: dict[str, Any]
 
@@ -97,20 +95,15 @@ class _Work:
                     return job
         return None
 
-    def finish(self, job: _Job, result: str, cpu_s: float) -> None:
-        """Note a label."""
-        if result == verdict.TIMED_OUT and cpu_s < _FAIR_SHARE * job.message["timeout_s"]:
-            self.starved.append(job)
-        self.results[job.key] = result
-
 
 def _jobs(pairs: Iterable[Pair], timeout_s: float, secret: bytes) -> Iterator[_Job]:
     for problem, completion in pairs:
-        fields = {name: str(problem[name]) for name in _FIELDS}
+        fields = {name: str(problem[name]) for name in PROBLEM_FIELDS}
         text = "\0".join((*fields.values(), completion))
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        message = {"problem": fields, "completion": completion, "timeout_s": timeout_s}
-        yield _Job(key, {**message, "seeds": Seeds.of(secret, fields["task_id"]).message()})
+        seeds = asdict(Seeds.of(secret, fields["task_id"]))
+        message = {"problem": fields, "completion": completion, "timeout_s": timeout_s, "seeds": seeds}
+        yield _Job(key, message)
 
 
 def _run(work: _Work, count: int, level: IsolationLevel) -> None:
@@ -132,7 +125,10 @@ def _serve(work: _Work, level: IsolationLevel, number: int | None) -> None:
     try:
         while job is not None and not work.over:
             reply = _ask_twice(job.message, worker)
-            work.finish(job, str(reply["result"]), float(reply["cpu_s"]))
+            result, cpu_s = str(reply["result"]), float(reply["cpu_s"])
+            if result == verdict.TIMED_OUT and cpu_s < _FAIR_SHARE * job.message["timeout_s"]:
+                work.starved.append(job)
+            work.results[job.key] = result
             job = work.take()
     except BaseException:
         work.over = True

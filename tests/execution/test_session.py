@@ -9,9 +9,9 @@ from threading import Thread
 
 import pytest
 
-from spsbench.execution import check, verdict
+from spsbench.execution import verdict, worker
+from spsbench.execution.inside import wire
 from spsbench.execution.worker import ProgramOver, Session
-from spsbench.execution.inside import frames, wire
 
 UNASKED = "failed: ProtocolError: an answer to no question"
 RIGHT, WRONG = wire.dumps(["value", 4, None]), wire.dumps(["value", 0, None])
@@ -43,7 +43,7 @@ def against() -> Iterator[Peer]:
 
 
 def question(requests: int) -> bytes:
-    return frames.receive(requests)[: frames.QUESTION_BYTES]
+    return wire.receive(requests)[: wire.QUESTION_BYTES]
 
 
 def ahead(message: bytes) -> Callable[[int, int], None]:
@@ -51,9 +51,9 @@ def ahead(message: bytes) -> Callable[[int, int], None]:
 
     def play(requests: int, replies: int) -> None:
         asked = question(requests)
-        frames.send(replies, asked + WRONG)
-        frames.receive(requests)  # the test's word that the answer was read
-        frames.send(replies, asked + message)
+        wire.send(replies, asked + WRONG)
+        wire.receive(requests)  # the test's word that the answer was read
+        wire.send(replies, asked + message)
 
     return play
 
@@ -61,8 +61,8 @@ def ahead(message: bytes) -> Callable[[int, int], None]:
 def call_after(judge: Session, hear: int) -> object:
     """Two calls; what the program wrote between them is there before the second."""
     assert judge.call((2,), {}) == 0
-    frames.send(judge._requests, b"go on")
-    frames._wait(hear, 1, judge.deadline)
+    wire.send(judge._requests, b"go on")
+    wire._wait(hear, 1, judge.deadline)
     return judge.call((3,), {})
 
 
@@ -78,23 +78,23 @@ def test_an_answer_written_ahead_is_no_answer(against: Peer) -> None:
 def test_nor_is_one_that_comes_while_the_question_is_sent(
     against: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames, "waiting", lambda _: False)  # as if it had come just after this look
+    monkeypatch.setattr(wire, "waiting", lambda _: False)  # as if it had come just after this look
     judge = against(ahead(RIGHT))
     with pytest.raises(ProgramOver, match=UNASKED):
         call_after(judge, judge._replies)
 
 
 def test_without_both_it_would_count(against: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "waiting", lambda _: False)
-    monkeypatch.setattr(check, "_new_question", lambda: b"always 8")
+    monkeypatch.setattr(wire, "waiting", lambda _: False)
+    monkeypatch.setattr(worker, "_new_question", lambda: b"always 8")
     judge = against(ahead(RIGHT))
     assert call_after(judge, judge._replies) == 4
 
 
 def test_half_an_answer_ahead_is_refused_too(against: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     def play(requests: int, replies: int) -> None:
-        frames.send(replies, question(requests) + WRONG)
-        frames.receive(requests)
+        wire.send(replies, question(requests) + WRONG)
+        wire.receive(requests)
         os.write(replies, b"\0")
 
     judge = against(play)
@@ -108,7 +108,7 @@ def test_a_question_is_never_asked_twice(against: Peer) -> None:
     def play(requests: int, replies: int) -> None:
         for _ in range(50):
             asked.append(question(requests))
-            frames.send(replies, asked[-1] + RIGHT)
+            wire.send(replies, asked[-1] + RIGHT)
 
     judge = against(play)
     assert [judge.call((2,), {}) for _ in range(50)] == [4] * 50
@@ -116,7 +116,7 @@ def test_a_question_is_never_asked_twice(against: Peer) -> None:
 
 
 def test_an_answer_without_its_question_is_refused(against: Peer) -> None:
-    judge = against(lambda requests, replies: frames.send(replies, question(requests)[:0] + RIGHT))
+    judge = against(lambda requests, replies: wire.send(replies, question(requests)[:0] + RIGHT))
     with pytest.raises(ProgramOver, match=UNASKED):
         judge.call((2,), {})
 

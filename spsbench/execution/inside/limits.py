@@ -28,39 +28,31 @@ def lower_common(memory_bytes: int) -> None:
 
     A hard limit that is lower already stays.
     """
-    _lower({"AS": memory_bytes, "FSIZE": 0, "CORE": 0, "NOFILE": 64, "MEMLOCK": 0, "MSGQUEUE": 0})
+    hard = {"AS": memory_bytes, "FSIZE": 0, "CORE": 0, "NOFILE": 64, "MEMLOCK": 0, "MSGQUEUE": 0}
+    for name, value in hard.items():
+        _lower(name, value, hard=True)
 
 
 def lower_own(cpu_s: int) -> None:
     """Limit this process alone: CPU time, no further process."""
-    _lower({"CPU": cpu_s, "NPROC": 0})  # root is exempt from the latter; seccomp is not
-
-
-def _lower(wanted: dict[str, int]) -> None:
-    for name, value in wanted.items():
-        number = getattr(resource, f"RLIMIT_{name}", None)  # not every system has every limit
-        if number is not None:
-            _limit(number, value)
-
-
-def _limit(number: int, value: int) -> None:
-    _, hard = resource.getrlimit(number)
-    lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    try:
-        resource.setrlimit(number, (lowered, lowered))
-    except (OSError, ValueError):  # macOS refuses some; the deadline and the judge's caps remain
-        return
+    _lower("CPU", cpu_s, hard=True)
+    _lower("NPROC", 0, hard=True)  # root is exempt from it; seccomp is not
 
 
 def lower_soft(name: str, value: int) -> None:
     """Set a soft limit alone, where the hard one allows it."""
-    number = getattr(resource, f"RLIMIT_{name}")
-    _, hard = resource.getrlimit(number)
-    soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    try:
-        resource.setrlimit(number, (soft, hard))
-    except (OSError, ValueError):
+    _lower(name, value, hard=False)
+
+
+def _lower(name: str, value: int, *, hard: bool) -> None:
+    number = getattr(resource, f"RLIMIT_{name}", None)  # not every system has every limit
+    if number is None:
         return
+    _, most = resource.getrlimit(number)
+    lowered = value if most == resource.RLIM_INFINITY else min(value, most)
+    # macOS refuses some; the deadline and the judge's caps remain.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(number, (lowered, lowered if hard else most))
 
 
 def read_library(packages: Iterable[str]) -> None:
