@@ -923,7 +923,7 @@ class LocatedFacts(TypedDict):
 
 
 class EngineAuditRow(TypedDict):
-    """One setting of an external engine, audited; see ``spsbench.verify.engine_matrix.Row``.
+    """One setting of an external engine, audited; see ``spsbench.verify.engine_audit.Row``.
 
     ``leakage`` is over all texts. ``bound`` is what the last look rules out. ``against`` is the law that the
     texts were held against where that is not the one asked for, and ``convention`` the other reading of the

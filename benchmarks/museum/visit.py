@@ -16,8 +16,7 @@ from spsbench.peers.worker import Command, Worker
 from spsbench.records import SamplingParams, Spec
 from spsbench.stats.losslessness import ALARM
 from spsbench.verify.audit import described
-from spsbench.verify.engine_audit import Effort, EngineAudit, Found
-from spsbench.verify.engine_matrix import Subject
+from spsbench.verify.engine_audit import Effort, EngineAudit, Found, Subject
 
 Head = Callable[[Environment], Path]
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from spsbench.runner import Plan
     from spsbench.summary_types import Evidence, ReproFacts
     from spsbench.verify.effort import Finding
-    from spsbench.verify.engine_audit import Effort
-    from spsbench.verify.engine_matrix import Row, Setting, Subject, Watch
+    from spsbench.verify.engine_audit import Effort, Row, Setting, Subject, Watch
 
 
 _CONFORMANCE_PROMPTS = 4
@@ -92,8 +91,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
     from spsbench.cli.interruption import continued_by, typed
     from spsbench.files import make_folder
     from spsbench.store import fresh_directory
-    from spsbench.verify.engine_audit import Effort
-    from spsbench.verify.engine_matrix import Setting, audit_engine
+    from spsbench.verify.engine_audit import Effort, Setting, audit_engine
 
     quiet = params["quiet"]
     settings = [Setting(sampling, k) for sampling, k in product(samplings, lookaheads)]
@@ -204,7 +202,7 @@ def subject_of(kind: PeerKind, ready: Plan, threads: int | None) -> Subject:
     """Everything that the engine is asked with, and the models that read its texts."""
     from spsbench.peers.engine import ids_that_end
     from spsbench.runner.peers import folder_of
-    from spsbench.verify.engine_matrix import Subject
+    from spsbench.verify.engine_audit import Subject
 
     source, models = ready.source, _models(ready, threads or 1)  # loading fetches what is not here
     return Subject(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,21 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """One text of an engine, and what it reports of the loops."""
+
+    text: Foreign
+    accepted_per_loop: Sequence[int] | None = None
+    free: int | None = None
+    drafted_ids: Sequence[Sequence[int]] | None = None
+
+
+def reading_of(text: Foreign, models: tuple[CausalLM, CausalLM | None]) -> Reading:
+    """One uncached forward of each model over a text."""
+    return teacher_force(*models, text.prompt, text.completion, text.sampling)
+
+
+@dataclass(frozen=True, slots=True)
 class Reader:
     """Turns rows into texts."""
 
@@ -79,7 +94,9 @@ class Reader:
         for length in (source, len(prompt) - source + len(completion)):
             if length > self.context_window:
                 raise ValueError(f"{length} tokens do not fit the target's window of {self.context_window}")
-        return Foreign(line, prompt, completion, self._sampling(row), ours)
+        said = row.get("sampling")
+        sampling = self.sampling if said is None else sampling_of(said)
+        return Foreign(line, prompt, completion, sampling, ours)
 
     def _ids(self, row: Mapping[str, Any], name: str, *, special: bool) -> tuple[tuple[int, ...], bool]:
         """Token ids of a field, and whether they were made here from text."""
@@ -94,10 +111,6 @@ class Reader:
         if wrong is not None:
             raise ValueError(f"{name}_ids holds {wrong}, and the target has {self.vocab_size} tokens")
         return tuple(ids), False
-
-    def _sampling(self, row: Mapping[str, Any]) -> SamplingParams:
-        said = row.get("sampling")
-        return self.sampling if said is None else sampling_of(said)
 
 
 def described(sampling: SamplingParams) -> str:
@@ -148,16 +161,17 @@ class Audit:
         self.samplings[described(text.sampling)] += 1
         wrong = reading.impossible.nonzero()
         if len(wrong) and self.first_impossible is None:
-            self.first_impossible = _place(text, int(wrong[0]), reading.logits)
+            index = int(wrong[0])
+            row, token = reading.logits[index].float(), text.completion[index]
+            gap = float(row.max() - row[token])
+            self.first_impossible = {"line": text.line, "index": index, "token_id": token, "gap": gap}
 
     def bound(self, level: float) -> float | None:
         """The leakage that these texts rule out, but for one time in 1 / ``level``; None without a draft."""
         _, prompts = evidence_stats.per_prompt(self._table())
-        found = (
-            None
-            if prompts.empty
-            else evidence_stats.leakage(prompts, everywhere=self._is_exact(), level=level)
-        )
+        if prompts.empty:
+            return None
+        found = evidence_stats.leakage(prompts, everywhere=self._is_exact(), level=level)
         return None if found is None else found["bound"]
 
     def evidence(self, log_e: float | None = None) -> Evidence | None:
@@ -190,12 +204,6 @@ class Audit:
     def _is_exact(self) -> bool:
         """Whether rounding on both sides is so fine that one impossible token proves a fault."""
         return all(dtype in _EXACT for dtype in (self._target.dtype, self._dtype or torch.float32))
-
-
-def _place(text: Foreign, index: int, logits: torch.Tensor) -> dict[str, int | float]:
-    """Where the token stands, and how far its logit lies below the best."""
-    row, token = logits[index].float(), text.completion[index]
-    return {"line": text.line, "index": index, "token_id": token, "gap": float(row.max() - row[token])}
 
 
 def _fixed_sample_alarms(facts: dict[str, Any]) -> list[str]:

@@ -27,10 +27,9 @@ from spsbench.records import SamplingParams
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E
 from spsbench.summary_types import ReproFacts
-from spsbench.verify.engine_audit import reading_of
-from spsbench.verify.engine_matrix import Row, Subject
-from spsbench.verify.laws import Law, read_under
-from spsbench.verify.localise import MOST_TEXTS
+from spsbench.verify.audit import reading_of
+from spsbench.verify.engine_audit import Row, Subject
+from spsbench.verify.localise import MOST_TEXTS, Law, read_under
 from spsbench.verify.repro_parts import LEAST, LEVEL, followers, p_value, seeds
 from spsbench.verify.repro_parts import shown as p_shown
 from spsbench.verify.repro_script import options_of, script
@@ -256,7 +255,7 @@ def expected(
     Args:
         logits: [1, V].
     """
-    row = (warp(logits, sampling) if law is None or law.warped is None else law.warped(logits))[0].double()
+    row = (warp(logits, sampling) if law is None or law.share else law.warped(logits))[0].double()
     possible = int((row > 0).sum())
     few = possible <= _MOST_CELLS
     top = row.topk(possible if few else _TOP).indices.tolist()

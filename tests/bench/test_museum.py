@@ -23,8 +23,7 @@ from spsbench.peers.install import Environment
 from spsbench.peers.protocol import Ask, Load, Sampling
 from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
-from spsbench.verify.engine_audit import Effort
-from spsbench.verify.engine_matrix import Subject
+from spsbench.verify.engine_audit import Effort, Subject
 from spsbench.verify.served import Served
 
 K, STOP = 2, tiny_models.EOS

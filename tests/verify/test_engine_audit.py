@@ -24,10 +24,17 @@ from spsbench.verify import effort, engine_audit, localise
 from spsbench.verify.audit import Foreign
 from spsbench.verify.conformance import Asked, conformance
 from spsbench.verify.controls import ENGINE_FAULTS
-from spsbench.verify.engine_audit import FIRST_LOOK, Drawn, Effort, EngineAudit, Found
-from spsbench.verify.engine_matrix import Setting, Subject, audit_engine
-from spsbench.verify.laws import laws_beside, read_under
-from spsbench.verify.localise import locate
+from spsbench.verify.engine_audit import (
+    FIRST_LOOK,
+    Drawn,
+    Effort,
+    EngineAudit,
+    Found,
+    Setting,
+    Subject,
+    audit_engine,
+)
+from spsbench.verify.localise import laws_beside, locate, read_under
 from spsbench.verify.served import Served
 
 STOP = tiny_models.EOS
@@ -347,7 +354,7 @@ def test_every_law_gives_distributions(sampling: SamplingParams) -> None:
 
 def test_a_law_of_both_models_cannot_judge_one() -> None:
     mixture = laws_beside(SamplingParams(), draft=True)[-1]
-    assert mixture.warped is None
+    assert mixture.share
     with pytest.raises(ValueError, match="not a law of one model"):
         read_under(None, mixture)  # type: ignore[arg-type]
 

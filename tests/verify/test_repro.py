@@ -26,8 +26,7 @@ from spsbench.records import SamplingParams
 from spsbench.summary_types import ReproFacts
 from spsbench.verify import engine_audit, repro
 from spsbench.verify import repro_parts as common
-from spsbench.verify.engine_audit import Effort
-from spsbench.verify.engine_matrix import Row, Setting, Subject, audit_engine
+from spsbench.verify.engine_audit import Effort, Row, Setting, Subject, audit_engine
 from spsbench.verify.repro import Draws, reproduce, reproducible
 from spsbench.verify.repro_script import options_of, require_script, script
 
