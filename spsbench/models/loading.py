@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import shutil
+import weakref
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -17,11 +20,11 @@ from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of, t5_plan
 from spsbench.models.causal_lm import CausalLM, built, skeleton
-from spsbench.models.checkpoint import EMBEDDING, Checkpoint, LoadedWeights
+from spsbench.models.checkpoint import EMBEDDING, Checkpoint, LoadedWeights, StoredWeights
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import DTYPES, require_free, suitable_threads
-from spsbench.models.onnx_lm import OnnxLM
-from spsbench.models.placement import Placement, offload_folder, placed_lm
+from spsbench.models.onnx_lm import OnnxLM, OnnxModel
+from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import loading_settings, mark, quantise_built
 from spsbench.models.seq2seq_lm import SHARED, OnnxSeq2SeqLM, Seq2SeqLM
 from spsbench.models.source import ModelSource, Sharing, decoder_start, embedding_of, require_generative
@@ -187,9 +190,6 @@ def _in(part: Any, dtype: torch.dtype) -> Any:
     return part if part.weight.dtype == dtype else copy.deepcopy(part).to(dtype)
 
 
-_SHOWN = 3
-
-
 def load(
     source: ModelSource,
     dtype: str,
@@ -221,9 +221,12 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
     packed = source.quantization or Precision.read(dtype).quantise
     with typed_errors(source.name, flag):
         model = model if packed else model.to(device)
-    if (border := source.tokenizer.border) is not None:
-        return Seq2SeqLM(model.eval(), border, vocab_size)
-    return TorchLM(model.eval(), vocab_size)
+    return _over_torch(model, source.tokenizer.border, vocab_size)
+
+
+def _over_torch(model: Any, border: Border | None, vocab_size: int) -> TorchLM:
+    model.eval()
+    return TorchLM(model, vocab_size) if border is None else Seq2SeqLM(model, border, vocab_size)
 
 
 def load_placed(
@@ -240,10 +243,15 @@ def load_placed(
         device: of ids and logits.
         reserved_bytes: that a strategy leaves free on ``device``, for the draft.
     """
-    with offload_folder() as folder:
+    folder = mkdtemp(prefix="spsbench-offload-")  # for weights on disk
+    try:
         settings = placement.settings(source, dtype, reserved_bytes, device, folder)
-        model = _from_pretrained(source, dtype, device, "--target", settings)
-        return placed_lm(model.eval(), source, vocab_size, device, folder)
+        model = _from_pretrained(source, dtype, device, "--target", settings).eval()
+        weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+        return PlacedLM(model, vocab_size, device, source)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _from_pretrained(
@@ -293,22 +301,32 @@ def _load_sharing(
             raise
 
 
-def _load_onnx(
-    source: ModelSource, dtype: str, vocab_size: int, flag: str, threads: int | None
-) -> OnnxLM | OnnxSeq2SeqLM:
+def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, threads: int | None) -> OnnxModel:
     cpu = torch.device("cpu")
     # Once: a draft that shares its tensors asks for it, too.
     reference = cache(partial(load_torch, source, "float32", cpu, vocab_size, flag))
     with typed_errors(source.name, flag):
-        stored = Checkpoint(weights_folder(source))
-        size, bits = threads or suitable_threads(stored.parameters), Precision.read(dtype).bits
+        stored, border = Checkpoint(weights_folder(source)), source.tokenizer.border
         try:
-            if (border := source.tokenizer.border) is not None:
-                return OnnxSeq2SeqLM(source.config, border, stored, vocab_size, size, reference, bits)
-            return OnnxLM(source.config, stored, vocab_size, size, reference, bits=bits)
+            return _over_onnx(source.config, border, stored, vocab_size, threads, reference, dtype)
         except KeyError as missing:
             require_complete([str(missing.args[0])], source.name, flag)
             raise
+
+
+def _over_onnx(
+    config: Any,
+    border: Border | None,
+    stored: StoredWeights,
+    vocab_size: int,
+    threads: int | None,
+    reference: Callable[[], TorchLM],
+    dtype: str,
+) -> OnnxModel:
+    size, bits = threads or suitable_threads(stored.parameters), Precision.read(dtype).bits
+    if border is not None:
+        return OnnxSeq2SeqLM(config, border, stored, vocab_size, size, reference, bits)
+    return OnnxLM(config, stored, vocab_size, size, reference, bits=bits)
 
 
 def weights_folder(source: ModelSource) -> Path:
@@ -324,7 +342,7 @@ def weights_folder(source: ModelSource) -> Path:
 def require_complete(missing: list[str], name: str, flag: str) -> None:
     """Refuse a checkpoint with missing weights: transformers would initialise them at random."""
     if missing:
-        shown = ", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
+        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise UnavailableError(
             f"{name} is incomplete: {len(missing)} of its weights are missing ({shown}).",
             flag=flag,
@@ -381,20 +399,15 @@ def random_model(
     precision = Precision.read(dtype)
     if backend == TORCH and precision.quantise is not None:
         quantise_built(model, precision, device)
+    border = None
     if config.is_encoder_decoder:
         end = config.eos_token_id
         start = decoder_start(config, None, config.model_type, "--target-config")
         border = Border((end if isinstance(end, int) else end[0],), start)
-        over_torch: TorchLM = Seq2SeqLM(model.eval(), border, vocab_size)
-    else:
-        border, over_torch = None, TorchLM(model.eval(), vocab_size)
+    over_torch = _over_torch(model, border, vocab_size)
     if backend == TORCH:
         return over_torch
-    stored, bits = LoadedWeights(model), precision.bits
-    size = threads or suitable_threads(stored.parameters)
-    if border is not None:
-        return OnnxSeq2SeqLM(config, border, stored, vocab_size, size, lambda: over_torch, bits)
-    return OnnxLM(config, stored, vocab_size, size, lambda: over_torch, bits=bits)
+    return _over_onnx(config, border, LoadedWeights(model), vocab_size, threads, lambda: over_torch, dtype)
 
 
 def _dtype(dtype: str) -> torch.dtype | None:

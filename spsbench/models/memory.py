@@ -19,7 +19,7 @@ from spsbench.law.theory import union_share
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
-from spsbench.models.quantised import saved_bytes, stored_bytes
+from spsbench.models.quantised import packed_bytes, stored_bytes
 from spsbench.models.source import ModelSource, files_of
 
 _EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -186,16 +186,12 @@ def weight_bytes(
         for tensor in tensors
     )
     if asked.quantise is not None and packed_on is not None and width:
-        own -= saved_bytes(source.config, asked, packed_on, width)
-    return own + _head_bytes(source, width)
-
-
-def _head_bytes(source: ModelSource, width: int | None) -> int:
-    """Of the rows that a trained draft takes from its target's head."""
-    if source.sharing is None:
-        return 0
-    draft = source.sharing.draft
-    return len(draft.ids_below(draft.target.vocab_size)) * draft.target.hidden * (width or 4)
+        sizes = packed_bytes(source.config, asked, packed_on, width)
+        own -= sum(whole - packed for whole, packed in sizes.values())
+    if source.sharing is not None:  # the rows that a trained draft takes from its target's head
+        draft = source.sharing.draft
+        own += len(draft.ids_below(draft.target.vocab_size)) * draft.target.hidden * (width or 4)
+    return own
 
 
 def computed_width(source: ModelSource, dtype: str) -> int:

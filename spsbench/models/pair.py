@@ -169,7 +169,11 @@ def load_pair(
     """Load both models and run the self-test of each."""
     split = 1 if ranks is None else ranks.size
     require_pair_fits(source, dtypes, device, backend, placement, split=split)
-    target, told = _target(source, dtypes, device, backend, threads, beside, placement, ranks)
+    told = None
+    if beside is not None and beside.target.vocab_size == source.vocab_size:
+        target, told = beside.target, beside.info["target"]
+    else:
+        target = _target(source, dtypes, device, backend, threads, placement, ranks)
     if device.type == "cpu":
         threads = threads or suitable_threads(target.parameters)  # the draft runs on the target's
         # Over ONNX Runtime nothing large is left to torch, whose threads would wait for that pool's.
@@ -209,26 +213,25 @@ def _target(
     device: torch.device,
     backend: str,
     threads: int | None,
-    beside: Pair | None,
     placement: Placement | None,
     ranks: Ranks | None,
-) -> tuple[CausalLM, dict[str, Any] | None]:
-    """The target, and what is known of it if it was loaded already."""
-    if beside is not None and beside.target.vocab_size == source.vocab_size:
-        return beside.target, beside.info["target"]
+) -> CausalLM:
+    dtype, vocab_size = dtypes[0], source.vocab_size
     if ranks is not None:
-        return load_split(source.target, dtypes[0], source.vocab_size, "--target", ranks, threads), None
+        return load_split(source.target, dtype, vocab_size, "--target", ranks, threads)
     if placement is not None:
         alone = source.is_one(dtypes)
         reserved = 0 if alone else weight_bytes(source.draft, dtypes[1], "--draft", device) or 0
-        placed = load_placed(source.target, dtypes[0], device, source.vocab_size, placement, reserved)
-        return placed, None
-    return load(source.target, dtypes[0], device, source.vocab_size, "--target", backend, threads), None
+        return load_placed(source.target, dtype, device, vocab_size, placement, reserved)
+    return load(source.target, dtype, device, vocab_size, "--target", backend, threads)
 
 
 def _tested(model: CausalLM, part: ModelSource) -> dict[str, Any]:
     """What a run says of a model that passes its self-test."""
     test = require_exact_rollback(model, part.name)
+    built = model.model if isinstance(model, TorchLM) else None
+    experts = None if built is None else experts_of(built)
+    quantised = None if built is None else quantised_of(built)
     return {
         **part.identity(),
         "model_type": part.config.model_type,
@@ -239,19 +242,9 @@ def _tested(model: CausalLM, part: ModelSource) -> dict[str, Any]:
         "parameters": model.parameters,
         "forward_bytes": model.forward_bytes(),
         "kv_bytes_per_token": model.kv_bytes_per_token,
-        **_experts(model),
-        **_quantised(model),
+        **({} if experts is None else {"experts": asdict(experts)}),
+        **({} if quantised is None else {"quantised": asdict(quantised)}),
         **({"device_map": dict(model.placed)} if isinstance(model, PlacedLM) else {}),
         **({} if model.vocabulary is None else {"vocabulary": len(model.vocabulary)}),
         "self_test": asdict(test),
     }
-
-
-def _quantised(model: CausalLM) -> dict[str, Any]:
-    found = quantised_of(model.model) if isinstance(model, TorchLM) else None
-    return {} if found is None else {"quantised": asdict(found)}
-
-
-def _experts(model: CausalLM) -> dict[str, Any]:
-    experts = experts_of(model.model) if isinstance(model, TorchLM) else None
-    return {} if experts is None else {"experts": asdict(experts)}

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, NoReturn
 
 import torch
@@ -154,15 +150,15 @@ class PlacedLM(TorchLM):
 
     Args:
         device: of ids and logits.
+        source: what it was loaded from.
     """
 
-    def __init__(
-        self, model: Any, vocab_size: int, device: torch.device, placed: Mapping[str, str], parameters: int
-    ) -> None:
+    def __init__(self, model: Any, vocab_size: int, device: torch.device, source: ModelSource) -> None:
         super().__init__(model, vocab_size)
         self.device = device
-        self.placed = placed
-        self._parameters = parameters
+        resolved = getattr(model, "hf_device_map", None) or {"": model.device}
+        self.placed = {name: str(where) for name, where in resolved.items()}
+        self._parameters: int = sum(part.numel() for part in skeleton(source.config).parameters())
 
     @property
     def parameters(self) -> int:
@@ -175,43 +171,17 @@ class PlacedLM(TorchLM):
         return super().score_uncached(tokens, last).to(self.device)
 
     def with_features(self, flag: str) -> NoReturn:
-        raise _whole_only(flag)
+        raise UsageError(
+            "a drafter that reads layers, states or the embedding of its target needs it on one device.",
+            flag=flag,
+            remedy=f"Draft with a model, lookup, suffix or ngram, or leave {FLAG} out.",
+        )
 
     def truncated(self, layers: int, flag: str) -> NoReturn:
-        raise _whole_only(flag)
+        self.with_features(flag)
 
     def embedding_fingerprint(self) -> NoReturn:
-        raise _whole_only("--draft")
-
-
-def _whole_only(flag: str) -> UsageError:
-    return UsageError(
-        "a drafter that reads layers, states or the embedding of its target needs it on one device.",
-        flag=flag,
-        remedy=f"Draft with a model, lookup, suffix or ngram, or leave {FLAG} out.",
-    )
-
-
-@contextmanager
-def offload_folder() -> Iterator[str]:
-    """A folder for weights on disk; it is removed unless ``placed_lm`` made a model of them."""
-    folder = mkdtemp(prefix="spsbench-offload-")
-    try:
-        yield folder
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-
-
-def placed_lm(
-    model: Any, source: ModelSource, vocab_size: int, device: torch.device, folder: str
-) -> PlacedLM:
-    """The loaded target."""
-    weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
-    resolved = getattr(model, "hf_device_map", None) or {"": model.device}
-    count = sum(part.numel() for part in skeleton(source.config).parameters())
-    placed = {name: str(where) for name, where in resolved.items()}
-    return PlacedLM(model, vocab_size, device, placed, count)
+        self.with_features("--draft")
 
 
 def _read_map(path: Path) -> Modules:
@@ -226,13 +196,11 @@ def _read_map(path: Path) -> Modules:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON.", flag=FLAG, remedy=_FORM) from error
-    if not isinstance(content, dict) or not content or not all(map(_is_device, content.values())):
+    devices = content.values() if isinstance(content, dict) else ()
+    known = [where in ("cpu", DISK) or (type(where) is int and where >= 0) for where in devices]
+    if not known or not all(known):
         raise UsageError(f"{path} is not a device map.", flag=FLAG, remedy=_FORM)
-    return content
-
-
-def _is_device(value: Any) -> bool:
-    return value in ("cpu", DISK) if isinstance(value, str) else type(value) is int and value >= 0
+    return dict(content)
 
 
 def _require_devices(modules: Modules) -> None:
@@ -303,7 +271,7 @@ def _sizes(modules: Modules, config: Any, precision: Precision) -> dict[torch.de
     """Bytes of weights on each device; what is on disk takes none, and what is quantised lies on GPUs."""
     sizes: dict[torch.device, int] = {}
     model = skeleton(config, DTYPES.get(precision.dtype))
-    packed: dict[str, int] = {}
+    packed: dict[str, tuple[int, int]] = {}
     if precision.quantise is not None:
         width = next(model.parameters()).element_size()
         packed = packed_bytes(config, precision, torch.device("cuda"), width)
@@ -311,7 +279,7 @@ def _sizes(modules: Modules, config: Any, precision: Precision) -> dict[torch.de
         where = _device_of(name, modules)
         if where not in (None, DISK):
             place = torch.device("cpu") if where == "cpu" else torch.device("cuda", int(str(where)))
-            sizes[place] = sizes.get(place, 0) + packed.get(name, part.nbytes)
+            sizes[place] = sizes.get(place, 0) + packed.get(name, (0, part.nbytes))[1]
     return sizes
 
 

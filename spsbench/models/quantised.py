@@ -83,29 +83,14 @@ def require_quantisable(
             flag=flag,
             remedy="Leave it out, or choose a checkpoint that is not quantised.",
         )
-    _require_packages(precision.quantise, device, flag)
-    _require_kernel(config, precision, device, flag)
-    if not _layers(skeleton(config), precision.quantise, device):
-        raise UsageError(
-            f"{name} ({config.model_type}) has no linear layer that torchao can quantise to "
-            f"{precision.quantise}.",
-            flag=flag,
-            remedy="Leave it out, or choose a model like Llama or Qwen.",
-        )
-
-
-def _require_packages(quantise: str, device: torch.device, flag: str) -> None:
     needed = [LIBRARY] if device.type == "cpu" else [LIBRARY, "accelerate"]
     missing = [package for package in needed if find_spec(package) is None]
     if missing:
         raise UnavailableError(
-            f"{quantise} over torch needs {' and '.join(missing)}, which is not installed.",
+            f"{precision.quantise} over torch needs {' and '.join(missing)}, which is not installed.",
             flag=flag,
             remedy=f"pip install '{EXTRA}', or on a CPU use a model that onnxruntime computes in float32.",
         )
-
-
-def _require_kernel(config: Any, precision: Precision, device: torch.device, flag: str) -> None:
     if device.type not in ("cpu", "cuda"):
         raise UsageError(
             f"{precision.quantise} over torch runs on cpu and cuda, not on {device.type}.",
@@ -118,6 +103,13 @@ def _require_kernel(config: Any, precision: Precision, device: torch.device, fla
             f"int4 over CUDA computes in bfloat16 alone, not in {str(dtype).removeprefix('torch.')}.",
             flag=flag,
             remedy="Add --dtype bfloat16, or use int8.",
+        )
+    if not _layers(skeleton(config), precision.quantise, device):
+        raise UsageError(
+            f"{name} ({config.model_type}) has no linear layer that torchao can quantise to "
+            f"{precision.quantise}.",
+            flag=flag,
+            remedy="Leave it out, or choose a model like Llama or Qwen.",
         )
 
 
@@ -157,31 +149,24 @@ def mark(model: Any, quantise: str) -> None:
     setattr(model, _MARK, found)
 
 
-def saved_bytes(config: Any, precision: Precision, device: torch.device, width: int) -> int:
-    """How much smaller a model's weights are quantised than in a dtype of so many bytes; by arithmetic.
+def packed_bytes(
+    config: Any, precision: Precision, device: torch.device, width: int
+) -> dict[str, tuple[int, int]]:
+    """Bytes of each matrix that is quantised, before and after, by its weight's name; by arithmetic.
 
     Args:
         width: bytes of one unquantised weight.
     """
     assert precision.quantise is not None
-    layers = _layers(skeleton(config), precision.quantise, device).values()
-    return sum(
-        part.weight.numel() * width - _packed_bytes(part, precision.quantise, width) for part in layers
-    )
-
-
-def packed_bytes(config: Any, precision: Precision, device: torch.device, width: int) -> dict[str, int]:
-    """Bytes of each quantised matrix by its weight's name; the arguments are those of ``saved_bytes``."""
-    assert precision.quantise is not None
-    layers = _layers(skeleton(config), precision.quantise, device)
-    return {f"{name}.weight": _packed_bytes(part, precision.quantise, width) for name, part in layers.items()}
-
-
-def _packed_bytes(part: nn.Linear, quantise: str, width: int) -> int:
-    rows, columns = part.weight.shape
-    if quantise == "int8":
-        return rows * columns + rows * (_SCALE_BYTES + 1)  # a scale and an offset a row
-    return rows * columns // 2 + 2 * rows * (columns // GROUP) * width  # a scale and an offset a group
+    found = {}
+    for name, part in _layers(skeleton(config), precision.quantise, device).items():
+        rows, columns = part.weight.shape
+        if precision.quantise == "int8":
+            packed = rows * columns + rows * (_SCALE_BYTES + 1)  # a scale and an offset a row
+        else:  # a scale and an offset a group
+            packed = rows * columns // 2 + 2 * rows * (columns // GROUP) * width
+        found[f"{name}.weight"] = (rows * columns * width, packed)
+    return found
 
 
 def _layers(model: Any, quantise: str, device: torch.device) -> Mapping[str, nn.Linear]:
@@ -194,8 +179,13 @@ def _layers(model: Any, quantise: str, device: torch.device) -> Mapping[str, nn.
         for name, part in model.named_modules()
         if isinstance(part, nn.Linear)
         and should_convert_module(f"{name}.weight", kept)
-        and _fits(part, quantise, device)
+        and (quantise == "int8" or _has_whole_groups(part, device))
     }
+
+
+def _has_whole_groups(part: nn.Linear, device: torch.device) -> bool:
+    rows, columns = part.weight.shape
+    return columns % GROUP == 0 and (device.type != "cpu" or rows % _ROWS_OF_INT4 == 0)
 
 
 def _kept(model: Any) -> list[str]:
@@ -204,13 +194,6 @@ def _kept(model: Any) -> list[str]:
 
     kept: list[str] = HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules)
     return kept
-
-
-def _fits(part: nn.Linear, quantise: str, device: torch.device) -> bool:
-    """Whether a matrix consists of whole groups; at 8 bits every one does."""
-    rows, columns = part.weight.shape
-    whole = columns % GROUP == 0 and (device.type != "cpu" or rows % _ROWS_OF_INT4 == 0)
-    return quantise == "int8" or whole
 
 
 def _scheme(quantise: str, device: torch.device) -> Any:

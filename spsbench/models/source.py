@@ -20,7 +20,7 @@ from spsbench.models import MODEL
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import SUFFIX as GGUF
-from spsbench.models.converted import Origin, folder_of_gguf, folder_of_package, read_origin
+from spsbench.models.converted import folder_of_gguf, folder_of_package, read_origin
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.models.trained import (
@@ -32,8 +32,7 @@ from spsbench.models.trained import (
 )
 from spsbench.paths import embedded_dir
 
-_MOST_BYTES = 128 << 20
-"""Of config.json and tokenizer files; the largest in use have 35 MB."""
+_MOST_BYTES = 128 << 20  # of config.json and tokenizer files; the largest in use have 35 MB
 
 _MOST_LAYERS, _WIDEST = 2_000, 1 << 24
 _WIDTHS = ("size", "dim", "d_model", "d_ff", "heads", "experts", "n_embd", "n_inner", "n_head")
@@ -41,8 +40,7 @@ _MOST_GROWTH = 4_096
 """Characters that a tokenizer's rules may make of one, and tokens that it may add to a text."""
 
 
-def require_bounded_file(path: Path, name: str, flag: str) -> None:
-    """Refuse a file of settings that is larger than any in use."""
+def _require_bounded_file(path: Path, name: str, flag: str) -> None:
     if path.stat().st_size > _MOST_BYTES:
         raise _too_much(name, flag, f"{path.name} has {path.stat().st_size:,} bytes", _MOST_BYTES)
 
@@ -135,20 +133,24 @@ def _too_much(name: str, flag: str, what: str, most: int) -> UnavailableError:
     )
 
 
-# One row per token, at most hidden by a window, so that truncating is exact; ``DummyLayer`` keeps no rows.
-_ROLLBACK_SAFE = frozenset({"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"})
-
-
 def require_generative(config: Any, name: str, flag: str) -> None:
     """Refuse a model that writes no text token by token, or whose state cannot be rolled back."""
-    known, model_class = _model_class(config)
-    if not known:
-        raise UsageError(
-            f"{name} ({config.model_type}) is not a causal language model, nor an encoder-decoder of text.",
-            flag=flag,
-            remedy="Choose a model like Llama or Qwen, or like T5 or BART.",
-        )
-    if config.is_encoder_decoder and not _is_flat(config):
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    mapping, model_class = getattr(auto, "_model_mapping", None), None
+    if mapping is not None:
+        if type(config) not in mapping:
+            raise UsageError(
+                f"{name} ({config.model_type}) is not a causal language model, nor an encoder-decoder of "
+                "text.",
+                flag=flag,
+                remedy="Choose a model like Llama or Qwen, or like T5 or BART.",
+            )
+        found = mapping[type(config)]
+        model_class = found[0] if isinstance(found, (list, tuple)) else found
+    sizes = (getattr(config, size, None) for size in ("vocab_size", "num_hidden_layers"))
+    if config.is_encoder_decoder and not all(isinstance(size, int) for size in sizes):
         raise UsageError(
             f"{name} ({config.model_type}) keeps encoder and decoder in their own configurations.",
             flag=flag,
@@ -164,25 +166,6 @@ def require_generative(config: Any, name: str, flag: str) -> None:
         )
 
 
-def _model_class(config: Any) -> tuple[bool, Any]:
-    """(whether transformers' auto class supports the configuration, its model class or None if unknown)."""
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-
-    auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    mapping = getattr(auto, "_model_mapping", None)
-    if mapping is None:
-        return True, None
-    if type(config) not in mapping:
-        return False, None
-    found = mapping[type(config)]
-    return True, found[0] if isinstance(found, (list, tuple)) else found
-
-
-def _is_flat(config: Any) -> bool:
-    """Whether an encoder-decoder says its sizes itself, as T5 and BART do, and T5Gemma does not."""
-    return all(isinstance(getattr(config, name, None), int) for name in ("vocab_size", "num_hidden_layers"))
-
-
 def _state(config: Any, model_class: Any) -> str | None:
     """What state the model keeps besides one row per token; None if there is none."""
     from transformers import DynamicCache
@@ -193,7 +176,8 @@ def _state(config: Any, model_class: Any) -> str | None:
         kinds = {type(layer).__name__ for layer in DynamicCache(config=config).layers}
     except Exception:  # an unusual configuration: the self-test will decide
         return None
-    unknown = kinds - _ROLLBACK_SAFE
+    # One row per token, at most hidden by a window, so that truncating is exact; ``DummyLayer`` keeps none.
+    unknown = kinds - {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
     if any("Linear" in kind for kind in unknown):
         return "is a hybrid: some of its layers keep a running state"
     return f"keeps {', '.join(sorted(unknown))} in its cache" if unknown else None
@@ -273,9 +257,11 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
         require_generative(config, name, flag)
     tokenizer = _read_tokenizer(location, revision, name, flag, config)
     origin = read_origin(Path(location))
-    content = fingerprint(location, revision) if origin is None else _of_origin(origin)
-    dequantised = None if origin is None else origin.dequantised
-    return ModelSource(name, location, revision, content, config, tokenizer, dequantised)
+    if origin is None:
+        return ModelSource(name, location, revision, fingerprint(location, revision), config, tokenizer)
+    # The converted files may differ from one version of transformers to the next; the model does not.
+    content = f"gguf:{origin.sha256[:16]}"
+    return ModelSource(name, location, revision, content, config, tokenizer, origin.dequantised)
 
 
 _SETTINGS = (
@@ -292,7 +278,7 @@ def _require_bounded(location: str, revision: str | None, name: str, flag: str) 
 
     files = [Path(location) / file for file in _SETTINGS] if Path(location).is_dir() else []
     for file in filter(Path.is_file, files):
-        require_bounded_file(file, name, flag)
+        _require_bounded_file(file, name, flag)
     with typed_errors(name, flag):
         content, _ = PretrainedConfig.get_config_dict(location, revision=revision)
         require_bounded_config(content, name, flag)
@@ -300,7 +286,7 @@ def _require_bounded(location: str, revision: str | None, name: str, flag: str) 
             *(location, "tokenizer.json"), revision=revision, _raise_exceptions_for_missing_entries=False
         )
     if found is not None:
-        require_bounded_file(Path(found), name, flag)
+        _require_bounded_file(Path(found), name, flag)
         require_bounded_tokenizer(Path(found), name, flag)
 
 
@@ -352,14 +338,6 @@ def _find_trained(name: str, location: str, flag: str, target: ModelSource | Non
     over = text_config(target.config)
     embedding = embedding_of(target, "--target") or draft.target.embedding  # else it is asked at loading
     draft.require_target(over.hidden_size, over.vocab_size, embedding, flag)
-    config = _config_of(draft, target, name, flag)
-    sharing = Sharing(draft, target)
-    return ModelSource(name, location, None, fingerprint(location), config, target.tokenizer, sharing=sharing)
-
-
-def _config_of(draft: TrainedDraft, target: ModelSource, name: str, flag: str) -> Any:
-    """The draft's configuration with its target's vocabulary and dtype."""
-    over = text_config(target.config)
     with typed_errors(name, flag):
         require_bounded_config(draft.config, name, flag)
         config = layer_config(draft)
@@ -374,7 +352,8 @@ def _config_of(draft: TrainedDraft, target: ModelSource, name: str, flag: str) -
     config.vocab_size, config.pad_token_id = over.vocab_size, None
     config.dtype = getattr(target.config, "dtype", None)
     require_generative(config, name, flag)
-    return config
+    sharing = Sharing(draft, target)
+    return ModelSource(name, location, None, fingerprint(location), config, target.tokenizer, sharing=sharing)
 
 
 def embedding_of(source: ModelSource, flag: str) -> str | None:
@@ -388,7 +367,7 @@ def embedding_of(source: ModelSource, flag: str) -> str | None:
 
 
 def _read_tokenizer(location: str, revision: str | None, name: str, flag: str, config: Any) -> Tokenizer:
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, GenerationConfig
 
     folder = Path(location)
     if folder.is_dir() and not any(folder.glob("*token*")) and not (folder / "vocab.json").is_file():
@@ -399,26 +378,15 @@ def _read_tokenizer(location: str, revision: str | None, name: str, flag: str, c
         )
     with typed_errors(name, flag), little_memory():
         tokenizer = AutoTokenizer.from_pretrained(location, revision=revision, trust_remote_code=False)
-        asked = _generation_config(location, revision)
+        try:
+            asked = GenerationConfig.from_pretrained(location, revision=revision)
+        except OSError:  # the file is optional
+            asked = None
         # Instruct models list their end-of-turn token only in generation_config.json.
         eos = getattr(asked, "eos_token_id", None)
         listed = (*(eos if isinstance(eos, list) else [eos]), tokenizer.eos_token_id)
         start = decoder_start(config, asked, name, flag) if config.is_encoder_decoder else ()
         return Tokenizer(tokenizer, frozenset(i for i in listed if i is not None), start)
-
-
-def _generation_config(location: str, revision: str | None) -> Any:
-    """generation_config.json; None if there is none."""
-    from transformers import GenerationConfig
-
-    try:
-        return GenerationConfig.from_pretrained(location, revision=revision)
-    except OSError:  # the file is optional
-        return None
-
-
-# Their target language is the first token of the output, which a call of generate() chooses.
-_MULTILINGUAL = frozenset({"m2m_100", "mbart", "nllb-moe"})
 
 
 def decoder_start(config: Any, asked: Any, name: str, flag: str) -> tuple[int, ...]:
@@ -428,7 +396,8 @@ def decoder_start(config: Any, asked: Any, name: str, flag: str) -> tuple[int, .
         return next((i for part in (asked, config) if (i := getattr(part, key, None)) is not None), None)
 
     start, forced = found("decoder_start_token_id"), found("forced_bos_token_id")
-    if config.model_type in _MULTILINGUAL and forced is None:
+    # Their target language is the first token of the output, which a call of generate() chooses.
+    if config.model_type in ("m2m_100", "mbart", "nllb-moe") and forced is None:
         raise UsageError(
             f"{name} ({config.model_type}) writes many languages, and does not say which.",
             flag=flag,
@@ -451,11 +420,6 @@ def files_of(location: str, revision: str | None) -> Path | None:
 
     found = try_to_load_from_cache(location, "config.json", revision=revision)
     return Path(found).parent if isinstance(found, str) else None
-
-
-def _of_origin(origin: Origin) -> str:
-    """The converted files may differ from one version of transformers to the next; the model does not."""
-    return f"gguf:{origin.sha256[:16]}"
 
 
 def fingerprint(location: str, revision: str | None = None) -> str:
